@@ -1,0 +1,139 @@
+//! The service inside a client's own process: the same lanes, rings and checks, called instead of spoken to.
+//!
+//! ```text
+//! shared() ─► Embedded ─ call(command) ─► Service::execute
+//!               └─ control thread ─ notifier ─► Service::attend ─► whoever waits for a revocation
+//! ```
+//!
+//! All clients of a process share one; it ends with the last. There is no socket and no second user, so this is about
+//! moving memory, not about protection: code in the same process can do as it likes.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use memferry_memory::fork_guard::ForkGuard;
+use memferry_path::RevocationId;
+use memferry_transfer::SessionId;
+use rustix::event::{PollFd, PollFlags};
+
+use crate::config::ServiceConfig;
+use crate::protocol::{Answer, Command, Refusal};
+use crate::service::{Executed, Service, StartError};
+
+static SHARED: Mutex<Weak<Embedded>> = Mutex::new(Weak::new());
+
+struct Control {
+    service: Service,
+    over: Mutex<BTreeSet<RevocationId>>,
+    changed: Condvar,
+    ending: AtomicBool,
+}
+
+/// A service in this process.
+pub struct Embedded {
+    control: Arc<Control>,
+    thread: Option<JoinHandle<()>>,
+    guard: ForkGuard,
+}
+
+impl Embedded {
+    /// The service of this process, started with the default configuration when there is none yet.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn shared() -> Result<Arc<Self>, StartError> {
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.upgrade() {
+            Some(embedded) if embedded.guard.check().is_ok() => return Ok(embedded),
+            // A forked child has no lanes; joining threads that are not there would never end.
+            Some(embedded) => std::mem::forget(embedded),
+            None => {}
+        }
+        let embedded = Arc::new(Self::start(ServiceConfig::default())?);
+        *shared = Arc::downgrade(&embedded);
+        Ok(embedded)
+    }
+
+    /// A service of its own.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: ServiceConfig) -> Result<Self, StartError> {
+        let failed = |step| move |source| StartError::System { step, source };
+        let guard = ForkGuard::new().map_err(failed("the fork guard"))?;
+        let service = Service::start(config)?;
+        let (over, changed, ending) = Default::default();
+        let control = Arc::new(Control { service, over, changed, ending });
+        let for_thread = Arc::clone(&control);
+        let thread = std::thread::Builder::new()
+            .name("memferry-control".to_owned())
+            .spawn(move || for_thread.run())
+            .map_err(failed("starting the control thread"))?;
+        Ok(Self { control, thread: Some(thread), guard })
+    }
+
+    /// The service.
+    pub fn service(&self) -> &Service {
+        &self.control.service
+    }
+
+    /// Whether this is the process that started it.
+    pub fn is_of_this_process(&self) -> bool {
+        self.guard.check().is_ok()
+    }
+
+    /// Executes a command and waits for its answer.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn call(
+        &self,
+        session: SessionId,
+        command: Command,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+        match self.control.service.execute(session, command, descriptors) {
+            Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
+            Executed::Later(revocation) => {
+                let mut over = self.control.over.lock().unwrap_or_else(PoisonError::into_inner);
+                while !over.remove(&revocation) {
+                    over = self.control.changed.wait(over).unwrap_or_else(PoisonError::into_inner);
+                }
+                Ok((Answer::Revoked, Vec::new()))
+            }
+        }
+    }
+}
+
+impl Control {
+    fn run(&self) {
+        while !self.ending.load(Ordering::Acquire) {
+            let notifier = self.service.notifier();
+            let _ = rustix::event::poll(&mut [PollFd::new(&notifier, PollFlags::IN)], None);
+            let attended = self.service.attend();
+            if !attended.revoked.is_empty() {
+                let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+                over.extend(attended.revoked.into_iter().map(|(revocation, _)| revocation));
+                self.changed.notify_all();
+            }
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if !self.is_of_this_process() {
+            // The lanes and the control thread are the parent's; waiting for them here would never end.
+            std::mem::forget(Arc::clone(&self.control));
+            return;
+        }
+        self.control.ending.store(true, Ordering::Release);
+        self.control.service.wake_control();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! A lane: a thread that polls its clients' rings, takes their requests down the path and moves the bytes itself.
+//!
+//! ```text
+//! turn:  commands ─ cancels ─ requests (one copy, then checks) ─ run a chunk of each ─ settle ─ completions ─ wake-ups
+//! idle:  spin for about one wake-up's cost, then park until a doorbell or a command
+//! ```
+//!
+//! The lane holds the capability table only while it admits a batch or settles, never while it copies. A client that breaks
+//! a rule loses its queue here and its session at the control side. Who serves whom is the path's policy.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant as Stopwatch};
+
+use memferry_clock::{Clock, Instant};
+use memferry_engines::cpu::CpuEngine;
+use memferry_memory::mapping::Mapping;
+use memferry_memory::parking::{Fences, park};
+use memferry_memory::queue_pair::{ServiceEnd, futex};
+use memferry_memory::storage::MappedWords;
+use memferry_path::{Capabilities, Delivery, Path, QueueKey};
+use memferry_transfer::{Failure, SessionId, wire};
+use rustix::event::{EventfdFlags, epoll};
+use rustix::fd::OwnedFd;
+
+use crate::MonotonicClock;
+use crate::protocol::{LaneStatus, Violation};
+use crate::service::{Notice, Shared};
+
+/// Requests taken from one queue before the next is looked at.
+const BATCH: usize = 32;
+/// How long an idle lane spins: about what a wake-up across cores costs.
+const SPIN: Duration = Duration::from_micros(50);
+/// Turns between looks at the clock while spinning.
+const TURNS_PER_LOOK: u32 = 64;
+/// Epoll token of the lane's own wake-up descriptor; queues have theirs from 0.
+const WAKE: u64 = u64::MAX;
+
+/// What the control side tells a lane.
+pub(crate) enum LaneCommand {
+    /// Serve a new queue pair.
+    Open { session: SessionId, channel: u32, end: Box<ServiceEnd<MappedWords>>, doorbell: OwnedFd },
+    /// Stop serving one.
+    CloseChannel { session: SessionId, channel: u32 },
+    /// Stop serving all of a session's.
+    CloseSession { session: SessionId },
+    /// End requests that use revoked memory.
+    CancelRevoked,
+    /// Finish what runs until `deadline`, refuse the rest, and end.
+    Stop { deadline: Instant },
+}
+
+/// The control side's end of a lane.
+pub(crate) struct LaneHandle {
+    commands: Mutex<Vec<LaneCommand>>,
+    pending: AtomicBool,
+    wake: OwnedFd,
+    counters: Counters,
+}
+
+#[derive(Default)]
+struct Counters {
+    queues: AtomicU64,
+    requests: AtomicU64,
+    failures: AtomicU64,
+    bytes: AtomicU64,
+    parks: AtomicU64,
+}
+
+impl LaneHandle {
+    pub(crate) fn new() -> rustix::io::Result<Self> {
+        let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (commands, pending) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+        Ok(Self { commands, pending, wake, counters: Counters::default() })
+    }
+
+    pub(crate) fn tell(&self, command: LaneCommand) {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.pending.store(true, Ordering::Release);
+        // The counter cannot be near its end: the lane empties it.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<LaneCommand> {
+        if !self.pending.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn status(&self) -> LaneStatus {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LaneStatus {
+            queues: read(&self.counters.queues),
+            requests: read(&self.counters.requests),
+            failures: read(&self.counters.failures),
+            bytes: read(&self.counters.bytes),
+            parks: read(&self.counters.parks),
+        }
+    }
+}
+
+struct Queue {
+    session: SessionId,
+    channel: u32,
+    end: Box<ServiceEnd<MappedWords>>,
+    /// Kept open so that the client's writes reach the lane's epoll. It is never read: the client shares its file
+    /// description and could make a read block.
+    _doorbell: OwnedFd,
+    /// Closed: nothing is taken or delivered any more.
+    dead: bool,
+}
+
+/// The thread's state.
+pub(crate) struct Lane {
+    handle: Arc<LaneHandle>,
+    shared: Arc<Shared>,
+    path: Path<CpuEngine>,
+    /// Indexed by queue key.
+    queues: Vec<Option<Queue>>,
+    epoll: OwnedFd,
+    spins: bool,
+    stopping: Option<Instant>,
+    /// Kept between turns for its allocation.
+    deliveries: Vec<Delivery>,
+}
+
+impl Lane {
+    pub(crate) fn new(
+        handle: Arc<LaneHandle>,
+        shared: Arc<Shared>,
+        path: Path<CpuEngine>,
+        spins: bool,
+    ) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        let (queues, deliveries) = (Vec::new(), Vec::new());
+        Ok(Self { handle, shared, path, queues, epoll, spins, stopping: None, deliveries })
+    }
+
+    /// Serves until told to stop.
+    pub(crate) fn run(mut self) {
+        let mut idle_turns = 0;
+        let mut idle_since: Option<Stopwatch> = None;
+        loop {
+            let worked = self.turn();
+            if let Some(deadline) = self.stopping
+                && self.path.idle()
+                && (!worked || deadline <= MonotonicClock.now())
+            {
+                return self.finish();
+            }
+            if worked {
+                (idle_turns, idle_since) = (0, None);
+                continue;
+            }
+            idle_turns += 1;
+            if self.spins {
+                std::hint::spin_loop();
+                if idle_turns % TURNS_PER_LOOK != 0 {
+                    continue;
+                }
+                let since = *idle_since.get_or_insert_with(Stopwatch::now);
+                if since.elapsed() < SPIN {
+                    continue;
+                }
+            }
+            self.park();
+            (idle_turns, idle_since) = (0, None);
+        }
+    }
+
+    /// One round of everything; returns whether anything happened.
+    fn turn(&mut self) -> bool {
+        let mut worked = self.obey();
+        for index in 0..self.queues.len() {
+            worked |= self.take_requests(index);
+        }
+        if !self.path.idle() {
+            worked = true;
+            let now = MonotonicClock.now();
+            if self.stopping.is_some_and(|deadline| deadline <= now) {
+                self.path.cancel_all();
+            }
+            self.path.ring_doorbell();
+            self.path.run(now);
+            self.settle(now);
+        }
+        self.deliver();
+        worked
+    }
+
+    fn capabilities(shared: &Shared) -> MutexGuard<'_, Capabilities<Mapping>> {
+        shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn settle(&mut self, now: Instant) {
+        if !self.path.must_settle() {
+            return;
+        }
+        let mut capabilities = Self::capabilities(&self.shared);
+        self.path.settle(now, &mut capabilities);
+        let news = capabilities.has_news();
+        drop(capabilities);
+        if news {
+            self.shared.notify(Notice::Settled);
+        }
+    }
+
+    /// Takes what one client asks for.
+    fn take_requests(&mut self, index: usize) -> bool {
+        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.dead) else { return false };
+        let key = QueueKey(index as u32);
+        if queue.end.cancels_pending() {
+            queue.end.cancels_changed();
+            let mut capabilities = Self::capabilities(&self.shared);
+            self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
+        }
+        if !queue.end.ready() {
+            return false;
+        }
+        let mut violation = None;
+        let mut capabilities = Self::capabilities(&self.shared);
+        let now = MonotonicClock.now();
+        let mut taken = 0;
+        while taken < BATCH {
+            let Some(slot) = queue.end.pop() else { break };
+            taken += 1;
+            let room = queue.end.completion_room();
+            let reservation = match room.map(|room| self.path.reserve(key, room)) {
+                Ok(Some(reservation)) => reservation,
+                Ok(None) => {
+                    violation = Some(Violation::Overrun);
+                    break;
+                }
+                Err(_) => {
+                    violation = Some(Violation::RingCounts);
+                    break;
+                }
+            };
+            let tag = wire::tag_of(&slot);
+            if self.stopping.is_some() {
+                self.path.refuse(reservation, tag, Failure::ServiceStopping);
+            } else if queue.end.cancels_seen() && queue.end.cancel_requested(tag) {
+                self.path.refuse(reservation, tag, Failure::Cancelled);
+            } else {
+                match wire::decode_request(&slot) {
+                    Ok(request) => self.path.submit(now, reservation, tag, &request, &mut capabilities),
+                    Err(error) => self.path.refuse(reservation, tag, Failure::Malformed(error)),
+                }
+            }
+        }
+        drop(capabilities);
+        queue.end.tell_consumed();
+        self.handle.counters.requests.fetch_add(taken as u64, Ordering::Relaxed);
+        if let Some(violation) = violation {
+            self.violate(index, violation);
+        }
+        true
+    }
+
+    /// Writes completions into rings and wakes who sleeps.
+    fn deliver(&mut self) {
+        self.deliveries.extend(self.path.take_deliveries());
+        if self.deliveries.is_empty() {
+            return;
+        }
+        let deliveries = std::mem::take(&mut self.deliveries);
+        let mut overrun = None;
+        for Delivery { queue: key, completion } in &deliveries {
+            if completion.outcome.is_err() {
+                self.handle.counters.failures.fetch_add(1, Ordering::Relaxed);
+            }
+            if completion.outcome == Err(Failure::MemoryFault) {
+                self.shared.notify(Notice::MemoryFault);
+            }
+            self.handle.counters.bytes.fetch_add(completion.bytes_done, Ordering::Relaxed);
+            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            if queue.end.stage(&wire::encode_completion(completion)).is_err() {
+                // Room was reserved, so the client took its count back.
+                overrun = Some(key.0 as usize);
+            }
+        }
+        for Delivery { queue: key, .. } in &deliveries {
+            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            if queue.end.publish() {
+                queue.end.change_wake_word();
+                futex::wake(queue.end.wake_word());
+            }
+        }
+        self.deliveries = deliveries;
+        self.deliveries.clear();
+        if let Some(index) = overrun {
+            self.violate(index, Violation::RingCounts);
+        }
+    }
+
+    /// A client broke a rule: its queue is closed and the control side told.
+    fn violate(&mut self, index: usize, violation: Violation) {
+        let Some(session) = self.queues[index].as_ref().map(|queue| queue.session) else { return };
+        self.close_where(|queue| queue.session == session);
+        self.shared.notify(Notice::Violation(session, violation));
+    }
+
+    /// Stops listening to queues; what runs for them is cancelled.
+    fn close_where(&mut self, named: impl Fn(&Queue) -> bool) {
+        let mut capabilities = Self::capabilities(&self.shared);
+        for (index, slot) in self.queues.iter_mut().enumerate() {
+            let Some(queue) = slot.as_mut().filter(|queue| !queue.dead && named(queue)) else { continue };
+            self.path.close_queue(QueueKey(index as u32), &mut capabilities);
+            queue.dead = true;
+            queue.end.close();
+            futex::wake(queue.end.wake_word());
+        }
+        let news = capabilities.has_news();
+        drop(capabilities);
+        if news {
+            self.shared.notify(Notice::Settled);
+        }
+    }
+
+    /// Does what the control side told; returns whether there was anything.
+    fn obey(&mut self) -> bool {
+        let commands = self.handle.take();
+        let any = !commands.is_empty();
+        for command in commands {
+            match command {
+                LaneCommand::Open { session, channel, end, doorbell } => {
+                    self.open(session, channel, end, doorbell);
+                }
+                LaneCommand::CloseChannel { session, channel } => {
+                    self.close_where(|queue| queue.session == session && queue.channel == channel);
+                }
+                LaneCommand::CloseSession { session } => self.close_where(|queue| queue.session == session),
+                LaneCommand::CancelRevoked => {
+                    let mut capabilities = Self::capabilities(&self.shared);
+                    self.path.cancel_revoked(&mut capabilities);
+                }
+                LaneCommand::Stop { deadline } => {
+                    self.stopping = Some(deadline);
+                    let mut capabilities = Self::capabilities(&self.shared);
+                    self.path.stop(&mut capabilities);
+                }
+            }
+        }
+        if any {
+            self.reap();
+            if Self::capabilities(&self.shared).has_news() {
+                self.shared.notify(Notice::Settled);
+            }
+        }
+        any
+    }
+
+    fn open(
+        &mut self,
+        session: SessionId,
+        channel: u32,
+        end: Box<ServiceEnd<MappedWords>>,
+        doorbell: OwnedFd,
+    ) {
+        let key = self.path.open_queue(session);
+        let index = key.0 as usize;
+        // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        if epoll::add(&self.epoll, &doorbell, epoll::EventData::new_u64(u64::from(key.0)), flags).is_err() {
+            // Without its doorbell the queue could never wake the lane: the client learns at once.
+            end.close();
+        }
+        let queue = Queue { session, channel, end, _doorbell: doorbell, dead: false };
+        if index >= self.queues.len() {
+            self.queues.resize_with(index + 1, || None);
+        }
+        self.queues[index] = Some(queue);
+    }
+
+    /// Lets go of closed queues with nothing running.
+    fn reap(&mut self) {
+        for index in 0..self.queues.len() {
+            let dead = self.queues[index].as_ref().is_some_and(|queue| queue.dead);
+            if dead && self.path.queue_gone(QueueKey(index as u32)) {
+                self.queues[index] = None;
+            }
+        }
+        let open = self.queues.iter().flatten().count();
+        self.handle.counters.queues.store(open as u64, Ordering::Relaxed);
+    }
+
+    /// Sleeps until a doorbell or a command, unless something arrived meanwhile.
+    fn park(&mut self) {
+        self.reap();
+        let live = || self.queues.iter().flatten().filter(|queue| !queue.dead);
+        let all_full = live().all(|queue| queue.end.fences() == Fences::Full);
+        let fences = if all_full { Fences::Full } else { Fences::Asymmetric };
+        let slept = park(
+            |value| live().for_each(|queue| queue.end.set_parked(value)),
+            fences,
+            || self.handle.pending.load(Ordering::Acquire) || live().any(|queue| queue.end.ready()),
+            || self.sleep(),
+        );
+        if slept {
+            self.handle.counters.parks.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn sleep(&self) {
+        let mut space = [std::mem::MaybeUninit::uninit(); 16];
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, None) else { return };
+        if events.iter().any(|event| event.data.u64() == WAKE) {
+            let _ = rustix::io::read(&self.handle.wake, &mut [0u8; 8]);
+        }
+    }
+
+    /// The last sweep: what arrived until now is refused, then every client is told that no more will come.
+    fn finish(mut self) {
+        for index in 0..self.queues.len() {
+            let capacity = self.queues[index].as_ref().map_or(0, |queue| queue.end.capacity() as usize);
+            // A full ring's worth: a client that goes on asking does not keep the service from ending.
+            for _ in 0..capacity.div_ceil(BATCH) {
+                self.take_requests(index);
+                self.deliver();
+            }
+        }
+        self.close_where(|_| true);
+    }
+}

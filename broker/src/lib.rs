@@ -1,0 +1,36 @@
+//! The memferry service: it owns the engines, knows who may touch what, and serves each client through its own rings.
+//!
+//! ```text
+//! protocol   what is said over the socket          daemon    socket, epoll, signals ─┐  (or `embedded`)
+//! session    one client: channels, frames, quota   sandbox   seccomp filter          ├─► Service
+//! service    executes commands ── lane commands ─► lane      polls rings, runs the path, completes
+//! ```
+//!
+//! [`Service`] is a library: the daemon puts a socket in front of it, and an embedded client calls it in its own process.
+//! The control side never moves bytes; lanes never wait for the control side.
+
+pub mod config;
+pub mod daemon;
+pub mod embedded;
+mod lane;
+pub mod protocol;
+mod sandbox;
+mod service;
+mod session;
+
+pub use config::{Quotas, ServiceConfig};
+pub use memferry_path::PolicyKind;
+pub use service::{Attended, Executed, Notice, Service, StartError};
+
+use memferry_clock::{Clock, Instant};
+
+/// The machine's `CLOCK_MONOTONIC`, common to all processes: deadlines are given in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MonotonicClock;
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Instant {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Instant::from_nanoseconds(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+    }
+}

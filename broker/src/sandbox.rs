@@ -1,0 +1,85 @@
+//! The system calls the service needs once it has started; every other fails with EPERM.
+//!
+//! The filter is for all threads and cannot be taken off. It is a second wall: a client that found a fault in the service
+//! could still not open files, start programs or make connections. It does not look at arguments.
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use thiserror::Error;
+
+/// The filter could not be installed.
+#[derive(Debug, Error)]
+#[error("cannot install the seccomp filter: {0}")]
+pub struct SandboxError(String);
+
+const ALLOWED: &[libc::c_long] = &[
+    // Messages, doorbells and log lines.
+    libc::SYS_recvmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_accept4,
+    libc::SYS_getsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_pidfd_open,
+    // Frames and queue pairs.
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fcntl,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_fstatfs,
+    libc::SYS_lseek,
+    libc::SYS_close,
+    libc::SYS_mmap,
+    libc::SYS_mremap,
+    libc::SYS_munmap,
+    libc::SYS_mprotect,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    // Threads, waiting and time.
+    libc::SYS_futex,
+    libc::SYS_membarrier,
+    libc::SYS_sched_yield,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getrandom,
+    libc::SYS_restart_syscall,
+    // Signals and the end.
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
+
+/// Confines all threads of this process.
+///
+/// # Errors
+/// [`SandboxError`] on an architecture without a filter or when the kernel refuses.
+pub(crate) fn enter() -> Result<(), SandboxError> {
+    let failed = |error: &dyn std::fmt::Display| SandboxError(error.to_string());
+    let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
+    let rules = ALLOWED.iter().map(|number| (i64::from(*number), Vec::new())).collect();
+    let deny = SeccompAction::Errno(libc::EPERM as u32);
+    let filter =
+        SeccompFilter::new(rules, deny, SeccompAction::Allow, arch).map_err(|error| failed(&error))?;
+    let program = BpfProgram::try_from(filter).map_err(|error| failed(&error))?;
+    seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
+}

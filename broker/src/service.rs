@@ -1,0 +1,420 @@
+//! The service itself: executes commands of sessions, hands queue pairs to lanes, and follows up what lanes report.
+//!
+//! ```text
+//! connect ─ execute(command) ─► capability table, sessions ─ lane commands ─► lanes
+//! attend  ◄─ notices of lanes: revocations over, rules broken, memory failed
+//! ```
+//!
+//! No socket and no client memory here but through `memferry-memory`. Whoever owns a `Service` calls
+//! [`attend`](Service::attend) when [`notifier`](Service::notifier) is readable.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use memferry_clock::{Clock, Instant};
+use memferry_engines::cpu::CpuEngine;
+use memferry_memory::mapping::{Access, Mapping};
+use memferry_memory::parking::Fences;
+use memferry_memory::queue_pair::{Layout, ServiceEnd};
+use memferry_memory::storage::MappedWords;
+use memferry_memory::{bus_error, frame};
+use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Recipient, RevocationId};
+use memferry_transfer::{Handle, Rights, SessionId};
+use rustix::event::EventfdFlags;
+use thiserror::Error;
+
+use crate::MonotonicClock;
+use crate::config::{ServiceConfig, cpus};
+use crate::lane::{Lane, LaneCommand, LaneHandle};
+use crate::protocol::{Answer, Command, Grantee, Refusal, RefusalKind, Status, Violation};
+use crate::session::{Sessions, refusal};
+
+/// What lanes and control share.
+pub(crate) struct Shared {
+    pub(crate) capabilities: Mutex<Capabilities<Mapping>>,
+    notices: Mutex<Vec<Notice>>,
+    notifier: OwnedFd,
+}
+
+impl Shared {
+    pub(crate) fn notify(&self, notice: Notice) {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
+        let _ = rustix::io::write(&self.notifier, &1u64.to_ne_bytes());
+    }
+}
+
+/// What a lane reports to the control side.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// Revocations may be over, memory may be dropped.
+    Settled,
+    /// A client broke a rule of its ring.
+    Violation(SessionId, Violation),
+    /// Some client's memory failed.
+    MemoryFault,
+}
+
+/// Why a service did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// A configured value is outside its range.
+    #[error("{name} is {value}, it has to be {allowed}")]
+    Value {
+        /// Which.
+        name: &'static str,
+        /// As configured.
+        value: u64,
+        /// What it may be.
+        allowed: &'static str,
+    },
+    /// The machine would not give what is needed.
+    #[error("cannot start the service ({step}): {source}")]
+    System {
+        /// What was tried.
+        step: &'static str,
+        /// Its error.
+        source: std::io::Error,
+    },
+}
+
+/// A command's result.
+#[derive(Debug)]
+pub enum Executed {
+    /// Answered, with descriptors that go along.
+    Done(Result<Answer, Refusal>, Vec<OwnedFd>),
+    /// Answered by [`Service::attend`] when this revocation is over.
+    Later(RevocationId),
+}
+
+/// What [`Service::attend`] found.
+#[derive(Debug, Default)]
+pub struct Attended {
+    /// Revocations that are over, and who waits for them.
+    pub revoked: Vec<(RevocationId, SessionId)>,
+    /// Sessions that were closed for breaking a rule or because their memory failed.
+    pub closed: Vec<(SessionId, Violation)>,
+}
+
+/// The service.
+pub struct Service {
+    config: ServiceConfig,
+    shared: Arc<Shared>,
+    lanes: Vec<(Arc<LaneHandle>, Option<JoinHandle<()>>)>,
+    sessions: Mutex<Sessions>,
+    started: Instant,
+    fences: Fences,
+}
+
+impl Service {
+    /// Starts the lanes.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(config: ServiceConfig) -> Result<Self, StartError> {
+        check(&config)?;
+        let failed = |step| move |source: std::io::Error| StartError::System { step, source };
+        bus_error::install().map_err(failed("installing the memory error handler"))?;
+        let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| failed("eventfd")(error.into()))?;
+        let capabilities = Mutex::new(Capabilities::new(config.quotas.capabilities as usize));
+        let shared = Arc::new(Shared { capabilities, notices: Mutex::new(Vec::new()), notifier });
+        let fences = Fences::register();
+        let mut lanes = Vec::new();
+        // A thread still being set up needs system calls that the sandbox forbids later, so each is awaited.
+        let (running, started_lanes) = std::sync::mpsc::channel();
+        for number in 0..config.lanes {
+            let handle = Arc::new(LaneHandle::new().map_err(|error| failed("eventfd")(error.into()))?);
+            let engine = CpuEngine::new(config.channels_per_lane, config.chunk_bytes);
+            let limits = PathLimits { waiting_per_session: config.quotas.waiting as usize };
+            let path = Path::new(engine, config.policy.build(), limits);
+            // Spinners never exceed CPUs - 1: a spinning lane on the last CPU would take it from its own clients.
+            let spins = number + 1 < cpus();
+            let lane = Lane::new(Arc::clone(&handle), Arc::clone(&shared), path, spins)
+                .map_err(|error| failed("epoll")(error.into()))?;
+            let running = running.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("memferry-lane-{number}"))
+                .spawn(move || {
+                    let _ = running.send(());
+                    lane.run();
+                })
+                .map_err(failed("starting a lane"))?;
+            lanes.push((handle, Some(thread)));
+            let _ = started_lanes.recv();
+        }
+        let (sessions, started) = (Mutex::new(Sessions::default()), MonotonicClock.now());
+        Ok(Self { config, shared, lanes, sessions, started, fences })
+    }
+
+    /// What it was started with.
+    pub fn config(&self) -> &ServiceConfig {
+        &self.config
+    }
+
+    /// How parking flags of this process are ordered.
+    pub fn fences(&self) -> Fences {
+        self.fences
+    }
+
+    /// Readable when [`attend`](Self::attend) has work.
+    pub fn notifier(&self) -> BorrowedFd<'_> {
+        self.shared.notifier.as_fd()
+    }
+
+    /// Makes [`notifier`](Self::notifier) readable.
+    pub(crate) fn wake_control(&self) {
+        self.shared.notify(Notice::Settled);
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn capabilities(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
+        self.shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Opens a session for a process of `user`.
+    ///
+    /// # Errors
+    /// [`RefusalKind::Quota`].
+    pub fn connect(&self, user: u32, process: u32, asymmetric_fences: bool) -> Result<SessionId, Refusal> {
+        self.sessions().open(user, process, asymmetric_fences, &self.config.quotas)
+    }
+
+    /// Ends a session: its requests are cancelled, its queue pairs closed, its memory released once nothing moves in it.
+    pub fn disconnect(&self, session: SessionId) {
+        if self.sessions().close(session).is_none() {
+            return;
+        }
+        self.capabilities().close(session);
+        for (lane, _) in &self.lanes {
+            lane.tell(LaneCommand::CloseSession { session });
+            // Others may be moving bytes in what this session granted them.
+            lane.tell(LaneCommand::CancelRevoked);
+        }
+        self.shared.notify(Notice::Settled);
+    }
+
+    /// Executes a command of `session`, whose descriptors were checked against it.
+    pub fn execute(&self, session: SessionId, command: Command, descriptors: Vec<OwnedFd>) -> Executed {
+        let answer = match command {
+            Command::Revoke { handle } => return self.revoke(session, handle),
+            Command::OpenChannel { capacity } => match self.open_channel(session, capacity) {
+                Ok((answer, descriptors)) => return Executed::Done(Ok(answer), descriptors),
+                Err(refused) => Err(refused),
+            },
+            Command::Register { length, rights } => self.register(session, descriptors, length, rights),
+            Command::Derive { handle, offset, length, rights } => self
+                .capabilities()
+                .derive(session, handle, (offset, length), rights)
+                .map(Answer::Handle)
+                .map_err(|error| refused_capability(&error)),
+            Command::Grant { handle, offset, length, rights, to } => {
+                let recipient = match to {
+                    Grantee::Session(session) => Recipient::Session(session),
+                    Grantee::User(user) => Recipient::User(user),
+                };
+                let offered = self.capabilities().offer(session, handle, (offset, length), rights, recipient);
+                offered.map(Answer::Handle).map_err(|error| refused_capability(&error))
+            }
+            Command::Accept { token } => self.accept(session, token),
+            Command::CloseChannel { channel } => self.close_channel(session, channel),
+            Command::Status => Ok(Answer::Status(self.status())),
+        };
+        Executed::Done(answer, Vec::new())
+    }
+
+    fn register(
+        &self,
+        session: SessionId,
+        descriptors: Vec<OwnedFd>,
+        length: u64,
+        rights: Rights,
+    ) -> Result<Answer, Refusal> {
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        let descriptor =
+            descriptors.first().ok_or_else(|| refusal(RefusalKind::Frame, "no descriptor came"))?;
+        self.sessions().room_for_frame(session, length, &self.config.quotas)?;
+        let mapping = frame::admit(descriptor.as_fd(), length, user)
+            .map_err(|error| refusal(RefusalKind::Frame, error))?;
+        self.register_mapping(session, mapping, rights)
+    }
+
+    /// Makes memory of this process a frame of `session`: embedded clients only.
+    ///
+    /// # Errors
+    /// [`RefusalKind::Quota`], [`RefusalKind::Capability`].
+    pub fn register_mapping(
+        &self,
+        session: SessionId,
+        mapping: Mapping,
+        rights: Rights,
+    ) -> Result<Answer, Refusal> {
+        let bytes = mapping.length_bytes() as u64;
+        self.sessions().room_for_frame(session, bytes, &self.config.quotas)?;
+        let read_only = mapping.access() == Access::ReadOnly;
+        let rights = if read_only { rights.difference(Rights::WRITE) } else { rights };
+        if !rights.intersects(Rights::READ | Rights::WRITE) {
+            return Err(refusal(RefusalKind::Argument, "a frame needs the right to be read or written"));
+        }
+        let handle = self
+            .capabilities()
+            .register(session, mapping, rights)
+            .map_err(|error| refused_capability(&error))?;
+        self.sessions().add_frame(session, handle, bytes);
+        Ok(Answer::Handle(handle))
+    }
+
+    fn accept(&self, session: SessionId, token: Handle) -> Result<Answer, Refusal> {
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        let accepted =
+            self.capabilities().accept(session, user, token).map_err(|error| refused_capability(&error))?;
+        Ok(Answer::Accepted { handle: accepted.handle, length: accepted.length, rights: accepted.rights })
+    }
+
+    fn revoke(&self, session: SessionId, handle: Handle) -> Executed {
+        let revoked = self.capabilities().revoke(session, handle);
+        let id = match revoked {
+            Ok(id) => id,
+            Err(error) => return Executed::Done(Err(refused_capability(&error)), Vec::new()),
+        };
+        self.sessions().remove_frame(session, handle);
+        self.sessions().revocations.insert(id, session);
+        for (lane, _) in &self.lanes {
+            lane.tell(LaneCommand::CancelRevoked);
+        }
+        self.shared.notify(Notice::Settled);
+        Executed::Later(id)
+    }
+
+    fn open_channel(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+        let layout = Layout::new(capacity).map_err(|error| refusal(RefusalKind::Argument, error))?;
+        let system = |error: &dyn std::error::Error| refusal(RefusalKind::System, error);
+        let (client_fd, writable) =
+            frame::allocate_sealed(layout.client_words() as u64 * 8, true).map_err(|error| system(&error))?;
+        let (service_fd, service) = frame::allocate_sealed(layout.service_words() as u64 * 8, false)
+            .map_err(|error| system(&error))?;
+        // The client's memory is only ever read here.
+        let (length, page) = (writable.length_bytes(), writable.page_bytes());
+        let client = Mapping::shared(client_fd.as_fd(), length, Access::ReadOnly, page)
+            .map_err(|error| system(&error))?;
+        let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| system(&error))?;
+        let for_client = doorbell.try_clone().map_err(|error| system(&error))?;
+        let mut sessions = self.sessions();
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let asymmetric = sessions.get(session).ok_or_else(gone)?.asymmetric_fences;
+        let fences = if asymmetric { self.fences } else { Fences::Full };
+        let end = ServiceEnd::new(layout, MappedWords::new(client), MappedWords::new(service), fences)
+            .map_err(|error| system(&error))?;
+        let loads = sessions.lane_loads(self.lanes.len());
+        let lane = (0..loads.len()).min_by_key(|lane| loads[*lane]).unwrap_or(0);
+        let channel = sessions.add_channel(session, lane, &self.config.quotas)?;
+        self.lanes[lane].0.tell(LaneCommand::Open { session, channel, end: Box::new(end), doorbell });
+        Ok((Answer::Channel { channel, capacity }, vec![client_fd, service_fd, for_client]))
+    }
+
+    fn close_channel(&self, session: SessionId, channel: u32) -> Result<Answer, Refusal> {
+        let unknown = || refusal(RefusalKind::Argument, format!("channel {channel} is not open"));
+        let lane = self.sessions().remove_channel(session, channel).ok_or_else(unknown)?;
+        self.lanes[lane].0.tell(LaneCommand::CloseChannel { session, channel });
+        Ok(Answer::Closed)
+    }
+
+    fn status(&self) -> Status {
+        let uptime = MonotonicClock.now().picoseconds().saturating_sub(self.started.picoseconds());
+        Status {
+            process: std::process::id(),
+            uptime_seconds: u64::try_from(uptime / 1_000_000_000_000).unwrap_or(u64::MAX),
+            policy: self.config.policy.name().to_owned(),
+            sessions: self.sessions().status(),
+            lanes: self.lanes.iter().map(|(lane, _)| lane.status()).collect(),
+        }
+    }
+
+    /// Follows up what lanes reported.
+    pub fn attend(&self) -> Attended {
+        let _ = rustix::io::read(&self.shared.notifier, &mut [0u8; 8]);
+        let notices =
+            std::mem::take(&mut *self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut attended = Attended::default();
+        let mut broken = BTreeSet::new();
+        for notice in notices {
+            match notice {
+                Notice::Settled => {}
+                Notice::Violation(session, violation) => attended.closed.push((session, violation)),
+                Notice::MemoryFault => broken.extend(self.capabilities().owners(Mapping::damaged)),
+            }
+        }
+        attended.closed.extend(broken.into_iter().map(|session| (session, Violation::MemoryFault)));
+        attended.closed.retain(|(session, _)| self.sessions().get(*session).is_some());
+        for (session, _) in &attended.closed {
+            self.disconnect(*session);
+        }
+        let (finished, dropped) = {
+            let mut capabilities = self.capabilities();
+            (capabilities.take_finished(), capabilities.take_dropped())
+        };
+        // Unmapping is slow: not under the lock.
+        drop(dropped);
+        let mut sessions = self.sessions();
+        for id in finished {
+            attended.revoked.extend(sessions.revocations.remove(&id).map(|session| (id, session)));
+        }
+        attended
+    }
+
+    /// Stops: finishes what runs within `grace`, refuses what waits, tells every client, ends the lanes.
+    pub fn stop(&mut self, grace: Duration) {
+        let deadline = MonotonicClock.now().after(grace);
+        for (lane, _) in &self.lanes {
+            lane.tell(LaneCommand::Stop { deadline });
+        }
+        for (_, thread) in &mut self.lanes {
+            if let Some(thread) = thread.take() {
+                let _ = thread.join();
+            }
+        }
+        for session in self.sessions().ids() {
+            self.sessions().close(session);
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+    }
+}
+
+fn refused_capability(error: &CapabilityError) -> Refusal {
+    let quota = matches!(error, CapabilityError::Quota { .. });
+    refusal(if quota { RefusalKind::Quota } else { RefusalKind::Capability }, error)
+}
+
+fn check(config: &ServiceConfig) -> Result<(), StartError> {
+    let quotas = &config.quotas;
+    let limits: [(_, u64, _, _); 9] = [
+        ("lanes", config.lanes.into(), 1..=64, "from 1 to 64"),
+        ("channels_per_lane", config.channels_per_lane.into(), 1..=1024, "from 1 to 1024"),
+        ("chunk_bytes", config.chunk_bytes, 64..=1 << 30, "from 64 to 2^30"),
+        ("quotas.sessions", quotas.sessions.into(), 1..=65536, "from 1 to 65536"),
+        ("quotas.frames", quotas.frames.into(), 1..=1 << 20, "from 1 to 2^20"),
+        ("quotas.bytes", quotas.bytes, 1..=1 << 60, "from 1 to 2^60"),
+        ("quotas.channels", quotas.channels.into(), 1..=65536, "from 1 to 65536"),
+        ("quotas.capabilities", quotas.capabilities.into(), 1..=1 << 20, "from 1 to 2^20"),
+        ("quotas.waiting", quotas.waiting.into(), 0..=1 << 20, "from 0 to 2^20"),
+    ];
+    for (name, value, range, allowed) in limits {
+        if !range.contains(&value) {
+            return Err(StartError::Value { name, value, allowed });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! The control side's book-keeping: sessions, what they hold, and what their users hold together.
+//!
+//! Pure data: nothing here touches sockets, lanes or memory. Quotas count by user id, which is the protection boundary.
+
+use std::collections::BTreeMap;
+
+use memferry_path::RevocationId;
+use memferry_transfer::{Handle, SessionId};
+
+use crate::config::Quotas;
+use crate::protocol::{Refusal, RefusalKind, SessionStatus};
+
+/// One client's connection.
+pub(crate) struct Session {
+    pub(crate) user: u32,
+    pub(crate) process: u32,
+    pub(crate) asymmetric_fences: bool,
+    /// Channel number to lane.
+    pub(crate) channels: BTreeMap<u32, usize>,
+    pub(crate) next_channel: u32,
+    /// Frames it registered, with their bytes.
+    pub(crate) frames: BTreeMap<Handle, u64>,
+}
+
+/// What a user holds in all sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) sessions: u32,
+    pub(crate) frames: u32,
+    pub(crate) bytes: u64,
+    pub(crate) channels: u32,
+}
+
+/// All sessions and what waits to be answered.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    open: BTreeMap<SessionId, Session>,
+    users: BTreeMap<u32, Usage>,
+    last: u64,
+    pub(crate) revocations: BTreeMap<RevocationId, SessionId>,
+}
+
+pub(crate) fn refusal(kind: RefusalKind, message: impl ToString) -> Refusal {
+    Refusal { kind, message: message.to_string() }
+}
+
+fn over(what: &str, user: u32, limit: impl ToString) -> Refusal {
+    let limit = limit.to_string();
+    refusal(
+        RefusalKind::Quota,
+        format!("user {user} has reached its quota of {limit} {what}; release some first"),
+    )
+}
+
+impl Sessions {
+    pub(crate) fn open(
+        &mut self,
+        user: u32,
+        process: u32,
+        asymmetric_fences: bool,
+        quotas: &Quotas,
+    ) -> Result<SessionId, Refusal> {
+        let usage = self.users.entry(user).or_default();
+        if usage.sessions >= quotas.sessions {
+            return Err(over("sessions", user, quotas.sessions));
+        }
+        usage.sessions += 1;
+        self.last += 1;
+        let id = SessionId(self.last);
+        let session = Session {
+            user,
+            process,
+            asymmetric_fences,
+            channels: BTreeMap::new(),
+            next_channel: 0,
+            frames: BTreeMap::new(),
+        };
+        self.open.insert(id, session);
+        Ok(id)
+    }
+
+    pub(crate) fn close(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.open.remove(&id)?;
+        self.revocations.retain(|_, waiting| *waiting != id);
+        if let Some(usage) = self.users.get_mut(&session.user) {
+            usage.sessions -= 1;
+            usage.channels -= session.channels.len() as u32;
+            usage.frames -= session.frames.len() as u32;
+            usage.bytes -= session.frames.values().sum::<u64>();
+            if *usage == Usage::default() {
+                self.users.remove(&session.user);
+            }
+        }
+        Some(session)
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.open.get(&id)
+    }
+
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.open.keys().copied().collect()
+    }
+
+    /// Whether a frame of `bytes` more would be within the quotas.
+    pub(crate) fn room_for_frame(&self, id: SessionId, bytes: u64, quotas: &Quotas) -> Result<(), Refusal> {
+        let Some(user) = self.get(id).map(|session| session.user) else { return Ok(()) };
+        let usage = self.users.get(&user).copied().unwrap_or_default();
+        if usage.frames >= quotas.frames {
+            return Err(over("frames", user, quotas.frames));
+        }
+        if usage.bytes.checked_add(bytes).is_none_or(|bytes| bytes > quotas.bytes) {
+            return Err(over("bytes in frames", user, quotas.bytes));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_frame(&mut self, id: SessionId, handle: Handle, bytes: u64) {
+        let Some(session) = self.open.get_mut(&id) else { return };
+        session.frames.insert(handle, bytes);
+        let usage = self.users.entry(session.user).or_default();
+        usage.frames += 1;
+        usage.bytes += bytes;
+    }
+
+    pub(crate) fn remove_frame(&mut self, id: SessionId, handle: Handle) {
+        let Some(session) = self.open.get_mut(&id) else { return };
+        let Some(bytes) = session.frames.remove(&handle) else { return };
+        if let Some(usage) = self.users.get_mut(&session.user) {
+            usage.frames -= 1;
+            usage.bytes -= bytes;
+        }
+    }
+
+    /// A fresh channel number on `lane`.
+    pub(crate) fn add_channel(
+        &mut self,
+        id: SessionId,
+        lane: usize,
+        quotas: &Quotas,
+    ) -> Result<u32, Refusal> {
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let session = self.open.get_mut(&id).ok_or_else(gone)?;
+        let usage = self.users.entry(session.user).or_default();
+        if usage.channels >= quotas.channels {
+            return Err(over("channels", session.user, quotas.channels));
+        }
+        usage.channels += 1;
+        let channel = session.next_channel;
+        session.next_channel += 1;
+        session.channels.insert(channel, lane);
+        Ok(channel)
+    }
+
+    pub(crate) fn remove_channel(&mut self, id: SessionId, channel: u32) -> Option<usize> {
+        let session = self.open.get_mut(&id)?;
+        let lane = session.channels.remove(&channel)?;
+        if let Some(usage) = self.users.get_mut(&session.user) {
+            usage.channels -= 1;
+        }
+        Some(lane)
+    }
+
+    /// Queue pairs each of `lanes` lanes serves.
+    pub(crate) fn lane_loads(&self, lanes: usize) -> Vec<usize> {
+        let mut loads = vec![0; lanes];
+        for lane in self.open.values().flat_map(|session| session.channels.values()) {
+            loads[*lane] += 1;
+        }
+        loads
+    }
+
+    pub(crate) fn status(&self) -> Vec<SessionStatus> {
+        let status = |(id, session): (&SessionId, &Session)| SessionStatus {
+            session: *id,
+            user: session.user,
+            process: session.process,
+            channels: session.channels.len() as u32,
+            frames: session.frames.len() as u32,
+            bytes: session.frames.values().sum(),
+        };
+        self.open.iter().map(status).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_hold_for_a_user_across_its_sessions_and_are_given_back() {
+        let quotas = Quotas { sessions: 2, frames: 2, bytes: 100, channels: 1, ..Quotas::default() };
+        let mut sessions = Sessions::default();
+        let a = sessions.open(7, 1, true, &quotas).unwrap();
+        let b = sessions.open(7, 2, true, &quotas).unwrap();
+        assert_eq!(sessions.open(7, 3, true, &quotas).unwrap_err().kind, RefusalKind::Quota);
+        let other = sessions.open(8, 4, true, &quotas).unwrap();
+        sessions.room_for_frame(a, 60, &quotas).unwrap();
+        sessions.add_frame(a, Handle::new(0, 1), 60);
+        assert!(sessions.room_for_frame(b, 60, &quotas).is_err());
+        assert!(sessions.room_for_frame(b, u64::MAX, &quotas).is_err());
+        sessions.room_for_frame(other, 100, &quotas).unwrap();
+        sessions.add_frame(b, Handle::new(1, 1), 1);
+        assert!(sessions.room_for_frame(b, 1, &quotas).is_err(), "frames");
+        sessions.remove_frame(b, Handle::new(1, 1));
+        let channel = sessions.add_channel(a, 0, &quotas).unwrap();
+        assert!(sessions.add_channel(b, 0, &quotas).is_err());
+        assert_eq!(sessions.remove_channel(a, channel), Some(0));
+        assert_eq!(sessions.remove_channel(a, channel), None);
+        sessions.add_channel(b, 0, &quotas).unwrap();
+        sessions.close(a);
+        sessions.close(b);
+        sessions.room_for_frame(other, 100, &quotas).unwrap();
+        assert_eq!(sessions.users.len(), 1);
+    }
+}

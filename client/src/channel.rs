@@ -1,0 +1,411 @@
+//! A channel: a private ring to a lane, where starting a transfer is a few stores.
+//!
+//! ```text
+//! submit ─ stage, publish ─► ring ─► lane      a doorbell is rung only when the lane sleeps
+//! poll, wait ◄─ completions ◄─────── lane      wait spins for about a wake-up's cost, then sleeps
+//! cancel ─ a word the lane looks at between chunks
+//! ```
+//!
+//! Requests start in the order they were submitted and may complete in any. When the service is lost, each outstanding
+//! ticket gets one completion with [`Failure::ServiceLost`].
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use memferry_broker::protocol::Command;
+use memferry_memory::fork_guard::Forked;
+use memferry_memory::mapping::{Access, Mapping};
+use memferry_memory::parking::park;
+use memferry_memory::queue_pair::{ClientEnd, Layout, futex};
+use memferry_memory::storage::MappedWords;
+use memferry_transfer::wire::{self, SlotError};
+use memferry_transfer::{EngineKind, Failure};
+use thiserror::Error;
+
+use crate::Completion;
+use crate::client::Session;
+use crate::error::{CallError, OpenError};
+use crate::frame::Frame;
+use crate::transfer::Transfer;
+
+/// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
+const SPIN: Duration = Duration::from_micros(50);
+/// How often a sleeper looks whether the service still lives.
+const LIVENESS: Duration = Duration::from_millis(100);
+/// Empty polls between looks whether the service still lives.
+const POLLS_PER_LOOK: u32 = 4096;
+
+/// Names one submitted transfer of one channel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct Ticket {
+    channel: u32,
+    tag: u64,
+}
+
+/// Why a transfer was not submitted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum SubmitReason {
+    /// The channel holds as many requests as it can.
+    #[error("the channel holds {capacity} requests already; take completions first")]
+    Full {
+        /// Its capacity.
+        capacity: u32,
+    },
+    /// A frame belongs to another client object.
+    #[error("a frame of this transfer belongs to another client")]
+    ForeignFrame,
+    /// Offset and start of a 2-D walk do not fit 64 bits.
+    #[error(transparent)]
+    Shape(SlotError),
+    /// The service is gone.
+    #[error("the service was lost; connect again")]
+    ServiceLost,
+    /// This is a forked child.
+    #[error(transparent)]
+    Forked(Forked),
+}
+
+/// A transfer that was not submitted, given back.
+#[derive(Debug, Error)]
+#[error("{reason}")]
+pub struct SubmitError {
+    /// Why not.
+    pub reason: SubmitReason,
+    /// What was to be submitted.
+    pub transfer: Box<Transfer>,
+}
+
+/// Why waiting ended without a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum WaitError {
+    /// The time was up; the transfer goes on.
+    #[error("the transfer was not done in time; it goes on")]
+    TimedOut,
+    /// The ticket is none of this channel's outstanding ones.
+    #[error("the ticket is not outstanding on this channel")]
+    UnknownTicket,
+    /// This is a forked child.
+    #[error(transparent)]
+    Forked(Forked),
+}
+
+struct Slot {
+    /// The outstanding request's tag; its low bits are the slot's index.
+    tag: Option<u64>,
+    frames: [Option<Frame>; 2],
+}
+
+/// A private queue pair with a lane of the service.
+pub struct Channel {
+    session: Arc<Session>,
+    number: u32,
+    end: ClientEnd<MappedWords>,
+    doorbell: OwnedFd,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    lap: u64,
+    staged: bool,
+    /// Taken from the ring while waiting for another.
+    finished: VecDeque<Completion>,
+    empty_polls: u32,
+    spin: Duration,
+    /// The service wrote a completion that no request belongs to.
+    broken: bool,
+    lost: bool,
+}
+
+impl Channel {
+    pub(crate) fn open(
+        session: Arc<Session>,
+        number: u32,
+        capacity: u32,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Self, OpenError> {
+        let protocol = |what| OpenError::Call(CallError::Protocol(what));
+        let Ok([client, service, doorbell]) = <[OwnedFd; 3]>::try_from(descriptors) else {
+            return Err(protocol("a channel needs three descriptors"));
+        };
+        let layout = Layout::new(capacity).map_err(|_| protocol("it opened another capacity"))?;
+        let map = |fd: &OwnedFd, words: usize, access| {
+            let size = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size as u64;
+            if size < words as u64 * 8 {
+                return Err(std::io::Error::other("the channel's memory is too small"));
+            }
+            let mapping = Mapping::shared(fd.as_fd(), words * 8, access, 4096)?;
+            mapping.do_not_fork()?;
+            Ok(MappedWords::new(mapping))
+        };
+        let own = map(&client, layout.client_words(), Access::ReadWrite).map_err(OpenError::Map)?;
+        let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
+        let end = ClientEnd::new(layout, own, peer, session.fences)
+            .map_err(|_| protocol("the channel's memory is too small"))?;
+        let slots = (0..capacity).map(|_| Slot { tag: None, frames: [None, None] }).collect();
+        Ok(Self {
+            session,
+            number,
+            end,
+            doorbell,
+            slots,
+            free: (0..capacity).rev().collect(),
+            lap: 0,
+            staged: false,
+            finished: VecDeque::new(),
+            empty_polls: 0,
+            spin: SPIN,
+            broken: false,
+            lost: false,
+        })
+    }
+
+    /// Requests that may be outstanding.
+    pub fn capacity(&self) -> u32 {
+        self.end.capacity()
+    }
+
+    /// Requests submitted whose completions were not taken from the ring yet.
+    pub fn outstanding(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Hands a transfer to the service.
+    ///
+    /// # Errors
+    /// [`SubmitError`] with the transfer.
+    pub fn submit(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
+        let ticket = self.stage(transfer)?;
+        self.publish();
+        Ok(ticket)
+    }
+
+    /// Writes a transfer without starting it; [`publish`](Self::publish) starts all staged ones at once.
+    ///
+    /// # Errors
+    /// [`SubmitError`] with the transfer.
+    pub fn stage(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
+        match self.try_stage(&transfer) {
+            Ok(tag) => {
+                let slot = &mut self.slots[(tag % self.end.capacity() as u64) as usize];
+                *slot = Slot { tag: Some(tag), frames: transfer.frames };
+                self.staged = true;
+                Ok(Ticket { channel: self.number, tag })
+            }
+            Err(reason) => Err(SubmitError { reason, transfer: Box::new(transfer) }),
+        }
+    }
+
+    fn try_stage(&mut self, transfer: &Transfer) -> Result<u64, SubmitReason> {
+        self.session.check_fork().map_err(SubmitReason::Forked)?;
+        if transfer.frames.iter().flatten().any(|frame| !frame.is_of(&self.session)) {
+            return Err(SubmitReason::ForeignFrame);
+        }
+        if self.lost || self.end.closed() {
+            return Err(SubmitReason::ServiceLost);
+        }
+        let full = SubmitReason::Full { capacity: self.end.capacity() };
+        let index = *self.free.last().ok_or(full)?;
+        let tag = self.lap * u64::from(self.end.capacity()) + u64::from(index);
+        let slot = wire::encode_request(tag, &transfer.request).map_err(SubmitReason::Shape)?;
+        self.end.stage(&slot).map_err(|_| full)?;
+        self.free.pop();
+        self.lap = self.lap.wrapping_add(1);
+        Ok(tag)
+    }
+
+    /// Starts what was staged.
+    pub fn publish(&mut self) {
+        if std::mem::take(&mut self.staged) && self.session.check_fork().is_ok() && self.end.publish() {
+            self.ring_doorbell();
+        }
+    }
+
+    fn ring_doorbell(&self) {
+        // A full counter is rung already.
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+
+    /// Asks that a transfer end early. Its completion comes in any case and says how it ended.
+    ///
+    /// # Errors
+    /// [`WaitError::UnknownTicket`] when its completion was taken already, [`WaitError::Forked`].
+    pub fn cancel(&mut self, ticket: Ticket) -> Result<(), WaitError> {
+        self.session.check_fork().map_err(WaitError::Forked)?;
+        if !self.is_outstanding(ticket) {
+            return Err(WaitError::UnknownTicket);
+        }
+        if self.end.cancel(ticket.tag) {
+            self.ring_doorbell();
+        }
+        Ok(())
+    }
+
+    fn is_outstanding(&self, ticket: Ticket) -> bool {
+        let index = (ticket.tag % u64::from(self.end.capacity())) as usize;
+        ticket.channel == self.number && self.slots[index].tag == Some(ticket.tag)
+    }
+
+    /// The next completion, if one is there.
+    pub fn poll(&mut self) -> Option<Completion> {
+        self.finished.pop_front().or_else(|| self.poll_ring())
+    }
+
+    fn poll_ring(&mut self) -> Option<Completion> {
+        if self.lost || self.session.check_fork().is_err() {
+            return None;
+        }
+        if let Some(completion) = self.take() {
+            self.empty_polls = 0;
+            return Some(completion);
+        }
+        self.empty_polls = self.empty_polls.wrapping_add(1);
+        let look = self.empty_polls.is_multiple_of(POLLS_PER_LOOK) && self.outstanding() > 0;
+        if self.broken || self.end.closed() || (look && self.session.link.lost()) {
+            return self.give_up();
+        }
+        None
+    }
+
+    /// Takes a completion from the ring. One that no request belongs to means that the service broke the protocol.
+    fn take(&mut self) -> Option<Completion> {
+        let decoded = wire::decode_completion(&self.end.pop()?);
+        let of_ours = |tag| Ticket { channel: self.number, tag };
+        let Some(completion) = decoded.ok().filter(|completion| self.is_outstanding(of_ours(completion.tag)))
+        else {
+            self.broken = true;
+            return None;
+        };
+        let ticket = of_ours(completion.tag);
+        let index = (ticket.tag % u64::from(self.end.capacity())) as u32;
+        self.slots[index as usize] = Slot { tag: None, frames: [None, None] };
+        self.free.push(index);
+        let (outcome, bytes_done, engine) = (completion.outcome, completion.bytes_done, completion.engine);
+        Some(Completion { ticket, outcome, bytes_done, engine })
+    }
+
+    /// The service is gone: what it still wrote counts, every other outstanding request ends as lost.
+    fn give_up(&mut self) -> Option<Completion> {
+        while let Some(completion) = self.take() {
+            self.finished.push_back(completion);
+        }
+        self.lost = true;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(tag) = slot.tag.take() {
+                slot.frames = [None, None];
+                self.free.push(index as u32);
+                let ticket = Ticket { channel: self.number, tag };
+                let outcome = Err(Failure::ServiceLost);
+                self.finished.push_back(Completion {
+                    ticket,
+                    outcome,
+                    bytes_done: 0,
+                    engine: EngineKind::None,
+                });
+            }
+        }
+        self.finished.pop_front()
+    }
+
+    /// Waits until the transfer is done, at most for `limit`. Completions of others stay for [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait(&mut self, ticket: Ticket, limit: Option<Duration>) -> Result<Completion, WaitError> {
+        self.session.check_fork().map_err(WaitError::Forked)?;
+        if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
+            return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
+        }
+        if !self.is_outstanding(ticket) {
+            return Err(WaitError::UnknownTicket);
+        }
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        loop {
+            let completion = self.next_from_ring(deadline)?;
+            if completion.ticket == ticket {
+                return Ok(completion);
+            }
+            self.finished.push_back(completion);
+            if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
+                return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
+            }
+        }
+    }
+
+    /// Waits for any completion, at most for `limit`.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::UnknownTicket`] when nothing is outstanding, [`WaitError::Forked`].
+    pub fn wait_any(&mut self, limit: Option<Duration>) -> Result<Completion, WaitError> {
+        self.session.check_fork().map_err(WaitError::Forked)?;
+        if let Some(completion) = self.finished.pop_front() {
+            return Ok(completion);
+        }
+        if self.outstanding() == 0 {
+            return Err(WaitError::UnknownTicket);
+        }
+        self.next_from_ring(limit.and_then(|limit| Instant::now().checked_add(limit)))
+    }
+
+    /// Spins, then sleeps, until the ring gives a completion.
+    fn next_from_ring(&mut self, deadline: Option<Instant>) -> Result<Completion, WaitError> {
+        self.publish();
+        if let Some(completion) = self.spin_for_completion(deadline) {
+            return Ok(completion);
+        }
+        loop {
+            if let Some(completion) = self.poll_ring() {
+                return Ok(completion);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(WaitError::TimedOut);
+            }
+            self.sleep(left.map_or(LIVENESS, |left| left.min(LIVENESS)));
+            if !self.end.ready()
+                && self.session.link.lost()
+                && let Some(completion) = self.give_up()
+            {
+                return Ok(completion);
+            }
+        }
+    }
+
+    /// Spins while that has been worth it: a spin that found nothing halves the next, one that did restores it.
+    fn spin_for_completion(&mut self, deadline: Option<Instant>) -> Option<Completion> {
+        let started = Instant::now();
+        let until = started + self.spin;
+        let until = deadline.map_or(until, |deadline| deadline.min(until));
+        loop {
+            for _ in 0..32 {
+                if let Some(completion) = self.poll_ring() {
+                    self.spin = SPIN;
+                    return Some(completion);
+                }
+                std::hint::spin_loop();
+            }
+            if Instant::now() >= until {
+                self.spin /= 2;
+                return None;
+            }
+        }
+    }
+
+    fn sleep(&self, limit: Duration) {
+        let word = self.end.wake_word();
+        let expected = word.load(Ordering::Acquire);
+        park(
+            |value| self.end.parked().store(value, Ordering::Relaxed),
+            self.end.fences(),
+            || self.end.ready() || self.end.closed(),
+            || futex::wait(word, expected, limit),
+        );
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        // A lost service forgot it already, and in a forked child it is the parent's.
+        let _ = self.session.call(Command::CloseChannel { channel: self.number }, Vec::new());
+    }
+}

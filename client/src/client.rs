@@ -1,0 +1,234 @@
+//! A client: its session with a service, and what it allocates, grants and opens there.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use memferry_broker::ServiceConfig;
+use memferry_broker::embedded::Embedded;
+use memferry_broker::protocol::{Answer, Command, Status};
+use memferry_memory::fork_guard::{ForkGuard, Forked};
+use memferry_memory::frame::{self, Pages};
+use memferry_memory::mapping::{Access, Mapping};
+use memferry_memory::parking::Fences;
+use memferry_transfer::{Handle, Rights, SessionId};
+
+pub use memferry_broker::protocol::Grantee;
+
+use crate::channel::Channel;
+use crate::error::{CallError, ConnectError, FrameError, OpenError};
+use crate::frame::{Frame, FrameRange};
+use crate::link::{self, Link, Opened};
+
+/// The session everything of a client shares.
+pub(crate) struct Session {
+    pub(crate) link: Link,
+    pub(crate) id: SessionId,
+    pub(crate) fences: Fences,
+    guard: ForkGuard,
+}
+
+impl Session {
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
+        self.guard.check()
+    }
+
+    pub(crate) fn call(
+        &self,
+        command: Command,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
+        self.check_fork()?;
+        self.link.call(self.id, command, descriptors)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // In a forked child the session is the parent's.
+        if self.check_fork().is_ok() {
+            self.link.close(self.id);
+        }
+    }
+}
+
+/// A session with a service. Clones share it; it ends with the last of them, its frames and its channels.
+#[derive(Clone)]
+pub struct Client {
+    session: Arc<Session>,
+}
+
+impl Client {
+    /// A client of the service inside this process, which all its clients share and which starts with the first.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn embedded() -> Result<Self, ConnectError> {
+        Self::open(link::embed(Embedded::shared()?)?)
+    }
+
+    /// A client of a service of its own inside this process, with `config`.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn embedded_with(config: ServiceConfig) -> Result<Self, ConnectError> {
+        Self::open(link::embed(Arc::new(Embedded::start(config)?))?)
+    }
+
+    /// A client of the service that listens on `path`.
+    ///
+    /// # Errors
+    /// [`ConnectError`].
+    pub fn connect(path: impl AsRef<Path>) -> Result<Self, ConnectError> {
+        Self::open(link::connect(path.as_ref())?)
+    }
+
+    fn open(opened: Opened) -> Result<Self, ConnectError> {
+        let guard = ForkGuard::new().map_err(ConnectError::Setup)?;
+        let session = Session { link: opened.link, id: opened.session, fences: opened.fences, guard };
+        Ok(Self { session: Arc::new(session) })
+    }
+
+    /// The session's public name: others grant to it.
+    pub fn session(&self) -> SessionId {
+        self.session.id
+    }
+
+    /// Allocates `length` bytes (rounded up to whole pages) that the service may move, zeroed, with all rights.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn allocate(&self, length: u64) -> Result<Frame, FrameError> {
+        self.allocate_in(length, Pages::Ordinary)
+    }
+
+    /// Allocates like [`allocate`](Self::allocate), in the given pages.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn allocate_in(&self, length: u64, pages: Pages) -> Result<Frame, FrameError> {
+        let (descriptor, mapping) = frame::allocate(length, pages)?;
+        let length = mapping.length_bytes() as u64;
+        self.register(descriptor, length, Some(mapping))
+    }
+
+    /// Registers a memfd of this user as a frame: of exactly `length` bytes, all allocated, sealable. It is sealed
+    /// for good.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn register_memfd(&self, descriptor: OwnedFd, length: u64) -> Result<Frame, FrameError> {
+        let mapped = usize::try_from(length).ok().and_then(|length| {
+            let fd = std::os::fd::AsFd::as_fd(&descriptor);
+            Mapping::shared(fd, length, Access::ReadWrite, 4096)
+                .or_else(|_| Mapping::shared(fd, length, Access::ReadOnly, 4096))
+                .ok()
+        });
+        self.register(descriptor, length, mapped)
+    }
+
+    fn register(
+        &self,
+        descriptor: OwnedFd,
+        length: u64,
+        mapping: Option<Mapping>,
+    ) -> Result<Frame, FrameError> {
+        let command = Command::Register { length, rights: Rights::all() };
+        let (answer, _) = self.session.call(command, vec![descriptor])?;
+        let handle = expect_handle(answer)?;
+        Ok(Frame::new(Arc::clone(&self.session), handle, length, Rights::all(), mapping))
+    }
+
+    /// Makes memory of this process a frame, without copying it. Embedded clients only.
+    ///
+    /// # Errors
+    /// [`FrameError::NotEmbedded`] with the memory, [`FrameError::Call`].
+    pub fn register_owned(&self, memory: Vec<u8>) -> Result<Frame, FrameError> {
+        self.session.check_fork().map_err(CallError::from)?;
+        let Link::Embedded(embedded) = &self.session.link else {
+            return Err(FrameError::NotEmbedded(memory));
+        };
+        let mapping = Mapping::owned(memory);
+        let length = mapping.length_bytes() as u64;
+        let registered = embedded.service().register_mapping(self.session.id, mapping.clone(), Rights::all());
+        let handle = expect_handle(registered.map_err(CallError::from)?)?;
+        Ok(Frame::new(Arc::clone(&self.session), handle, length, Rights::all(), Some(mapping)))
+    }
+
+    /// Offers a range with `rights` to another client, which takes it up with the token ([`accept`](Self::accept)). The
+    /// token is no secret: it is good only for whom it was made. Revoke it to take back what was granted.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn grant(&self, range: &FrameRange, rights: Rights, to: Grantee) -> Result<Handle, CallError> {
+        let (offset, length) = (range.offset(), range.length());
+        let command = Command::Grant { handle: range.frame().handle(), offset, length, rights, to };
+        expect_handle(self.session.call(command, Vec::new())?.0)
+    }
+
+    /// Takes up a grant. The frame is not mapped here: the service moves bytes there, within the rights granted.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn accept(&self, token: Handle) -> Result<Frame, CallError> {
+        match self.session.call(Command::Accept { token }, Vec::new())?.0 {
+            Answer::Accepted { handle, length, rights } => {
+                Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
+            }
+            _ => Err(CallError::Protocol("it answered something else")),
+        }
+    }
+
+    /// A capability with a narrower range or fewer rights, of this session.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn derive(&self, range: &FrameRange, rights: Rights) -> Result<Frame, CallError> {
+        let (offset, length) = (range.offset(), range.length());
+        let command = Command::Derive { handle: range.frame().handle(), offset, length, rights };
+        let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
+        Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
+    }
+
+    /// Takes a capability, or what was granted under a token, away from everyone it was passed to. Returns when no
+    /// transfer uses it any more: those running are cancelled.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn revoke(&self, handle: Handle) -> Result<(), CallError> {
+        match self.session.call(Command::Revoke { handle }, Vec::new())?.0 {
+            Answer::Revoked => Ok(()),
+            _ => Err(CallError::Protocol("it answered something else")),
+        }
+    }
+
+    /// Opens a channel for up to `capacity` requests outstanding, a power of two from 2 to 4096.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_channel(&self, capacity: u32) -> Result<Channel, OpenError> {
+        let (answer, descriptors) = self.session.call(Command::OpenChannel { capacity }, Vec::new())?;
+        let Answer::Channel { channel, capacity } = answer else {
+            return Err(CallError::Protocol("it answered something else").into());
+        };
+        Channel::open(Arc::clone(&self.session), channel, capacity, descriptors)
+    }
+
+    /// How the service is doing.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn status(&self) -> Result<Status, CallError> {
+        match self.session.call(Command::Status, Vec::new())?.0 {
+            Answer::Status(status) => Ok(status),
+            _ => Err(CallError::Protocol("it answered something else")),
+        }
+    }
+}
+
+fn expect_handle(answer: Answer) -> Result<Handle, CallError> {
+    match answer {
+        Answer::Handle(handle) => Ok(handle),
+        _ => Err(CallError::Protocol("it answered something else")),
+    }
+}

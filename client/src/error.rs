@@ -1,0 +1,117 @@
+//! What can go wrong, one enum per operation. Failures of transfers come in completions, not here.
+
+use std::io;
+use std::path::PathBuf;
+
+use memferry_broker::StartError;
+use memferry_broker::protocol::{Refusal, Violation};
+use memferry_memory::fork_guard::Forked;
+use memferry_memory::frame::AllocateError;
+use memferry_memory::mapping::AccessError;
+use thiserror::Error;
+
+use crate::{SubmitError, TransferError, WaitError};
+
+/// A client could not be opened.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    /// Nobody listens there, or this user may not connect.
+    #[error("cannot connect to the service at {}: {source}; is `memferry serve` running?", path.display())]
+    Socket {
+        /// Where.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Service and client do not agree.
+    #[error("the service at {} ended the handshake: {violation}", path.display())]
+    Handshake {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        violation: Violation,
+    },
+    /// The embedded service did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The embedded service would not open a session.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The guard against use in a forked child could not be made.
+    #[error("cannot set up the client: {0}")]
+    Setup(io::Error),
+}
+
+/// A call to the control side failed.
+#[derive(Debug, Error)]
+pub enum CallError {
+    /// The service would not do it; the client goes on.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The service ended the session.
+    #[error("the service ended this session: {0}")]
+    Ended(Violation),
+    /// The service is gone; connect again.
+    #[error("the service was lost; connect again")]
+    ServiceLost,
+    /// The service answered something else than was asked.
+    #[error("the service broke the protocol: {0}")]
+    Protocol(&'static str),
+    /// This is a forked child.
+    #[error(transparent)]
+    Forked(#[from] Forked),
+}
+
+/// A frame could not be made.
+#[derive(Debug, Error)]
+pub enum FrameError {
+    /// Memory could not be had.
+    #[error(transparent)]
+    Allocate(#[from] AllocateError),
+    /// The service would not take it.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Memory of this process can be registered only with an embedded service; the memory is given back.
+    #[error("only an embedded client may register memory of its own process; allocate a frame instead")]
+    NotEmbedded(Vec<u8>),
+}
+
+/// A channel could not be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// The service would not.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The memory it sent could not be used.
+    #[error("cannot map the channel: {0}")]
+    Map(io::Error),
+}
+
+/// Any of them, for programs that only report.
+#[derive(Debug, Error)]
+pub enum Error {
+    /// Opening a client.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Making a frame.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// A call to the control side.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Opening a channel.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Reading or writing a frame.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// Describing a transfer.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    /// Submitting one.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// Waiting for one.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}

@@ -1,0 +1,61 @@
+//! User-level DMA: hand a copy, a fill or a 2-D move to an engine, go on computing, and be told when it is done.
+//!
+//! ```
+//! use memferry::{Client, Transfer};
+//!
+//! let client = Client::embedded()?; // or Client::connect("/run/memferry/memferry.sock")?
+//! let (source, destination) = (client.allocate(1 << 20)?, client.allocate(1 << 20)?);
+//! source.write(0, b"moved without this thread")?;
+//! let mut channel = client.open_channel(64)?;
+//! let ticket = channel.submit(Transfer::copy(&source.all(), &destination.all())?)?;
+//! let sum: u64 = (0..1000).sum(); // computing meanwhile
+//! let completion = channel.wait(ticket, None)?;
+//! assert_eq!((completion.outcome, completion.bytes_done, sum), (Ok(()), 1 << 20, 499_500));
+//! # Ok::<(), memferry::Error>(())
+//! ```
+//!
+//! ```text
+//! Client ─ allocate, grant, accept, revoke ─► Frame ─ range ─► Transfer
+//!        └ open_channel ─► Channel ─ submit(Transfer) ─► Ticket ─ poll, wait, cancel ─► Completion
+//! ```
+//!
+//! The same calls work against a service in another process, which checks every request, and embedded in this one, which
+//! needs no daemon. Frames are shared memory that others may write: bytes go in and out by [`Frame::read`] and
+//! [`Frame::write`], never by reference. A channel belongs to one thread at a time.
+
+mod channel;
+mod client;
+mod error;
+mod frame;
+mod link;
+mod transfer;
+
+pub use channel::{Channel, SubmitError, SubmitReason, Ticket, WaitError};
+pub use client::{Client, Grantee};
+pub use error::{CallError, ConnectError, Error, FrameError, OpenError};
+pub use frame::{Frame, FrameRange};
+pub use memferry_broker::protocol::Status;
+pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
+pub use memferry_clock::{Clock, Instant};
+pub use memferry_memory::frame::Pages;
+pub use memferry_memory::mapping::AccessError;
+pub use memferry_transfer::geometry::{Addr2d, GeometryError};
+pub use memferry_transfer::image::{Image, ImageError, Turn, turned_copy};
+pub use memferry_transfer::{
+    Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, Handle, Pattern, PixelSize, Plane, Rights,
+    SessionId, Side,
+};
+pub use transfer::{Transfer, TransferError};
+
+/// The end of one request, under the ticket it was submitted with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// What [`Channel::submit`] returned.
+    pub ticket: Ticket,
+    /// Whether the request did all it asked for.
+    pub outcome: Result<(), Failure>,
+    /// Bytes of the destination visited, in the operation's order.
+    pub bytes_done: u64,
+    /// What moved them.
+    pub engine: EngineKind,
+}

@@ -1,0 +1,142 @@
+//! A test bench: a fixture, copies of its memories for the oracle, and a virtual clock.
+//!
+//! ```text
+//! load(memories) ─► post(channel, operation) ─► ring ─► drive(n) ─► Finished ─► verify(operations)
+//! ```
+//!
+//! It panics when the engine breaks the contract, and knows no particular engine.
+
+use memferry_clock::Instant;
+use memferry_transfer::{Descriptor, Engine, Finished, Operation, Refused, Region, Ticket};
+
+use super::{EngineFixture, EngineSetup};
+use crate::oracle::{self, Place};
+
+/// Polls after which a transfer counts as never ending. Chunks may be single bytes, memories are a few kilobytes.
+const PATIENCE: u32 = 1_000_000;
+
+type DescriptorOf<X> = Descriptor<<X as EngineFixture>::Memory>;
+
+/// A fixture at work.
+pub(super) struct Bench<X: EngineFixture> {
+    fixture: X,
+    memories: Vec<X::Memory>,
+    /// What the memories should hold, kept by the oracle.
+    pub(super) expected: Vec<Vec<u8>>,
+    now: Instant,
+}
+
+impl<X: EngineFixture> Bench<X> {
+    pub(super) fn new(make: &impl Fn(EngineSetup) -> X, setup: EngineSetup, memories: &[Vec<u8>]) -> Self {
+        let mut fixture = make(setup);
+        let offered = fixture.engine().capabilities().channels;
+        assert!(offered >= setup.channels, "{offered} channels, the suite asked for {}", setup.channels);
+        let loaded = memories.iter().map(|bytes| fixture.allocate(bytes)).collect();
+        Self { fixture, memories: loaded, expected: memories.to_vec(), now: Instant::ORIGIN }
+    }
+
+    pub(super) fn engine(&mut self) -> &mut X::Engine {
+        self.fixture.engine()
+    }
+
+    pub(super) fn descriptor(&self, channel: u32, operation: &Operation<Place>) -> DescriptorOf<X> {
+        let region = |place: &Place| {
+            Region::new(self.memories[place.memory].clone(), place.offset, place.length)
+                .expect("the suite's places are within its memories")
+        };
+        Descriptor::new(channel, oracle::renamed(operation, region))
+            .expect("the suite's operations are confined to their places")
+    }
+
+    /// The operation of a descriptor in the suite's terms.
+    pub(super) fn operation_of(&self, descriptor: &DescriptorOf<X>) -> Operation<Place> {
+        oracle::renamed(descriptor.operation(), |region| {
+            let is_it = |memory| self.fixture.is_same(memory, region.memory());
+            let memory = self.memories.iter().position(is_it).expect("memory that the suite made");
+            Place { memory, offset: region.offset(), length: region.length() }
+        })
+    }
+
+    pub(super) fn try_post(
+        &mut self,
+        channel: u32,
+        operation: &Operation<Place>,
+    ) -> Result<Ticket, Refused<DescriptorOf<X>>> {
+        let descriptor = self.descriptor(channel, operation);
+        self.engine().post(descriptor)
+    }
+
+    pub(super) fn post(&mut self, channel: u32, operation: &Operation<Place>) -> Ticket {
+        match self.try_post(channel, operation) {
+            Ok(ticket) => {
+                assert_eq!(ticket.channel, channel, "the ticket names another channel");
+                ticket
+            }
+            Err(refused) => panic!("{operation:?} was refused: {}", refused.reason),
+        }
+    }
+
+    /// One poll at the present.
+    pub(super) fn poll(&mut self, finished: &mut Vec<Finished>) -> bool {
+        let now = self.now;
+        self.engine().poll(now, finished)
+    }
+
+    /// Moves the present to the next poll the engine asks for.
+    pub(super) fn wait(&mut self) {
+        let next_wake = self.engine().next_wake();
+        self.now = self.fixture.wait(self.now, next_wake);
+    }
+
+    /// Polls until `outstanding` transfers have ended, and makes sure that no further report follows.
+    pub(super) fn drive(&mut self, outstanding: usize) -> Vec<Finished> {
+        let mut finished = Vec::new();
+        for _ in 0..PATIENCE {
+            let more = self.poll(&mut finished);
+            if finished.len() >= outstanding {
+                self.assert_idle(more, &mut finished);
+                assert_eq!(finished.len(), outstanding, "more reports than transfers: {finished:?}");
+                return finished;
+            }
+            if !more {
+                self.wait();
+            }
+        }
+        panic!("{} of {outstanding} transfers ended after {PATIENCE} polls", finished.len());
+    }
+
+    fn assert_idle(&mut self, more: bool, finished: &mut Vec<Finished>) {
+        assert!(!more, "poll promises more although nothing is outstanding");
+        let next_wake = self.engine().next_wake();
+        assert_eq!(next_wake, None, "the engine wants to be woken although nothing is outstanding");
+        self.now = self.now.after(std::time::Duration::from_secs(1));
+        assert!(!self.poll(finished), "poll promises more although nothing is outstanding");
+    }
+
+    /// Posts the operation, drives it to its end, and compares memory and report with the oracle.
+    pub(super) fn run(&mut self, operation: &Operation<Place>) {
+        let ticket = self.post(0, operation);
+        self.engine().ring_doorbell();
+        let finished = self.drive(1);
+        let bytes_done = self.expect(operation);
+        let report = Finished { ticket, outcome: Ok(()), bytes_done };
+        assert_eq!(finished, [report], "the report of {operation:?}");
+        self.verify(operation);
+    }
+
+    /// Lets the oracle perform the operation; its bytes.
+    pub(super) fn expect(&mut self, operation: &Operation<Place>) -> u64 {
+        oracle::apply(operation, &mut self.expected).expect("confined, as its descriptor was")
+    }
+
+    /// Compares all memory with the oracle's. `what` is named when they differ.
+    pub(super) fn verify(&self, what: &impl std::fmt::Debug) {
+        for (number, (memory, expected)) in self.memories.iter().zip(&self.expected).enumerate() {
+            let found = self.fixture.contents(memory);
+            if let Some(at) = (0..expected.len()).find(|&at| found.get(at) != Some(&expected[at])) {
+                let (found, wanted) = (found.get(at), expected[at]);
+                panic!("byte {at} of memory {number} is {found:?}, not {wanted}, after {what:?}");
+            }
+        }
+    }
+}

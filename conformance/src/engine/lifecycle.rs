@@ -1,0 +1,221 @@
+//! The life of a descriptor: posted or refused, started, cancelled, finished exactly once.
+//!
+//! ```text
+//! post ─► Refused (given back)          post ─► Ticket ─► doorbell ─► Finished
+//!                                                  └─ cancel ─► Finished, told how far it got
+//! ```
+//!
+//! What operations do to memory is the business of `operations` and `random`.
+
+use memferry_transfer::engine::RefusalReason;
+use memferry_transfer::{
+    Color24, Count2d, Engine, Failure, Fill2d, Finished, Operation, Pattern, PixelSize, Plane, Ticket,
+};
+
+use super::bench::Bench;
+use super::operations::{memories, noise, place};
+use super::{EngineFixture, EngineSetup};
+use crate::oracle::{self, Place};
+
+const SETUP: EngineSetup = EngineSetup { channels: 3, chunk_bytes: 32 };
+
+fn copy(length: u64) -> Operation<Place> {
+    Operation::Copy { source: place(0, 16, length), destination: place(1, 24, length), length }
+}
+
+pub(super) fn refusals_give_the_descriptor_back<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let capabilities = bench.engine().capabilities();
+    bench.post(0, &copy(10));
+    let mut refused = |channel, operation: &Operation<Place>| {
+        let refused = bench.try_post(channel, operation).expect_err("accepted what it must refuse");
+        assert_eq!(refused.descriptor.channel(), channel);
+        assert_eq!(bench.operation_of(&refused.descriptor), *operation);
+        refused.reason
+    };
+    for channel in [capabilities.channels, u32::MAX] {
+        assert_eq!(refused(channel, &copy(5)), RefusalReason::NoSuchChannel(channel));
+    }
+    let fill = Operation::Fill { destination: place(0, 17, 90), length: 80, pattern: Pattern::Half(7) };
+    assert_eq!(refused(0, &fill), RefusalReason::Busy(0));
+    // Confined to one byte, and longer than any transfer may be.
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: u32::MAX, y_count: u32::MAX };
+    let destination = Plane { start: 0, x_step: 0, y_step: 0 };
+    if capabilities.longest_bytes < count.total_bytes() {
+        let shape = Fill2d { count, destination, color: Color24::new(0).expect("24 bits") };
+        let fill = Operation::Fill2d { destination: place(1, 3, 1), shape };
+        assert_eq!(refused(1, &fill), RefusalReason::Unsupported);
+    }
+    // Posted but not started also counts as busy; the first descriptor was not harmed.
+    bench.engine().ring_doorbell();
+    let finished = bench.drive(1);
+    assert_eq!((finished[0].outcome, finished[0].bytes_done), (Ok(()), 10));
+    bench.expect(&copy(10));
+    bench.verify(&"refused descriptors");
+}
+
+pub(super) fn nothing_starts_before_the_doorbell<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let first = bench.post(0, &copy(300));
+    let mut finished = Vec::new();
+    let more = bench.poll(&mut finished);
+    assert_eq!((more, finished.as_slice()), (false, [].as_slice()), "before the doorbell");
+    assert_eq!(bench.engine().next_wake(), None, "before the doorbell");
+    bench.verify(&"a post without doorbell");
+    bench.engine().ring_doorbell();
+    // What waits for its doorbell must not make the engine forget what runs.
+    let second = bench.post(1, &copy(20));
+    let finished = bench.drive_to_rest();
+    assert_eq!(finished.iter().map(|end| end.ticket).collect::<Vec<_>>(), [first]);
+    bench.engine().ring_doorbell();
+    assert_eq!(bench.drive(1)[0].ticket, second);
+    bench.expect(&copy(300));
+    bench.verify(&"two doorbells");
+}
+
+pub(super) fn cancelled_before_the_start_moves_nothing<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    for ring in [false, true] {
+        for operation in [Operation::Nop, copy(200)] {
+            let mut bench = Bench::new(make, SETUP, &memories());
+            let ticket = bench.post(2, &operation);
+            bench.engine().cancel(ticket);
+            bench.engine().cancel(ticket);
+            if ring {
+                bench.engine().ring_doorbell();
+            }
+            let end = Finished { ticket, outcome: Err(Failure::Cancelled), bytes_done: 0 };
+            assert_eq!(bench.drive(1), [end]);
+            bench.verify(&"a cancel before the doorbell");
+            bench.run(&copy(200));
+        }
+    }
+}
+
+pub(super) fn cancelled_on_its_way_tells_how_far_it_got<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let operation = copy(400);
+    for polls in 0..16 {
+        let mut bench = Bench::new(make, SETUP, &memories());
+        let mut finished = Vec::new();
+        let ticket = bench.post(0, &operation);
+        bench.engine().ring_doorbell();
+        for _ in 0..polls {
+            bench.poll(&mut finished);
+        }
+        bench.engine().cancel(ticket);
+        finished.extend(bench.drive(1 - finished.len()));
+        assert_eq!(finished.len(), 1);
+        bench.verify_cancelled(&operation, ticket, &finished[0]);
+    }
+}
+
+impl<X: EngineFixture> Bench<X> {
+    /// Compares memory with what the report of a transfer that was asked to end early says.
+    pub(super) fn verify_cancelled(&mut self, operation: &Operation<Place>, ticket: Ticket, end: &Finished) {
+        assert_eq!(end.ticket, ticket);
+        let whole = operation.total_bytes();
+        match end.outcome {
+            Ok(()) => assert_eq!(end.bytes_done, whole, "it was done, says the engine"),
+            Err(Failure::Cancelled) => assert!(end.bytes_done <= whole, "{end:?} of {whole} bytes"),
+            Err(failure) => panic!("{failure:?} after a cancel"),
+        }
+        let visited = oracle::apply_part(operation, &mut self.expected, end.bytes_done);
+        assert_eq!(visited, Ok(end.bytes_done), "not a whole number of pixels");
+        self.verify(&(end, operation));
+    }
+
+    /// Polls while the engine wants to be polled.
+    fn drive_to_rest(&mut self) -> Vec<Finished> {
+        let mut finished = Vec::new();
+        loop {
+            let more = self.poll(&mut finished);
+            if !more && self.engine().next_wake().is_none() {
+                return finished;
+            }
+            if !more {
+                self.wait();
+            }
+        }
+    }
+}
+
+pub(super) fn stale_and_unknown_cancels_are_ignored<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let channels = bench.engine().capabilities().channels;
+    let stale = bench.post(0, &copy(8));
+    bench.engine().ring_doorbell();
+    bench.drive(1);
+    bench.engine().cancel(stale);
+    let operation = copy(300);
+    let ticket = bench.post(0, &operation);
+    bench.engine().ring_doorbell();
+    bench.engine().cancel(stale);
+    bench.engine().cancel(Ticket { serial: ticket.serial.wrapping_add(1), ..ticket });
+    bench.engine().cancel(Ticket { channel: 1, ..ticket });
+    bench.engine().cancel(Ticket { channel: channels, serial: 1 });
+    assert_eq!(bench.drive(1), [Finished { ticket, outcome: Ok(()), bytes_done: 300 }]);
+    bench.expect(&operation);
+    bench.verify(&"stale cancels");
+}
+
+pub(super) fn all_channels_finish_once_each<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    const CHANNELS: u32 = 7;
+    let memories: Vec<_> = (0..u64::from(CHANNELS)).map(|seed| noise(2048, seed)).collect();
+    let mut bench = Bench::new(make, EngineSetup { channels: CHANNELS, chunk_bytes: 32 }, &memories);
+    // The first is the longest, one is cancelled, one has nothing to do.
+    let lengths = [1000, 0, 33, 900, 32, 64, 500];
+    let copies: Vec<_> = (0..CHANNELS as usize)
+        .map(|channel| {
+            let length = lengths[channel];
+            let (source, destination) = (place(channel, 8, length), place(channel, 1020, length));
+            Operation::Copy { source, destination, length }
+        })
+        .collect();
+    let tickets: Vec<_> = (0..).zip(&copies).map(|(channel, copy)| bench.post(channel, copy)).collect();
+    bench.engine().ring_doorbell();
+    for channel in 0..CHANNELS {
+        let busy = bench.try_post(channel, &Operation::Nop).expect_err("accepted on a busy channel");
+        assert_eq!(busy.reason, RefusalReason::Busy(channel));
+    }
+    bench.engine().cancel(tickets[3]);
+    let mut finished = bench.drive(CHANNELS as usize);
+    finished.sort_by_key(|end| end.ticket);
+    for ((end, ticket), copy) in finished.iter().zip(&tickets).zip(&copies) {
+        assert_eq!(end.ticket, *ticket, "one report for each channel");
+        assert!(end.outcome.is_ok() || ticket.channel == 3, "{end:?}");
+        assert!(end.outcome.is_err() || end.bytes_done == copy.total_bytes(), "{end:?}");
+        let visited = oracle::apply_part(copy, &mut bench.expected, end.bytes_done);
+        assert_eq!(visited, Ok(end.bytes_done));
+    }
+    bench.verify(&"all channels at once");
+}
+
+pub(super) fn tickets_of_a_channel_differ<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let mut tickets = Vec::new();
+    for length in 0..50 {
+        let ticket = bench.post(0, &copy(length));
+        assert!(!tickets.contains(&ticket), "{ticket:?} was given before");
+        tickets.push(ticket);
+        bench.engine().ring_doorbell();
+        let finished = bench.drive(1);
+        assert_eq!(finished, [Finished { ticket, outcome: Ok(()), bytes_done: length }]);
+    }
+}
+
+pub(super) fn finished_reports_are_appended<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let earlier = Finished {
+        ticket: Ticket { channel: 99, serial: 99 },
+        outcome: Err(Failure::MemoryFault),
+        bytes_done: 9,
+    };
+    let mut finished = vec![earlier];
+    let ticket = bench.post(0, &copy(8));
+    bench.engine().ring_doorbell();
+    while finished.len() < 2 {
+        if !bench.poll(&mut finished) && finished.len() < 2 {
+            bench.wait();
+        }
+    }
+    assert_eq!(finished, [earlier, Finished { ticket, outcome: Ok(()), bytes_done: 8 }]);
+}

@@ -1,0 +1,152 @@
+//! Operations one at a time: the bytes they leave behind, guard bytes around them included.
+//!
+//! ```text
+//! fixed operations x chunk sizes ──► Bench::run ──► memory equals the oracle's
+//! ```
+//!
+//! Shapes at random are in `random`, more than one transfer at a time is in `lifecycle`.
+
+use memferry_transfer::{Color24, Copy2d, Count2d, Engine, Fill2d, Operation, Pattern, PixelSize, Plane};
+
+use super::bench::Bench;
+use super::{EngineFixture, EngineSetup};
+use crate::oracle::Place;
+
+/// Bytes of each memory in these tests; regions leave a margin of at least 16 bytes on both sides.
+const BYTES: u64 = 512;
+/// Smaller than most operations, odd, equal to some, larger than all.
+const CHUNKS: [u64; 6] = [1, 3, 7, 64, 100, 4096];
+
+/// Bytes without a period that a pattern or a chunk could share.
+pub(super) fn noise(length: u64, seed: u64) -> Vec<u8> {
+    (0..length).map(|at| ((at * at).wrapping_mul(31) + at * 7 + seed * 101) as u8).collect()
+}
+
+pub(super) fn memories() -> Vec<Vec<u8>> {
+    vec![noise(BYTES, 1), noise(BYTES, 2)]
+}
+
+pub(super) const fn place(memory: usize, offset: u64, length: u64) -> Place {
+    Place { memory, offset, length }
+}
+
+pub(super) fn every_operation_equals_the_oracle<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    for chunk_bytes in CHUNKS {
+        let mut bench = Bench::new(make, EngineSetup { channels: 1, chunk_bytes }, &memories());
+        for operation in simple_operations().into_iter().chain(shapes()).chain(neighbours()) {
+            bench.run(&operation);
+        }
+    }
+}
+
+fn simple_operations() -> Vec<Operation<Place>> {
+    let mut operations = vec![Operation::Nop];
+    for length in [1, 3, 64, 65, 200] {
+        let (source, destination) = (place(0, 17, 201), place(1, 100, 203));
+        operations.push(Operation::Copy { source, destination, length });
+    }
+    let color = Color24::new(0xab_cdef).expect("24 bits");
+    let patterns =
+        [Pattern::Byte(0x5a), Pattern::Half(0x1234), Pattern::Word(0x89ab_cdef), Pattern::Color(color)];
+    for pattern in patterns {
+        for pieces in [1, 2, 25, 51] {
+            let destination = place(1, 33, 300);
+            let length = pieces * pattern.length_bytes();
+            operations.push(Operation::Fill { destination, length, pattern });
+        }
+    }
+    operations
+}
+
+/// Whole rows, rows with a pitch, columns, mirrored rows, all onto one pixel; with rows longer than some chunks.
+fn shapes() -> Vec<Operation<Place>> {
+    let mut operations = Vec::new();
+    let color = Color24::new(0x12_3456).expect("24 bits");
+    for pixel in [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32] {
+        let size = pixel.bytes() as i64;
+        let count = Count2d { pixel, x_count: 9, y_count: 5 };
+        let row = 9 * size;
+        let walks = [
+            Plane { start: 0, x_step: size, y_step: size },
+            Plane { start: 3, x_step: size, y_step: size + 5 },
+            Plane { start: 1, x_step: 5 * size, y_step: size - 8 * 5 * size },
+            Plane { start: 8 * size as u64, x_step: -size, y_step: row + 8 * size },
+            Plane { start: 4 * row as u64, x_step: size, y_step: size - 2 * row },
+            Plane { start: 2, x_step: 0, y_step: 0 },
+        ];
+        for destination_walk in walks {
+            let shape = Fill2d { count, destination: destination_walk, color };
+            operations.push(Operation::Fill2d { destination: place(1, 21, 400), shape });
+            for source_walk in walks {
+                let shape =
+                    Copy2d { count, source: source_walk, destination: destination_walk, transparent: None };
+                let (source, destination) = (place(0, 18, 400), place(1, 21, 400));
+                operations.push(Operation::Copy2d { source, destination, shape });
+                // Onto itself, from a little above and a little below.
+                for offset in [20, 21, 22] {
+                    operations.push(Operation::Copy2d { source: place(1, offset, 400), destination, shape });
+                }
+            }
+        }
+    }
+    operations
+}
+
+/// Packed pictures that touch each other, or share a byte or two: where the order of pixels begins to matter.
+fn neighbours() -> Vec<Operation<Place>> {
+    let mut operations = Vec::new();
+    for (pixel, y_count) in [(PixelSize::Bits8, 1), (PixelSize::Bits8, 3), (PixelSize::Bits32, 2)] {
+        let count = Count2d { pixel, x_count: 7, y_count };
+        let walk = Plane::contiguous(0, pixel);
+        // The same pixels with rows from the last to the first.
+        let row = 7 * pixel.bytes() as i64;
+        let last_row = u64::from(y_count - 1) * row as u64;
+        let upwards = Plane { start: last_row, y_step: pixel.bytes() as i64 - 2 * row, ..walk };
+        let length = count.total_bytes();
+        for distance in length - 2..=length + 1 {
+            let (low, high) = (place(0, 60, length), place(0, 60 + distance, length));
+            for (source, destination) in [(low, high), (high, low)] {
+                for walks in [[walk, walk], [upwards, walk], [walk, upwards], [upwards, upwards]] {
+                    let shape = Copy2d { count, source: walks[0], destination: walks[1], transparent: None };
+                    operations.push(Operation::Copy2d { source, destination, shape });
+                }
+            }
+        }
+    }
+    operations
+}
+
+pub(super) fn overlapping_copies_are_memmoves<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    const CHUNK: u64 = 32;
+    let setup = EngineSetup { channels: 1, chunk_bytes: CHUNK };
+    let mut bench = Bench::new(make, setup, &memories());
+    if !bench.engine().capabilities().overlapping_copy {
+        return;
+    }
+    for length in [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5] {
+        for distance in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, length - 1, length, length + 1] {
+            let (low, high) = (place(0, 40, length), place(0, 40 + distance, length));
+            for (source, destination) in [(low, high), (high, low)] {
+                bench.run(&Operation::Copy { source, destination, length });
+            }
+        }
+    }
+}
+
+pub(super) fn operations_of_no_bytes_finish<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let setup = EngineSetup { channels: 1, chunk_bytes: 16 };
+    let mut bench = Bench::new(make, setup, &memories());
+    let (source, destination) = (place(0, 16, 8), place(1, BYTES, 0));
+    bench.run(&Operation::Nop);
+    bench.run(&Operation::Copy { source, destination, length: 0 });
+    bench.run(&Operation::Fill { destination, length: 0, pattern: Pattern::Word(1) });
+    let color = Color24::new(1).expect("24 bits");
+    for (x_count, y_count) in [(0, 0), (0, 5), (5, 0), (0, u32::MAX), (u32::MAX, 0)] {
+        let count = Count2d { pixel: PixelSize::Bits32, x_count, y_count };
+        // Where it would start is nobody's concern when it visits nothing.
+        let wild = Plane { start: u64::MAX, x_step: i64::MIN, y_step: i64::MAX };
+        let shape = Copy2d { count, source: wild, destination: wild, transparent: None };
+        bench.run(&Operation::Copy2d { source, destination, shape });
+        bench.run(&Operation::Fill2d { destination, shape: Fill2d { count, destination: wild, color } });
+    }
+}

@@ -1,0 +1,301 @@
+//! What an operation does to memory, written down as plainly as possible: the reference every engine is held against.
+//!
+//! ```text
+//! Operation<Place> + memories ──► fits? ──► every byte or pixel in the operation's order ──► memories afterwards
+//! ```
+//!
+//! Independent of the code it judges on purpose: it uses none of the address arithmetic of
+//! [`memferry_transfer::geometry`], walks as listing 3 of Wicki 2014 (section 3.3.2) does, literally and in 128 bits, and
+//! has no fast path. It takes time for every pixel, so bound the counts when they come from a fuzzer.
+
+use memferry_transfer::engine::LeavesRegion;
+use memferry_transfer::{Color24, Count2d, Operation, Pattern, PixelSize, Plane, Side};
+
+/// A range of one of the memories.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// Which memory, by index.
+    pub memory: usize,
+    /// The range's first byte within that memory.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+}
+
+/// Performs the whole operation; gives the destination bytes visited.
+///
+/// # Errors
+/// [`LeavesRegion`] when it would leave a place; nothing was changed then. The source is looked at first.
+///
+/// # Panics
+/// When a place is not within the memories.
+///
+/// # Example
+/// ```
+/// use memferry_conformance::oracle::{Place, apply};
+/// use memferry_transfer::{Operation, Pattern};
+///
+/// let mut memories = [vec![0; 8]];
+/// let destination = Place { memory: 0, offset: 2, length: 5 };
+/// let fill = Operation::Fill { destination, length: 4, pattern: Pattern::Half(0x0201) };
+/// assert_eq!(apply(&fill, &mut memories), Ok(4));
+/// assert_eq!(memories[0], [0, 0, 1, 2, 1, 2, 0, 0]);
+///
+/// let beyond = Operation::Fill { destination, length: 6, pattern: Pattern::Byte(9) };
+/// assert!(apply(&beyond, &mut memories).is_err());
+/// ```
+pub fn apply(operation: &Operation<Place>, memories: &mut [Vec<u8>]) -> Result<u64, LeavesRegion> {
+    apply_part(operation, memories, u64::MAX)
+}
+
+/// Performs the operation's first `bytes` bytes (whole pixels of a 2-D operation) in its order; gives the destination
+/// bytes visited.
+///
+/// A copy goes from its first byte up, or from its last byte down when [`runs_down`].
+///
+/// # Errors
+/// As [`apply`], for the whole operation.
+///
+/// # Panics
+/// As [`apply`].
+pub fn apply_part(
+    operation: &Operation<Place>,
+    memories: &mut [Vec<u8>],
+    bytes: u64,
+) -> Result<u64, LeavesRegion> {
+    fits(operation)?;
+    Ok(match operation {
+        Operation::Nop => 0,
+        Operation::Copy { source, destination, length } => {
+            let part = bytes.min(*length);
+            for step in 0..part {
+                let at = if runs_down(operation) { length - 1 - step } else { step };
+                let byte = memories[source.memory][(source.offset + at) as usize];
+                memories[destination.memory][(destination.offset + at) as usize] = byte;
+            }
+            part
+        }
+        Operation::Fill { destination, length, pattern } => {
+            let part = bytes.min(*length);
+            let value = pattern_bytes(*pattern);
+            for at in 0..part {
+                let byte = value[at as usize % value.len()];
+                memories[destination.memory][(destination.offset + at) as usize] = byte;
+            }
+            part
+        }
+        Operation::Copy2d { source, destination, shape } => {
+            let reads = walk(&shape.source, &shape.count);
+            let writes = walk(&shape.destination, &shape.count);
+            visit_pixels(shape.count.pixel, bytes, reads.zip(writes), |size, (from, to)| {
+                let pixel = read_pixel(memories, source, from, size);
+                if shape.transparent.is_none_or(|color| !is_transparent(color, pixel, size)) {
+                    write_pixel(memories, destination, to, pixel, size);
+                }
+            })
+        }
+        Operation::Fill2d { destination, shape } => {
+            let writes = walk(&shape.destination, &shape.count);
+            visit_pixels(shape.count.pixel, bytes, writes, |size, to| {
+                write_pixel(memories, destination, to, shape.color.value(), size);
+            })
+        }
+    })
+}
+
+/// Whether every byte the operation reads or writes lies in its places.
+///
+/// # Errors
+/// [`LeavesRegion`]; the source is looked at first.
+pub fn fits(operation: &Operation<Place>) -> Result<(), LeavesRegion> {
+    let bytes = |side, place: &Place, length: u64| {
+        if length <= place.length { Ok(()) } else { Err(LeavesRegion { side }) }
+    };
+    let pixels = |side, place: &Place, plane, count: &Count2d| {
+        let last = i128::from(place.length) - size_of(count.pixel);
+        let inside = walk(plane, count).all(|offset| offset >= 0 && offset <= last);
+        if inside { Ok(()) } else { Err(LeavesRegion { side }) }
+    };
+    match operation {
+        Operation::Nop => Ok(()),
+        Operation::Copy { source, destination, length } => {
+            bytes(Side::Source, source, *length)?;
+            bytes(Side::Destination, destination, *length)
+        }
+        Operation::Fill { destination, length, .. } => bytes(Side::Destination, destination, *length),
+        Operation::Copy2d { source, destination, shape } => {
+            pixels(Side::Source, source, &shape.source, &shape.count)?;
+            pixels(Side::Destination, destination, &shape.destination, &shape.count)
+        }
+        Operation::Fill2d { destination, shape } => {
+            pixels(Side::Destination, destination, &shape.destination, &shape.count)
+        }
+    }
+}
+
+/// Whether the operation is a copy that has to begin with its last byte: within one memory, upwards, overlapping.
+pub fn runs_down(operation: &Operation<Place>) -> bool {
+    match operation {
+        Operation::Copy { source, destination, length } => {
+            source.memory == destination.memory
+                && destination.offset > source.offset
+                && destination.offset < source.offset + length
+        }
+        _ => false,
+    }
+}
+
+/// The operation with its memories named differently.
+pub fn renamed<A, B>(operation: &Operation<A>, mut name: impl FnMut(&A) -> B) -> Operation<B> {
+    match operation {
+        Operation::Nop => Operation::Nop,
+        Operation::Copy { source, destination, length } => {
+            Operation::Copy { source: name(source), destination: name(destination), length: *length }
+        }
+        Operation::Fill { destination, length, pattern } => {
+            Operation::Fill { destination: name(destination), length: *length, pattern: *pattern }
+        }
+        Operation::Copy2d { source, destination, shape } => {
+            Operation::Copy2d { source: name(source), destination: name(destination), shape: *shape }
+        }
+        Operation::Fill2d { destination, shape } => {
+            Operation::Fill2d { destination: name(destination), shape: *shape }
+        }
+    }
+}
+
+/// Listing 3 in bytes: the offsets of the pixels accessed, in order.
+fn walk(plane: &Plane, count: &Count2d) -> impl Iterator<Item = i128> {
+    let mut addr = i128::from(plane.start);
+    let (x_step, y_step, x_count) = (i128::from(plane.x_step), i128::from(plane.y_step), count.x_count);
+    // Rows without pixels access nothing, and there may be four billion of them.
+    let y_count = if x_count == 0 { 0 } else { count.y_count };
+    (1..=y_count).flat_map(move |_| 1..=x_count).map(move |x| {
+        let accessed = addr;
+        addr += if x < x_count { x_step } else { y_step };
+        accessed
+    })
+}
+
+/// Visits pixels while whole ones fit `bytes`; gives the bytes visited.
+fn visit_pixels<T>(
+    pixel: PixelSize,
+    bytes: u64,
+    pixels: impl Iterator<Item = T>,
+    mut visit: impl FnMut(i128, T),
+) -> u64 {
+    let size = size_of(pixel);
+    let whole = bytes / size as u64;
+    let mut visited = 0;
+    for place in pixels.take(usize::try_from(whole).unwrap_or(usize::MAX)) {
+        visit(size, place);
+        visited += size as u64;
+    }
+    visited
+}
+
+fn size_of(pixel: PixelSize) -> i128 {
+    match pixel {
+        PixelSize::Bits8 => 1,
+        PixelSize::Bits16 => 2,
+        PixelSize::Bits32 => 4,
+    }
+}
+
+/// Little-endian, least significant byte first.
+fn read_pixel(memories: &[Vec<u8>], place: &Place, offset: i128, size: i128) -> u32 {
+    (0..size).rev().fold(0, |value, byte| {
+        let at = (i128::from(place.offset) + offset + byte) as usize;
+        (value << 8) | u32::from(memories[place.memory][at])
+    })
+}
+
+fn write_pixel(memories: &mut [Vec<u8>], place: &Place, offset: i128, value: u32, size: i128) {
+    for byte in 0..size {
+        let at = (i128::from(place.offset) + offset + byte) as usize;
+        memories[place.memory][at] = (value >> (8 * byte)) as u8;
+    }
+}
+
+/// Wicki 2014, 2.3.2.2: 24 bits are compared at most, smaller pixels with the colour's low bits.
+fn is_transparent(color: Color24, pixel: u32, size: i128) -> bool {
+    let compared = if size == 4 { 3 } else { size };
+    (0..compared).all(|byte| (color.value() >> (8 * byte)) as u8 == (pixel >> (8 * byte)) as u8)
+}
+
+fn pattern_bytes(pattern: Pattern) -> Vec<u8> {
+    match pattern {
+        Pattern::Byte(value) => vec![value],
+        Pattern::Half(value) => vec![value as u8, (value >> 8) as u8],
+        Pattern::Color(color) => {
+            let value = color.value();
+            vec![value as u8, (value >> 8) as u8, (value >> 16) as u8, 0]
+        }
+        Pattern::Word(value) => {
+            vec![value as u8, (value >> 8) as u8, (value >> 16) as u8, (value >> 24) as u8]
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_transfer::{Copy2d, Fill2d};
+
+    use super::*;
+
+    const fn place(memory: usize, length: u64) -> Place {
+        Place { memory, offset: 0, length }
+    }
+
+    #[test]
+    fn a_quarter_turn_reads_columns_from_the_bottom() {
+        // 0 1 2 / 3 4 5 turned clockwise is 3 0 / 4 1 / 5 2.
+        let count = Count2d { pixel: PixelSize::Bits8, x_count: 2, y_count: 3 };
+        let shape = Copy2d {
+            count,
+            source: Plane { start: 3, x_step: -3, y_step: 4 },
+            destination: Plane { start: 0, x_step: 1, y_step: 1 },
+            transparent: None,
+        };
+        let turn = Operation::Copy2d { source: place(0, 6), destination: place(1, 6), shape };
+        let mut memories = [vec![0, 1, 2, 3, 4, 5], vec![9; 6]];
+        assert_eq!(apply(&turn, &mut memories), Ok(6));
+        assert_eq!(memories[1], [3, 0, 4, 1, 5, 2]);
+    }
+
+    #[test]
+    fn transparent_pixels_keep_what_was_there_and_a_part_stops_at_whole_pixels() {
+        let count = Count2d { pixel: PixelSize::Bits32, x_count: 3, y_count: 1 };
+        let plane = Plane { start: 0, x_step: 4, y_step: 4 };
+        let shape = Copy2d { count, source: plane, destination: plane, transparent: Color24::new(0x03_0201) };
+        let copy = Operation::Copy2d { source: place(0, 12), destination: place(1, 12), shape };
+        let mut memories = [vec![1, 2, 3, 99, 1, 2, 4, 99, 5, 5, 5, 5], vec![0; 12]];
+        assert_eq!(apply_part(&copy, &mut memories, 11), Ok(8));
+        assert_eq!(memories[1], [0, 0, 0, 0, 1, 2, 4, 99, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn a_copy_within_one_memory_is_a_memmove_both_ways() {
+        for (from, to, moved) in [(0, 1, [0, 0, 1, 2]), (1, 0, [1, 2, 3, 3])] {
+            let at = |offset| Place { memory: 0, offset, length: 3 };
+            let copy = Operation::Copy { source: at(from), destination: at(to), length: 3 };
+            let mut memories = [vec![0, 1, 2, 3]];
+            assert_eq!(apply(&copy, &mut memories), Ok(3));
+            assert_eq!(memories[0], moved);
+        }
+    }
+
+    #[test]
+    fn a_walk_out_of_its_place_is_refused_and_changes_nothing() {
+        let count = Count2d { pixel: PixelSize::Bits16, x_count: 2, y_count: 2 };
+        let color = Color24::new(0x1234).unwrap();
+        for (start, x_step) in [(0, -1), (3, 2), (5, 0), (u64::MAX, 0)] {
+            let destination = Plane { start, x_step, y_step: 0 };
+            let shape = Fill2d { count, destination, color };
+            let mut memories = [vec![7; 6]];
+            let fill = Operation::Fill2d { destination: place(0, 6), shape };
+            assert_eq!(apply(&fill, &mut memories), Err(LeavesRegion { side: Side::Destination }));
+            assert_eq!(memories[0], [7; 6]);
+        }
+    }
+}

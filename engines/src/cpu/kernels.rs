@@ -1,0 +1,273 @@
+//! The loops that touch frame memory: raw copies and fills, each confined to the regions it is given.
+//!
+//! ```text
+//! (Region, offset, length)            ──contiguous──┐
+//! (Region, first, step, count, size)  ──strided─────┴─► pointer, every byte inside ──► loop over raw memory
+//!                                                    └─► OutsideRegion: nothing touched
+//! ```
+//!
+//! Every function checks its own range once per call, so no caller can make it leave a region or write read-only memory.
+//! Invariants the unsafe blocks rest on: M1 a mapping lives as long as a `Mapping` (each region holds one); M2 frame
+//! memory is reached by raw copies only, never through a reference; M3 read-only mappings are never written. That
+//! a region lies inside its mapping is `Region::new`'s check. Order, chunks and directions are `progress`'s business.
+
+#![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
+
+use std::ptr;
+
+use memferry_memory::mapping::{Access, Mapping};
+use memferry_transfer::{Color24, PixelSize, Region};
+
+/// The call would have left its region or written read-only memory; nothing was touched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct OutsideRegion;
+
+/// Pixels at equal distances within a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Run<'a> {
+    /// Where they lie.
+    pub(super) region: &'a Region<Mapping>,
+    /// Offset of the first pixel's first byte.
+    pub(super) first: i128,
+    /// Bytes from one pixel to the next.
+    pub(super) step: i64,
+}
+
+/// Copies `length` bytes as `memmove` does.
+pub(super) fn copy(
+    source: &Region<Mapping>,
+    from: u64,
+    destination: &Region<Mapping>,
+    to: u64,
+    length: u64,
+) -> Result<(), OutsideRegion> {
+    let from = contiguous(source, from, length)?;
+    let to = contiguous(writable(destination)?, to, length)?;
+    // SAFETY: M1, M2, M3: both ranges were just checked to lie in their regions, the destination's mapping is writable;
+    // `copy` allows overlap.
+    unsafe { ptr::copy(from, to, length as usize) };
+    Ok(())
+}
+
+/// Repeats `word` over `length` bytes; the first byte becomes `word[0]`.
+pub(super) fn fill(
+    destination: &Region<Mapping>,
+    at: u64,
+    length: u64,
+    word: [u8; 4],
+) -> Result<(), OutsideRegion> {
+    let at = contiguous(writable(destination)?, at, length)?;
+    let length = length as usize;
+    if word == [word[0]; 4] {
+        // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable.
+        unsafe { ptr::write_bytes(at, word[0], length) };
+        return Ok(());
+    }
+    let whole = length & !3;
+    let value = u32::from_ne_bytes(word);
+    for offset in (0..whole).step_by(4) {
+        // SAFETY: M1, M2, M3: `offset + 4 <= whole <= length`, the range checked above.
+        unsafe { at.add(offset).cast::<u32>().write_unaligned(value) };
+    }
+    for (offset, byte) in (whole..length).zip(word) {
+        // SAFETY: M1, M2, M3: `offset < length`, the range checked above.
+        unsafe { at.add(offset).write(byte) };
+    }
+    Ok(())
+}
+
+/// Reads a pixel, writes it, and goes on to the next, `count` times; leaves out pixels of the `transparent` colour.
+pub(super) fn copy_pixels(
+    size: PixelSize,
+    source: Run<'_>,
+    destination: Run<'_>,
+    count: u64,
+    transparent: Option<Color24>,
+) -> Result<(), OutsideRegion> {
+    let from = strided(&source, count, size)?;
+    writable(destination.region)?;
+    let to = strided(&destination, count, size)?;
+    // SAFETY: M1, M2, M3: the first and the last pixel of both runs, hence all, were just checked to lie in their
+    // regions, and the destination's mapping is writable.
+    unsafe {
+        match size {
+            PixelSize::Bits8 => copy_run::<u8>(from, to, count, transparent),
+            PixelSize::Bits16 => copy_run::<u16>(from, to, count, transparent),
+            PixelSize::Bits32 => copy_run::<u32>(from, to, count, transparent),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the low bytes of `color` to `count` pixels.
+pub(super) fn fill_pixels(
+    size: PixelSize,
+    destination: Run<'_>,
+    count: u64,
+    color: Color24,
+) -> Result<(), OutsideRegion> {
+    writable(destination.region)?;
+    let to = strided(&destination, count, size)?;
+    let value = color.value();
+    // SAFETY: M1, M2, M3: the first and the last pixel of the run, hence all, were just checked to lie in the region,
+    // whose mapping is writable.
+    unsafe {
+        match size {
+            PixelSize::Bits8 => fill_run(to, count, value as u8),
+            PixelSize::Bits16 => fill_run(to, count, (value as u16).to_le()),
+            PixelSize::Bits32 => fill_run(to, count, value.to_le()),
+        }
+    }
+    Ok(())
+}
+
+/// The region, when its mapping may be written (M3).
+fn writable(region: &Region<Mapping>) -> Result<&Region<Mapping>, OutsideRegion> {
+    if region.memory().access() == Access::ReadWrite { Ok(region) } else { Err(OutsideRegion) }
+}
+
+/// The address of `length` bytes at `offset` that all lie in `region`.
+fn contiguous(region: &Region<Mapping>, offset: u64, length: u64) -> Result<*mut u8, OutsideRegion> {
+    let end = offset.checked_add(length).ok_or(OutsideRegion)?;
+    if end > region.length() {
+        return Err(OutsideRegion);
+    }
+    Ok(region.memory().pointer().wrapping_add((region.offset() + offset) as usize))
+}
+
+/// A checked run: the first pixel's address and the distance to the next.
+#[derive(Clone, Copy)]
+struct Pixels {
+    first: *mut u8,
+    step: isize,
+}
+
+/// The address of a run whose `count` pixels all lie in its region. Offsets are linear, so the ends decide.
+fn strided(run: &Run<'_>, count: u64, size: PixelSize) -> Result<Pixels, OutsideRegion> {
+    let inside = |first: i128| {
+        let first = u64::try_from(first).map_err(|_| OutsideRegion)?;
+        contiguous(run.region, first, size.bytes())
+    };
+    let Some(steps) = count.checked_sub(1) else {
+        return Ok(Pixels { first: run.region.memory().pointer(), step: 0 });
+    };
+    let travelled = i128::from(steps).checked_mul(i128::from(run.step)).ok_or(OutsideRegion)?;
+    inside(run.first.checked_add(travelled).ok_or(OutsideRegion)?)?;
+    Ok(Pixels { first: inside(run.first)?, step: run.step as isize })
+}
+
+/// A pixel as it lies in memory.
+trait Pixel: Copy {
+    /// Its little-endian value.
+    fn value(self) -> u32;
+    /// Its size.
+    const SIZE: PixelSize;
+}
+
+impl Pixel for u8 {
+    fn value(self) -> u32 {
+        self.into()
+    }
+    const SIZE: PixelSize = PixelSize::Bits8;
+}
+
+impl Pixel for u16 {
+    fn value(self) -> u32 {
+        Self::from_le(self).into()
+    }
+    const SIZE: PixelSize = PixelSize::Bits16;
+}
+
+impl Pixel for u32 {
+    fn value(self) -> u32 {
+        Self::from_le(self)
+    }
+    const SIZE: PixelSize = PixelSize::Bits32;
+}
+
+/// # Safety
+/// All `count` pixels of both runs can be read and written respectively.
+unsafe fn copy_run<P: Pixel>(mut from: Pixels, mut to: Pixels, count: u64, transparent: Option<Color24>) {
+    for _ in 0..count {
+        // SAFETY: the caller's promise. The pointers step by wrapping, for they leave the run after its last pixel.
+        unsafe {
+            let pixel = from.first.cast::<P>().read_unaligned();
+            if transparent.is_none_or(|color| !color.matches(P::SIZE, pixel.value())) {
+                to.first.cast::<P>().write_unaligned(pixel);
+            }
+        }
+        from.first = from.first.wrapping_offset(from.step);
+        to.first = to.first.wrapping_offset(to.step);
+    }
+}
+
+/// # Safety
+/// All `count` pixels of the run can be written.
+unsafe fn fill_run<P: Copy>(mut to: Pixels, count: u64, pixel: P) {
+    for _ in 0..count {
+        // SAFETY: the caller's promise.
+        unsafe { to.first.cast::<P>().write_unaligned(pixel) };
+        to.first = to.first.wrapping_offset(to.step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLOR: Color24 = Color24::new(0x03_0201).unwrap();
+
+    /// Bytes 4..12 of a mapping of 16.
+    fn middle() -> (Mapping, Region<Mapping>) {
+        let mapping = Mapping::owned(vec![0xee; 16]);
+        (mapping.clone(), Region::new(mapping, 4, 8).unwrap())
+    }
+
+    fn untouched(mapping: &Mapping) -> bool {
+        let mut bytes = [0; 16];
+        mapping.read(0, &mut bytes).unwrap();
+        bytes == [0xee; 16]
+    }
+
+    #[test]
+    fn contiguous_kernels_refuse_to_leave_the_region() {
+        let (mapping, region) = middle();
+        for (offset, length) in [(0, 9), (8, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            assert_eq!(copy(&region, offset, &region, 0, length), Err(OutsideRegion));
+            assert_eq!(copy(&region, 0, &region, offset, length), Err(OutsideRegion));
+            assert_eq!(fill(&region, offset, length, [1; 4]), Err(OutsideRegion));
+            assert_eq!(fill(&region, offset, length, [1, 2, 3, 4]), Err(OutsideRegion));
+        }
+        assert!(untouched(&mapping));
+    }
+
+    #[test]
+    fn pixel_kernels_refuse_to_leave_the_region_at_either_end() {
+        let (mapping, region) = middle();
+        let inside = Run { region: &region, first: 0, step: 0 };
+        for (first, step, count) in
+            [(-1, 1, 1), (5, 1, 1), (0, 4, 3), (0, -1, 2), (i128::MAX, i64::MAX, u64::MAX), (0, 1, u64::MAX)]
+        {
+            let outside = Run { region: &region, first, step };
+            let size = PixelSize::Bits32;
+            assert_eq!(copy_pixels(size, outside, inside, count, None), Err(OutsideRegion));
+            assert_eq!(copy_pixels(size, inside, outside, count, None), Err(OutsideRegion));
+            assert_eq!(fill_pixels(size, outside, count, COLOR), Err(OutsideRegion));
+        }
+        assert!(untouched(&mapping));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no memfd")]
+    fn read_only_memory_is_never_written() {
+        let (descriptor, _writable) = memferry_memory::frame::allocate(64, Default::default()).unwrap();
+        let mapping =
+            Mapping::shared(std::os::fd::AsFd::as_fd(&descriptor), 64, Access::ReadOnly, 4096).unwrap();
+        let region = Region::new(mapping, 0, 64).unwrap();
+        let run = Run { region: &region, first: 0, step: 1 };
+        assert_eq!(copy(&region, 0, &region, 1, 1), Err(OutsideRegion));
+        assert_eq!(fill(&region, 0, 4, [0; 4]), Err(OutsideRegion));
+        assert_eq!(copy_pixels(PixelSize::Bits8, run, run, 1, None), Err(OutsideRegion));
+        assert_eq!(fill_pixels(PixelSize::Bits8, run, 1, COLOR), Err(OutsideRegion));
+    }
+}

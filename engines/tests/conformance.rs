@@ -1,0 +1,125 @@
+//! The CPU engine keeps the contract, and survives memory that fails under it.
+//!
+//! ```text
+//! CpuEngine over owned memory ──► engine_suite
+//! CpuEngine over a memfd that shrinks ──► MemoryFault on that channel only
+//! ```
+
+use std::fs::File;
+
+use memferry_clock::Instant;
+use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
+use memferry_engines::CpuEngine;
+use memferry_memory::mapping::{Access, Mapping};
+use memferry_memory::{bus_error, frame};
+use memferry_transfer::engine::RefusalReason;
+use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Pattern, Region, Ticket};
+
+struct Fixture(CpuEngine);
+
+impl EngineFixture for Fixture {
+    type Memory = Mapping;
+    type Engine = CpuEngine;
+
+    fn engine(&mut self) -> &mut CpuEngine {
+        &mut self.0
+    }
+
+    fn allocate(&mut self, bytes: &[u8]) -> Mapping {
+        Mapping::owned(bytes.to_vec())
+    }
+
+    fn contents(&self, memory: &Mapping) -> Vec<u8> {
+        let mut bytes = vec![0; memory.length_bytes()];
+        memory.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn is_same(&self, one: &Mapping, other: &Mapping) -> bool {
+        one.is(other)
+    }
+}
+
+#[test]
+fn cpu_engine_passes_the_suite() {
+    engine_suite(|setup: EngineSetup| Fixture(CpuEngine::new(setup.channels, setup.chunk_bytes)));
+}
+
+/// A copy of the first `length` bytes.
+fn copy(channel: u32, source: &Mapping, destination: &Mapping, length: u64) -> Descriptor<Mapping> {
+    let region = |mapping: &Mapping| Region::new(mapping.clone(), 0, length).unwrap();
+    let operation = Operation::Copy { source: region(source), destination: region(destination), length };
+    Descriptor::new(channel, operation).unwrap()
+}
+
+/// Polls to the end; the reports in order of their channels.
+fn finish(engine: &mut CpuEngine) -> Vec<Finished> {
+    let mut finished = Vec::new();
+    while engine.poll(Instant::ORIGIN, &mut finished) {}
+    finished.sort_by_key(|end| end.ticket);
+    finished
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd")]
+fn memory_that_vanishes_faults_its_channel_and_no_other() {
+    bus_error::install().unwrap();
+    let (descriptor, mapping) = frame::allocate(1 << 16, frame::Pages::Ordinary).unwrap();
+    let page = mapping.page_bytes() as u64;
+    // Nothing sealed it, so it can shrink: its first two pages remain.
+    File::from(descriptor).set_len(2 * page).unwrap();
+    let sound = [1, 2, 3].map(|byte| Mapping::owned(vec![byte; 4 * page as usize]));
+    let mut engine = CpuEngine::new(3, page);
+    engine.post(copy(0, &mapping, &sound[0], 4 * page)).unwrap();
+    engine.post(copy(1, &sound[1], &mapping, 4 * page)).unwrap();
+    engine.post(copy(2, &sound[1], &sound[2], 4 * page)).unwrap();
+    engine.ring_doorbell();
+    let ends = finish(&mut engine).into_iter().map(|end| (end.outcome, end.bytes_done)).collect::<Vec<_>>();
+    let faulted = (Err(Failure::MemoryFault), 2 * page);
+    assert_eq!(ends, [faulted, faulted, (Ok(()), 4 * page)]);
+    let mut bytes = vec![0; 4 * page as usize];
+    sound[2].read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 2));
+    engine.post(copy(0, &sound[0], &sound[1], page)).unwrap();
+    engine.ring_doorbell();
+    assert_eq!(finish(&mut engine)[0].outcome, Ok(()), "the channel serves on");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd")]
+fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
+    let (descriptor, _writable) = frame::allocate(64, frame::Pages::Ordinary).unwrap();
+    let read_only =
+        Mapping::shared(std::os::fd::AsFd::as_fd(&descriptor), 64, Access::ReadOnly, 4096).unwrap();
+    let owned = Mapping::owned(vec![9; 64]);
+    let mut engine = CpuEngine::new(1, 64);
+    let refused = engine.post(copy(0, &owned, &read_only, 64)).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::Unsupported);
+    let destination = Region::new(read_only.clone(), 0, 64).unwrap();
+    let fill = Operation::Fill { destination, length: 64, pattern: Pattern::Byte(1) };
+    let refused = engine.post(Descriptor::new(0, fill).unwrap()).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::Unsupported);
+    let ticket = engine.post(copy(0, &read_only, &owned, 64)).unwrap();
+    engine.ring_doorbell();
+    assert_eq!(finish(&mut engine), [Finished { ticket, outcome: Ok(()), bytes_done: 64 }]);
+}
+
+#[test]
+fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
+    let memory = [1, 2, 3, 4].map(|byte| Mapping::owned(vec![byte; 100]));
+    let mut engine = CpuEngine::new(2, 10);
+    let long = engine.post(copy(0, &memory[0], &memory[1], 100)).unwrap();
+    let short = engine.post(copy(1, &memory[2], &memory[3], 10)).unwrap();
+    engine.ring_doorbell();
+    let mut finished = Vec::new();
+    assert!(engine.poll(Instant::ORIGIN, &mut finished));
+    assert_eq!(finished, [Finished { ticket: short, outcome: Ok(()), bytes_done: 10 }]);
+    engine.poll(Instant::ORIGIN, &mut finished);
+    engine.cancel(long);
+    assert!(!engine.poll(Instant::ORIGIN, &mut finished));
+    let ticket = Ticket { channel: 0, serial: 1 };
+    assert_eq!(finished[1], Finished { ticket, outcome: Err(Failure::Cancelled), bytes_done: 20 });
+    let mut bytes = [0; 100];
+    memory[1].read(0, &mut bytes).unwrap();
+    assert!(bytes[..20].iter().all(|byte| *byte == 1) && bytes[20..].iter().all(|byte| *byte == 2));
+}

@@ -1,0 +1,13 @@
+//! Where the service listens unless told otherwise.
+
+use std::path::PathBuf;
+
+/// `memferry.sock` in the user's run-time directory, or in the system's for root and where there is none.
+pub(crate) fn default_path() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR") {
+        Some(directory) if !rustix::process::geteuid().is_root() => {
+            PathBuf::from(directory).join("memferry.sock")
+        }
+        _ => PathBuf::from("/run/memferry.sock"),
+    }
+}

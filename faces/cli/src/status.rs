@@ -1,0 +1,57 @@
+//! `memferry status`: what a running service is doing.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use memferry::Client;
+
+use crate::{CommandError, socket};
+
+/// Arguments of `status`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Socket of the service.
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    socket: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints the service's status.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let client = Client::connect(&arguments.socket)?;
+    let status = client.status()?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+        return Ok(());
+    }
+    println!(
+        "memferry, process {}, up {} s, policy {}",
+        status.process, status.uptime_seconds, status.policy
+    );
+    println!(
+        "{:>6} {:>8} {:>12} {:>10} {:>16} {:>8}",
+        "lane", "queues", "requests", "failures", "bytes", "parks"
+    );
+    for (number, lane) in status.lanes.iter().enumerate() {
+        let (queues, requests, failures) = (lane.queues, lane.requests, lane.failures);
+        println!(
+            "{number:>6} {queues:>8} {requests:>12} {failures:>10} {:>16} {:>8}",
+            lane.bytes, lane.parks
+        );
+    }
+    println!(
+        "{:>8} {:>8} {:>8} {:>9} {:>7} {:>16}",
+        "session", "user", "process", "channels", "frames", "bytes"
+    );
+    for session in &status.sessions {
+        let (user, process, channels) = (session.user, session.process, session.channels);
+        let own = if session.session == client.session() { " (this command)" } else { "" };
+        println!(
+            "{:>8} {user:>8} {process:>8} {channels:>9} {:>7} {:>16}{own}",
+            session.session.0, session.frames, session.bytes
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! A client that writes anything anywhere in its memory, at any time between the service's looks at it.
+//!
+//! ```text
+//! bytes ──► scribble a word of the client's memory ─┐
+//!       ──► offer a slot, cancel as a client does ───┤──► ServiceEnd ──► compared with an oracle that reads the words
+//!       ──► pop, room, cancels, stage, publish ─────┘                   and with what the client's memory was before
+//! ```
+//!
+//! One thread: races within one look are loom's part. The layout is known here only by what it promises: submission
+//! slots fill the end of the client's memory, and control words come before them.
+
+use std::sync::atomic::Ordering;
+
+use memferry_memory::parking::Fences;
+use memferry_memory::queue_pair::{COMPLETION_WORDS, ClientEnd, Layout, SUBMISSION_WORDS, ServiceEnd};
+use memferry_memory::ring::LONG;
+use memferry_memory::storage::{HeapWords, RingStorage};
+
+use crate::input::Input;
+
+const SEQUENCE: u64 = 0xffff_ffff;
+/// Words of a submission slot that are read when it is not long.
+const SHORT_WORDS: usize = 8;
+
+/// Input: a byte for the capacity, then steps to the end, each a byte and its operands (see `step`).
+pub fn ring_reader(data: &[u8]) {
+    let mut input = Input::new(data);
+    let mut rig = Rig::new(2 << (input.u8() % 4));
+    while !input.is_empty() {
+        let before = rig.client_words();
+        let scribbled = rig.step(&mut input);
+        assert!(scribbled || rig.client_words() == before, "the service wrote to the client's memory");
+    }
+}
+
+/// The service's end, both memories, and what the oracle knows of them.
+struct Rig {
+    capacity: u32,
+    service: ServiceEnd<HeapWords>,
+    /// Asks for cancels as an honest client does; it shares the memory that is scribbled on.
+    honest: ClientEnd<HeapWords>,
+    client: HeapWords,
+    /// Requests taken.
+    taken: u32,
+    staged: u32,
+    published: u32,
+    /// What the client had consumed when it last gave a possible count.
+    known: u32,
+}
+
+impl Rig {
+    fn new(capacity: u32) -> Self {
+        let layout = Layout::new(capacity).expect("a power of two from 2 to 16");
+        let client = HeapWords::zeroed(layout.client_words());
+        let own = HeapWords::zeroed(layout.service_words());
+        let sized = "memories of the layout's size";
+        let honest = ClientEnd::new(layout, client.clone(), own.clone(), Fences::Full).expect(sized);
+        let service = ServiceEnd::new(layout, client.clone(), own, Fences::Full).expect(sized);
+        Self { capacity, service, honest, client, taken: 0, staged: 0, published: 0, known: 0 }
+    }
+
+    fn client_words(&self) -> Vec<u64> {
+        (0..self.client.words()).map(|index| self.load(index)).collect()
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        self.client.word(index).load(Ordering::Relaxed)
+    }
+
+    /// First word of the slot of position `position`.
+    fn slot(&self, position: u32) -> usize {
+        let slots = self.client.words() - self.capacity as usize * SUBMISSION_WORDS;
+        slots + (position % self.capacity) as usize * SUBMISSION_WORDS
+    }
+
+    /// One step; whether it wrote to the client's memory.
+    fn step(&mut self, input: &mut Input<'_>) -> bool {
+        match input.u8() % 11 {
+            0 => self.scribble(usize::from(input.u8()) * 3, input.u64()),
+            1 => self.scribble(usize::from(input.u8()), u64::from(input.u8())),
+            2 => self.offer(u32::from(input.u8() % 4), u64::from(input.u32()), input.u8()),
+            3 => return self.pop(),
+            4 => return self.room(),
+            5 => return self.stage(input.u64()),
+            6 => return self.publish(),
+            7 => return self.cancels(input.u64()),
+            8 => return self.tell(),
+            9 => self.cancel(input.u64()),
+            _ => (0..self.client.words()).for_each(|index| self.scribble(index, input.u64())),
+        }
+        true
+    }
+
+    fn scribble(&self, index: usize, value: u64) {
+        self.client.word(index % self.client.words()).store(value, Ordering::Relaxed);
+    }
+
+    /// Puts the sequence of a position `ahead` of the next, and a header, into that position's slot.
+    fn offer(&self, ahead: u32, header: u64, body: u8) {
+        let position = self.taken.wrapping_add(ahead);
+        let at = self.slot(position);
+        for index in 1..SUBMISSION_WORDS {
+            self.scribble(at + index, u64::from(body) + index as u64);
+        }
+        let long = if body % 2 == 1 { LONG } else { 0 };
+        self.scribble(at, long | header << 32 | u64::from(position.wrapping_add(1)));
+    }
+
+    /// What the words say the next request is.
+    fn expected(&self) -> Option<[u64; SUBMISSION_WORDS]> {
+        let at = self.slot(self.taken);
+        let header = self.load(at);
+        if header & SEQUENCE != u64::from(self.taken.wrapping_add(1)) {
+            return None;
+        }
+        let words = if header & LONG == 0 { SHORT_WORDS } else { SUBMISSION_WORDS };
+        let mut slot = [0; SUBMISSION_WORDS];
+        (1..words).for_each(|index| slot[index] = self.load(at + index));
+        slot[0] = header & !SEQUENCE;
+        Some(slot)
+    }
+
+    fn pop(&mut self) -> bool {
+        let expected = self.expected();
+        assert_eq!(self.service.ready(), expected.is_some());
+        let taken = self.service.pop();
+        assert_eq!(taken, expected);
+        self.taken = self.taken.wrapping_add(u32::from(taken.is_some()));
+        false
+    }
+
+    fn room(&mut self) -> bool {
+        // A claim is the low half of any word before the slots; which one, the layout keeps to itself.
+        let claims = (0..self.slot(0)).map(|index| self.load(index) as u32);
+        let possible: Vec<u32> = claims.filter(|claim| self.is_possible(*claim)).collect();
+        match self.service.completion_room() {
+            Ok(room) => {
+                assert!(room <= self.capacity, "room for {room} of {}", self.capacity);
+                let known = room.wrapping_sub(self.capacity).wrapping_add(self.staged);
+                assert!(possible.contains(&known), "a count nobody gave was believed");
+                self.known = known;
+            }
+            Err(lie) => {
+                assert_eq!((lie.published, lie.known), (self.published, self.known));
+                assert!(!self.is_possible(lie.claimed), "a possible count was refused: {lie}");
+            }
+        }
+        false
+    }
+
+    /// Whether the client may have consumed `claim` completions.
+    fn is_possible(&self, claim: u32) -> bool {
+        claim.wrapping_sub(self.known) <= self.published.wrapping_sub(self.known)
+    }
+
+    fn stage(&mut self, value: u64) -> bool {
+        let free = self.staged.wrapping_sub(self.known) < self.capacity;
+        assert_eq!(self.service.stage(&[value; COMPLETION_WORDS]).is_ok(), free);
+        self.staged = self.staged.wrapping_add(u32::from(free));
+        false
+    }
+
+    fn publish(&mut self) -> bool {
+        let wakes = self.service.publish();
+        assert!(!wakes || self.staged != self.published, "nothing was published: nobody is to be woken");
+        self.published = self.staged;
+        false
+    }
+
+    fn cancels(&mut self, tag: u64) -> bool {
+        let pending = self.service.cancels_pending();
+        assert_eq!(self.service.cancels_changed(), pending);
+        assert!(!self.service.cancels_changed(), "a change is told once");
+        let written = (0..self.slot(0)).any(|index| self.load(index) == tag.wrapping_add(1));
+        assert!(written || !self.service.cancel_requested(tag), "nobody asked to cancel {tag}");
+        false
+    }
+
+    fn cancel(&mut self, tag: u64) {
+        // Scribbles may have put the generation one before what the service saw: only an untouched one must differ.
+        let untouched = !self.service.cancels_pending();
+        self.honest.cancel(tag);
+        assert!(!untouched || self.service.cancels_pending(), "the generation did not change");
+        assert!(self.service.cancel_requested(tag), "a cancel of {tag} was lost");
+    }
+
+    fn tell(&mut self) -> bool {
+        self.service.tell_consumed();
+        self.service.set_parked(u64::from(self.taken % 2));
+        self.service.change_wake_word();
+        false
+    }
+}

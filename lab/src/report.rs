@@ -1,0 +1,199 @@
+//! The report: a row for each claim and place, as a table, as JSON and as a summary.
+//!
+//! ```text
+//! Claims × places ──look up──► the experiments' verdict, or a not-run row ──► Report ──► Display, to_json
+//! verdicts left over ──► refused: they decide nothing that is claimed
+//! ```
+//!
+//! The rows stand in the order of the claims, whatever the order of the experiments. Nothing is written to files here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::claims::{Claims, Place};
+use crate::verdict::{Figures, Status, Verdict};
+
+/// Why verdicts do not fit the claims.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReportError {
+    /// Two experiments decide one claim in one place.
+    #[error("claim `{id}` has two verdicts where it is decided {}", .place.word())]
+    DecidedTwice {
+        /// The claim's id.
+        id: String,
+        /// The place in question.
+        place: Place,
+    },
+    /// A verdict on what is not claimed, or not there.
+    #[error("there is no claim `{id}` that is decided {}", .place.word())]
+    NotClaimed {
+        /// The id that the verdict names.
+        id: String,
+        /// The place that the verdict names.
+        place: Place,
+    },
+}
+
+/// Every row, in the order of the claims.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    rows: Vec<Verdict>,
+}
+
+impl Report {
+    /// Gives each claim and place its row.
+    ///
+    /// # Errors
+    /// A verdict that no claim asks for, or a second one for the same claim and place.
+    pub fn assemble(claims: &Claims, verdicts: Vec<Verdict>) -> Result<Self, ReportError> {
+        let mut decided = BTreeMap::new();
+        for verdict in verdicts {
+            let (id, place) = (verdict.id.clone(), verdict.place);
+            if decided.insert((id.clone(), place), verdict).is_some() {
+                return Err(ReportError::DecidedTwice { id, place });
+            }
+        }
+        let mut rows = Vec::new();
+        for claim in claims.list() {
+            for &place in &claim.places {
+                let verdict = decided.remove(&(claim.id.clone(), place));
+                rows.push(verdict.unwrap_or_else(|| Verdict::not_run(claim, place)));
+            }
+        }
+        match decided.into_keys().next() {
+            Some((id, place)) => Err(ReportError::NotClaimed { id, place }),
+            None => Ok(Self { rows }),
+        }
+    }
+
+    /// The rows, in the order of the claims.
+    pub fn rows(&self) -> &[Verdict] {
+        &self.rows
+    }
+
+    /// How many rows have the status.
+    pub fn count(&self, status: Status) -> usize {
+        self.rows.iter().filter(|row| row.status == status).count()
+    }
+
+    /// The rows as a JSON array, one row a line.
+    ///
+    /// # Errors
+    /// None in practice: rows hold strings, numbers and maps with string keys only.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        let rows: Vec<String> = self.rows.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        Ok(format!("[\n{}\n]\n", rows.join(",\n")))
+    }
+
+    /// How many claims ended how, in one line.
+    pub fn summary(&self) -> String {
+        let count = |status| self.count(status);
+        format!(
+            "{} pass, {} fail, {} reported, {} not-run",
+            count(Status::Pass),
+            count(Status::Fail),
+            count(Status::Reported),
+            count(Status::NotRun)
+        )
+    }
+}
+
+impl fmt::Display for Report {
+    /// The table: one row a line, columns aligned.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cells: Vec<[String; 4]> = self.rows.iter().map(cells).collect();
+        let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+        let (id, place, status, figures) = (width(0), width(1), width(2), width(3));
+        for (row, cells) in self.rows.iter().zip(&cells) {
+            let [a, b, c, d] = cells;
+            writeln!(out, "{a:id$}  {b:place$}  {c:status$}  {d:figures$}  {}", row.why)?;
+        }
+        Ok(())
+    }
+}
+
+fn cells(row: &Verdict) -> [String; 4] {
+    let unit = row.unit.as_deref().unwrap_or_default();
+    let figures = match &row.figures {
+        Figures::One(None) => "-".to_owned(),
+        Figures::One(Some(value)) => format!("{value} {unit}").trim_end().to_owned(),
+        Figures::Named(values) => {
+            let named: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value}")).collect();
+            format!("{} {unit}", named.join(", ")).trim_end().to_owned()
+        }
+    };
+    [row.id.clone(), row.place.word().to_owned(), row.status.word().to_owned(), figures]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::Basis;
+
+    const TWO: &str = "[[claim]]\nid = 'a'\npaper = 'p'\nsection = '1'\nkind = 'number'\nexpect = 2\nunit = 'us'\n\
+                       where = ['simulated', 'live']\nsays = 's'\n\
+                       [[claim]]\nid = 'b'\npaper = 'p'\nsection = '2'\nkind = 'order'\nwhere = ['simulated']\nsays = 's'\n";
+
+    fn verdict(id: &str, place: Place) -> Verdict {
+        Verdict {
+            id: id.to_owned(),
+            place,
+            status: Status::Pass,
+            basis: Some(Basis::Predicted),
+            figures: Figures::One(Some(2.1)),
+            unit: Some("us".to_owned()),
+            why: "within 10 %".to_owned(),
+        }
+    }
+
+    fn assemble(verdicts: Vec<Verdict>) -> Result<Report, ReportError> {
+        Report::assemble(&Claims::parse(TWO).expect("well formed"), verdicts)
+    }
+
+    #[test]
+    fn gives_every_claim_a_row_for_each_place() {
+        let report = assemble(vec![]).expect("fits");
+        let rows: Vec<(&str, Place)> = report.rows().iter().map(|row| (row.id.as_str(), row.place)).collect();
+        assert_eq!(rows, [("a", Place::Simulated), ("a", Place::Live), ("b", Place::Simulated)]);
+        assert_eq!(report.summary(), "0 pass, 0 fail, 0 reported, 3 not-run");
+    }
+
+    #[test]
+    fn gives_the_projects_own_claims_as_many_rows_as_they_have_places() {
+        let claims = Claims::built_in().expect("checked");
+        let places: usize = claims.list().iter().map(|claim| claim.places.len()).sum();
+        let report = Report::assemble(&claims, vec![]).expect("fits");
+        assert_eq!((report.rows().len(), report.count(Status::NotRun)), (places, places));
+    }
+
+    #[test]
+    fn puts_a_verdict_in_the_place_of_its_claim() {
+        let report = assemble(vec![verdict("b", Place::Simulated), verdict("a", Place::Live)]).expect("fits");
+        let statuses: Vec<Status> = report.rows().iter().map(|row| row.status).collect();
+        assert_eq!(statuses, [Status::NotRun, Status::Pass, Status::Pass]);
+        assert!(report.to_string().contains("a  live       pass     2.1 us  within 10 %\n"), "{report}");
+    }
+
+    #[test]
+    fn refuses_a_verdict_that_nothing_claims() {
+        let unknown = assemble(vec![verdict("c", Place::Live)]);
+        assert_eq!(unknown, Err(ReportError::NotClaimed { id: "c".to_owned(), place: Place::Live }));
+        let elsewhere = assemble(vec![verdict("b", Place::Live)]);
+        assert_eq!(elsewhere, Err(ReportError::NotClaimed { id: "b".to_owned(), place: Place::Live }));
+    }
+
+    #[test]
+    fn refuses_two_verdicts_on_one_claim_in_one_place() {
+        let twice = assemble(vec![verdict("a", Place::Live), verdict("a", Place::Live)]);
+        assert_eq!(twice, Err(ReportError::DecidedTwice { id: "a".to_owned(), place: Place::Live }));
+    }
+
+    #[test]
+    fn writes_a_json_array_with_every_row() {
+        let json = assemble(vec![]).expect("fits").to_json().expect("writes");
+        let read: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+        assert_eq!(read.as_array().map(Vec::len), Some(3));
+        assert_eq!(read[0]["unit"], "us");
+        assert_eq!(read[2]["where"], "simulated");
+    }
+}

@@ -1,0 +1,148 @@
+//! One row of the lab's report: what became of one claim in one place.
+//!
+//! ```text
+//! {"id", "where", "status", "basis", "value" or "values", "unit", "why"}
+//! ```
+//!
+//! Every key is always there; what a row has nothing for is null. A row carries no prose but `why`, and no time of day,
+//! so that equal runs give equal bytes.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::claims::{Claim, Place};
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Status {
+    /// It holds.
+    Pass,
+    /// It does not hold; the reason is in `why`.
+    Fail,
+    /// A figure is given, and none is asserted.
+    Reported,
+    /// No experiment has decided it.
+    NotRun,
+}
+
+impl Status {
+    /// The word that the rows use.
+    pub fn word(self) -> &'static str {
+        match self {
+            Status::Pass => "pass",
+            Status::Fail => "fail",
+            Status::Reported => "reported",
+            Status::NotRun => "not-run",
+        }
+    }
+}
+
+/// What a verdict rests on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Basis {
+    /// The model's parameters were fitted to this very figure, so that it confirms nothing.
+    Calibrated,
+    /// The model gave the figure with parameters taken from elsewhere.
+    Predicted,
+    /// It follows by arithmetic from other claims or from the model.
+    Derived,
+    /// Every reachable state was visited.
+    Explored,
+    /// Measured on the machine at hand.
+    Measured,
+}
+
+/// The figures of a row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub enum Figures {
+    /// One figure, or none.
+    #[serde(rename = "value")]
+    One(Option<f64>),
+    /// Several, by name.
+    #[serde(rename = "values")]
+    Named(BTreeMap<String, f64>),
+}
+
+/// One row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Verdict {
+    /// The claim's id.
+    pub id: String,
+    /// Where it was decided.
+    #[serde(rename = "where")]
+    pub place: Place,
+    /// What became of it.
+    pub status: Status,
+    /// What that rests on; nothing where no experiment has run.
+    pub basis: Option<Basis>,
+    /// What was found, in `unit`.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// The unit of the figures.
+    pub unit: Option<String>,
+    /// The reason for the status, in one sentence.
+    pub why: String,
+}
+
+impl Verdict {
+    /// The row of a claim that no experiment has decided: it has no basis and no figure.
+    pub fn not_run(claim: &Claim, place: Place) -> Self {
+        Self {
+            id: claim.id.clone(),
+            place,
+            status: Status::NotRun,
+            basis: None,
+            figures: Figures::One(None),
+            unit: claim.unit.clone(),
+            why: "no experiment decides this claim yet, so it has no basis and no value".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(figures: Figures) -> Verdict {
+        Verdict {
+            id: "a".to_owned(),
+            place: Place::Live,
+            status: Status::Reported,
+            basis: Some(Basis::Measured),
+            figures,
+            unit: Some("us".to_owned()),
+            why: "w".to_owned(),
+        }
+    }
+
+    fn json(verdict: &Verdict) -> String {
+        serde_json::to_string(verdict).expect("no map with other keys than strings")
+    }
+
+    #[test]
+    fn writes_one_value_or_several() {
+        assert_eq!(
+            json(&verdict(Figures::One(Some(1.5)))),
+            r#"{"id":"a","where":"live","status":"reported","basis":"measured","value":1.5,"unit":"us","why":"w"}"#
+        );
+        let several = Figures::Named(BTreeMap::from([("kernel".to_owned(), 25.1)]));
+        assert!(json(&verdict(several)).contains(r#""basis":"measured","values":{"kernel":25.1},"unit""#));
+    }
+
+    #[test]
+    fn writes_null_for_what_a_row_has_not() {
+        let mut empty = verdict(Figures::One(None));
+        (empty.status, empty.basis, empty.unit) = (Status::NotRun, None, None);
+        assert!(json(&empty).contains(r#""status":"not-run","basis":null,"value":null,"unit":null"#));
+    }
+
+    #[test]
+    fn words_are_those_of_the_rows() {
+        for status in [Status::Pass, Status::Fail, Status::Reported, Status::NotRun] {
+            assert_eq!(serde_json::to_string(&status).expect("a string"), format!("\"{}\"", status.word()));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Tells a forked child that the rings it inherited are not its own.
+//!
+//! The rings are not copied into a child (`MADV_DONTFORK`), so touching them there would be a fault. A page that the
+//! kernel zeroes in the child (`MADV_WIPEONFORK`) says so beforehand, for the price of one load.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use thiserror::Error;
+
+/// This process is a forked child of the one that opened the client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("this process was forked from the one that opened the client; open a client of its own here")]
+pub struct Forked;
+
+/// One private page, 1 in the process that made it and 0 in its children.
+#[derive(Debug)]
+pub struct ForkGuard {
+    page: NonNull<AtomicU64>,
+}
+
+// SAFETY: the page is only ever accessed as one atomic word and lives until drop.
+unsafe impl Send for ForkGuard {}
+// SAFETY: as above.
+unsafe impl Sync for ForkGuard {}
+
+impl ForkGuard {
+    /// A guard for this process.
+    ///
+    /// # Errors
+    /// Those of `mmap` and `madvise`.
+    pub fn new() -> io::Result<Self> {
+        let size = rustix::param::page_size();
+        // SAFETY: a fresh private page at an address the kernel chooses; the advice changes nothing in this process.
+        let page = unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let page = rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE)?;
+            rustix::mm::madvise(page, size, Advice::LinuxWipeOnFork)?;
+            page
+        };
+        let guard = Self { page: NonNull::new(page.cast()).ok_or(io::ErrorKind::OutOfMemory)? };
+        guard.word().store(1, Ordering::Relaxed);
+        Ok(guard)
+    }
+
+    fn word(&self) -> &AtomicU64 {
+        // SAFETY: the page lives as long as `self` and is aligned; an atomic is valid for every bit pattern.
+        unsafe { self.page.as_ref() }
+    }
+
+    /// Whether this is the process that made the guard.
+    ///
+    /// # Errors
+    /// [`Forked`] in a child.
+    pub fn check(&self) -> Result<(), Forked> {
+        if self.word().load(Ordering::Relaxed) == 1 { Ok(()) } else { Err(Forked) }
+    }
+}
+
+impl Drop for ForkGuard {
+    fn drop(&mut self) {
+        // SAFETY: the page was mapped with this size in `new` and nobody else holds it.
+        unsafe {
+            let _ = rustix::mm::munmap(self.page.as_ptr().cast(), rustix::param::page_size());
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Tests of frame admission against every kind of descriptor that is no frame, and against what is tried afterwards.
+
+use std::os::fd::AsFd;
+
+use super::*;
+
+fn me() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn memfd(flags: MemfdFlags, size: u64, allocated: u64) -> OwnedFd {
+    let descriptor = rustix::fs::memfd_create("test", flags | MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&descriptor, size).unwrap();
+    if allocated > 0 {
+        rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, allocated).unwrap();
+    }
+    descriptor
+}
+
+#[test]
+fn an_allocated_frame_is_admitted_and_shares_its_bytes() {
+    let (descriptor, ours) = allocate(10_000, Pages::Ordinary).unwrap();
+    assert_eq!(ours.length_bytes(), 12_288);
+    let theirs = admit(descriptor.as_fd(), 12_288, me()).unwrap();
+    ours.write(5, b"abc").unwrap();
+    let mut bytes = [0; 3];
+    theirs.read(5, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"abc");
+}
+
+#[test]
+fn after_admission_nobody_can_reopen_punch_truncate_write_or_seal() {
+    let (descriptor, ours) = allocate(8192, Pages::Ordinary).unwrap();
+    admit(descriptor.as_fd(), 8192, me()).unwrap();
+    assert!(rustix::fs::ftruncate(&descriptor, 4096).is_err());
+    assert!(rustix::fs::ftruncate(&descriptor, 16384).is_err());
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert!(rustix::fs::fallocate(&descriptor, punch, 0, 4096).is_err());
+    assert!(rustix::io::pwrite(&descriptor, b"x", 0).is_err());
+    assert!(rustix::fs::fcntl_add_seals(&descriptor, SealFlags::WRITE).is_err());
+    assert!(Mapping::shared(descriptor.as_fd(), 8192, Access::ReadWrite, 4096).is_err());
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor));
+    let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    assert!(Mapping::shared(again.as_fd(), 8192, Access::ReadWrite, 4096).is_err());
+    assert!(rustix::io::pwrite(&again, b"x", 0).is_err());
+    // SAFETY: the range is ours; removing its pages is what must be refused.
+    let removed =
+        unsafe { rustix::mm::madvise(ours.pointer().cast(), 4096, rustix::mm::Advice::LinuxRemove) };
+    assert!(removed.is_err());
+    ours.write(0, b"mappings made before go on").unwrap();
+}
+
+#[test]
+fn what_is_no_memfd_is_refused() {
+    let regular = std::fs::File::open("/proc/self/exe").unwrap();
+    let (pipe, _) = rustix::pipe::pipe().unwrap();
+    let directory = std::fs::File::open("/").unwrap();
+    let zero = std::fs::File::open("/dev/zero").unwrap();
+    for descriptor in [regular.as_fd(), pipe.as_fd(), directory.as_fd(), zero.as_fd()] {
+        assert!(matches!(admit(descriptor, 4096, me()), Err(FrameRefused::NotMemfd)));
+    }
+}
+
+#[test]
+fn unsealable_sparse_misannounced_empty_and_foreign_memfds_are_refused() {
+    let sealing = MemfdFlags::ALLOW_SEALING;
+    let refused =
+        |descriptor: OwnedFd, announced, user| admit(descriptor.as_fd(), announced, user).unwrap_err();
+    let error = refused(memfd(MemfdFlags::empty(), 4096, 4096), 4096, me());
+    assert!(matches!(error, FrameRefused::Unsealable { .. }), "{error}");
+    let error = refused(memfd(sealing, 8192, 4096), 8192, me());
+    assert!(matches!(error, FrameRefused::Sparse { allocated: 4096, length: 8192 }), "{error}");
+    let error = refused(memfd(sealing, 4096, 4096), 8192, me());
+    assert!(matches!(error, FrameRefused::SizeDiffers { announced: 8192, size: 4096 }), "{error}");
+    let error = refused(memfd(sealing, 8192, 8192), 4096, me());
+    assert!(matches!(error, FrameRefused::SizeDiffers { announced: 4096, size: 8192 }), "{error}");
+    let error = refused(memfd(sealing, 4096, 4096), u64::MAX, me());
+    assert!(matches!(error, FrameRefused::SizeDiffers { .. }), "{error}");
+    assert!(matches!(refused(memfd(sealing, 4096, 4096), 0, me()), FrameRefused::Empty));
+    let error = refused(memfd(sealing, 4096, 4096), 4096, me() + 1);
+    assert!(matches!(error, FrameRefused::Foreign { .. }), "{error}");
+}
+
+#[test]
+fn a_read_only_descriptor_cannot_be_sealed_and_is_refused() {
+    let (descriptor, _) = allocate(4096, Pages::Ordinary).unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor));
+    let read_only = std::fs::File::open(path).unwrap();
+    assert!(matches!(admit(read_only.as_fd(), 4096, me()), Err(FrameRefused::Unsealable { .. })));
+}
+
+#[test]
+fn a_write_sealed_frame_is_admitted_read_only() {
+    let descriptor = memfd(MemfdFlags::ALLOW_SEALING, 4096, 4096);
+    let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
+    let mapping = admit(descriptor.as_fd(), 4096, me()).unwrap();
+    assert_eq!(mapping.access(), Access::ReadOnly);
+    assert_eq!(mapping.write(0, &[1]), Err(crate::mapping::AccessError::ReadOnly));
+}
+
+#[test]
+fn impossible_lengths_are_refused() {
+    assert!(matches!(allocate(0, Pages::Ordinary), Err(AllocateError::Empty)));
+    for length in [u64::MAX, i64::MAX as u64, u64::MAX - 4095] {
+        assert!(matches!(allocate(length, Pages::Ordinary), Err(AllocateError::System { .. })));
+    }
+}
+
+#[test]
+fn huge_pages_are_admitted_where_the_machine_has_some() {
+    match allocate(1, Pages::Huge) {
+        Ok((descriptor, ours)) => {
+            let length = ours.length_bytes() as u64;
+            assert!(length > 4096);
+            admit(descriptor.as_fd(), length, me()).unwrap();
+            assert!(rustix::fs::ftruncate(&descriptor, 0).is_err());
+        }
+        Err(error) => println!("no huge pages on this machine: {error}"),
+    }
+}

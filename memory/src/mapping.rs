@@ -1,0 +1,270 @@
+//! A range of memory that another process may write at any time: mapped from a descriptor, or owned by this process.
+//!
+//! Bytes go in and out by raw copies; no reference to them is ever formed (invariant M2), so a racing peer can give torn
+//! values and nothing worse. Mapping does not judge the descriptor: that is `frame`.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memferry_transfer::Memory;
+use rustix::mm::{MapFlags, ProtFlags};
+use thiserror::Error;
+
+/// What may be done through a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// Loads only.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// A range outside a mapping.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum AccessError {
+    /// Bytes beyond the end.
+    #[error("{length} bytes at offset {offset} leave the {available} bytes of this memory")]
+    OutOfRange {
+        /// Where the access begins.
+        offset: u64,
+        /// Its bytes.
+        length: u64,
+        /// Bytes there are.
+        available: u64,
+    },
+    /// A store to read-only memory.
+    #[error("this memory is mapped read-only")]
+    ReadOnly,
+}
+
+/// A range of mapped or owned memory; clones share it, the last one gives it back.
+#[derive(Clone)]
+pub struct Mapping(Arc<Inner>);
+
+struct Inner {
+    base: NonNull<u8>,
+    length: usize,
+    access: Access,
+    page_bytes: usize,
+    backing: Backing,
+    damaged: AtomicBool,
+}
+
+enum Backing {
+    /// Given back with munmap.
+    Mapped,
+    /// Given back as the `Vec` it was made of: its capacity.
+    Owned(usize),
+}
+
+// SAFETY: M2: all access is by raw copies of bytes, which any thread may do; `Inner` itself never changes but for
+// an atomic flag (M1).
+unsafe impl Send for Inner {}
+// SAFETY: as above.
+unsafe impl Sync for Inner {}
+
+impl Mapping {
+    /// Maps the first `length` bytes of `descriptor`, shared, in pages of `page_bytes`.
+    ///
+    /// # Errors
+    /// Those of `mmap`; `InvalidInput` for a length of zero.
+    pub fn shared(
+        descriptor: BorrowedFd<'_>,
+        length: usize,
+        access: Access,
+        page_bytes: usize,
+    ) -> io::Result<Self> {
+        let protection = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a fresh mapping at an address the kernel chooses overlaps nothing of ours.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length,
+                protection,
+                MapFlags::SHARED,
+                descriptor.as_fd(),
+                0,
+            )?
+        };
+        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::InvalidInput)?;
+        Ok(Self(Arc::new(Inner {
+            base,
+            length,
+            access,
+            page_bytes,
+            backing: Backing::Mapped,
+            damaged: AtomicBool::new(false),
+        })))
+    }
+
+    /// Takes over memory of this process.
+    pub fn owned(bytes: Vec<u8>) -> Self {
+        let mut bytes = std::mem::ManuallyDrop::new(bytes);
+        let base = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
+        let backing = Backing::Owned(bytes.capacity());
+        let (access, damaged) = (Access::ReadWrite, AtomicBool::new(false));
+        let inner = Inner { base, length: bytes.len(), access, page_bytes: 4096, backing, damaged };
+        Self(Arc::new(inner))
+    }
+
+    /// The bytes of an owned mapping again, `self` when it is mapped or another clone lives.
+    ///
+    /// # Errors
+    /// `self`.
+    pub fn into_owned(self) -> Result<Vec<u8>, Self> {
+        let Backing::Owned(capacity) = self.0.backing else { return Err(self) };
+        match Arc::try_unwrap(self.0) {
+            Err(shared) => Err(Self(shared)),
+            Ok(inner) => {
+                let inner = std::mem::ManuallyDrop::new(inner);
+                // SAFETY: M1: made from a Vec of this length and capacity in `owned`, and `inner` is not dropped.
+                Ok(unsafe { Vec::from_raw_parts(inner.base.as_ptr(), inner.length, capacity) })
+            }
+        }
+    }
+
+    /// Bytes it covers.
+    pub fn length_bytes(&self) -> usize {
+        self.0.length
+    }
+
+    /// What may be done through it.
+    pub fn access(&self) -> Access {
+        self.0.access
+    }
+
+    /// The size of the pages behind it.
+    pub fn page_bytes(&self) -> usize {
+        self.0.page_bytes
+    }
+
+    /// Its first byte. Using it is unsafe: stay inside, copy raw (M2), and do not write when read-only (M3).
+    pub fn pointer(&self) -> *mut u8 {
+        self.0.base.as_ptr()
+    }
+
+    /// Whether memory failed in it: part of it was replaced and holds nothing of anyone's.
+    pub fn damaged(&self) -> bool {
+        self.0.damaged.load(Ordering::Acquire)
+    }
+
+    /// Records that memory failed in it.
+    pub(crate) fn mark_damaged(&self) {
+        self.0.damaged.store(true, Ordering::Release);
+    }
+
+    /// Whether both are one range.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Keeps the range out of forked children.
+    ///
+    /// # Errors
+    /// Those of `madvise`.
+    pub fn do_not_fork(&self) -> io::Result<()> {
+        // SAFETY: M1: the range is ours; the advice changes nothing in this process.
+        unsafe {
+            rustix::mm::madvise(self.pointer().cast(), self.0.length, rustix::mm::Advice::LinuxDontFork)?;
+        }
+        Ok(())
+    }
+
+    fn checked(&self, offset: u64, length: usize) -> Result<*mut u8, AccessError> {
+        let available = self.0.length as u64;
+        let end = offset.checked_add(length as u64);
+        if end.is_none_or(|end| end > available) {
+            return Err(AccessError::OutOfRange { offset, length: length as u64, available });
+        }
+        Ok(self.pointer().wrapping_add(offset as usize))
+    }
+
+    /// Copies bytes out. A peer that writes meanwhile can make them torn.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`].
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
+        let from = self.checked(offset, bytes.len())?;
+        // SAFETY: M1 and the check above; `bytes` is a unique reference, so the two do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        if self.0.access == Access::ReadOnly {
+            return Err(AccessError::ReadOnly);
+        }
+        let to = self.checked(offset, bytes.len())?;
+        // SAFETY: M1, M3 and the checks above; no reference to frame memory exists (M2), so the two do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+}
+
+impl Memory for Mapping {
+    fn length(&self) -> u64 {
+        self.0.length as u64
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        match self.backing {
+            // SAFETY: M1: this is the last holder of the range, which was mapped with this length.
+            Backing::Mapped => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.length);
+            },
+            // SAFETY: M1: made from a Vec of this length and capacity in `owned`.
+            Backing::Owned(capacity) => unsafe {
+                drop(Vec::from_raw_parts(self.base.as_ptr(), self.length, capacity));
+            },
+        }
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({} bytes, {:?})", self.0.length, self.0.access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn owned_memory_is_read_written_and_given_back() {
+        let mapping = Mapping::owned(vec![1, 2, 3, 4]);
+        mapping.write(1, &[9, 8]).unwrap();
+        let mut bytes = [0; 4];
+        mapping.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 9, 8, 4]);
+        let clone = mapping.clone();
+        let mapping = mapping.into_owned().unwrap_err();
+        drop(clone);
+        assert_eq!(mapping.into_owned().unwrap(), [1, 9, 8, 4]);
+    }
+
+    #[test]
+    fn no_access_leaves_the_range() {
+        let mapping = Mapping::owned(vec![0; 4]);
+        for (offset, length) in [(4, 1), (0, 5), (u64::MAX, 1), (3, 2)] {
+            let error = AccessError::OutOfRange { offset, length: length as u64, available: 4 };
+            assert_eq!(mapping.read(offset, &mut vec![0; length]), Err(error));
+            assert_eq!(mapping.write(offset, &vec![0; length]), Err(error));
+        }
+        mapping.read(4, &mut []).unwrap();
+        Mapping::owned(Vec::new()).read(0, &mut []).unwrap();
+    }
+}

@@ -1,0 +1,366 @@
+//! One client channel's queue pair: two memories, each written by one side only.
+//!
+//! ```text
+//! client memory  (client writes, service reads)        service memory  (service writes, client reads)
+//!   client parked                                        lane parked, wake word
+//!   completions consumed (hint)                          submissions consumed (hint)
+//!   cancel generation, cancel words                      closed
+//!   submission slots, 16 words                           completion slots, 4 words
+//! ```
+//!
+//! Each side keeps its own counts privately. What it reads from the other is a hint that is range-checked, a flag, or a
+//! slot that is copied once. Words that change at different times lie in different cache lines. Sleeping is done on the
+//! service's eventfd (lane) or on the wake word as a futex (client), by the callers.
+
+use thiserror::Error;
+
+use crate::parking::{Fences, must_wake};
+use crate::ring::{Consumer, ImpossibleCount, Producer, RingFull, Slots};
+use crate::storage::RingStorage;
+use crate::sync::{AtomicU64, Ordering};
+
+/// Words of a submission slot, and of its first half.
+pub const SUBMISSION_WORDS: usize = 16;
+const SUBMISSION_SHORT: usize = 8;
+/// Words of a completion slot.
+pub const COMPLETION_WORDS: usize = 4;
+/// Requests a queue pair may hold at most.
+pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
+
+const LINE: usize = 8;
+const CLIENT_PARKED: usize = 0;
+const COMPLETIONS_CONSUMED: usize = LINE;
+const CANCEL_GENERATION: usize = 2 * LINE;
+const CANCEL_WORDS: usize = 3 * LINE;
+
+const LANE_PARKED: usize = 0;
+const WAKE_WORD: usize = 1;
+const SUBMISSIONS_CONSUMED: usize = LINE;
+const CLOSED: usize = 2 * LINE;
+const COMPLETION_SLOTS: usize = 4 * LINE;
+
+/// The capacity a client asked for cannot be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("a queue pair holds a power of two of requests, from 2 to {MAXIMUM_CAPACITY}, not {0}")]
+pub struct BadCapacity(pub u32);
+
+/// The other side's memory is smaller than the capacity needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the queue pair's memory has {words} words, {needed} are needed")]
+pub struct TooSmall {
+    /// Words there are.
+    pub words: usize,
+    /// Words needed.
+    pub needed: usize,
+}
+
+/// Where everything lies for a capacity.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Layout {
+    capacity: u32,
+}
+
+impl Layout {
+    /// The layout for `capacity` requests outstanding.
+    ///
+    /// # Errors
+    /// [`BadCapacity`].
+    pub fn new(capacity: u32) -> Result<Self, BadCapacity> {
+        let good = capacity.is_power_of_two() && (2..=MAXIMUM_CAPACITY).contains(&capacity);
+        if good { Ok(Self { capacity }) } else { Err(BadCapacity(capacity)) }
+    }
+
+    /// Requests that may be outstanding.
+    pub fn capacity(self) -> u32 {
+        self.capacity
+    }
+
+    fn submission_slots(self) -> Slots {
+        let first_word = (CANCEL_WORDS + self.capacity as usize).next_multiple_of(SUBMISSION_WORDS);
+        Slots { first_word, capacity: self.capacity, short_words: SUBMISSION_SHORT }
+    }
+
+    fn completion_slots(self) -> Slots {
+        Slots { first_word: COMPLETION_SLOTS, capacity: self.capacity, short_words: COMPLETION_WORDS }
+    }
+
+    /// Words of the client's memory.
+    pub fn client_words(self) -> usize {
+        self.submission_slots().first_word + self.capacity as usize * SUBMISSION_WORDS
+    }
+
+    /// Words of the service's memory.
+    pub fn service_words(self) -> usize {
+        COMPLETION_SLOTS + self.capacity as usize * COMPLETION_WORDS
+    }
+
+    fn check<S: RingStorage>(self, client: &S, service: &S) -> Result<(), TooSmall> {
+        for (words, needed) in
+            [(client.words(), self.client_words()), (service.words(), self.service_words())]
+        {
+            if words < needed {
+                return Err(TooSmall { words, needed });
+            }
+        }
+        Ok(())
+    }
+
+    const fn cancel_word(self, tag: u64) -> usize {
+        CANCEL_WORDS + (tag & (self.capacity as u64 - 1)) as usize
+    }
+}
+
+/// The client's side.
+#[derive(Debug)]
+pub struct ClientEnd<S> {
+    layout: Layout,
+    own: S,
+    peer: S,
+    fences: Fences,
+    submissions: Producer<SUBMISSION_WORDS>,
+    completions: Consumer<COMPLETION_WORDS>,
+}
+
+impl<S: RingStorage> ClientEnd<S> {
+    /// The client's side of fresh memories.
+    ///
+    /// # Errors
+    /// [`TooSmall`].
+    pub fn new(layout: Layout, client: S, service: S, fences: Fences) -> Result<Self, TooSmall> {
+        layout.check(&client, &service)?;
+        let submissions = Producer::new(layout.submission_slots());
+        let completions = Consumer::new(layout.completion_slots());
+        Ok(Self { layout, own: client, peer: service, fences, submissions, completions })
+    }
+
+    /// Requests that may be outstanding.
+    pub fn capacity(&self) -> u32 {
+        self.layout.capacity
+    }
+
+    /// Writes a request without making it visible.
+    ///
+    /// # Errors
+    /// [`RingFull`] when the service has not taken enough; a service that lies about it looks full.
+    pub fn stage(&mut self, slot: &[u64; SUBMISSION_WORDS]) -> Result<(), RingFull> {
+        if self.submissions.free() == 0 {
+            let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Acquire);
+            self.submissions.consumed(claimed as u32).map_err(|_| RingFull)?;
+        }
+        self.submissions.stage(&self.own, slot)
+    }
+
+    /// Makes staged requests visible; returns whether the lane has to be woken.
+    pub fn publish(&mut self) -> bool {
+        self.submissions.publish(&self.own) > 0 && self.lane_must_wake()
+    }
+
+    /// Whether the lane sleeps: what was just written needs a wake-up.
+    fn lane_must_wake(&self) -> bool {
+        must_wake(self.peer.word(LANE_PARKED), self.fences)
+    }
+
+    /// Takes the next completion slot as a private copy.
+    pub fn pop(&mut self) -> Option<[u64; COMPLETION_WORDS]> {
+        let slot = self.completions.pop(&self.peer)?;
+        let count = u64::from(self.completions.count());
+        self.own.word(COMPLETIONS_CONSUMED).store(count, Ordering::Release);
+        Some(slot)
+    }
+
+    /// Whether a completion waits.
+    pub fn ready(&self) -> bool {
+        self.completions.ready(&self.peer)
+    }
+
+    /// Asks that the request with `tag` end early; returns whether the lane has to be woken.
+    pub fn cancel(&mut self, tag: u64) -> bool {
+        self.own.word(self.layout.cancel_word(tag)).store(tag.wrapping_add(1), Ordering::Relaxed);
+        let generation = self.own.word(CANCEL_GENERATION);
+        let next = generation.load(Ordering::Relaxed).wrapping_add(1);
+        generation.store(next, Ordering::Release);
+        self.lane_must_wake()
+    }
+
+    /// Whether the service closed this queue pair.
+    pub fn closed(&self) -> bool {
+        self.peer.word(CLOSED).load(Ordering::Acquire) != 0
+    }
+
+    /// The flag the client raises while it sleeps.
+    pub fn parked(&self) -> &AtomicU64 {
+        self.own.word(CLIENT_PARKED)
+    }
+
+    /// The word the service changes when it wakes the client; its low half, in memory order of a little-endian
+    /// machine, is the futex.
+    pub fn wake_word(&self) -> &AtomicU64 {
+        self.peer.word(WAKE_WORD)
+    }
+
+    /// How the flags are ordered.
+    pub fn fences(&self) -> Fences {
+        self.fences
+    }
+}
+
+/// The service's side.
+#[derive(Debug)]
+pub struct ServiceEnd<S> {
+    layout: Layout,
+    own: S,
+    peer: S,
+    fences: Fences,
+    submissions: Consumer<SUBMISSION_WORDS>,
+    completions: Producer<COMPLETION_WORDS>,
+    cancel_seen: u64,
+}
+
+impl<S: RingStorage> ServiceEnd<S> {
+    /// The service's side of fresh memories.
+    ///
+    /// # Errors
+    /// [`TooSmall`].
+    pub fn new(layout: Layout, client: S, service: S, fences: Fences) -> Result<Self, TooSmall> {
+        layout.check(&client, &service)?;
+        let submissions = Consumer::new(layout.submission_slots());
+        let completions = Producer::new(layout.completion_slots());
+        Ok(Self { layout, own: service, peer: client, fences, submissions, completions, cancel_seen: 0 })
+    }
+
+    /// Requests that may be outstanding.
+    pub fn capacity(&self) -> u32 {
+        self.layout.capacity
+    }
+
+    /// Takes the next request as a private copy.
+    pub fn pop(&mut self) -> Option<[u64; SUBMISSION_WORDS]> {
+        self.submissions.pop(&self.peer)
+    }
+
+    /// Whether a request waits.
+    pub fn ready(&self) -> bool {
+        self.submissions.ready(&self.peer)
+    }
+
+    /// Tells the client how many requests were taken.
+    pub fn tell_consumed(&self) {
+        let count = u64::from(self.submissions.count());
+        self.own.word(SUBMISSIONS_CONSUMED).store(count, Ordering::Release);
+    }
+
+    /// Completions that may be given now without overwriting one the client has not read.
+    ///
+    /// # Errors
+    /// [`ImpossibleCount`]: the client lies.
+    pub fn completion_room(&mut self) -> Result<u32, ImpossibleCount> {
+        let claimed = self.peer.word(COMPLETIONS_CONSUMED).load(Ordering::Acquire);
+        self.completions.consumed(claimed as u32)?;
+        Ok(self.completions.free())
+    }
+
+    /// Writes a completion without making it visible.
+    ///
+    /// # Errors
+    /// [`RingFull`]: more completions than admission reserved.
+    pub fn stage(&mut self, slot: &[u64; COMPLETION_WORDS]) -> Result<(), RingFull> {
+        self.completions.stage(&self.own, slot)
+    }
+
+    /// Makes staged completions visible; returns whether the client has to be woken.
+    pub fn publish(&mut self) -> bool {
+        self.completions.publish(&self.own) > 0 && must_wake(self.peer.word(CLIENT_PARKED), self.fences)
+    }
+
+    /// Whether cancels were asked for since this was last called.
+    pub fn cancels_changed(&mut self) -> bool {
+        let generation = self.peer.word(CANCEL_GENERATION).load(Ordering::Acquire);
+        std::mem::replace(&mut self.cancel_seen, generation) != generation
+    }
+
+    /// Whether a cancel was asked for that [`cancels_changed`](Self::cancels_changed) has not told yet.
+    pub fn cancels_pending(&self) -> bool {
+        self.peer.word(CANCEL_GENERATION).load(Ordering::Relaxed) != self.cancel_seen
+    }
+
+    /// Whether any cancel was told by [`cancels_changed`](Self::cancels_changed) so far.
+    pub fn cancels_seen(&self) -> bool {
+        self.cancel_seen != 0
+    }
+
+    /// Whether the request with `tag` is to be cancelled.
+    pub fn cancel_requested(&self, tag: u64) -> bool {
+        self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed) == tag.wrapping_add(1)
+    }
+
+    /// Raises or lowers the flag that asks clients for wake-ups.
+    pub fn set_parked(&self, value: u64) {
+        self.own.word(LANE_PARKED).store(value, Ordering::Relaxed);
+    }
+
+    /// Tells the client that no more will come.
+    pub fn close(&self) {
+        self.own.word(CLOSED).store(1, Ordering::Release);
+        self.change_wake_word();
+    }
+
+    /// Changes the word a parked client sleeps on; the caller then wakes its futex.
+    pub fn change_wake_word(&self) {
+        let word = self.own.word(WAKE_WORD);
+        let next = word.load(Ordering::Relaxed).wrapping_add(1);
+        word.store(next, Ordering::Release);
+    }
+
+    /// The word a parked client sleeps on.
+    pub fn wake_word(&self) -> &AtomicU64 {
+        self.own.word(WAKE_WORD)
+    }
+
+    /// How the flags are ordered.
+    pub fn fences(&self) -> Fences {
+        self.fences
+    }
+}
+
+/// The futex of a wake word: sleeping on its low half and waking it, across processes.
+#[cfg(not(loom))]
+pub mod futex {
+    use std::sync::atomic::AtomicU64;
+    use std::time::Duration;
+
+    /// The address of the half that changes with every increment.
+    fn low_half(word: &AtomicU64) -> *const u32 {
+        let halves = std::ptr::from_ref(word).cast::<u32>();
+        if cfg!(target_endian = "little") { halves } else { halves.wrapping_add(1) }
+    }
+
+    /// Sleeps while the low half of `word` is that of `expected`, `limit` at most; may return early.
+    pub fn wait(word: &AtomicU64, expected: u64, limit: Duration) {
+        let limit = libc::timespec {
+            tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: limit.subsec_nanos() as _,
+        };
+        // SAFETY: the word lives during the call and the kernel only reads it; the time-out is a valid timespec.
+        unsafe {
+            libc::syscall(
+                libc::SYS_futex,
+                low_half(word),
+                libc::FUTEX_WAIT,
+                expected as u32,
+                &raw const limit,
+            );
+        }
+    }
+
+    /// Wakes every sleeper of `word`.
+    pub fn wake(word: &AtomicU64) {
+        // SAFETY: the word lives during the call and the kernel uses its address only.
+        unsafe {
+            libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, i32::MAX);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "queue_pair_tests.rs"]
+mod tests;

@@ -1,0 +1,106 @@
+//! Tests of the queue pair against honest and hostile peers, on heap storage.
+
+use super::*;
+use crate::storage::HeapWords;
+
+fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords) {
+    let layout = Layout::new(4).unwrap();
+    let (client, service) =
+        (HeapWords::zeroed(layout.client_words()), HeapWords::zeroed(layout.service_words()));
+    let near = ClientEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
+    let far = ServiceEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
+    (near, far, client, service)
+}
+
+fn request(tag: u64) -> [u64; SUBMISSION_WORDS] {
+    let mut slot = [0; SUBMISSION_WORDS];
+    slot[1] = tag;
+    slot
+}
+
+#[test]
+fn requests_go_one_way_and_completions_the_other() {
+    let (mut client, mut service, ..) = pair();
+    for tag in 0..100 {
+        client.stage(&request(tag)).unwrap();
+        assert!(!client.publish(), "the lane does not sleep");
+        assert_eq!(service.pop().unwrap()[1], tag);
+        service.tell_consumed();
+        assert_eq!(service.completion_room(), Ok(4));
+        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.publish();
+        assert_eq!(client.pop().unwrap()[1], tag);
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_leaves_no_room() {
+    let (mut client, mut service, ..) = pair();
+    for tag in 0..4 {
+        client.stage(&request(tag)).unwrap();
+        client.publish();
+        service.pop().unwrap();
+        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.publish();
+    }
+    assert_eq!(service.completion_room(), Ok(0));
+    assert_eq!(service.stage(&[0; 4]), Err(RingFull));
+    client.pop().unwrap();
+    assert_eq!(service.completion_room(), Ok(1));
+}
+
+#[test]
+fn a_client_that_lies_about_what_it_read_is_found_out() {
+    let (_, mut service, client_memory, _) = pair();
+    client_memory.word(COMPLETIONS_CONSUMED).store(7, Ordering::Relaxed);
+    assert_eq!(service.completion_room(), Err(ImpossibleCount { claimed: 7, published: 0, known: 0 }));
+}
+
+#[test]
+fn a_service_that_lies_about_what_it_took_looks_full() {
+    let (mut client, _, _, service_memory) = pair();
+    for tag in 0..4 {
+        client.stage(&request(tag)).unwrap();
+    }
+    client.publish();
+    service_memory.word(SUBMISSIONS_CONSUMED).store(1 << 20, Ordering::Relaxed);
+    assert_eq!(client.stage(&request(4)), Err(RingFull));
+}
+
+#[test]
+fn scribbles_over_the_whole_client_memory_give_slots_or_nothing() {
+    let (_, mut service, client_memory, _) = pair();
+    for value in [0, 1, 2, 5, u64::MAX, crate::ring::LONG | 3] {
+        for index in 0..client_memory.words() {
+            client_memory.word(index).store(value, Ordering::Relaxed);
+        }
+        for _ in 0..8 {
+            let _ = service.pop();
+        }
+        let _ = service.completion_room();
+        let _ = service.cancels_changed();
+        let _ = service.cancel_requested(u64::MAX);
+    }
+}
+
+#[test]
+fn a_cancel_names_one_request() {
+    let (mut client, mut service, ..) = pair();
+    assert!(!service.cancels_changed());
+    client.cancel(6);
+    assert!(service.cancels_changed());
+    assert!(!service.cancels_changed());
+    assert!(service.cancel_requested(6));
+    assert!(!service.cancel_requested(2), "same word, another lap");
+}
+
+#[test]
+fn memories_too_small_for_the_capacity_are_refused() {
+    let layout = Layout::new(4).unwrap();
+    let (small, large) = (HeapWords::zeroed(8), HeapWords::zeroed(layout.client_words()));
+    assert!(ClientEnd::new(layout, large.clone(), small.clone(), Fences::Full).is_err());
+    assert!(ServiceEnd::new(layout, small, large, Fences::Full).is_err());
+    for capacity in [0, 1, 3, 1 << 13, u32::MAX] {
+        assert_eq!(Layout::new(capacity), Err(BadCapacity(capacity)));
+    }
+}

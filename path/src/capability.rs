@@ -1,0 +1,512 @@
+//! Stage 1, capability: who may touch which bytes, and admission of requests against it.
+//!
+//! ```text
+//! register ─► root ─┬─ derive ─► narrower, same session
+//!                   └─ offer  ─► offered ─ accept ─► held by another session
+//! admit(request)    handles ─► Regions; counts them as in flight
+//! revoke(handle)    the whole subtree; done when nothing of it is in flight
+//! ```
+//!
+//! The table is one tree for all sessions; a handle is good only in the session that holds it. A peer keeps a revoked
+//! capability as a tombstone, so that using it says "revoked" and not "unknown". How memory is mapped and how much of it a
+//! client may hold is the broker's business.
+
+mod table;
+
+use std::collections::BTreeMap;
+
+use memferry_clock::Instant;
+use memferry_transfer::{
+    Failure, Handle, Memory, Operation, Region, Request, Rights, SessionId, Side, Span, WhenBusy,
+};
+use thiserror::Error;
+
+use table::{Node, State, Table};
+
+/// Who may accept an offer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recipient {
+    /// One session.
+    Session(SessionId),
+    /// Every session of a user.
+    User(u32),
+}
+
+/// Names one revocation until it is finished.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct RevocationId(u64);
+
+/// Why a capability operation was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum CapabilityError {
+    /// The session holds no such capability.
+    #[error("handle {0} names nothing in this session")]
+    Unknown(Handle),
+    /// It was revoked.
+    #[error("handle {0} was revoked")]
+    Revoked(Handle),
+    /// The range leaves the capability's.
+    #[error("{length} bytes at offset {offset} leave the {available} bytes of handle {handle}")]
+    OutOfRange {
+        /// What was to be narrowed.
+        handle: Handle,
+        /// Start of the wanted range.
+        offset: u64,
+        /// Its bytes.
+        length: u64,
+        /// Bytes the capability covers.
+        available: u64,
+    },
+    /// More rights than there are to give, or none.
+    #[error("handle {handle} carries {held:?} and cannot give {wanted:?}")]
+    Rights {
+        /// What was to be narrowed.
+        handle: Handle,
+        /// Its rights.
+        held: Rights,
+        /// The rights asked for; empty is refused too.
+        wanted: Rights,
+    },
+    /// The capability does not carry GRANT.
+    #[error("handle {0} may not be granted to others")]
+    NotGrantable(Handle),
+    /// The token names no offer to this session or user.
+    #[error("token {0} names no offer to this client")]
+    NoSuchOffer(Handle),
+    /// The session holds as many capabilities as it may.
+    #[error("this client holds {limit} capabilities, its quota; revoke some")]
+    Quota {
+        /// The quota.
+        limit: usize,
+    },
+}
+
+/// What accepting an offer gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// The capability in the accepting session.
+    pub handle: Handle,
+    /// Bytes it covers.
+    pub length: u64,
+    /// Its rights.
+    pub rights: Rights,
+}
+
+/// The capabilities a request holds in flight. Given back by [`Capabilities::release`] exactly once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "claims that are not released keep their memory from being revoked"]
+pub struct Claims([Option<u32>; 2]);
+
+/// A request that may touch what it names: output of admission.
+#[derive(Debug)]
+#[must_use = "an admitted request holds claims on its memory"]
+pub struct Admitted<M> {
+    operation: Operation<Region<M>>,
+    claims: Claims,
+    session: SessionId,
+    when_busy: WhenBusy,
+    deadline: Option<Instant>,
+}
+
+impl<M> Admitted<M> {
+    /// Whose it is.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// What to do when all channels are busy.
+    pub fn when_busy(&self) -> WhenBusy {
+        self.when_busy
+    }
+
+    /// When it is given up.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    pub(crate) fn into_parts(self) -> (Operation<Region<M>>, Claims) {
+        (self.operation, self.claims)
+    }
+}
+
+struct Revocation {
+    id: RevocationId,
+    /// Nodes of it that are still in flight.
+    awaited: Vec<u32>,
+}
+
+/// Every capability of every session.
+pub struct Capabilities<M> {
+    table: Table<M>,
+    held: BTreeMap<SessionId, Vec<u32>>,
+    per_session: usize,
+    revocations: Vec<Revocation>,
+    next_revocation: u64,
+    finished: Vec<RevocationId>,
+    dropped: Vec<M>,
+}
+
+impl<M: Memory> Capabilities<M> {
+    /// An empty table in which a session may hold `per_session` capabilities.
+    pub fn new(per_session: usize) -> Self {
+        Self {
+            table: Table::new(),
+            held: BTreeMap::new(),
+            per_session,
+            revocations: Vec::new(),
+            next_revocation: 0,
+            finished: Vec::new(),
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Makes `memory` a root capability of `session`.
+    ///
+    /// # Errors
+    /// [`CapabilityError::Quota`].
+    pub fn register(
+        &mut self,
+        session: SessionId,
+        memory: M,
+        rights: Rights,
+    ) -> Result<Handle, CapabilityError> {
+        let length = memory.length();
+        self.hold(Node::new(session, memory, (0, length), rights, None, None))
+    }
+
+    /// A capability of the same session with a narrower range or fewer rights.
+    ///
+    /// # Errors
+    /// [`CapabilityError`] but for `NotGrantable` and `NoSuchOffer`.
+    pub fn derive(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        range: (u64, u64),
+        rights: Rights,
+    ) -> Result<Handle, CapabilityError> {
+        let node = self.narrowed(session, handle, range, rights, None)?;
+        self.hold(node)
+    }
+
+    /// Offers a range with rights to others. The token is a capability of the grantor's: revoking it takes back what
+    /// was accepted.
+    ///
+    /// # Errors
+    /// [`CapabilityError`] but for `NoSuchOffer`.
+    pub fn offer(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        range: (u64, u64),
+        rights: Rights,
+        recipient: Recipient,
+    ) -> Result<Handle, CapabilityError> {
+        let node = self.narrowed(session, handle, range, rights, Some(recipient))?;
+        let (_, parent) = self.live(session, handle)?;
+        if !parent.rights.contains(Rights::GRANT) {
+            return Err(CapabilityError::NotGrantable(handle));
+        }
+        self.hold(node)
+    }
+
+    /// Takes up an offer made to `session` or to its `user`.
+    ///
+    /// # Errors
+    /// [`CapabilityError::NoSuchOffer`], [`CapabilityError::Quota`].
+    pub fn accept(
+        &mut self,
+        session: SessionId,
+        user: u32,
+        token: Handle,
+    ) -> Result<Accepted, CapabilityError> {
+        let offer = self.table.get(token).ok_or(CapabilityError::NoSuchOffer(token))?;
+        let meant = match offer.offered_to {
+            Some(Recipient::Session(recipient)) => recipient == session,
+            Some(Recipient::User(recipient)) => recipient == user,
+            None => false,
+        };
+        let State::Live(memory) = &offer.state else { return Err(CapabilityError::NoSuchOffer(token)) };
+        if !meant {
+            return Err(CapabilityError::NoSuchOffer(token));
+        }
+        let (range, rights) = ((offer.offset, offer.length), offer.rights);
+        let handle =
+            self.hold(Node::new(session, memory.clone(), range, rights, Some(token.index()), None))?;
+        Ok(Accepted { handle, length: range.1, rights })
+    }
+
+    /// Takes a capability of `session` and everything derived from it away. No request is admitted on them from here on;
+    /// those in flight are the caller's to cancel ([`uses_revoked`](Self::uses_revoked)).
+    ///
+    /// The revocation is over when [`take_finished`](Self::take_finished) names it.
+    ///
+    /// # Errors
+    /// [`CapabilityError::Unknown`]. Revoking a tombstone forgets it.
+    pub fn revoke(&mut self, session: SessionId, handle: Handle) -> Result<RevocationId, CapabilityError> {
+        if self.table.get(handle).is_none_or(|node| node.session != session) {
+            return Err(CapabilityError::Unknown(handle));
+        }
+        Ok(self.revoke_trees(&[handle.index()], session))
+    }
+
+    /// Takes all capabilities of a session away, as [`revoke`](Self::revoke).
+    pub fn close(&mut self, session: SessionId) -> RevocationId {
+        let held = self.held.get(&session).cloned().unwrap_or_default();
+        self.revoke_trees(&held, session)
+    }
+
+    /// Revocations that ended since this was last called.
+    pub fn take_finished(&mut self) -> Vec<RevocationId> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// Whether [`take_finished`](Self::take_finished) or [`take_dropped`](Self::take_dropped) has something.
+    pub fn has_news(&self) -> bool {
+        !self.finished.is_empty() || !self.dropped.is_empty()
+    }
+
+    /// Memory that left the table since this was last called: dropping it may unmap, which is slow.
+    pub fn take_dropped(&mut self) -> Vec<M> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Whether a request in flight holds a revoked capability.
+    pub fn uses_revoked(&self, claims: &Claims) -> bool {
+        let revoked = |index: &u32| self.table.at(*index).is_some_and(|node| node.memory().is_none());
+        claims.0.iter().flatten().any(revoked)
+    }
+
+    /// The sessions that registered memory of which `named` is true.
+    pub fn owners(&self, named: impl Fn(&M) -> bool) -> Vec<SessionId> {
+        let roots = self.held.values().flatten().filter_map(|index| self.table.at(*index));
+        let roots = roots.filter(|node| node.parent.is_none() && node.memory().is_some_and(&named));
+        let mut owners: Vec<_> = roots.map(|node| node.session).collect();
+        owners.dedup();
+        owners
+    }
+
+    /// Capabilities `session` holds, tombstones included.
+    pub fn count(&self, session: SessionId) -> usize {
+        self.held.get(&session).map_or(0, Vec::len)
+    }
+
+    /// Checks a request against the capabilities of `session` and counts what it names as in flight.
+    ///
+    /// # Errors
+    /// The [`Failure`] the request completes with; nothing is in flight then.
+    pub fn admit(
+        &mut self,
+        session: SessionId,
+        request: &Request,
+        longest_bytes: u64,
+    ) -> Result<Admitted<M>, Failure> {
+        if request.operation.total_bytes() > longest_bytes {
+            return Err(Failure::TooLong { limit: longest_bytes });
+        }
+        let (operation, claims) = match request.operation {
+            Operation::Nop => (Operation::Nop, Claims([None, None])),
+            Operation::Copy { source, destination, length } => {
+                let (source, first) = self.region(session, Side::Source, source, length)?;
+                let (destination, second) = self.region(session, Side::Destination, destination, length)?;
+                (Operation::Copy { source, destination, length }, Claims([Some(first), Some(second)]))
+            }
+            Operation::Fill { destination, length, pattern } => {
+                if length % pattern.length_bytes() != 0 {
+                    return Err(Failure::FillLength { pattern_bytes: pattern.length_bytes() });
+                }
+                let (destination, claim) = self.region(session, Side::Destination, destination, length)?;
+                (Operation::Fill { destination, length, pattern }, Claims([Some(claim), None]))
+            }
+            Operation::Copy2d { source, destination, mut shape } => {
+                let (source, first) =
+                    self.plane(session, Side::Source, source, &mut shape.source, &shape.count)?;
+                let (destination, second) = self.plane(
+                    session,
+                    Side::Destination,
+                    destination,
+                    &mut shape.destination,
+                    &shape.count,
+                )?;
+                (Operation::Copy2d { source, destination, shape }, Claims([Some(first), Some(second)]))
+            }
+            Operation::Fill2d { destination, mut shape } => {
+                let (destination, claim) = self.plane(
+                    session,
+                    Side::Destination,
+                    destination,
+                    &mut shape.destination,
+                    &shape.count,
+                )?;
+                (Operation::Fill2d { destination, shape }, Claims([Some(claim), None]))
+            }
+        };
+        for index in claims.0.into_iter().flatten() {
+            self.table.count_in_flight(index, 1);
+        }
+        let (when_busy, deadline) = (request.when_busy, request.deadline);
+        Ok(Admitted { operation, claims, session, when_busy, deadline })
+    }
+
+    /// Ends a request's claims.
+    pub fn release(&mut self, claims: Claims) {
+        for index in claims.0.into_iter().flatten() {
+            if self.table.count_in_flight(index, -1) == 0 {
+                self.settled(index);
+            }
+        }
+    }
+
+    /// The region a 1-D operand names.
+    fn region(
+        &self,
+        session: SessionId,
+        side: Side,
+        span: Span,
+        length: u64,
+    ) -> Result<(Region<M>, u32), Failure> {
+        let (node, memory) = self.usable(session, side, span.handle)?;
+        let outside = Failure::OutOfBounds { side, available: node.length };
+        let end = span.offset.checked_add(length).ok_or(outside)?;
+        if end > node.length {
+            return Err(outside);
+        }
+        let region = Region::new(memory.clone(), node.offset + span.offset, length).ok_or(outside)?;
+        Ok((region, span.handle.index()))
+    }
+
+    /// The region a 2-D operand touches; the walk is rebased onto it.
+    fn plane(
+        &self,
+        session: SessionId,
+        side: Side,
+        span: Span,
+        plane: &mut memferry_transfer::Plane,
+        count: &memferry_transfer::Count2d,
+    ) -> Result<(Region<M>, u32), Failure> {
+        let (node, memory) = self.usable(session, side, span.handle)?;
+        let outside = Failure::OutOfBounds { side, available: node.length };
+        plane.start = plane.start.checked_add(span.offset).ok_or(outside)?;
+        let extent = plane.extent(count).map_err(|_| outside)?;
+        let (first, length) = extent.map_or((0, 0), |extent| (extent.first, extent.length));
+        let end = first.checked_add(length).ok_or(outside)?;
+        if end > node.length {
+            return Err(outside);
+        }
+        *plane = plane.rebased(first);
+        let region = Region::new(memory.clone(), node.offset + first, length).ok_or(outside)?;
+        Ok((region, span.handle.index()))
+    }
+
+    /// The live node of a handle that carries the right a side needs.
+    fn usable(&self, session: SessionId, side: Side, handle: Handle) -> Result<(&Node<M>, &M), Failure> {
+        let Some(node) = self.table.get(handle).filter(|node| node.session == session) else {
+            return Err(if self.table.was(handle, session) {
+                Failure::StaleHandle { side, handle }
+            } else {
+                Failure::UnknownHandle { side, handle }
+            });
+        };
+        let memory = node.memory().ok_or(Failure::Revoked { side, handle })?;
+        let needed = match side {
+            Side::Source => Rights::READ,
+            Side::Destination => Rights::WRITE,
+        };
+        if node.offered_to.is_some() || !node.rights.contains(needed) {
+            return Err(Failure::MissingRight { side, handle });
+        }
+        Ok((node, memory))
+    }
+
+    /// The live node of a handle in `session`.
+    fn live(&self, session: SessionId, handle: Handle) -> Result<(&M, &Node<M>), CapabilityError> {
+        let node = self.table.get(handle).filter(|node| node.session == session);
+        let node = node.ok_or(CapabilityError::Unknown(handle))?;
+        Ok((node.memory().ok_or(CapabilityError::Revoked(handle))?, node))
+    }
+
+    /// A node below `handle` with part of its range and rights.
+    fn narrowed(
+        &self,
+        session: SessionId,
+        handle: Handle,
+        (offset, length): (u64, u64),
+        rights: Rights,
+        offered_to: Option<Recipient>,
+    ) -> Result<Node<M>, CapabilityError> {
+        let (memory, parent) = self.live(session, handle)?;
+        let available = parent.length;
+        if offset.checked_add(length).is_none_or(|end| end > available) {
+            return Err(CapabilityError::OutOfRange { handle, offset, length, available });
+        }
+        if rights.is_empty() || !parent.rights.contains(rights) {
+            return Err(CapabilityError::Rights { handle, held: parent.rights, wanted: rights });
+        }
+        let range = (parent.offset + offset, length);
+        Ok(Node::new(session, memory.clone(), range, rights, Some(handle.index()), offered_to))
+    }
+
+    /// Puts a node into the table and under its parent.
+    fn hold(&mut self, node: Node<M>) -> Result<Handle, CapabilityError> {
+        let held = self.held.entry(node.session).or_default();
+        if held.len() >= self.per_session {
+            return Err(CapabilityError::Quota { limit: self.per_session });
+        }
+        let handle = self.table.insert(node);
+        held.push(handle.index());
+        Ok(handle)
+    }
+
+    /// Marks whole trees revoked and frees what nothing uses.
+    fn revoke_trees(&mut self, roots: &[u32], by: SessionId) -> RevocationId {
+        let id = RevocationId(self.next_revocation);
+        self.next_revocation += 1;
+        let mut awaited = Vec::new();
+        for index in self.table.subtrees(roots) {
+            let Some(node) = self.table.at_mut(index) else { continue };
+            node.forgotten |= node.session == by || node.offered_to.is_some();
+            if let State::Live(memory) = std::mem::replace(&mut node.state, State::Revoked) {
+                self.dropped.push(memory);
+            }
+            if node.in_flight > 0 {
+                awaited.push(index);
+            } else {
+                self.settled(index);
+            }
+        }
+        if awaited.is_empty() {
+            self.finished.push(id);
+        } else {
+            self.revocations.push(Revocation { id, awaited });
+        }
+        id
+    }
+
+    /// A node has nothing in flight (any more): if it is revoked, revocations need not wait for it, and a node nobody
+    /// needs to hear of is freed.
+    fn settled(&mut self, index: u32) {
+        let Some(node) = self.table.at(index).filter(|node| node.memory().is_none()) else { return };
+        let (session, forgotten) = (node.session, node.forgotten);
+        for revocation in &mut self.revocations {
+            revocation.awaited.retain(|awaited| *awaited != index);
+        }
+        let over = self.revocations.extract_if(.., |revocation| revocation.awaited.is_empty());
+        self.finished.extend(over.map(|revocation| revocation.id));
+        if forgotten {
+            self.table.remove(index);
+            if let Some(held) = self.held.get_mut(&session) {
+                held.retain(|held| *held != index);
+                if held.is_empty() {
+                    self.held.remove(&session);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

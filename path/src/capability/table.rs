@@ -1,0 +1,146 @@
+//! The slots of the capability table: generations, parents and children. What they mean is the parent module's.
+
+use memferry_transfer::{Handle, Rights, SessionId};
+
+use super::Recipient;
+
+/// Whether a capability still gives access.
+pub(super) enum State<M> {
+    /// It does, to this memory.
+    Live(M),
+    /// It does not; the slot stays until nothing is in flight and its holder need not be told.
+    Revoked,
+}
+
+/// One capability.
+pub(super) struct Node<M> {
+    pub(super) session: SessionId,
+    pub(super) state: State<M>,
+    pub(super) offset: u64,
+    pub(super) length: u64,
+    pub(super) rights: Rights,
+    pub(super) parent: Option<u32>,
+    pub(super) children: Vec<u32>,
+    pub(super) offered_to: Option<Recipient>,
+    pub(super) in_flight: u32,
+    /// Its holder gave it up, so no tombstone is kept.
+    pub(super) forgotten: bool,
+}
+
+impl<M> Node<M> {
+    pub(super) fn new(
+        session: SessionId,
+        memory: M,
+        (offset, length): (u64, u64),
+        rights: Rights,
+        parent: Option<u32>,
+        offered_to: Option<Recipient>,
+    ) -> Self {
+        let state = State::Live(memory);
+        let (children, in_flight, forgotten) = (Vec::new(), 0, false);
+        Self { session, state, offset, length, rights, parent, children, offered_to, in_flight, forgotten }
+    }
+
+    /// The memory, unless it was revoked.
+    pub(super) fn memory(&self) -> Option<&M> {
+        match &self.state {
+            State::Live(memory) => Some(memory),
+            State::Revoked => None,
+        }
+    }
+}
+
+struct Slot<M> {
+    generation: u32,
+    node: Option<Node<M>>,
+    /// Who held it last, so that a stale handle can be told from a foreign one.
+    last_session: Option<SessionId>,
+}
+
+/// Slots by index.
+pub(super) struct Table<M> {
+    slots: Vec<Slot<M>>,
+    free: Vec<u32>,
+}
+
+impl<M> Table<M> {
+    pub(super) const fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    /// The node a handle names in its generation.
+    pub(super) fn get(&self, handle: Handle) -> Option<&Node<M>> {
+        let slot = self.slots.get(handle.index() as usize)?;
+        if slot.generation == handle.generation() { slot.node.as_ref() } else { None }
+    }
+
+    /// Whether `handle` named something `session` held that is gone.
+    pub(super) fn was(&self, handle: Handle, session: SessionId) -> bool {
+        let slot = self.slots.get(handle.index() as usize);
+        slot.is_some_and(|slot| handle.generation() < slot.generation && slot.last_session == Some(session))
+    }
+
+    pub(super) fn at(&self, index: u32) -> Option<&Node<M>> {
+        self.slots.get(index as usize)?.node.as_ref()
+    }
+
+    pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Node<M>> {
+        self.slots.get_mut(index as usize)?.node.as_mut()
+    }
+
+    /// Changes a node's count of requests in flight; returns the new count.
+    pub(super) fn count_in_flight(&mut self, index: u32, change: i32) -> u32 {
+        self.at_mut(index).map_or(0, |node| {
+            node.in_flight = node.in_flight.saturating_add_signed(change);
+            node.in_flight
+        })
+    }
+
+    pub(super) fn insert(&mut self, node: Node<M>) -> Handle {
+        let parent = node.parent;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { generation: 1, node: None, last_session: None });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.last_session = Some(node.session);
+        slot.node = Some(node);
+        let handle = Handle::new(index, slot.generation);
+        if let Some(parent) = parent.and_then(|parent| self.at_mut(parent)) {
+            parent.children.push(index);
+        }
+        handle
+    }
+
+    /// Frees a slot and detaches it from its parent and children. A slot whose generations are used up is retired.
+    pub(super) fn remove(&mut self, index: u32) {
+        let Some(node) = self.slots.get_mut(index as usize).and_then(|slot| slot.node.take()) else { return };
+        if let Some(parent) = node.parent.and_then(|parent| self.at_mut(parent)) {
+            parent.children.retain(|child| *child != index);
+        }
+        for child in node.children {
+            if let Some(child) = self.at_mut(child) {
+                child.parent = None;
+            }
+        }
+        let slot = &mut self.slots[index as usize];
+        if let Some(next) = slot.generation.checked_add(1) {
+            slot.generation = next;
+            self.free.push(index);
+        }
+    }
+
+    /// The indices of whole trees, each once, parents first.
+    pub(super) fn subtrees(&self, roots: &[u32]) -> Vec<u32> {
+        let mut seen = std::collections::BTreeSet::new();
+        let mut order = Vec::new();
+        let mut open: Vec<u32> = roots.to_vec();
+        while let Some(index) = open.pop() {
+            if let Some(node) = self.at(index).filter(|_| seen.insert(index)) {
+                order.push(index);
+                open.extend(&node.children);
+            }
+        }
+        order
+    }
+}

@@ -1,0 +1,140 @@
+//! Stage 4, completion: what is running, and the one completion each accepted request gets.
+//!
+//! ```text
+//! reserve(queue) ─► Reservation ─► submit … ─► Finished ─► settle ─► Delivery
+//! ```
+//!
+//! A reservation is made before a request is taken, so completions cannot overflow a client's ring. A request is decided
+//! once: the engine's `Finished` says whether it ended early, and the first reason given for that stands. Writing
+//! completions into rings is the caller's.
+
+use memferry_clock::Instant;
+use memferry_transfer::{Completion, EngineKind, Failure, Finished, SessionId, Ticket};
+
+use crate::capability::Claims;
+use crate::channel::Origin;
+
+/// One client queue, as the path knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct QueueKey(pub u32);
+
+/// Room for one completion in a queue's ring. Becomes a request's, or is given back by dropping the request unsent.
+#[derive(Debug)]
+#[must_use = "a reservation counts as outstanding"]
+pub struct Reservation {
+    pub(crate) queue: QueueKey,
+}
+
+/// A completion on its way to a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Delivery {
+    /// The queue it belongs to.
+    pub queue: QueueKey,
+    /// What happened.
+    pub completion: Completion,
+}
+
+/// A request in an engine.
+pub(crate) struct Running {
+    pub(crate) ticket: Ticket,
+    pub(crate) origin: Origin,
+    pub(crate) claims: Claims,
+    pub(crate) deadline: Option<Instant>,
+    /// Why it was asked to end early; the first reason stands.
+    pub(crate) ending: Option<Failure>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Queue {
+    pub(crate) session: SessionId,
+    pub(crate) outstanding: u32,
+    /// Nobody listens any more.
+    pub(crate) closing: bool,
+}
+
+/// The queues of one path and the requests running for them.
+pub(crate) struct Ledger {
+    queues: Vec<Option<Queue>>,
+    running: Vec<Option<Running>>,
+    kind: EngineKind,
+}
+
+impl Ledger {
+    pub(crate) fn new(channels: u32, kind: EngineKind) -> Self {
+        let running = (0..channels).map(|_| None).collect();
+        Self { queues: Vec::new(), running, kind }
+    }
+
+    pub(crate) fn open(&mut self, session: SessionId) -> QueueKey {
+        let queue = Queue { session, outstanding: 0, closing: false };
+        let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
+        if index == self.queues.len() {
+            self.queues.push(None);
+        }
+        self.queues[index] = Some(queue);
+        QueueKey(index as u32)
+    }
+
+    pub(crate) fn queue(&mut self, key: QueueKey) -> Option<&mut Queue> {
+        self.queues.get_mut(key.0 as usize)?.as_mut()
+    }
+
+    /// Forgets closing queues with nothing outstanding; returns whose they were.
+    pub(crate) fn forget_closed(&mut self, key: QueueKey) -> Option<SessionId> {
+        let slot = self.queues.get_mut(key.0 as usize)?;
+        let queue = slot.filter(|queue| queue.closing && queue.outstanding == 0)?;
+        *slot = None;
+        Some(queue.session)
+    }
+
+    pub(crate) fn has_session(&self, session: SessionId) -> bool {
+        self.queues.iter().flatten().any(|queue| queue.session == session)
+    }
+
+    pub(crate) fn start(&mut self, running: Running) {
+        let channel = running.ticket.channel as usize;
+        if let Some(slot) = self.running.get_mut(channel) {
+            *slot = Some(running);
+        }
+    }
+
+    pub(crate) fn running(&mut self) -> impl Iterator<Item = &mut Running> {
+        self.running.iter_mut().flatten()
+    }
+
+    /// Takes the running request a report is about; a report for another ticket is none.
+    pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Running> {
+        let slot = self.running.get_mut(ticket.channel as usize)?;
+        slot.take_if(|running| running.ticket == ticket)
+    }
+
+    /// The delivery of a request the engine finished, `None` when nobody listens.
+    pub(crate) fn finish(&mut self, running: &Running, finished: &Finished) -> Option<Delivery> {
+        let outcome = match (finished.outcome, running.ending) {
+            (Err(Failure::Cancelled), Some(reason)) => Err(reason),
+            (outcome, _) => outcome,
+        };
+        self.deliver(running.origin, outcome, finished.bytes_done, self.kind)
+    }
+
+    /// The delivery of a request that ended before an engine had it.
+    pub(crate) fn refuse(&mut self, origin: Origin, failure: Failure) -> Option<Delivery> {
+        self.deliver(origin, Err(failure), 0, EngineKind::None)
+    }
+
+    fn deliver(
+        &mut self,
+        origin: Origin,
+        outcome: Result<(), Failure>,
+        bytes_done: u64,
+        engine: EngineKind,
+    ) -> Option<Delivery> {
+        let queue = self.queue(origin.queue)?;
+        queue.outstanding = queue.outstanding.saturating_sub(1);
+        if queue.closing {
+            return None;
+        }
+        let completion = Completion { tag: origin.tag, outcome, bytes_done, engine };
+        Some(Delivery { queue: origin.queue, completion })
+    }
+}

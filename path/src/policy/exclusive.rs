@@ -1,0 +1,75 @@
+//! Exclusive channels: a channel is bound to one client (Papa 2014, "Exclusive Channel": private channels).
+//!
+//! The paper binds channels to CPUs, whose kernel threads are its clients; here the client is a session. A client gets its
+//! channel with its first request and keeps it until it departs. When all are bound, further clients find none.
+
+use memferry_transfer::SessionId;
+
+use super::{Choice, Policy};
+use crate::channel::ChannelState;
+
+/// Each channel belongs to one client.
+#[derive(Debug, Default)]
+pub struct Exclusive {
+    owners: Vec<Option<SessionId>>,
+}
+
+impl Exclusive {
+    /// A policy that has bound no channel yet.
+    pub const fn new() -> Self {
+        Self { owners: Vec::new() }
+    }
+}
+
+impl Policy for Exclusive {
+    fn name(&self) -> &'static str {
+        "exclusive"
+    }
+
+    fn choose(&mut self, client: SessionId, channels: &[ChannelState]) -> Choice {
+        self.owners.resize(channels.len(), None);
+        let healthy = |channel: &usize| channels[*channel] != ChannelState::Faulted;
+        let find = |owner| (0..channels.len()).filter(healthy).find(|channel| self.owners[*channel] == owner);
+        let Some(channel) = find(Some(client)).or_else(|| find(None)) else {
+            return Choice::Busy { usable: 0 };
+        };
+        self.owners[channel] = Some(client);
+        match channels[channel] {
+            ChannelState::Free => Choice::Channel(channel as u32),
+            ChannelState::Busy | ChannelState::Faulted => Choice::Busy { usable: 1 },
+        }
+    }
+
+    fn departed(&mut self, client: SessionId) {
+        for owner in &mut self.owners {
+            if *owner == Some(client) {
+                *owner = None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ChannelState::{Busy, Faulted, Free};
+
+    #[test]
+    fn a_channel_serves_one_client_until_it_departs() {
+        let mut policy = Exclusive::new();
+        let [a, b, c] = [1, 2, 3].map(SessionId);
+        assert_eq!(policy.choose(a, &[Free, Free]), Choice::Channel(0));
+        assert_eq!(policy.choose(b, &[Free, Free]), Choice::Channel(1));
+        assert_eq!(policy.choose(a, &[Busy, Free]), Choice::Busy { usable: 1 });
+        assert_eq!(policy.choose(c, &[Free, Free]), Choice::Busy { usable: 0 });
+        policy.departed(a);
+        assert_eq!(policy.choose(c, &[Free, Free]), Choice::Channel(0));
+    }
+
+    #[test]
+    fn a_client_whose_channel_faulted_gets_another() {
+        let mut policy = Exclusive::new();
+        assert_eq!(policy.choose(SessionId(1), &[Free, Free]), Choice::Channel(0));
+        assert_eq!(policy.choose(SessionId(1), &[Faulted, Free]), Choice::Channel(1));
+    }
+}

@@ -1,0 +1,145 @@
+//! What comes back: exactly one [`Completion`] for each request, with the bytes moved and, when it failed, why.
+//!
+//! A failure at admission moved nothing. A failure after it ([`Failure::Cancelled`], [`Failure::DeadlineExceeded`],
+//! [`Failure::MemoryFault`], [`Failure::ChannelFaulted`]) may have moved a part; `bytes_done` says how much, and the
+//! engine can no longer touch the memory. Only [`Failure::ServiceLost`] leaves the outcome unknown.
+
+use thiserror::Error;
+
+use crate::handle::Handle;
+use crate::wire::SlotError;
+
+/// Which operand of an operation a failure is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// The memory read.
+    Source,
+    /// The memory written.
+    Destination,
+}
+
+impl core::fmt::Display for Side {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Source => "source",
+            Self::Destination => "destination",
+        })
+    }
+}
+
+/// What moved the bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EngineKind {
+    /// Nothing did: the request ended before it reached an engine.
+    None,
+    /// A CPU copy lane.
+    CpuLane,
+    /// A model in virtual time.
+    Simulated,
+}
+
+/// Why a request did not do all it asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum Failure {
+    /// The ring slot is no request.
+    #[error("the request is malformed: {0}")]
+    Malformed(SlotError),
+    /// No such capability in this session.
+    #[error("{side} handle {handle} names nothing in this session; register or accept the memory first")]
+    UnknownHandle {
+        /// Which operand.
+        side: Side,
+        /// The handle as it came.
+        handle: Handle,
+    },
+    /// The capability was given back and its slot reused or freed.
+    #[error("{side} handle {handle} is stale: its capability was released")]
+    StaleHandle {
+        /// Which operand.
+        side: Side,
+        /// The handle as it came.
+        handle: Handle,
+    },
+    /// The capability was revoked.
+    #[error("{side} handle {handle} was revoked by its grantor")]
+    Revoked {
+        /// Which operand.
+        side: Side,
+        /// The handle as it came.
+        handle: Handle,
+    },
+    /// The capability does not carry the right the operation needs.
+    #[error("{side} handle {handle} may not be used so: the capability lacks that right")]
+    MissingRight {
+        /// Which operand: a source needs READ, a destination WRITE.
+        side: Side,
+        /// The handle as it came.
+        handle: Handle,
+    },
+    /// A byte outside the capability's range.
+    #[error("the transfer leaves its {side}, which has {available} bytes")]
+    OutOfBounds {
+        /// Which operand.
+        side: Side,
+        /// Bytes the capability covers.
+        available: u64,
+    },
+    /// More bytes than one request may move.
+    #[error("the transfer is longer than the {limit} bytes one request may move; split it")]
+    TooLong {
+        /// The limit, bytes.
+        limit: u64,
+    },
+    /// A fill whose length the pattern does not divide.
+    #[error("the fill's length is no multiple of its pattern's {pattern_bytes} bytes")]
+    FillLength {
+        /// Bytes of the pattern.
+        pattern_bytes: u64,
+    },
+    /// Every engine channel this client may use is busy and the request would not wait.
+    #[error("all {channels} engine channels this client may use are busy; retry, or let the request wait")]
+    ChannelsBusy {
+        /// How many there are.
+        channels: u64,
+    },
+    /// The waiting list's quota is reached.
+    #[error("{limit} requests of this client are waiting already, its quota")]
+    WaitingQuota {
+        /// The quota.
+        limit: u64,
+    },
+    /// The client cancelled it, or memory it used was revoked or its session closed.
+    #[error("cancelled")]
+    Cancelled,
+    /// Its deadline passed.
+    #[error("the deadline passed")]
+    DeadlineExceeded,
+    /// The memory failed under the engine (a bad page, an exhausted huge-page pool or memory limit).
+    #[error("memory of this session failed under the engine")]
+    MemoryFault,
+    /// The engine channel failed; the memory it was using is quarantined.
+    #[error("the engine channel failed")]
+    ChannelFaulted,
+    /// No engine of this service performs the operation.
+    #[error("no engine of this service performs this operation")]
+    Unsupported,
+    /// The service is shutting down and did not start the request.
+    #[error("the service is stopping and did not start this request")]
+    ServiceStopping,
+    /// The service died; whether and how far the transfer ran is unknown. Made by the client library.
+    #[error("the service was lost; the outcome of this request is unknown")]
+    ServiceLost,
+}
+
+/// The end of one request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Completion {
+    /// The client's own name for the request.
+    pub tag: u64,
+    /// Whether it did all it asked for.
+    pub outcome: Result<(), Failure>,
+    /// Bytes of the destination visited, in the operation's order.
+    pub bytes_done: u64,
+    /// What moved them.
+    pub engine: EngineKind,
+}

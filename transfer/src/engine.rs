@@ -1,0 +1,209 @@
+//! The Engine contract: what moves bytes, and how the path hands it work (after Tock's TRD 3).
+//!
+//! ```text
+//! Descriptor ──post──► Ticket        or Refused { descriptor, reason }
+//! ring_doorbell        starts what was posted
+//! poll(now)            makes progress where the engine needs a CPU, and collects Finished
+//! cancel(ticket)       asks; the Finished that follows says how it ended
+//! ```
+//!
+//! There are no callbacks. A [`Region`] keeps its memory alive and is checked when made, and a [`Descriptor`] is checked
+//! against its regions, so an engine that stays inside them touches nothing else. An engine gives a ticket's `Finished`
+//! only when it can no longer touch that memory.
+
+use alloc::vec::Vec;
+
+use memferry_clock::Instant;
+use thiserror::Error;
+
+use crate::completion::{EngineKind, Failure, Side};
+use crate::request::Operation;
+
+/// Memory as an engine addresses it: cheap to clone, alive while a clone is.
+pub trait Memory: Clone {
+    /// Bytes it covers.
+    fn length(&self) -> u64;
+}
+
+/// A checked range of memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region<M> {
+    memory: M,
+    offset: u64,
+    length: u64,
+}
+
+impl<M: Memory> Region<M> {
+    /// The `length` bytes at `offset` of `memory`, or `None` when they are not all inside.
+    pub fn new(memory: M, offset: u64, length: u64) -> Option<Self> {
+        let end = offset.checked_add(length)?;
+        (end <= memory.length()).then_some(Self { memory, offset, length })
+    }
+}
+
+impl<M> Region<M> {
+    /// The memory it is part of.
+    pub const fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Its first byte within the memory.
+    pub const fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Its bytes.
+    pub const fn length(&self) -> u64 {
+        self.length
+    }
+}
+
+/// One engine channel's work: an operation whose every byte lies in its regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor<M> {
+    channel: u32,
+    operation: Operation<Region<M>>,
+}
+
+/// A descriptor's operation would leave a region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("the operation leaves its {side} region")]
+pub struct LeavesRegion {
+    /// Which operand.
+    pub side: Side,
+}
+
+impl<M> Descriptor<M> {
+    /// Work for engine channel `channel`.
+    ///
+    /// # Errors
+    /// [`LeavesRegion`] when the operation is not confined to its regions.
+    pub fn new(channel: u32, operation: Operation<Region<M>>) -> Result<Self, LeavesRegion> {
+        let confined = |side, region: &Region<M>, end: Option<u64>| {
+            if end.is_some_and(|end| end <= region.length) { Ok(()) } else { Err(LeavesRegion { side }) }
+        };
+        let end_of = |plane: &crate::Plane, count: &crate::Count2d| match plane.extent(count) {
+            Ok(Some(extent)) => Some(extent.first + extent.length),
+            Ok(None) => Some(0),
+            Err(_) => None,
+        };
+        match &operation {
+            Operation::Nop => {}
+            Operation::Copy { source, destination, length } => {
+                confined(Side::Source, source, Some(*length))?;
+                confined(Side::Destination, destination, Some(*length))?;
+            }
+            Operation::Fill { destination, length, .. } => {
+                confined(Side::Destination, destination, Some(*length))?;
+            }
+            Operation::Copy2d { source, destination, shape } => {
+                confined(Side::Source, source, end_of(&shape.source, &shape.count))?;
+                confined(Side::Destination, destination, end_of(&shape.destination, &shape.count))?;
+            }
+            Operation::Fill2d { destination, shape } => {
+                confined(Side::Destination, destination, end_of(&shape.destination, &shape.count))?;
+            }
+        }
+        Ok(Self { channel, operation })
+    }
+
+    /// The engine channel it is for.
+    pub const fn channel(&self) -> u32 {
+        self.channel
+    }
+
+    /// What is to be done.
+    pub const fn operation(&self) -> &Operation<Region<M>> {
+        &self.operation
+    }
+}
+
+/// What an engine can do, announced once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct EngineCapabilities {
+    /// Named in completions.
+    pub kind: EngineKind,
+    /// Channels that may hold one descriptor each.
+    pub channels: u32,
+    /// Longest transfer, bytes visited on the destination side.
+    pub longest_bytes: u64,
+    /// Cancel and deadline are honoured after at most this many bytes; `None`: only between descriptors.
+    pub preemption_bytes: Option<u64>,
+    /// Whether copies within overlapping memory behave as `memmove`.
+    pub overlapping_copy: bool,
+    /// Whether 2-D operations are performed.
+    pub two_dimensional: bool,
+}
+
+/// A descriptor in an engine: channel and the serial of the post.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The engine channel.
+    pub channel: u32,
+    /// Counts this channel's posts, so that a late report for an earlier one is recognised.
+    pub serial: u32,
+}
+
+/// Why an engine would not take a descriptor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum RefusalReason {
+    /// No such channel.
+    #[error("engine channel {0} does not exist")]
+    NoSuchChannel(u32),
+    /// The channel holds a descriptor already.
+    #[error("engine channel {0} is busy")]
+    Busy(u32),
+    /// The engine does not perform the operation on this memory.
+    #[error("the engine does not perform this operation")]
+    Unsupported,
+}
+
+/// A refused descriptor, given back.
+#[derive(Debug)]
+pub struct Refused<D> {
+    /// What was posted.
+    pub descriptor: D,
+    /// Why not.
+    pub reason: RefusalReason,
+}
+
+/// The end of a descriptor: the engine no longer touches its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Finished {
+    /// What `post` returned.
+    pub ticket: Ticket,
+    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`.
+    pub outcome: Result<(), Failure>,
+    /// Destination bytes visited, in the operation's order.
+    pub bytes_done: u64,
+}
+
+/// What moves bytes.
+pub trait Engine {
+    /// How it addresses memory.
+    type Memory: Memory;
+
+    /// What it can do; never changes.
+    fn capabilities(&self) -> EngineCapabilities;
+
+    /// Writes `descriptor` into its channel. It may not start before the doorbell.
+    ///
+    /// # Errors
+    /// [`Refused`] with the descriptor.
+    fn post(
+        &mut self,
+        descriptor: Descriptor<Self::Memory>,
+    ) -> Result<Ticket, Refused<Descriptor<Self::Memory>>>;
+
+    /// Starts what was posted.
+    fn ring_doorbell(&mut self);
+
+    /// Makes progress and appends what ended. Returns whether there is more to do without waiting.
+    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool;
+
+    /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case.
+    fn cancel(&mut self, ticket: Ticket);
+
+    /// When `poll` has to be called again although nobody calls, `None` when it need not.
+    fn next_wake(&self) -> Option<Instant>;
+}

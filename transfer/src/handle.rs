@@ -1,0 +1,78 @@
+//! Names for memory and for those who hold it: capability handles, rights and session ids.
+//!
+//! A handle is an index with a generation into the capability table, good only in the session that holds it: in any other
+//! knowing its number gives nothing. A freed and reused index carries a new generation, so a stale
+//! handle is recognised. The table itself is in `memferry-path`.
+
+use core::fmt;
+
+use serde::{Deserialize, Serialize};
+
+bitflags::bitflags! {
+    /// What the holder of a capability may do through the service.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+    #[serde(transparent)]
+    pub struct Rights: u8 {
+        /// Name it as a source.
+        const READ = 1;
+        /// Name it as a destination.
+        const WRITE = 2;
+        /// Derive from it and grant it to others.
+        const GRANT = 4;
+    }
+}
+
+/// A capability's name: slot index and generation. Never zero.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Handle(u64);
+
+impl Handle {
+    /// The handle of slot `index` in its `generation` (from 1).
+    pub const fn new(index: u32, generation: u32) -> Self {
+        Self((generation as u64) << 32 | index as u64)
+    }
+
+    /// The handle with these bits, as they came from a client: it may name nothing.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// The bits a client sends back.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The slot index.
+    pub const fn index(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The generation of the slot this handle was made for.
+    pub const fn generation(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Handle({}.{})", self.index(), self.generation())
+    }
+}
+
+impl fmt::Display for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.index(), self.generation())
+    }
+}
+
+/// One connection of one client to the service. Never reused while the service runs.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SessionId(pub u64);
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,31 @@
+//! The vocabulary every part of memferry speaks: what may be asked, what comes back, and what an engine promises.
+//!
+//! ```text
+//! Request ──encode──► ring slot ──decode──► Request        (request, wire)
+//! Operation<Span>     names memory by capability handle    (handle, request)
+//! Operation<Region>   names memory an engine may touch     (engine)
+//! Completion          exactly one for each request         (completion)
+//! ```
+//!
+//! Pure data and pure checks: no system call, no thread, no unsafe code. Checking a request against capabilities
+//! is the path's work; moving bytes is an engine's.
+
+#![no_std]
+
+extern crate alloc;
+
+pub mod completion;
+pub mod engine;
+pub mod geometry;
+pub mod handle;
+pub mod image;
+pub mod request;
+pub mod wire;
+
+pub use completion::{Completion, EngineKind, Failure, Side};
+pub use engine::{
+    Descriptor, Engine, EngineCapabilities, Finished, Memory, RefusalReason, Refused, Region, Ticket,
+};
+pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
+pub use handle::{Handle, Rights, SessionId};
+pub use request::{Operation, Pattern, Request, Span, WhenBusy};

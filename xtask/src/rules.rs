@@ -1,0 +1,47 @@
+//! The rules, one module each. A rule takes what it looks at and gives back the breaches it found.
+//!
+//! ```text
+//! Tree::packages ──► arrows
+//! Tree::files ─────► unsafety, length, docs, markers, words, entry
+//! both ────────────► names, dependencies
+//! ```
+//!
+//! A rule reads no file and starts no command, so that its tests are a few lines of text each.
+
+mod arrows;
+mod dependencies;
+mod docs;
+mod entry;
+mod length;
+mod markers;
+mod names;
+mod unsafety;
+mod words;
+
+use crate::tree::Tree;
+use crate::violation::Violation;
+
+type Rule = fn(&Tree) -> Vec<Violation>;
+
+const RULES: [Rule; 9] = [
+    |tree| arrows::check(&tree.packages),
+    |tree| dependencies::check(&tree.files, &tree.packages),
+    |tree| docs::check(&tree.files),
+    |tree| entry::check(&tree.files),
+    |tree| length::check(&tree.files),
+    |tree| markers::check(&tree.files),
+    |tree| names::check(&tree.files, &tree.packages),
+    |tree| unsafety::check(&tree.files),
+    |tree| words::check(&tree.files),
+];
+
+/// How many rules there are.
+pub(crate) const COUNT: usize = RULES.len();
+
+/// Runs every rule; the breaches come sorted by place.
+pub(crate) fn check(tree: &Tree) -> Vec<Violation> {
+    let mut violations: Vec<Violation> = RULES.iter().flat_map(|rule| rule(tree)).collect();
+    violations.sort();
+    violations.dedup();
+    violations
+}

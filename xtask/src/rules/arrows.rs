@@ -1,0 +1,141 @@
+//! Dependencies between the crates of the workspace point one way.
+//!
+//! ```text
+//! clock ◄── transfer ◄─┬─ path ◄──────────────┐
+//!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli
+//!                      └──────────────┘        │    lab and bench may use any of these; nothing uses lab
+//! ```
+//!
+//! Normal and build dependencies are held to the table [`ALLOWED`]; development dependencies may name any crate but
+//! the lab and the command line. Crates from outside the workspace are no concern of this rule.
+
+use cargo_metadata::DependencyKind;
+
+use crate::tree::Package;
+use crate::violation::Violation;
+
+/// What a crate may depend on.
+enum Arrows {
+    /// These crates of the workspace, and no other.
+    Only(&'static [&'static str]),
+    /// Any crate of the workspace but the lab.
+    Any,
+}
+
+const LAB: &str = "memferry-lab";
+const CLI: &str = "memferry-cli";
+
+/// Every crate of the workspace, and what it may depend on.
+const ALLOWED: &[(&str, Arrows)] = &[
+    ("memferry-clock", Arrows::Only(&[])),
+    ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
+    ("memferry-memory", Arrows::Only(&["memferry-transfer"])),
+    ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
+    ("memferry-engines", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory"])),
+    (
+        "memferry-broker",
+        Arrows::Only(&[
+            "memferry-transfer",
+            "memferry-clock",
+            "memferry-memory",
+            "memferry-path",
+            "memferry-engines",
+        ]),
+    ),
+    (
+        "memferry",
+        Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory", "memferry-broker"]),
+    ),
+    (
+        "memferry-conformance",
+        Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path", "memferry-memory"]),
+    ),
+    (CLI, Arrows::Only(&["memferry", "memferry-broker", "memferry-transfer", "memferry-memory"])),
+    (LAB, Arrows::Any),
+    ("memferry-bench", Arrows::Any),
+    ("xtask", Arrows::Only(&[])),
+];
+
+pub(crate) fn check(packages: &[Package]) -> Vec<Violation> {
+    packages.iter().flat_map(check_package).collect()
+}
+
+fn check_package(package: &Package) -> Vec<Violation> {
+    let breach = |message: String, remedy: &str| Violation::new(&package.manifest, 1, message, remedy);
+    let Some((_, arrows)) = ALLOWED.iter().find(|(name, _)| *name == package.name) else {
+        return vec![breach(
+            format!("crate `{}` is not in the table of allowed dependencies", package.name),
+            "give it a row in xtask/src/rules/arrows.rs that says what it may depend on",
+        )];
+    };
+    package
+        .edges
+        .iter()
+        .filter(|(target, kind)| !allowed(arrows, target, *kind))
+        .map(|(target, kind)| {
+            breach(
+                format!("crate `{}` must not have `{target}` as a {kind} dependency", package.name),
+                "move the code to a crate that may depend on both, or pass it in through a trait",
+            )
+        })
+        .collect()
+}
+
+fn allowed(arrows: &Arrows, target: &str, kind: DependencyKind) -> bool {
+    match (kind, arrows) {
+        (DependencyKind::Development, _) => target != LAB && target != CLI,
+        (_, Arrows::Any) => target != LAB,
+        (_, Arrows::Only(targets)) => targets.contains(&target),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use DependencyKind::{Build, Development, Normal};
+
+    fn edge(from: &str, to: &str, kind: DependencyKind) -> Vec<Violation> {
+        let manifest = format!("{from}/Cargo.toml");
+        check(&[Package { name: from.to_owned(), manifest, edges: vec![(to.to_owned(), kind)] }])
+    }
+
+    #[test]
+    fn accepts_arrows_of_the_table() {
+        assert_eq!(edge("memferry-path", "memferry-clock", Normal), []);
+        assert_eq!(edge("memferry-lab", "memferry-broker", Normal), []);
+    }
+
+    #[test]
+    fn refuses_an_arrow_against_the_table_and_names_both_crates() {
+        for kind in [Normal, Build] {
+            let found = edge("memferry-clock", "memferry-broker", kind);
+            assert_eq!(found.len(), 1);
+            assert!(
+                found[0].message.contains("`memferry-clock`")
+                    && found[0].message.contains("`memferry-broker`")
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_every_use_of_the_lab() {
+        assert_eq!(edge("memferry-bench", "memferry-lab", Normal).len(), 1);
+        assert_eq!(edge("memferry-clock", "memferry-lab", Development).len(), 1);
+    }
+
+    #[test]
+    fn tests_may_use_other_crates_but_not_the_command_line() {
+        assert_eq!(edge("memferry-transfer", "memferry-conformance", Development), []);
+        assert_eq!(edge("memferry-broker", "memferry-cli", Development).len(), 1);
+    }
+
+    #[test]
+    fn refuses_a_crate_without_a_row() {
+        let found = check(&[Package {
+            name: "new".to_owned(),
+            manifest: "new/Cargo.toml".to_owned(),
+            edges: vec![],
+        }]);
+        assert!(found[0].message.contains("`new` is not in the table"));
+    }
+}

@@ -1,0 +1,177 @@
+//! Every dependency is declared once, in the root manifest, with the reason for it; every crate inherits from there.
+//!
+//! ```text
+//! Cargo.toml, [workspace.dependencies] ──► a comment line directly above each that is not a path
+//! the manifest of each crate ────────────► `workspace = true` for each dependency, and for the lints
+//! ```
+//!
+//! Manifests of crates outside the workspace (the fuzz targets) cannot inherit and are left alone.
+
+use toml::{Table, Value};
+
+use crate::tree::{Package, SourceFile};
+use crate::violation::Violation;
+
+const ROOT: &str = "Cargo.toml";
+const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
+
+pub(crate) fn check(files: &[SourceFile], packages: &[Package]) -> Vec<Violation> {
+    let file = |path: &str| files.iter().find(|file| file.path == path);
+    let mut violations: Vec<Violation> = file(ROOT).into_iter().flat_map(check_root).collect();
+    for package in packages {
+        violations.extend(file(&package.manifest).into_iter().flat_map(check_member));
+    }
+    violations
+}
+
+fn check_root(root: &SourceFile) -> Vec<Violation> {
+    let manifest = match parse(root) {
+        Ok(manifest) => manifest,
+        Err(violation) => return vec![violation],
+    };
+    let Some(dependencies) =
+        table(&manifest, "workspace").and_then(|workspace| table(workspace, "dependencies"))
+    else {
+        return Vec::new();
+    };
+    let lines: Vec<&str> = root.text.lines().collect();
+    let external = dependencies.iter().filter(|(_, value)| value.get("path").is_none());
+    external
+        .filter_map(|(name, _)| {
+            let line = line_of(root, "workspace.dependencies", name);
+            let above = line.checked_sub(2).map_or("", |above| lines[above]);
+            (!above.starts_with("# ")).then(|| {
+                let message = format!("dependency `{name}` without the reason for it");
+                Violation::new(
+                    &root.path,
+                    line,
+                    message,
+                    "say in a comment directly above what it is needed for",
+                )
+            })
+        })
+        .collect()
+}
+
+fn check_member(file: &SourceFile) -> Vec<Violation> {
+    let manifest = match parse(file) {
+        Ok(manifest) => manifest,
+        Err(violation) => return vec![violation],
+    };
+    let mut violations = Vec::new();
+    if !table(&manifest, "lints").is_some_and(inherits) {
+        let message = "the crate does not take the workspace's lints";
+        violations.push(Violation::new(&file.path, 1, message, "add `[lints]` with `workspace = true`"));
+    }
+    let targets =
+        table(&manifest, "target").into_iter().flatten().filter_map(|(_, target)| target.as_table());
+    for holder in targets.chain([&manifest]) {
+        for section in SECTIONS {
+            let declared = table(holder, section).into_iter().flatten();
+            for (name, _) in declared.filter(|(_, value)| !value.as_table().is_some_and(inherits)) {
+                violations.push(Violation::new(
+                    &file.path,
+                    line_of(file, section, name),
+                    format!("dependency `{name}` is not inherited from the workspace"),
+                    "declare it in the root manifest, with its reason, and write `workspace = true` here",
+                ));
+            }
+        }
+    }
+    violations
+}
+
+fn parse(file: &SourceFile) -> Result<Table, Violation> {
+    file.text.parse().map_err(|error: toml::de::Error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let line = 1 + file.text[..start].matches('\n').count();
+        Violation::new(&file.path, line, error.message(), "make the manifest valid TOML")
+    })
+}
+
+fn table<'a>(holder: &'a Table, name: &str) -> Option<&'a Table> {
+    holder.get(name).and_then(Value::as_table)
+}
+
+fn inherits(entry: &Table) -> bool {
+    entry.get("workspace").and_then(Value::as_bool) == Some(true)
+}
+
+/// The line that declares the dependency: a key below its section's header, or a header of its own.
+fn line_of(file: &SourceFile, section: &str, name: &str) -> usize {
+    let own_header = format!("{section}.{name}]");
+    let mut in_section = false;
+    let declares = |line: &str| {
+        let key = line.split(['=', '.', ' ']).next().unwrap_or_default();
+        key.trim_matches('"') == name
+    };
+    file.lines()
+        .find(|(_, line)| {
+            if line.starts_with('[') {
+                in_section = line.ends_with(&format!("{section}]"));
+                return line.ends_with(&own_header);
+            }
+            in_section && declares(line)
+        })
+        .map_or(1, |(number, _)| number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: [usize; 0] = [];
+
+    fn root(dependencies: &str) -> Vec<usize> {
+        let text = format!("[workspace.dependencies]\n{dependencies}");
+        check(&[SourceFile::new(ROOT, &text)], &[]).iter().map(|violation| violation.line).collect()
+    }
+
+    fn member(manifest: &str) -> Vec<(usize, String)> {
+        let package = Package { name: "a".to_owned(), manifest: "a/Cargo.toml".to_owned(), edges: vec![] };
+        let found = check(&[SourceFile::new("a/Cargo.toml", manifest)], &[package]);
+        found.into_iter().map(|violation| (violation.line, violation.message)).collect()
+    }
+
+    #[test]
+    fn accepts_reasons_and_our_own_crates() {
+        assert_eq!(
+            root("a = { path = \"a\" }\n\n# Needed for b.\nb = \"1\"\n# And c.\nc = { version = \"1\" }\n"),
+            NONE
+        );
+    }
+
+    #[test]
+    fn refuses_a_dependency_without_its_reason() {
+        assert_eq!(root("# Needed for b.\nb = \"1\"\nc = \"1\"\n"), [4]);
+        assert_eq!(root("# Too far.\n\nb = \"1\"\n"), [4]);
+        assert_eq!(root("\n[workspace.dependencies.b]\nversion = \"1\"\n"), [3]);
+    }
+
+    #[test]
+    fn accepts_inherited_dependencies_in_every_form() {
+        let manifest = "[dependencies]\na.workspace = true\nb = { workspace = true, optional = true }\n\
+                        [target.'cfg(loom)'.dev-dependencies]\nc.workspace = true\n[lints]\nworkspace = true\n";
+        assert_eq!(member(manifest), []);
+    }
+
+    #[test]
+    fn refuses_a_dependency_of_a_crates_own() {
+        let manifest = "[lints]\nworkspace = true\n[dependencies]\na = \"1\"\n[dev-dependencies.b]\npath = \"../b\"\n\
+                        [target.'cfg(loom)'.dependencies]\nc = { version = \"1\" }\n";
+        let mut lines: Vec<usize> = member(manifest).into_iter().map(|(line, _)| line).collect();
+        lines.sort_unstable();
+        assert_eq!(lines, [4, 5, 8]);
+    }
+
+    #[test]
+    fn refuses_a_crate_with_lints_of_its_own() {
+        assert!(member("[package]\nname = \"a\"\n")[0].1.contains("lints"));
+        assert!(member("[lints.rust]\nunsafe_code = \"allow\"\n")[0].1.contains("lints"));
+    }
+
+    #[test]
+    fn refuses_a_manifest_that_is_not_toml() {
+        assert_eq!(member("[lints]\nworkspace = \n").len(), 1);
+    }
+}
