@@ -381,8 +381,9 @@ impl Service {
                 let _ = thread.join();
             }
         }
-        for session in self.sessions().ids() {
-            self.sessions().close(session);
+        let mut sessions = self.sessions();
+        for session in sessions.ids() {
+            sessions.close(session);
         }
     }
 }

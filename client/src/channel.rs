@@ -201,7 +201,7 @@ impl Channel {
         if transfer.frames.iter().flatten().any(|frame| !frame.is_of(&self.session)) {
             return Err(SubmitReason::ForeignFrame);
         }
-        if self.lost || self.end.closed() {
+        if self.lost || self.end.closed() || self.session.link.known_lost() {
             return Err(SubmitReason::ServiceLost);
         }
         let full = SubmitReason::Full { capacity: self.end.capacity() };

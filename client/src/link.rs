@@ -54,10 +54,11 @@ pub(crate) fn connect(path: &Path) -> Result<Opened, ConnectError> {
     let fences = Fences::register();
     let features = if fences == Fences::Asymmetric { FEATURE_ASYMMETRIC_FENCES } else { 0 };
     let hello = Hello { versions: VERSIONS, features };
-    conduit::send(socket.as_fd(), &hello.encode(), &[], true).map_err(failed)?;
+    // Whoever is turned away at the door is told why, though the handshake cannot be sent any more.
+    let sent = conduit::send(socket.as_fd(), &hello.encode(), &[], true);
     let packet = conduit::receive(socket.as_fd(), true).map_err(|error| match error {
         ReceiveError::System(error) => failed(error),
-        _ => failed(rustix::io::Errno::CONNRESET),
+        _ => failed(sent.err().unwrap_or(rustix::io::Errno::CONNRESET)),
     })?;
     let welcome = Welcome::decode(&packet.bytes).map_err(ended)?;
     let agreed = welcome.features & features & FEATURE_ASYMMETRIC_FENCES != 0;
@@ -116,6 +117,11 @@ impl Link {
                 gone
             }
         }
+    }
+
+    /// Whether the service is known to be gone, without asking.
+    pub(crate) fn known_lost(&self) -> bool {
+        matches!(self, Self::Socket { lost, .. } if lost.load(Ordering::Acquire))
     }
 
     /// Ends the session where nobody notices a closed socket.

@@ -32,3 +32,8 @@ fn ring_reader_keeps_its_promises_on_every_seed() {
 fn geometry_keeps_its_promises_on_every_seed() {
     replay("geometry", memferry_fuzz::geometry);
 }
+
+#[test]
+fn control_message_keeps_its_promises_on_every_seed() {
+    replay("control_message", memferry_fuzz::control_message);
+}

@@ -58,10 +58,17 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> Result<Packet, ReceiveErro
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAXIMUM_DESCRIPTORS + 1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let blocking = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-    let received = rustix::io::retry_on_intr(|| {
-        let flags = RecvFlags::CMSG_CLOEXEC | blocking;
-        rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
-    });
+    let mut attempt = || {
+        rustix::io::retry_on_intr(|| {
+            let flags = RecvFlags::CMSG_CLOEXEC | blocking;
+            rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
+        })
+    };
+    // A peer that closed with our message unread resets the connection, once; what it sent before still waits.
+    let received = match attempt() {
+        Err(rustix::io::Errno::CONNRESET) => attempt(),
+        other => other,
+    };
     let received = received.map_err(|error| match error {
         rustix::io::Errno::AGAIN => ReceiveError::WouldBlock,
         rustix::io::Errno::CONNRESET => ReceiveError::Closed,
@@ -130,6 +137,17 @@ mod tests {
         assert_eq!(receive(theirs.as_fd(), false).unwrap_err(), ReceiveError::WouldBlock);
         drop(ours);
         assert_eq!(receive(theirs.as_fd(), true).unwrap_err(), ReceiveError::Closed);
+    }
+
+    #[test]
+    fn the_last_words_of_a_peer_that_did_not_listen_are_heard() {
+        let (ours, theirs) = pair();
+        send(ours.as_fd(), b"unread", &[], false).unwrap();
+        send(theirs.as_fd(), b"farewell", &[], false).unwrap();
+        drop(theirs);
+        assert!(send(ours.as_fd(), b"too late", &[], false).is_err());
+        assert_eq!(receive(ours.as_fd(), true).unwrap().bytes, b"farewell");
+        assert_eq!(receive(ours.as_fd(), true).unwrap_err(), ReceiveError::Closed);
     }
 
     #[test]

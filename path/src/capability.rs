@@ -21,7 +21,7 @@ use memferry_transfer::{
 };
 use thiserror::Error;
 
-use table::{Node, State, Table};
+use table::{Node, Table};
 
 /// Who may accept an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,7 +230,7 @@ impl<M: Memory> Capabilities<M> {
             Some(Recipient::User(recipient)) => recipient == user,
             None => false,
         };
-        let State::Live(memory) = &offer.state else { return Err(CapabilityError::NoSuchOffer(token)) };
+        let memory = offer.memory().ok_or(CapabilityError::NoSuchOffer(token))?;
         if !meant {
             return Err(CapabilityError::NoSuchOffer(token));
         }
@@ -270,14 +270,15 @@ impl<M: Memory> Capabilities<M> {
         !self.finished.is_empty() || !self.dropped.is_empty()
     }
 
-    /// Memory that left the table since this was last called: dropping it may unmap, which is slow.
+    /// Memory that left the table since this was last called: dropping it may unmap, which is slow. It leaves when its
+    /// capability is revoked and nothing is in flight on it, quarantined requests included.
     pub fn take_dropped(&mut self) -> Vec<M> {
         std::mem::take(&mut self.dropped)
     }
 
     /// Whether a request in flight holds a revoked capability.
     pub fn uses_revoked(&self, claims: &Claims) -> bool {
-        let revoked = |index: &u32| self.table.at(*index).is_some_and(|node| node.memory().is_none());
+        let revoked = |index: &u32| self.table.at(*index).is_some_and(|node| node.revoked);
         claims.0.iter().flatten().any(revoked)
     }
 
@@ -469,9 +470,7 @@ impl<M: Memory> Capabilities<M> {
         for index in self.table.subtrees(roots) {
             let Some(node) = self.table.at_mut(index) else { continue };
             node.forgotten |= node.session == by || node.offered_to.is_some();
-            if let State::Live(memory) = std::mem::replace(&mut node.state, State::Revoked) {
-                self.dropped.push(memory);
-            }
+            node.revoked = true;
             if node.in_flight > 0 {
                 awaited.push(index);
             } else {
@@ -486,11 +485,12 @@ impl<M: Memory> Capabilities<M> {
         id
     }
 
-    /// A node has nothing in flight (any more): if it is revoked, revocations need not wait for it, and a node nobody
-    /// needs to hear of is freed.
+    /// A node has nothing in flight (any more): if it is revoked, it lets go of its memory, revocations need not wait
+    /// for it, and a node nobody needs to hear of is freed.
     fn settled(&mut self, index: u32) {
-        let Some(node) = self.table.at(index).filter(|node| node.memory().is_none()) else { return };
+        let Some(node) = self.table.at_mut(index).filter(|node| node.revoked) else { return };
         let (session, forgotten) = (node.session, node.forgotten);
+        self.dropped.extend(node.kept.take());
         for revocation in &mut self.revocations {
             revocation.awaited.retain(|awaited| *awaited != index);
         }

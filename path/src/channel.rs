@@ -187,7 +187,8 @@ impl<M> Channels<M> {
         }
     }
 
-    fn usable(&self) -> u32 {
+    /// Channels that have not failed.
+    pub(crate) fn usable(&self) -> u32 {
         self.states.iter().filter(|state| **state != ChannelState::Faulted).count() as u32
     }
 

@@ -18,7 +18,8 @@ use crate::channel::Origin;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct QueueKey(pub u32);
 
-/// Room for one completion in a queue's ring. Becomes a request's, or is given back by dropping the request unsent.
+/// Room for one completion in a queue's ring. Becomes a request's, or is given back
+/// ([`give_back`](crate::Path::give_back)).
 #[derive(Debug)]
 #[must_use = "a reservation counts as outstanding"]
 pub struct Reservation {
@@ -47,6 +48,7 @@ pub(crate) struct Running {
 #[derive(Clone, Copy)]
 pub(crate) struct Queue {
     pub(crate) session: SessionId,
+    /// Reservations, requests, and completions that were not taken yet.
     pub(crate) outstanding: u32,
     /// Nobody listens any more.
     pub(crate) closing: bool,
@@ -122,6 +124,13 @@ impl Ledger {
         self.deliver(origin, Err(failure), 0, EngineKind::None)
     }
 
+    /// One of a queue's reservations has come to its end.
+    pub(crate) fn ended(&mut self, key: QueueKey) {
+        if let Some(queue) = self.queue(key) {
+            queue.outstanding = queue.outstanding.saturating_sub(1);
+        }
+    }
+
     fn deliver(
         &mut self,
         origin: Origin,
@@ -129,9 +138,8 @@ impl Ledger {
         bytes_done: u64,
         engine: EngineKind,
     ) -> Option<Delivery> {
-        let queue = self.queue(origin.queue)?;
-        queue.outstanding = queue.outstanding.saturating_sub(1);
-        if queue.closing {
+        if self.queue(origin.queue)?.closing {
+            self.ended(origin.queue);
             return None;
         }
         let completion = Completion { tag: origin.tag, outcome, bytes_done, engine };

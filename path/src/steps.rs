@@ -13,7 +13,7 @@ use memferry_transfer::{Engine, Failure, Finished, RefusalReason, Request, Sessi
 
 use crate::capability::{Capabilities, Claims};
 use crate::channel::{ChannelState, Channels, Origin, Placed, Unplaced};
-use crate::completion::{Delivery, Ledger, QueueKey, Reservation, Running};
+use crate::completion::{Delivery, Ledger, Queue, QueueKey, Reservation, Running};
 use crate::policy::Policy;
 
 /// Bounds of one path.
@@ -74,6 +74,9 @@ impl<E: Engine> Path<E> {
     pub fn close_queue(&mut self, key: QueueKey, capabilities: &mut Capabilities<E::Memory>) {
         let Some(queue) = self.ledger.queue(key) else { return };
         queue.closing = true;
+        for _ in self.deliveries.extract_if(.., |delivery| delivery.queue == key) {
+            self.ledger.ended(key);
+        }
         self.give_up(capabilities, |origin| (origin.queue == key).then_some(Failure::Cancelled));
         self.end_running(Failure::Cancelled, |running| running.origin.queue == key);
         self.forget(key);
@@ -96,9 +99,8 @@ impl<E: Engine> Path<E> {
 
     /// Gives a reservation back unused.
     pub fn give_back(&mut self, reservation: Reservation) {
-        if let Some(queue) = self.ledger.queue(reservation.queue) {
-            queue.outstanding = queue.outstanding.saturating_sub(1);
-        }
+        self.ledger.ended(reservation.queue);
+        self.forget(reservation.queue);
     }
 
     /// Takes a request through admission and placement, and posts it when a channel is free.
@@ -111,7 +113,10 @@ impl<E: Engine> Path<E> {
         capabilities: &mut Capabilities<E::Memory>,
     ) {
         let origin = Origin { queue: reservation.queue, tag };
-        let Some(session) = self.ledger.queue(origin.queue).map(|queue| queue.session) else { return };
+        let Some(&mut Queue { session, closing, .. }) = self.ledger.queue(origin.queue) else { return };
+        if closing {
+            return self.refused(origin, Failure::Cancelled);
+        }
         if request.deadline.is_some_and(|deadline| deadline <= now) {
             return self.refused(origin, Failure::DeadlineExceeded);
         }
@@ -163,9 +168,11 @@ impl<E: Engine> Path<E> {
             return false;
         }
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
-        let given_up = self
-            .channels
-            .give_up(|admitted, _| overdue(admitted.deadline()).then_some(Failure::DeadlineExceeded));
+        let all_faulted = self.channels.usable() == 0;
+        let given_up = self.channels.give_up(|admitted, _| match overdue(admitted.deadline()) {
+            true => Some(Failure::DeadlineExceeded),
+            false => all_faulted.then_some(Failure::ChannelFaulted),
+        });
         self.unplaced_all(given_up, capabilities);
         let mut started = false;
         while let Some(placed) = self.channels.place_waiting(&mut *self.policy) {
@@ -227,16 +234,22 @@ impl<E: Engine> Path<E> {
         self.end_running(Failure::Cancelled, |_| true);
     }
 
-    /// Frees a failed channel after its engine was reset and releases the memory quarantined with it.
+    /// Frees a failed channel after its engine was reset and releases the memory quarantined with it. A channel that has
+    /// not failed stays as it is.
     pub fn channel_was_reset(&mut self, channel: u32, capabilities: &mut Capabilities<E::Memory>) {
         for (_, claims) in self.quarantined.extract_if(.., |(failed, _)| *failed == channel) {
             capabilities.release(claims);
         }
-        self.channels.set(channel, ChannelState::Free);
+        if self.channels.states().get(channel as usize) == Some(&ChannelState::Faulted) {
+            self.channels.set(channel, ChannelState::Free);
+        }
     }
 
-    /// Completions to be written into rings, oldest first.
+    /// Completions to be written into rings, oldest first. They count as outstanding until they are taken.
     pub fn take_deliveries(&mut self) -> std::vec::Drain<'_, Delivery> {
+        for delivery in &self.deliveries {
+            self.ledger.ended(delivery.queue);
+        }
         self.deliveries.drain(..)
     }
 

@@ -201,7 +201,8 @@ pub trait Engine {
     /// Makes progress and appends what ended. Returns whether there is more to do without waiting.
     fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool;
 
-    /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case.
+    /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case, without a doorbell
+    /// too when the descriptor was posted but not started.
     fn cancel(&mut self, ticket: Ticket);
 
     /// When `poll` has to be called again although nobody calls, `None` when it need not.

@@ -12,8 +12,9 @@
 //!   1  tag        2  bytes done        3  detail of the status
 //! ```
 //!
-//! The ring owns the low half of word 0. Both directions are hostile: decoding accepts exactly what encoding makes,
-//! and every other slot is an error, never a panic. Handles and ranges are checked later, at admission.
+//! The ring owns the low half of word 0. Both directions are hostile: decoding checks every field it uses and answers with
+//! an error, never a panic; words that an operation does not use are ignored. Handles and ranges are checked later, at
+//! admission.
 
 use memferry_clock::Instant;
 use thiserror::Error;

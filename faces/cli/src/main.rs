@@ -8,9 +8,18 @@
 //!
 //! Every command is a thin client of the library; what is measured and checked lives there.
 
+mod canvas;
+mod copy;
+mod demo;
+mod files;
+mod measure;
+mod mover;
+mod overlay;
+mod picture;
 mod serve;
 mod socket;
 mod status;
+mod turn;
 
 use std::process::ExitCode;
 
@@ -30,12 +39,31 @@ enum Command {
     Serve(serve::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
+    /// Copy a file, its bytes moved by the engine.
+    Copy(copy::Arguments),
+    /// Turn a PNG picture by quarters, clockwise.
+    Rotate(turn::RotateArguments),
+    /// Mirror a PNG picture.
+    Flip(turn::FlipArguments),
+    /// Lay one PNG picture over another, leaving out the pixels of one colour.
+    Overlay(overlay::Arguments),
+    /// Show all of it: a service, two clients, grants, refusals and a revocation.
+    Demo(demo::Arguments),
+    /// A client of the demo, ordered about line by line.
+    #[command(hide = true)]
+    DemoClient(demo::ClientArguments),
 }
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Copy(arguments) => copy::run(&arguments),
+        Command::Rotate(arguments) => turn::rotate(&arguments),
+        Command::Flip(arguments) => turn::flip(&arguments),
+        Command::Overlay(arguments) => overlay::run(&arguments),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::DemoClient(arguments) => demo::run_client(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

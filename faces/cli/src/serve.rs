@@ -55,6 +55,9 @@ pub(crate) struct Arguments {
     /// Do not confine the process with seccomp.
     #[arg(long)]
     no_sandbox: bool,
+    /// Stop when the process that started this one ends.
+    #[arg(long, hide = true)]
+    stop_with_parent: bool,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -73,6 +76,9 @@ fn policy(text: &str) -> Result<memferry_broker::PolicyKind, String> {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let filter = EnvFilter::try_from_env("MEMFERRY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    if arguments.stop_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
     let defaults = ServiceConfig::default();
     let options = DaemonOptions {
         socket: arguments.socket.clone(),

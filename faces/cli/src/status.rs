@@ -21,35 +21,40 @@ pub(crate) struct Arguments {
 /// Prints the service's status.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let client = Client::connect(&arguments.socket)?;
-    let status = client.status()?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&status)?);
+        println!("{}", serde_json::to_string_pretty(&client.status()?)?);
         return Ok(());
     }
+    print(&client, "")
+}
+
+/// Prints the service's status for people, each line after `indent`.
+pub(crate) fn print(client: &Client, indent: &str) -> Result<(), CommandError> {
+    let status = client.status()?;
     println!(
-        "memferry, process {}, up {} s, policy {}",
+        "{indent}memferry, process {}, up {} s, policy {}",
         status.process, status.uptime_seconds, status.policy
     );
     println!(
-        "{:>6} {:>8} {:>12} {:>10} {:>16} {:>8}",
+        "{indent}{:>6} {:>8} {:>12} {:>10} {:>16} {:>8}",
         "lane", "queues", "requests", "failures", "bytes", "parks"
     );
     for (number, lane) in status.lanes.iter().enumerate() {
         let (queues, requests, failures) = (lane.queues, lane.requests, lane.failures);
         println!(
-            "{number:>6} {queues:>8} {requests:>12} {failures:>10} {:>16} {:>8}",
+            "{indent}{number:>6} {queues:>8} {requests:>12} {failures:>10} {:>16} {:>8}",
             lane.bytes, lane.parks
         );
     }
     println!(
-        "{:>8} {:>8} {:>8} {:>9} {:>7} {:>16}",
+        "{indent}{:>8} {:>8} {:>8} {:>9} {:>7} {:>16}",
         "session", "user", "process", "channels", "frames", "bytes"
     );
     for session in &status.sessions {
         let (user, process, channels) = (session.user, session.process, session.channels);
         let own = if session.session == client.session() { " (this command)" } else { "" };
         println!(
-            "{:>8} {user:>8} {process:>8} {channels:>9} {:>7} {:>16}{own}",
+            "{indent}{:>8} {user:>8} {process:>8} {channels:>9} {:>7} {:>16}{own}",
             session.session.0, session.frames, session.bytes
         );
     }

@@ -4,18 +4,13 @@ use memferry_transfer::{Handle, Rights, SessionId};
 
 use super::Recipient;
 
-/// Whether a capability still gives access.
-pub(super) enum State<M> {
-    /// It does, to this memory.
-    Live(M),
-    /// It does not; the slot stays until nothing is in flight and its holder need not be told.
-    Revoked,
-}
-
 /// One capability.
 pub(super) struct Node<M> {
     pub(super) session: SessionId,
-    pub(super) state: State<M>,
+    /// Until it is revoked and nothing is in flight on it.
+    pub(super) kept: Option<M>,
+    /// It gives no access; the slot stays until nothing is in flight and its holder need not be told.
+    pub(super) revoked: bool,
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) rights: Rights,
@@ -36,17 +31,24 @@ impl<M> Node<M> {
         parent: Option<u32>,
         offered_to: Option<Recipient>,
     ) -> Self {
-        let state = State::Live(memory);
-        let (children, in_flight, forgotten) = (Vec::new(), 0, false);
-        Self { session, state, offset, length, rights, parent, children, offered_to, in_flight, forgotten }
+        Self {
+            session,
+            kept: Some(memory),
+            revoked: false,
+            offset,
+            length,
+            rights,
+            parent,
+            children: Vec::new(),
+            offered_to,
+            in_flight: 0,
+            forgotten: false,
+        }
     }
 
-    /// The memory, unless it was revoked.
+    /// The memory it gives access to, `None` once it was revoked.
     pub(super) fn memory(&self) -> Option<&M> {
-        match &self.state {
-            State::Live(memory) => Some(memory),
-            State::Revoked => None,
-        }
+        self.kept.as_ref().filter(|_| !self.revoked)
     }
 }
 
@@ -112,15 +114,17 @@ impl<M> Table<M> {
         handle
     }
 
-    /// Frees a slot and detaches it from its parent and children. A slot whose generations are used up is retired.
+    /// Frees a slot; its children become its parent's, so that revoking that one still waits for them. A slot whose
+    /// generations are used up is retired.
     pub(super) fn remove(&mut self, index: u32) {
         let Some(node) = self.slots.get_mut(index as usize).and_then(|slot| slot.node.take()) else { return };
         if let Some(parent) = node.parent.and_then(|parent| self.at_mut(parent)) {
             parent.children.retain(|child| *child != index);
+            parent.children.extend(&node.children);
         }
         for child in node.children {
             if let Some(child) = self.at_mut(child) {
-                child.parent = None;
+                child.parent = node.parent;
             }
         }
         let slot = &mut self.slots[index as usize];

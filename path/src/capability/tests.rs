@@ -1,1 +1,113 @@
 //! Tests of the capability table.
+//!
+//! ```text
+//! narrowing    register, derive, quotas        admission   every failure of every operation
+//! offers       offer, accept, who may          revocation  what waits for what, what is dropped when
+//! handles      foreign, forged and stale ones  model       random histories against a naive table
+//! ```
+
+mod admission;
+mod handles;
+mod model;
+mod narrowing;
+mod offers;
+mod revocation;
+
+use std::rc::Rc;
+
+use memferry_transfer::{Pattern, PixelSize};
+
+use super::*;
+
+const A: SessionId = SessionId(1);
+const B: SessionId = SessionId(2);
+const C: SessionId = SessionId(3);
+/// Users of sessions.
+const ALICE: u32 = 1000;
+const BOB: u32 = 1001;
+
+const ALL: Rights = Rights::all();
+
+/// Memory without bytes: a length, and who holds it.
+#[derive(Clone, Debug)]
+struct Counted(Rc<u64>);
+
+impl Counted {
+    fn new(length: u64) -> Self {
+        Self(Rc::new(length))
+    }
+
+    /// Holders other than the test itself.
+    fn holders(&self) -> usize {
+        Rc::strong_count(&self.0) - 1
+    }
+}
+
+impl Memory for Counted {
+    fn length(&self) -> u64 {
+        *self.0
+    }
+}
+
+impl PartialEq for Counted {
+    fn eq(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Counted {}
+
+fn table() -> Capabilities<Counted> {
+    Capabilities::new(16)
+}
+
+/// A table in which A holds a root of 100 bytes with all rights.
+fn with_root() -> (Capabilities<Counted>, Handle, Counted) {
+    let (mut table, memory) = (table(), Counted::new(100));
+    let root = table.register(A, memory.clone(), ALL).unwrap();
+    (table, root, memory)
+}
+
+fn fill(handle: Handle, offset: u64, length: u64) -> Request {
+    Request::fill(Span::new(handle, offset), length, Pattern::Byte(1))
+}
+
+/// Admission of a fill, which needs a destination only.
+fn admit_fill(
+    table: &mut Capabilities<Counted>,
+    session: SessionId,
+    handle: Handle,
+    (offset, length): (u64, u64),
+) -> Result<Admitted<Counted>, Failure> {
+    table.admit(session, &fill(handle, offset, length), u64::MAX)
+}
+
+/// Where in its memory a fill was admitted; its claim is released.
+fn filled(
+    table: &mut Capabilities<Counted>,
+    session: SessionId,
+    handle: Handle,
+    range: (u64, u64),
+) -> Result<(u64, u64), Failure> {
+    let (operation, claims) = admit_fill(table, session, handle, range)?.into_parts();
+    table.release(claims);
+    let Operation::Fill { destination, .. } = operation else { panic!("a fill became {}", operation.name()) };
+    Ok((destination.offset(), destination.length()))
+}
+
+fn release(table: &mut Capabilities<Counted>, admitted: Admitted<Counted>) {
+    let (_, claims) = admitted.into_parts();
+    table.release(claims);
+}
+
+/// Offers all of a capability to `to` and takes it up there.
+fn pass(
+    table: &mut Capabilities<Counted>,
+    from: (SessionId, Handle, u64),
+    rights: Rights,
+    to: SessionId,
+) -> (Handle, Handle) {
+    let (session, handle, length) = from;
+    let token = table.offer(session, handle, (0, length), rights, Recipient::Session(to)).unwrap();
+    (token, table.accept(to, BOB, token).unwrap().handle)
+}

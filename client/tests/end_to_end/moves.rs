@@ -1,0 +1,241 @@
+//! What transfers do to memory: random ones as the oracle has it, images pixel by pixel.
+
+use memferry::{Channel, Copy2d, Failure, Image, Pattern, Side, Turn, turned_copy};
+use memferry_conformance::oracle::{self, Place};
+use memferry_transfer::Operation;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+
+/// An operation over frames by number; each operand has an offset of its own.
+type Draft = Operation<(usize, u64)>;
+
+fn operand() -> impl Strategy<Value = (usize, u64)> {
+    (0..3_usize, prop_oneof![4 => 0..600_u64, 1 => FRAME_BYTES - 40..=FRAME_BYTES])
+}
+
+fn count() -> impl Strategy<Value = Count2d> {
+    let pixel = prop_oneof![Just(PixelSize::Bits8), Just(PixelSize::Bits16), Just(PixelSize::Bits32)];
+    (pixel, 0..40_u32, 0..12_u32).prop_map(|(pixel, x_count, y_count)| Count2d { pixel, x_count, y_count })
+}
+
+fn plane() -> impl Strategy<Value = Plane> {
+    let step = || prop_oneof![3 => Just(1_i64), 2 => Just(4), 1 => Just(-4), 1 => Just(0), 2 => -60..60_i64];
+    (0..2500_u64, step(), step()).prop_map(|(start, x_step, y_step)| Plane { start, x_step, y_step })
+}
+
+fn draft() -> impl Strategy<Value = Draft> {
+    let color = (0..1_u32 << 24).prop_map(|value| Color24::new(value).expect("24 bits"));
+    let pattern = prop_oneof![
+        any::<u8>().prop_map(Pattern::Byte),
+        any::<u16>().prop_map(Pattern::Half),
+        any::<u32>().prop_map(Pattern::Word),
+        color.clone().prop_map(Pattern::Color),
+    ];
+    let lengths = prop_oneof![0..50_u64, 0..1500_u64];
+    prop_oneof![
+        1 => Just(Operation::Nop),
+        4 => (operand(), operand(), lengths)
+            .prop_map(|(source, destination, length)| Operation::Copy { source, destination, length }),
+        3 => (operand(), pattern, 0..300_u64).prop_map(|(destination, pattern, times)| {
+            Operation::Fill { destination, length: times * pattern.length_bytes(), pattern }
+        }),
+        5 => (operand(), operand(), count(), plane(), plane(), proptest::option::of(color.clone())).prop_map(
+            |(from, to, count, source, destination, transparent)| {
+                let shape = Copy2d { count, source, destination, transparent };
+                Operation::Copy2d { source: from, destination: to, shape }
+            }
+        ),
+        3 => (operand(), count(), plane(), color).prop_map(|(to, count, destination, color)| {
+            Operation::Fill2d { destination: to, shape: Fill2d { count, destination, color } }
+        }),
+    ]
+}
+
+/// The draft as a client writes it down.
+fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer {
+    let range = |(frame, offset): (usize, u64), length| frames[frame].range(offset, length);
+    match *draft {
+        Operation::Nop => Transfer::nop(),
+        Operation::Copy { source, destination, length } => {
+            Transfer::copy(&range(source, length), &range(destination, length)).expect("equal lengths")
+        }
+        Operation::Fill { destination, length, pattern } => {
+            Transfer::fill(&range(destination, length), pattern)
+        }
+        Operation::Copy2d { source, destination, shape } => {
+            Transfer::copy_2d(&range(source, 0), &range(destination, 0), shape)
+        }
+        Operation::Fill2d { destination, shape } => Transfer::fill_2d(&range(destination, 0), shape),
+    }
+}
+
+/// The draft as the oracle takes it: walks over whole frames, with the offsets worked into their starts.
+fn placed(draft: &Draft) -> Operation<Place> {
+    let moved = |plane: Plane, (_, offset): (usize, u64)| Plane { start: plane.start + offset, ..plane };
+    let mut operation = *draft;
+    match &mut operation {
+        Operation::Copy2d { source, destination, shape } => {
+            shape.source = moved(shape.source, *source);
+            shape.destination = moved(shape.destination, *destination);
+            (source.1, destination.1) = (0, 0);
+        }
+        Operation::Fill2d { destination, shape } => {
+            shape.destination = moved(shape.destination, *destination);
+            destination.1 = 0;
+        }
+        Operation::Nop | Operation::Copy { .. } | Operation::Fill { .. } => {}
+    }
+    oracle::renamed(&operation, |&(memory, offset)| Place { memory, offset, length: FRAME_BYTES - offset })
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+fn check(channel: &mut Channel, frames: &[Frame], drafts: &[Draft], seed: u64) {
+    let mut expected: Vec<_> =
+        (0..frames.len()).map(|frame| noise(seed ^ frame as u64, FRAME_BYTES as usize)).collect();
+    for (frame, bytes) in frames.iter().zip(&expected) {
+        frame.write(0, bytes).expect("the frame's own bytes");
+    }
+    for draft in drafts {
+        let ticket = channel.submit(transfer(draft, frames)).expect("room in the ring");
+        let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+        let outside = |side| Failure::OutOfBounds { side, available: FRAME_BYTES };
+        let visited = oracle::apply(&placed(draft), &mut expected);
+        assert_eq!(outcome(completion), visited.map_err(|left| outside(left.side)), "{draft:?}");
+        // Whole frames are compared, so what lies outside the operation's ranges is, too.
+        for (frame, bytes) in frames.iter().zip(&expected) {
+            assert!(contents(frame) == *bytes, "{draft:?} wrote something else than the oracle");
+        }
+    }
+}
+
+#[test]
+fn random_transfers_write_what_the_oracle_writes_and_nothing_else() {
+    let client = client();
+    let frames = [frame(&client), frame(&client), frame(&client)];
+    let channel = std::cell::RefCell::new(client.open_channel(8).expect("a channel"));
+    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+    let drafts = proptest::collection::vec(draft(), 1..12);
+    let outcome = TestRunner::new(config).run(&(drafts, any::<u64>()), |(drafts, seed)| {
+        check(&mut channel.borrow_mut(), &frames, &drafts, seed);
+        Ok(())
+    });
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+}
+
+/// Where a pixel of the turned picture comes from, for a source of `width` x `height`.
+fn origin(turn: Turn, (x, y): (u32, u32), (width, height): (u32, u32)) -> (u32, u32) {
+    match turn {
+        Turn::Upright => (x, y),
+        Turn::FlipHorizontal => (width - 1 - x, y),
+        Turn::FlipVertical => (x, height - 1 - y),
+        Turn::Rotate90 => (y, height - 1 - x),
+        Turn::Rotate180 => (width - 1 - x, height - 1 - y),
+        Turn::Rotate270 => (width - 1 - y, x),
+        Turn::Transpose => (y, x),
+    }
+}
+
+const TURNS: [Turn; 7] = [
+    Turn::Upright,
+    Turn::FlipHorizontal,
+    Turn::FlipVertical,
+    Turn::Rotate90,
+    Turn::Rotate180,
+    Turn::Rotate270,
+    Turn::Transpose,
+];
+
+#[test]
+fn images_are_cropped_and_turned_pixel_by_pixel() {
+    let client = client();
+    let (from, to) = (frame(&client), frame(&client));
+    let mut channel = client.open_channel(2).expect("a channel");
+    let bytes = noise(7, FRAME_BYTES as usize);
+    from.write(0, &bytes).expect("the frame's own bytes");
+    for pixel in [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32] {
+        let size = pixel.bytes() as usize;
+        let canvas = Image { origin: 12, width: 24, height: 17, pitch_bytes: 101, pixel };
+        let source = canvas.crop(3, 2, 19, 13).expect("inside the canvas");
+        for turn in TURNS {
+            let (width, height) = if turn.swaps_axes() { (13, 19) } else { (19, 13) };
+            let target = Image { origin: 5, width, height, pitch_bytes: 109, pixel };
+            let blank = vec![0xaa; FRAME_BYTES as usize];
+            to.write(0, &blank).expect("the frame's own bytes");
+            let shape = turned_copy(&source, turn, &target, None).expect("sizes that fit");
+            let ticket = channel.submit(Transfer::copy_2d(&from.all(), &to.all(), shape)).expect("room");
+            let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+            assert_eq!(outcome(completion), Ok(19 * 13 * size as u64));
+
+            let mut expected = blank;
+            for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
+                let (column, row) = origin(turn, (x, y), (19, 13));
+                let read = 12 + (row + 2) as usize * 101 + (column + 3) as usize * size;
+                let written = 5 + y as usize * 109 + x as usize * size;
+                expected[written..written + size].copy_from_slice(&bytes[read..read + size]);
+            }
+            assert!(contents(&to) == expected, "{turn:?} of {pixel:?}");
+        }
+    }
+}
+
+#[test]
+fn a_filled_image_leaves_the_gaps_between_rows_alone() {
+    let client = client();
+    let (to, mut channel) = (frame(&client), client.open_channel(2).expect("a channel"));
+    let image = Image { origin: 8, width: 3, height: 4, pitch_bytes: 20, pixel: PixelSize::Bits32 };
+    let fill = image.fill(Color24::new(0x0a_0b0c).expect("24 bits")).expect("a good image");
+    let ticket = channel.submit(Transfer::fill_2d(&to.range(100, 0), fill)).expect("room");
+    assert_eq!(outcome(channel.wait(ticket, PATIENCE).expect("a completion")), Ok(48));
+    let mut expected = vec![0; FRAME_BYTES as usize];
+    for (row, column) in (0..4).flat_map(|row| (0..3).map(move |column| (row, column))) {
+        expected[108 + row * 20 + column * 4..][..4].copy_from_slice(&[0x0c, 0x0b, 0x0a, 0]);
+    }
+    assert!(contents(&to) == expected);
+}
+
+#[test]
+fn a_fill_that_its_pattern_does_not_divide_is_refused() {
+    let client = client();
+    let (to, mut channel) = (frame(&client), client.open_channel(2).expect("a channel"));
+    let ticket = channel.submit(Transfer::fill(&to.range(0, 7), Pattern::Word(1))).expect("room");
+    let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+    assert_eq!(outcome(completion), Err(Failure::FillLength { pattern_bytes: 4 }));
+    let ticket = channel.submit(Transfer::fill(&to.range(4090, 7), Pattern::Byte(1))).expect("room");
+    let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+    let outside = Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES };
+    assert_eq!(outcome(completion), Err(outside));
+    assert!(contents(&to) == [0; FRAME_BYTES as usize]);
+}
+
+#[test]
+fn memory_of_this_process_can_be_moved_where_it_lies() {
+    let client = client();
+    let (shared, mut channel) = (frame(&client), client.open_channel(2).expect("a channel"));
+    let bytes = noise(3, 1001);
+    let own = client.register_owned(bytes.clone()).expect("an embedded service");
+    assert_eq!(own.length(), 1001);
+    let ticket = channel.submit(Transfer::copy(&own.all(), &shared.range(7, 2000)).expect("fits"));
+    let completion = channel.wait(ticket.expect("room"), PATIENCE).expect("a completion");
+    assert_eq!(outcome(completion), Ok(1001));
+    assert_eq!(contents(&shared)[7..1008], bytes);
+
+    let back = client.register_owned(vec![0; 10]).expect("an embedded service");
+    let ticket = channel.submit(Transfer::copy(&shared.range(8, 9), &back.range(1, 9)).expect("fits"));
+    channel.wait(ticket.expect("room"), PATIENCE).expect("a completion").outcome.expect("done");
+    assert_eq!(contents(&back)[1..], bytes[1..10]);
+    let ticket = channel.submit(Transfer::fill(&back.range(1, 10), Pattern::Byte(1))).expect("room");
+    let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+    assert_eq!(outcome(completion), Err(Failure::OutOfBounds { side: Side::Destination, available: 10 }));
+}

@@ -1,0 +1,163 @@
+//! The ring of a channel: staging, capacity, tickets, waiting, and several channels at once.
+
+use memferry::{Failure, Pattern, SubmitReason, TransferError, WaitError};
+
+use super::*;
+
+#[test]
+fn staged_transfers_start_when_they_are_published() {
+    let client = client();
+    let (to, mut channel) = (frame(&client), client.open_channel(16).expect("a channel"));
+    let fill = |byte: u8| Transfer::fill(&to.range(u64::from(byte) * 200, 200), Pattern::Byte(byte + 1));
+    let tickets: Vec<_> = (0..16).map(|byte| channel.stage(fill(byte)).expect("room")).collect();
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!((channel.poll(), channel.outstanding()), (None, 16));
+    assert!(contents(&to) == [0; FRAME_BYTES as usize]);
+
+    channel.publish();
+    let mut done: Vec<_> =
+        (0..16).map(|_| channel.wait_any(PATIENCE).expect("a completion").ticket).collect();
+    done.sort();
+    assert_eq!(done, tickets);
+    let expected: Vec<u8> = (0..16).flat_map(|byte| [byte + 1; 200]).collect();
+    assert_eq!(contents(&to)[..3200], expected);
+    assert_eq!((channel.poll(), channel.outstanding()), (None, 0));
+}
+
+#[test]
+fn a_full_channel_gives_the_transfer_back() {
+    let client = client();
+    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    assert_eq!(channel.capacity(), 4);
+    let endless_one = channel.submit(endless(&to)).expect("room");
+    for _ in 0..3 {
+        channel.submit(Transfer::nop()).expect("room");
+    }
+    let refused = channel.submit(Transfer::fill(&to.range(9, 1), Pattern::Byte(5))).unwrap_err();
+    assert_eq!(refused.reason, SubmitReason::Full { capacity: 4 });
+    for _ in 0..3 {
+        channel.wait_any(PATIENCE).expect("a completion").outcome.expect("done");
+    }
+    let ticket = channel.submit(*refused.transfer).expect("room again");
+    channel.wait(ticket, PATIENCE).expect("a completion").outcome.expect("done");
+    assert_eq!(contents(&to)[9], 5);
+    channel.cancel(endless_one).expect("outstanding");
+}
+
+#[test]
+fn frames_of_another_client_are_refused_and_given_back() {
+    let (client, other) = (client(), client());
+    let (own, foreign) = (frame(&client), frame(&other));
+    let mut channel = client.open_channel(2).expect("a channel");
+    for transfer in [
+        Transfer::copy(&own.all(), &foreign.all()).expect("fits"),
+        Transfer::copy(&foreign.all(), &own.all()).expect("fits"),
+        Transfer::fill(&foreign.all(), Pattern::Byte(1)),
+    ] {
+        let request = *transfer.request();
+        let refused = channel.submit(transfer).unwrap_err();
+        assert_eq!((refused.reason, *refused.transfer.request()), (SubmitReason::ForeignFrame, request));
+    }
+    assert_eq!(channel.outstanding(), 0);
+    // A clone is the same client.
+    let cloned = client.clone().allocate(1).expect("a frame");
+    let ticket = channel.submit(Transfer::fill(&cloned.all(), Pattern::Byte(1))).expect("room");
+    channel.wait(ticket, PATIENCE).expect("a completion").outcome.expect("done");
+}
+
+#[test]
+fn a_copy_to_too_little_room_cannot_be_described() {
+    let client = client();
+    let one = frame(&client);
+    let error = Transfer::copy(&one.range(0, 9), &one.range(100, 8)).unwrap_err();
+    assert_eq!(error, TransferError::TooShort { source_bytes: 9, destination_bytes: 8 });
+}
+
+#[test]
+fn a_wait_that_times_out_leaves_the_transfer_running() {
+    let client = client();
+    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let running = channel.submit(endless(&to)).expect("room");
+    let done = channel.submit(Transfer::nop()).expect("room");
+    assert_eq!(channel.wait(running, Some(Duration::from_millis(20))), Err(WaitError::TimedOut));
+    assert_eq!(channel.wait(running, Some(Duration::ZERO)), Err(WaitError::TimedOut));
+    // The other's completion came meanwhile and was kept.
+    assert_eq!(channel.outstanding(), 1);
+    assert_eq!(channel.wait(done, Some(Duration::ZERO)).map(outcome), Ok(Ok(0)));
+    assert_eq!(channel.wait_any(Some(Duration::from_millis(1))), Err(WaitError::TimedOut));
+    channel.cancel(running).expect("outstanding");
+    let completion = channel.wait(running, PATIENCE).expect("a completion");
+    assert_eq!((completion.ticket, completion.outcome), (running, Err(Failure::Cancelled)));
+}
+
+#[test]
+fn tickets_are_known_until_their_completion_was_taken() {
+    let client = client();
+    let (mut one, mut two) =
+        (client.open_channel(2).expect("a channel"), client.open_channel(2).expect("another"));
+    assert_eq!(one.wait_any(PATIENCE), Err(WaitError::UnknownTicket));
+    let ticket = one.submit(Transfer::nop()).expect("room");
+    assert_eq!(two.wait(ticket, PATIENCE), Err(WaitError::UnknownTicket));
+    assert_eq!(two.cancel(ticket), Err(WaitError::UnknownTicket));
+    one.wait(ticket, PATIENCE).expect("a completion");
+    assert_eq!(one.wait(ticket, PATIENCE), Err(WaitError::UnknownTicket));
+    assert_eq!(one.cancel(ticket), Err(WaitError::UnknownTicket));
+    // Its slot serves the next transfer under another name.
+    let next = one.submit(Transfer::nop()).expect("room");
+    assert_ne!(ticket, next);
+    assert_eq!(one.wait(ticket, PATIENCE), Err(WaitError::UnknownTicket));
+    one.wait(next, PATIENCE).expect("a completion");
+}
+
+#[test]
+fn waiting_for_any_gives_each_completion_once() {
+    let client = client();
+    let (to, mut channel) = (frame(&client), client.open_channel(64).expect("a channel"));
+    let length = |index: u64| 1 + index * 61 % 977;
+    let submit = |index| {
+        let fill = Transfer::fill(&to.range(0, length(index)), Pattern::Byte(1));
+        channel.submit(fill).expect("room")
+    };
+    let tickets: Vec<_> = (0..64).map(submit).collect();
+    // One is waited for by name, so others pile up behind it.
+    let named = channel.wait(tickets[63], PATIENCE).expect("a completion");
+    let mut completions = vec![named];
+    completions.extend((0..63).map(|_| channel.wait_any(PATIENCE).expect("a completion")));
+    completions.sort_by_key(|completion| completion.ticket);
+    let told: Vec<_> =
+        completions.iter().map(|completion| (completion.ticket, outcome(*completion))).collect();
+    let mut expected: Vec<_> =
+        tickets.iter().zip(0..).map(|(ticket, index)| (*ticket, Ok(length(index)))).collect();
+    expected.sort_by_key(|(ticket, _)| *ticket);
+    assert_eq!(told, expected);
+    assert_eq!(channel.wait_any(PATIENCE), Err(WaitError::UnknownTicket));
+}
+
+#[test]
+fn channels_serve_threads_of_their_own_side_by_side() {
+    let client = client();
+    std::thread::scope(|scope| {
+        for thread in 1..=4_u8 {
+            let client = client.clone();
+            scope.spawn(move || {
+                let (from, to) = (frame(&client), frame(&client));
+                let mut channel = client.open_channel(4).expect("a channel");
+                for round in 0..40_u8 {
+                    let byte = thread.wrapping_mul(50).wrapping_add(round);
+                    let length = 100 + u64::from(round) * 90;
+                    let fill =
+                        channel.submit(Transfer::fill(&from.all(), Pattern::Byte(byte))).expect("room");
+                    channel.wait(fill, PATIENCE).expect("a completion").outcome.expect("done");
+                    let copy = Transfer::copy(&from.range(0, length), &to.range(3, length)).expect("fits");
+                    let copy = channel.submit(copy).expect("room");
+                    let completion = channel.wait(copy, PATIENCE).expect("a completion");
+                    assert_eq!(outcome(completion), Ok(length));
+                    let bytes = contents(&to);
+                    assert!(bytes[3..3 + length as usize].iter().all(|other| *other == byte));
+                }
+            });
+        }
+    });
+    let status = client.status().expect("a status");
+    assert_eq!((status.sessions[0].channels, status.sessions[0].frames), (0, 0));
+}

@@ -1,0 +1,228 @@
+//! `memferry copy`: a file, read into a frame, moved by the engine to a second frame, written from there.
+//!
+//! ```text
+//! read piece ─► source frame ─ submit ─► engine ─► destination frame ─► write piece
+//!      up to three pieces are under way: while one moves, the next is read
+//! ```
+//!
+//! The engine moves memory only; reading and writing files is this thread's work, and so is copying in and out of the
+//! frames. What is measured is the transfer of a piece, with nothing else under way, beside a memcpy of the same bytes.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use memferry::{EngineKind, Frame, Ticket, Transfer};
+
+use crate::measure::{Bytes, Rate, Samples, Time, rounds_for, thread_cpu};
+use crate::mover::Mover;
+use crate::{CommandError, files};
+
+/// Bytes of a piece.
+const PIECE_BYTES: u64 = 8 << 20;
+/// Pieces under way.
+const SLOTS: usize = 3;
+/// Every so many pieces, one is measured.
+const MEASURE_EVERY: u64 = 64;
+/// A progress bar comes when it takes longer.
+const BAR_AFTER: Duration = Duration::from_secs(1);
+
+/// Arguments of `copy`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// File to read.
+    source: PathBuf,
+    /// File to write; one that is there is overwritten.
+    destination: PathBuf,
+    /// Socket of a service to go through; without one, the engine is embedded.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// Copies a file.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let started = Instant::now();
+    let (source, about) = files::open_source(&arguments.source)?;
+    // A service that is not there must not cost the destination its bytes.
+    let mover = Mover::open(arguments.socket.as_deref())?;
+    let destination = files::open_destination(&arguments.destination, &about)?;
+    let mut copy = Copy::new(mover, about.len(), destination, &arguments.destination)?;
+    copy.all_of(source, &arguments.source)?;
+    copy.report(started.elapsed());
+    Ok(())
+}
+
+struct Copy<'a> {
+    mover: Mover,
+    frames: (Frame, Frame),
+    /// The piece last read, and room for the piece to write and for the memcpy beside a measured transfer.
+    buffers: (Vec<u8>, Vec<u8>),
+    /// Tickets with each piece's offset and length, oldest first.
+    under_way: VecDeque<(Ticket, u64, usize)>,
+    destination: File,
+    path: &'a Path,
+    bar: Bar,
+    samples: Samples,
+    pieces: u64,
+    written: u64,
+    cpu: Duration,
+    engine: EngineKind,
+}
+
+impl<'a> Copy<'a> {
+    fn new(mover: Mover, expected: u64, destination: File, path: &'a Path) -> Result<Self, CommandError> {
+        // A file may grow while it is read, and some say they are empty and are not: there is always room for a byte.
+        let piece = expected.clamp(4096, PIECE_BYTES);
+        let length = piece * SLOTS as u64;
+        let frames = (mover.client().allocate(length)?, mover.client().allocate(length)?);
+        let buffer = vec![0; usize::try_from(piece)?];
+        Ok(Self {
+            mover,
+            frames,
+            buffers: (buffer.clone(), buffer),
+            under_way: VecDeque::new(),
+            destination,
+            path,
+            bar: Bar::new(expected),
+            samples: Samples::default(),
+            pieces: 0,
+            written: 0,
+            cpu: Duration::ZERO,
+            engine: EngineKind::None,
+        })
+    }
+
+    fn all_of(&mut self, mut source: File, path: &Path) -> Result<(), CommandError> {
+        loop {
+            let length = read_piece(&mut source, &mut self.buffers.0)
+                .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+            if length == 0 {
+                break;
+            }
+            if self.under_way.len() == SLOTS {
+                self.finish_oldest()?;
+            }
+            self.start(length)?;
+        }
+        while !self.under_way.is_empty() {
+            self.finish_oldest()?;
+        }
+        Ok(())
+    }
+
+    /// Hands the piece that was read to the engine.
+    fn start(&mut self, length: usize) -> Result<(), CommandError> {
+        let offset = (self.pieces % SLOTS as u64) * self.buffers.0.len() as u64;
+        self.frames.0.write(offset, &self.buffers.0[..length])?;
+        let range = |frame: &Frame| frame.range(offset, length as u64);
+        let transfer = Transfer::copy(&range(&self.frames.0), &range(&self.frames.1))?;
+        if self.pieces.is_multiple_of(MEASURE_EVERY) {
+            self.measure(&transfer, length)?;
+        }
+        self.pieces += 1;
+        let cpu = thread_cpu();
+        let ticket = self.mover.submit(transfer)?;
+        self.cpu += thread_cpu().saturating_sub(cpu);
+        self.under_way.push_back((ticket, offset, length));
+        Ok(())
+    }
+
+    /// Measures a piece by moving it several times, with nothing else under way.
+    fn measure(&mut self, transfer: &Transfer, length: usize) -> Result<(), CommandError> {
+        while !self.under_way.is_empty() {
+            self.finish_oldest()?;
+        }
+        let (mover, buffers) = (&mut self.mover, &mut self.buffers);
+        let memory = (&buffers.0[..length], &mut buffers.1[..length]);
+        let rounds = rounds_for(length as u64).min(7);
+        self.samples.take(rounds, memory, || mover.carry_out(transfer.clone()).map(|_| ()))
+    }
+
+    /// Waits for the oldest piece under way and writes it.
+    fn finish_oldest(&mut self) -> Result<(), CommandError> {
+        let Some((ticket, offset, length)) = self.under_way.pop_front() else { return Ok(()) };
+        let cpu = thread_cpu();
+        let completion = self.mover.wait(ticket)?;
+        self.cpu += thread_cpu().saturating_sub(cpu);
+        self.engine = completion.engine;
+        let piece = &mut self.buffers.1[..length];
+        self.frames.1.read(offset, piece)?;
+        self.destination.write_all(piece).map_err(|error| {
+            format!("cannot write {}: {error}; what is there is incomplete", self.path.display())
+        })?;
+        self.written += length as u64;
+        self.bar.advance(self.written);
+        Ok(())
+    }
+
+    fn report(self, took: Duration) {
+        self.bar.end();
+        let written = self.written;
+        println!(
+            "copied {written} bytes ({}) in {:.3} s, {} with reading and writing",
+            Bytes(written),
+            took.as_secs_f64(),
+            Rate(written, took)
+        );
+        if written == 0 {
+            return;
+        }
+        println!("engine: {}", self.mover.describe(self.engine));
+        println!("measured: {}", self.samples.comparison());
+        println!(
+            "this thread spent {} of CPU time on asking for {} transfers and waiting for them",
+            Time(self.cpu),
+            self.pieces
+        );
+    }
+}
+
+/// Reads until the piece is full or the file ends.
+fn read_piece(source: &mut File, piece: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < piece.len() {
+        match source.read(&mut piece[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// A progress bar for those who wait at a terminal.
+struct Bar {
+    started: Instant,
+    expected: u64,
+    shown: Option<ProgressBar>,
+}
+
+impl Bar {
+    fn new(expected: u64) -> Self {
+        Self { started: Instant::now(), expected, shown: None }
+    }
+
+    fn advance(&mut self, done: u64) {
+        if self.shown.is_none() && self.started.elapsed() > BAR_AFTER && std::io::stderr().is_terminal() {
+            let bar = ProgressBar::with_draw_target(Some(self.expected), ProgressDrawTarget::stderr());
+            let style = "{wide_bar} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
+            self.shown = Some(bar.with_style(
+                ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
+            ));
+        }
+        if let Some(bar) = &self.shown {
+            bar.set_position(done);
+        }
+    }
+
+    fn end(&self) {
+        if let Some(bar) = &self.shown {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! `memferry demo`: a service and two clients, each with a user of its own where that can be, in five steps.
+//!
+//! ```text
+//! demo ─ starts ─► service, client A, client B
+//!      ─ Order ──► A, B ─ Report ─► checked here, told in plain lines
+//! 1 a file from A to B   2 pictures   3 refusals   4 revocation   5 status and the end
+//! ```
+//!
+//! Any step that does not go as told ends the demo with an error. Processes and files end with it in any case. The demo
+//! checks what the clients say against what it computes itself where it can.
+
+mod client;
+mod expected;
+mod lines;
+mod painting;
+mod stage;
+mod story;
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+
+pub(crate) use client::{ClientArguments, run as run_client};
+
+use crate::picture::Picture;
+use crate::{CommandError, files, overlay};
+use stage::Stage;
+use story::Story;
+
+/// The most of a file the demo moves.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Arguments of `demo`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// File that A shares with B, up to its first 64 MiB; the program itself unless given.
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// PNG picture to turn, with 8 bits for a colour; one is drawn unless given.
+    #[arg(long, value_name = "PNG")]
+    image: Option<PathBuf>,
+    /// Directory for the resulting picture, made if need be.
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    out: PathBuf,
+}
+
+/// What is shown around.
+struct Props {
+    file: Vec<u8>,
+    file_name: String,
+    picture: Picture,
+    badge: Picture,
+    output: PathBuf,
+}
+
+fn props(arguments: &Arguments) -> Result<Props, CommandError> {
+    let (path, file_name) = match &arguments.file {
+        Some(path) => (path.clone(), path.display().to_string()),
+        None => (PathBuf::from("/proc/self/exe"), "this program's own file".to_owned()),
+    };
+    let mut file = Vec::new();
+    files::open_source(&path)?
+        .0
+        .take(MOST_BYTES)
+        .read_to_end(&mut file)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if file.is_empty() {
+        return Err(format!("{} is empty; there would be nothing to move", path.display()).into());
+    }
+    let picture = match &arguments.image {
+        Some(path) => Picture::load(path)?,
+        None => painting::ferry(),
+    };
+    let (picture, badge) = overlay::alike(picture, painting::badge())?;
+    let output = arguments.out.join("memferry-demo.png");
+    std::fs::create_dir_all(&arguments.out)
+        .map_err(|error| format!("cannot make the directory {}: {error}", arguments.out.display()))?;
+    Ok(Props { file, file_name, picture, badge, output })
+}
+
+/// Plays the demo.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let started = Instant::now();
+    let props = props(arguments)?;
+    let stage = Stage::build()?;
+    let mut story = Story::open(&stage, &props)?;
+    story.file()?;
+    story.pictures()?;
+    story.refusals()?;
+    story.revocation()?;
+    story.end()?;
+    println!("\nAll five steps went as told, in {:.1} s.", started.elapsed().as_secs_f64());
+    Ok(())
+}

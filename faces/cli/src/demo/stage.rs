@@ -1,0 +1,306 @@
+//! Where the demo plays: a directory of its own, three users if there can be, and processes that end with it.
+//!
+//! ```text
+//! Stage ─ directory ─ executable for everyone, a directory for each process
+//!       ├ Service   `memferry serve`         ended with SIGTERM, killed when dropped
+//!       └ Actor     `memferry demo-client`   ended by the end of its input, killed when dropped
+//! ```
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use super::lines::{Order, Report};
+use crate::CommandError;
+
+/// How long a process may take over one answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a wait looks whether the demo was interrupted.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Whom a process plays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Part {
+    Service,
+    A,
+    B,
+}
+
+impl Part {
+    const ALL: [Self; 3] = [Self::Service, Self::A, Self::B];
+
+    /// The unprivileged user it plays as when there are three.
+    pub(crate) const fn user(self) -> u32 {
+        match self {
+            Self::Service => 65532,
+            Self::A => 65533,
+            Self::B => 65534,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Service => "service",
+            Self::A => "a",
+            Self::B => "b",
+        }
+    }
+}
+
+/// The directory and the users.
+pub(crate) struct Stage {
+    directory: PathBuf,
+    executable: PathBuf,
+    interrupted: Arc<AtomicBool>,
+    /// Whether every part has a user of its own; if not, why.
+    pub(crate) users: Result<(), String>,
+}
+
+impl Stage {
+    pub(crate) fn build() -> Result<Self, CommandError> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+        }
+        let directory = std::env::temp_dir().join(format!("memferry-demo-{}", std::process::id()));
+        let failed = |error: io::Error| format!("cannot set up {}: {error}", directory.display());
+        std::fs::DirBuilder::new().mode(0o700).create(&directory).map_err(failed)?;
+        let executable = directory.join("memferry");
+        let mut stage = Self { directory: directory.clone(), executable, interrupted, users: Ok(()) };
+        stage.furnish().map_err(failed)?;
+        stage.users = stage.try_users();
+        if stage.users.is_err() && !runs(stage.command_as(None)) {
+            stage.executable = std::env::current_exe()?;
+        }
+        for part in Part::ALL {
+            let place = stage.place_of(part, "");
+            std::fs::DirBuilder::new().mode(0o755).create(&place).map_err(failed)?;
+            stage.hand_over(&place, part).map_err(failed)?;
+        }
+        Ok(stage)
+    }
+
+    /// Opens the directory to other users and puts the executable where they can reach it.
+    fn furnish(&self) -> io::Result<()> {
+        std::fs::set_permissions(&self.directory, PermissionsExt::from_mode(0o755))?;
+        std::fs::copy("/proc/self/exe", &self.executable)?;
+        std::fs::set_permissions(&self.executable, PermissionsExt::from_mode(0o755))
+    }
+
+    /// Whether the executable runs as each of three users.
+    fn try_users(&self) -> Result<(), String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("this is not run as root".to_owned());
+        }
+        match Part::ALL.into_iter().find(|part| !runs(self.command_as(Some(part.user())))) {
+            Some(part) => Err(format!("nothing can be run as user {} here", part.user())),
+            None => Ok(()),
+        }
+    }
+
+    fn command_as(&self, user: Option<u32>) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.current_dir("/").env("MEMFERRY_LOG", "warn");
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        command
+    }
+
+    fn command(&self, part: Part) -> Command {
+        self.command_as(self.users.is_ok().then_some(part.user()))
+    }
+
+    /// A path in a part's own directory.
+    pub(crate) fn place_of(&self, part: Part, file: &str) -> PathBuf {
+        self.directory.join(part.name()).join(file)
+    }
+
+    /// Makes a file the part's own.
+    fn hand_over(&self, path: &Path, part: Part) -> io::Result<()> {
+        match self.users {
+            Ok(()) => chown(path, Some(part.user()), Some(part.user())),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Writes a file that only that part may read.
+    pub(crate) fn give(&self, part: Part, file: &str, bytes: &[u8]) -> Result<PathBuf, CommandError> {
+        let path = self.place_of(part, file);
+        let write = || {
+            std::fs::write(&path, [])?;
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
+            std::fs::write(&path, bytes)?;
+            self.hand_over(&path, part)
+        };
+        write().map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        Ok(path)
+    }
+
+    pub(crate) fn check_interrupted(&self) -> Result<(), CommandError> {
+        if self.interrupted.load(Ordering::Relaxed) { Err("interrupted".into()) } else { Ok(()) }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn runs(mut command: Command) -> bool {
+    command.arg("--version").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// A process and the lines it writes. Killed when dropped.
+struct Player {
+    child: Child,
+    lines: mpsc::Receiver<io::Result<String>>,
+    interrupted: Arc<AtomicBool>,
+}
+
+impl Player {
+    fn start(mut command: Command, stage: &Stage) -> Result<Self, CommandError> {
+        // A group of its own: an interrupt at the terminal is the demo's to deal with.
+        command.process_group(0).stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .map_err(|error| format!("cannot start {}: {error}", stage.executable.display()))?;
+        let output = child.stdout.take();
+        let player = Self { child, lines: lines_of(output), interrupted: Arc::clone(&stage.interrupted) };
+        Ok(player)
+    }
+
+    /// The next line, `None` at the end.
+    fn hear(&self) -> Result<Option<String>, CommandError> {
+        let started = Instant::now();
+        loop {
+            match self.lines.recv_timeout(LOOK) {
+                Ok(line) => return Ok(Some(line?)),
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) if self.interrupted.load(Ordering::Relaxed) => {
+                    return Err("interrupted".into());
+                }
+                Err(RecvTimeoutError::Timeout) if started.elapsed() > PATIENCE => {
+                    return Err(format!("a process said nothing for {} s", PATIENCE.as_secs()).into());
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Waits for the end of its output, then for its own.
+    fn end(&mut self) -> Result<ExitStatus, CommandError> {
+        while self.hear()?.is_some() {}
+        Ok(self.child.wait()?)
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lines_of(output: Option<ChildStdout>) -> mpsc::Receiver<io::Result<String>> {
+    let (sender, receiver) = mpsc::channel();
+    if let Some(output) = output {
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines() {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+    receiver
+}
+
+/// The service's process.
+pub(crate) struct Service {
+    player: Player,
+    pub(crate) socket: PathBuf,
+}
+
+impl Service {
+    /// Starts it and waits until clients may connect.
+    pub(crate) fn start(stage: &Stage) -> Result<Self, CommandError> {
+        let socket = stage.place_of(Part::Service, "memferry.sock");
+        let mut command = stage.command(Part::Service);
+        command.args(["serve", "--mode", "666", "--stop-with-parent", "--socket"]).arg(&socket);
+        command.stdin(Stdio::null());
+        let player = Player::start(command, stage)?;
+        match player.hear()? {
+            Some(line) if line.starts_with("listening on ") => Ok(Self { player, socket }),
+            Some(line) => Err(format!("the service said: {line}").into()),
+            None => Err("the service ended before it listened; its message is above".into()),
+        }
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.player.child.id()
+    }
+
+    /// Stops it with SIGTERM and checks that it ended well and took its socket with it.
+    pub(crate) fn stop(mut self) -> Result<(), CommandError> {
+        let process = rustix::process::Pid::from_child(&self.player.child);
+        rustix::process::kill_process(process, rustix::process::Signal::TERM)?;
+        let status = self.player.end()?;
+        if !status.success() {
+            return Err(format!("the service ended with {status}").into());
+        }
+        if self.socket.exists() {
+            return Err("the service left its socket behind".into());
+        }
+        Ok(())
+    }
+}
+
+/// A client's process.
+pub(crate) struct Actor {
+    player: Player,
+    input: Option<ChildStdin>,
+    name: &'static str,
+}
+
+impl Actor {
+    pub(crate) fn start(stage: &Stage, part: Part, socket: &Path) -> Result<Self, CommandError> {
+        let mut command = stage.command(part);
+        command.args(["demo-client", "--socket"]).arg(socket).stdin(Stdio::piped());
+        let mut player = Player::start(command, stage)?;
+        let input = player.child.stdin.take();
+        Ok(Self { player, input, name: if part == Part::A { "A" } else { "B" } })
+    }
+
+    /// Gives an order and hears its report; a failure reported is an error here.
+    pub(crate) fn ask(&mut self, order: &Order) -> Result<Report, CommandError> {
+        let name = self.name;
+        let input = self.input.as_mut().ok_or("the client was dismissed")?;
+        writeln!(input, "{}", serde_json::to_string(order)?)
+            .map_err(|error| format!("client {name} no longer listens: {error}"))?;
+        let line = self.player.hear()?.ok_or_else(|| format!("client {name} ended; its message is above"))?;
+        match serde_json::from_str(&line)? {
+            Report::Failed { message } => Err(format!("client {name}: {message}").into()),
+            report => Ok(report),
+        }
+    }
+
+    /// Ends its input and checks that it ended well.
+    pub(crate) fn dismiss(mut self) -> Result<(), CommandError> {
+        self.input = None;
+        let status = self.player.end()?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(format!("client {} ended with {status}", self.name).into())
+        }
+    }
+}

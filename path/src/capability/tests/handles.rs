@@ -1,0 +1,116 @@
+//! Handles: what foreign, forged and outlived ones are called.
+
+use super::*;
+
+fn failure_of(table: &mut Capabilities<Counted>, session: SessionId, handle: Handle) -> Failure {
+    filled(table, session, handle, (0, 1)).expect_err("the handle is good")
+}
+
+fn unknown(handle: Handle) -> Failure {
+    Failure::UnknownHandle { side: Side::Destination, handle }
+}
+
+fn stale(handle: Handle) -> Failure {
+    Failure::StaleHandle { side: Side::Destination, handle }
+}
+
+fn revoked(handle: Handle) -> Failure {
+    Failure::Revoked { side: Side::Destination, handle }
+}
+
+#[test]
+fn a_handle_is_good_in_its_own_session_only() {
+    let (mut table, root, _) = with_root();
+    assert_eq!(failure_of(&mut table, B, root), unknown(root));
+    assert_eq!(filled(&mut table, A, root, (0, 1)), Ok((0, 1)));
+}
+
+#[test]
+fn forged_handles_name_nothing() {
+    let (mut table, root, _) = with_root();
+    for forged in [
+        Handle::new(root.index() + 1, 1),
+        Handle::new(u32::MAX, 1),
+        Handle::new(root.index(), root.generation() + 1),
+        Handle::new(root.index(), u32::MAX),
+        Handle::from_bits(u64::MAX),
+    ] {
+        assert_eq!(failure_of(&mut table, A, forged), unknown(forged));
+        assert_eq!(table.derive(A, forged, (0, 1), ALL), Err(CapabilityError::Unknown(forged)));
+        assert_eq!(table.revoke(A, forged), Err(CapabilityError::Unknown(forged)));
+    }
+    // The null handle has a generation before every slot's first.
+    let null = Handle::from_bits(0);
+    assert_eq!(failure_of(&mut table, B, null), unknown(null));
+    assert!(filled(&mut table, A, null, (0, 1)).is_err());
+}
+
+#[test]
+fn a_released_handle_is_stale_for_its_former_holder_even_when_its_slot_is_reused() {
+    let (mut table, old, _) = with_root();
+    table.revoke(A, old).unwrap();
+    assert_eq!(failure_of(&mut table, A, old), stale(old));
+    assert_eq!(failure_of(&mut table, B, old), unknown(old));
+    assert_eq!(table.revoke(A, old), Err(CapabilityError::Unknown(old)));
+
+    let new = table.register(A, Counted::new(5), ALL).unwrap();
+    assert_eq!((new.index(), new.generation()), (old.index(), old.generation() + 1));
+    assert_eq!(failure_of(&mut table, A, old), stale(old));
+    assert_eq!(filled(&mut table, A, new, (0, 5)), Ok((0, 5)));
+}
+
+#[test]
+fn a_slot_reused_by_another_session_gives_its_former_holder_nothing() {
+    let (mut table, old, _) = with_root();
+    table.revoke(A, old).unwrap();
+    let new = table.register(B, Counted::new(5), ALL).unwrap();
+    assert_eq!(new.index(), old.index());
+    // Only the latest holder of a slot is remembered.
+    assert_eq!(failure_of(&mut table, A, old), unknown(old));
+    assert_eq!(failure_of(&mut table, A, new), unknown(new));
+    assert_eq!(filled(&mut table, B, new, (0, 5)), Ok((0, 5)));
+}
+
+#[test]
+fn every_reuse_of_a_slot_has_its_own_generation() {
+    let mut table = table();
+    let mut seen = std::collections::BTreeSet::new();
+    for _ in 0..100 {
+        let handle = table.register(A, Counted::new(1), ALL).unwrap();
+        assert_eq!(handle.index(), 0);
+        assert!(seen.insert(handle));
+        table.revoke(A, handle).unwrap();
+    }
+}
+
+#[test]
+fn a_peer_learns_that_it_was_revoked_until_it_forgets_the_handle() {
+    let (mut table, root, _) = with_root();
+    let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
+    table.revoke(A, token).unwrap();
+    assert_eq!(failure_of(&mut table, B, held), revoked(held));
+    assert_eq!(table.derive(B, held, (0, 1), ALL), Err(CapabilityError::Revoked(held)));
+    let offered = table.offer(B, held, (0, 1), ALL, Recipient::Session(C));
+    assert_eq!(offered, Err(CapabilityError::Revoked(held)));
+    assert_eq!(table.count(B), 1);
+    // The grantor needs no tombstone, and keeps the rest.
+    assert_eq!(failure_of(&mut table, A, token), stale(token));
+    assert_eq!(filled(&mut table, A, root, (0, 100)), Ok((0, 100)));
+
+    let forgetting = table.revoke(B, held).unwrap();
+    assert!(table.take_finished().contains(&forgetting));
+    assert_eq!(failure_of(&mut table, B, held), stale(held));
+    assert_eq!(table.count(B), 0);
+}
+
+#[test]
+fn a_peers_own_offers_leave_no_tombstones() {
+    let (mut table, root, _) = with_root();
+    let (_, held) = pass(&mut table, (A, root, 100), ALL, B);
+    let (token, passed_on) = pass(&mut table, (B, held, 100), ALL, C);
+    table.revoke(A, root).unwrap();
+    assert_eq!(failure_of(&mut table, B, held), revoked(held));
+    assert_eq!(failure_of(&mut table, B, token), stale(token));
+    assert_eq!(failure_of(&mut table, C, passed_on), revoked(passed_on));
+    assert_eq!([A, B, C].map(|session| table.count(session)), [0, 1, 1]);
+}

@@ -1,0 +1,389 @@
+//! Random histories against a naive table: a list of records with parents, searched anew for every question.
+//!
+//! ```text
+//! Step ──► Capabilities ──► answer ─┐
+//!      └─► Model ─────────► answer ─┴─► equal; then every handle in every session, and every holder of memory
+//! ```
+
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use super::*;
+
+const QUOTA: usize = 10;
+const SESSIONS: [SessionId; 3] = [A, B, C];
+
+fn user_of(session: SessionId) -> u32 {
+    if session == A { ALICE } else { BOB }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Register { session: usize, length: u64, rights: u8 },
+    Derive { session: usize, of: Index, range: (u64, u64), rights: u8 },
+    Offer { session: usize, of: Index, range: (u64, u64), rights: u8, to: Recipient },
+    Accept { session: usize, token: Index },
+    Revoke { session: usize, of: Index },
+    Close { session: usize },
+    Admit { session: usize, source: Index, destination: Index, range: (u64, u64) },
+    Release { which: Index },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let (session, range, rights) = (0..3_usize, (0..20_u64, 0..24_u64), rights());
+    let to = prop_oneof![
+        (0..3_usize).prop_map(|session| Recipient::Session(SESSIONS[session])),
+        prop_oneof![Just(ALICE), Just(BOB)].prop_map(Recipient::User),
+    ];
+    let any = any::<Index>;
+    prop_oneof![
+        2 => (session.clone(), 0..40_u64, rights.clone())
+            .prop_map(|(session, length, rights)| Step::Register { session, length, rights }),
+        4 => (session.clone(), any(), range.clone(), rights.clone())
+            .prop_map(|(session, of, range, rights)| Step::Derive { session, of, range, rights }),
+        4 => (session.clone(), any(), range.clone(), rights, to)
+            .prop_map(|(session, of, range, rights, to)| Step::Offer { session, of, range, rights, to }),
+        6 => (session.clone(), any()).prop_map(|(session, token)| Step::Accept { session, token }),
+        3 => (session.clone(), any()).prop_map(|(session, of)| Step::Revoke { session, of }),
+        1 => session.clone().prop_map(|session| Step::Close { session }),
+        6 => (session, any(), any(), range).prop_map(|(session, source, destination, range)| {
+            Step::Admit { session, source, destination, range }
+        }),
+        4 => any().prop_map(|which| Step::Release { which }),
+    ]
+}
+
+/// Mostly all of them, so that chains grow long.
+fn rights() -> impl Strategy<Value = u8> + Clone {
+    prop_oneof![3 => Just(7_u8), 1 => 0..8_u8]
+}
+
+struct Record {
+    handle: Handle,
+    session: SessionId,
+    parent: Option<usize>,
+    memory: usize,
+    offset: u64,
+    length: u64,
+    rights: Rights,
+    offered_to: Option<Recipient>,
+    in_flight: usize,
+    revoked: bool,
+    /// Its holder need not be told that it was revoked.
+    forgotten: bool,
+}
+
+impl Record {
+    fn present(&self) -> bool {
+        !(self.revoked && self.forgotten && self.in_flight == 0)
+    }
+}
+
+struct Running {
+    admitted: Admitted<Counted>,
+    records: [usize; 2],
+}
+
+struct Model {
+    table: Capabilities<Counted>,
+    memories: Vec<Counted>,
+    records: Vec<Record>,
+    running: Vec<Running>,
+    /// Revocations with the records they wait for.
+    revocations: Vec<(RevocationId, Vec<usize>)>,
+}
+
+impl Model {
+    fn new() -> Self {
+        let (memories, records, running, revocations) = (vec![], vec![], vec![], vec![]);
+        Self { table: Capabilities::new(QUOTA), memories, records, running, revocations }
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Register { session, length, rights } => self.register(SESSIONS[session], length, rights),
+            Step::Derive { session, of, range, rights } => {
+                self.narrow(SESSIONS[session], of, range, rights, None);
+            }
+            Step::Offer { session, of, range, rights, to } => {
+                self.narrow(SESSIONS[session], of, range, rights, Some(to));
+            }
+            Step::Accept { session, token } => self.accept(SESSIONS[session], token),
+            Step::Revoke { session, of } => self.revoke(SESSIONS[session], of),
+            Step::Close { session } => self.close(SESSIONS[session]),
+            Step::Admit { session, source, destination, range } => {
+                self.admit(SESSIONS[session], [source, destination], range);
+            }
+            Step::Release { which } => self.release(which),
+        }
+        self.check();
+    }
+
+    fn pick(&self, index: Index) -> Option<usize> {
+        (!self.records.is_empty()).then(|| index.index(self.records.len()))
+    }
+
+    fn held_by(&self, session: SessionId) -> usize {
+        self.records.iter().filter(|record| record.session == session && record.present()).count()
+    }
+
+    fn add(&mut self, handle: Handle, record: Record) {
+        let clash = self.records.iter().any(|other| other.handle == handle);
+        assert!(!clash, "handle {handle} was given twice");
+        self.records.push(Record { handle, ..record });
+    }
+
+    fn register(&mut self, session: SessionId, length: u64, rights: u8) {
+        let (memory, rights) = (Counted::new(length), Rights::from_bits_truncate(rights));
+        let full = self.held_by(session) >= QUOTA;
+        match self.table.register(session, memory.clone(), rights) {
+            Ok(handle) => {
+                assert!(!full);
+                self.memories.push(memory);
+                let memory = self.memories.len() - 1;
+                self.add(handle, fresh(session, None, memory, (0, length), rights));
+            }
+            Err(error) => assert!(full && error == CapabilityError::Quota { limit: QUOTA }),
+        }
+    }
+
+    fn narrow(
+        &mut self,
+        session: SessionId,
+        of: Index,
+        (offset, length): (u64, u64),
+        rights: u8,
+        to: Option<Recipient>,
+    ) {
+        let Some(of) = self.pick(of) else { return };
+        let wanted = Rights::from_bits_truncate(rights);
+        let parent = &self.records[of];
+        let (handle, held, available) = (parent.handle, parent.rights, parent.length);
+        let expected = if parent.session != session || !parent.present() {
+            Some(CapabilityError::Unknown(handle))
+        } else if parent.revoked {
+            Some(CapabilityError::Revoked(handle))
+        } else if offset + length > available {
+            Some(CapabilityError::OutOfRange { handle, offset, length, available })
+        } else if wanted.is_empty() || !(wanted - held).is_empty() {
+            Some(CapabilityError::Rights { handle, held, wanted })
+        } else if to.is_some() && !held.contains(Rights::GRANT) {
+            Some(CapabilityError::NotGrantable(handle))
+        } else if self.held_by(session) >= QUOTA {
+            Some(CapabilityError::Quota { limit: QUOTA })
+        } else {
+            None
+        };
+        let range = (parent.offset + offset, length);
+        let record = Record { offered_to: to, ..fresh(session, Some(of), parent.memory, range, wanted) };
+        let answer = match to {
+            None => self.table.derive(session, handle, (offset, length), wanted),
+            Some(to) => self.table.offer(session, handle, (offset, length), wanted, to),
+        };
+        assert_eq!(answer.err(), expected);
+        if let Ok(handle) = answer {
+            self.add(handle, record);
+        }
+    }
+
+    fn accept(&mut self, session: SessionId, token: Index) {
+        let Some(token) = self.pick(token) else { return };
+        let offer = &self.records[token];
+        let meant = match offer.offered_to {
+            None => false,
+            Some(Recipient::Session(to)) => to == session,
+            Some(Recipient::User(to)) => to == user_of(session),
+        };
+        let expected = if offer.revoked || !meant {
+            Some(CapabilityError::NoSuchOffer(offer.handle))
+        } else if self.held_by(session) >= QUOTA {
+            Some(CapabilityError::Quota { limit: QUOTA })
+        } else {
+            None
+        };
+        let record = fresh(session, Some(token), offer.memory, (offer.offset, offer.length), offer.rights);
+        let answer = self.table.accept(session, user_of(session), offer.handle);
+        assert_eq!(answer.err(), expected);
+        if let Ok(accepted) = answer {
+            assert_eq!((accepted.length, accepted.rights), (record.length, record.rights));
+            self.add(accepted.handle, record);
+        }
+    }
+
+    fn revoke(&mut self, session: SessionId, of: Index) {
+        let Some(of) = self.pick(of) else { return };
+        let record = &self.records[of];
+        let known = record.session == session && record.present();
+        let answer = self.table.revoke(session, record.handle);
+        match answer {
+            Ok(id) => {
+                assert!(known);
+                self.revoked(id, &[of], session);
+            }
+            Err(error) => assert!(!known && error == CapabilityError::Unknown(record.handle)),
+        }
+    }
+
+    fn close(&mut self, session: SessionId) {
+        let held = |index: &usize| self.records[*index].session == session && self.records[*index].present();
+        let targets: Vec<_> = (0..self.records.len()).filter(held).collect();
+        let id = self.table.close(session);
+        self.revoked(id, &targets, session);
+    }
+
+    fn revoked(&mut self, id: RevocationId, targets: &[usize], by: SessionId) {
+        let below = |index: usize| {
+            let mut upwards = std::iter::successors(Some(index), |index| self.records[*index].parent);
+            upwards.any(|index| targets.contains(&index))
+        };
+        let reached: Vec<_> = (0..self.records.len()).filter(|index| below(*index)).collect();
+        for &index in &reached {
+            let record = &mut self.records[index];
+            record.revoked = true;
+            record.forgotten |= record.session == by || record.offered_to.is_some();
+        }
+        self.revocations.push((id, reached));
+    }
+
+    fn admit(&mut self, session: SessionId, [source, destination]: [Index; 2], (offset, length): (u64, u64)) {
+        let (Some(source), Some(destination)) = (self.pick(source), self.pick(destination)) else { return };
+        let span = |index: usize, offset| Span::new(self.records[index].handle, offset);
+        let request = Request::copy(span(source, offset), span(destination, 0), length);
+        let expected = self
+            .judged(session, Side::Source, source, (offset, length))
+            .and_then(|()| self.judged(session, Side::Destination, destination, (0, length)));
+        let answer = self.table.admit(session, &request, u64::MAX);
+        assert_eq!(answer.as_ref().map(|_| ()).map_err(|failure| *failure), expected);
+        if let Ok(admitted) = answer {
+            let records = [source, destination];
+            records.iter().for_each(|index| self.records[*index].in_flight += 1);
+            self.running.push(Running { admitted, records });
+        }
+    }
+
+    fn release(&mut self, which: Index) {
+        if !self.running.is_empty() {
+            let running = self.running.remove(which.index(self.running.len()));
+            self.end(running);
+        }
+    }
+
+    fn end(&mut self, Running { admitted, records }: Running) {
+        let revoked = records.iter().any(|index| self.records[*index].revoked);
+        assert_eq!(self.table.uses_revoked(admitted.claims()), revoked);
+        release(&mut self.table, admitted);
+        records.iter().for_each(|index| self.records[*index].in_flight -= 1);
+    }
+
+    /// What admission says about one operand.
+    fn judged(
+        &self,
+        session: SessionId,
+        side: Side,
+        index: usize,
+        (offset, length): (u64, u64),
+    ) -> Result<(), Failure> {
+        let record = &self.records[index];
+        let handle = record.handle;
+        let needed = if side == Side::Source { Rights::READ } else { Rights::WRITE };
+        if record.session != session || !record.present() {
+            let latest = self.records.iter().rev().find(|other| other.handle.index() == handle.index());
+            let latest = latest.expect("the record itself");
+            let outlived = latest.handle != handle || !latest.present();
+            Err(if outlived && latest.session == session {
+                Failure::StaleHandle { side, handle }
+            } else {
+                Failure::UnknownHandle { side, handle }
+            })
+        } else if record.revoked {
+            Err(Failure::Revoked { side, handle })
+        } else if record.offered_to.is_some() || !record.rights.contains(needed) {
+            Err(Failure::MissingRight { side, handle })
+        } else if offset + length > record.length {
+            Err(Failure::OutOfBounds { side, available: record.length })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check(&mut self) {
+        for session in SESSIONS {
+            assert_eq!(self.table.count(session), self.held_by(session));
+            for index in 0..self.records.len() {
+                let record = &self.records[index];
+                let (handle, place) = (record.handle, (record.offset, record.length));
+                let expected = self.judged(session, Side::Destination, index, (0, record.length));
+                let admitted = filled(&mut self.table, session, handle, (0, place.1));
+                assert_eq!(admitted, expected.map(|()| place));
+            }
+        }
+        let mut over = Vec::new();
+        let records = &self.records;
+        self.revocations.retain(|(id, awaited)| {
+            let waits = awaited.iter().any(|index| records[*index].in_flight > 0);
+            if !waits {
+                over.push(*id);
+            }
+            waits
+        });
+        let mut finished = self.table.take_finished();
+        finished.sort();
+        assert_eq!(finished, over);
+        drop(self.table.take_dropped());
+        self.check_memories();
+    }
+
+    /// Memory is held by capabilities that give access or have something in flight, by what is in flight, and by no
+    /// other.
+    fn check_memories(&self) {
+        for (index, memory) in self.memories.iter().enumerate() {
+            let kept = |record: &&Record| record.memory == index && (!record.revoked || record.in_flight > 0);
+            let running = self.running.iter().flat_map(|running| running.records);
+            let operands = running.filter(|record| self.records[*record].memory == index).count();
+            assert_eq!(memory.holders(), self.records.iter().filter(kept).count() + operands);
+        }
+    }
+}
+
+fn fresh(
+    session: SessionId,
+    parent: Option<usize>,
+    memory: usize,
+    (offset, length): (u64, u64),
+    rights: Rights,
+) -> Record {
+    Record {
+        handle: Handle::from_bits(0),
+        session,
+        parent,
+        memory,
+        offset,
+        length,
+        rights,
+        offered_to: None,
+        in_flight: 0,
+        revoked: false,
+        forgotten: false,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_agrees_with_the_naive_table(steps in proptest::collection::vec(step(), 1..80)) {
+        let mut model = Model::new();
+        for step in steps {
+            model.take(step);
+        }
+        for session in SESSIONS {
+            model.close(session);
+        }
+        while let Some(running) = model.running.pop() {
+            model.end(running);
+        }
+        model.check();
+        prop_assert!(model.memories.iter().all(|memory| memory.holders() == 0));
+        prop_assert!(model.revocations.is_empty());
+    }
+}

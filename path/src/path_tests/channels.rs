@@ -1,0 +1,167 @@
+//! Placement: who gets a channel, who waits, who is refused, and policies that lie.
+
+use super::*;
+
+#[test]
+fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
+    let mut bed = Bed::new(2, Shared::new(), 8);
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    for tag in 1..=3 {
+        bed.submit(queue, tag, &fill(frame, 100).refuse_when_busy());
+    }
+    assert_eq!(bed.completion(3), refused(3, Failure::ChannelsBusy { channels: 2 }));
+    bed.run_for(10_000);
+    assert_eq!(bed.outcomes()[1..], [(1, Ok(())), (2, Ok(()))]);
+    assert_eq!((bed.completed_at(1), bed.completed_at(2)), (2000, 2000));
+    assert_eq!(bed.completion(1).engine, EngineKind::Simulated);
+}
+
+#[test]
+fn waiting_requests_start_in_the_order_they_came() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
+    let (queue, other_queue) = (bed.path.open_queue(A), bed.path.open_queue(B));
+    for tag in [1, 2, 3] {
+        bed.submit(queue, tag, &fill(frame, 100));
+        bed.submit(other_queue, 10 * tag, &fill(other, 100));
+    }
+    assert_eq!(bed.path.waiting(), 5);
+    bed.run_for(100_000);
+    assert_eq!(bed.outcomes(), [1, 10, 2, 20, 3, 30].map(|tag| (tag, Ok(()))));
+    assert_eq!(bed.completed_at(30), 6 * 2000);
+    assert!(bed.path.idle());
+}
+
+#[test]
+fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
+    let mut bed = Bed::new(1, Exclusive::new(), 8);
+    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
+    let (binding, queue) = (bed.path.open_queue(A), bed.path.open_queue(B));
+    bed.submit(binding, 1, &fill(frame, 100));
+    bed.run_for(5000);
+    bed.submit(queue, 2, &fill(other, 100));
+    bed.close(binding);
+    // The channel is nobody's now, but 2 was first.
+    assert_eq!(bed.path.channel_states(), [ChannelState::Free]);
+    bed.submit(queue, 3, &fill(other, 8));
+    bed.submit(queue, 4, &fill(other, 8).refuse_when_busy());
+    assert_eq!(bed.completion(4), refused(4, Failure::ChannelsBusy { channels: 1 }));
+    bed.run_for(10_000);
+    assert_eq!(bed.outcomes()[2..], [(2, Ok(())), (3, Ok(()))]);
+}
+
+#[test]
+fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
+    let mut bed = Bed::new(2, Exclusive::new(), 8);
+    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
+    let (queue, other_queue) = (bed.path.open_queue(A), bed.path.open_queue(B));
+    for tag in [1, 2] {
+        bed.submit(queue, tag, &fill(frame, 100));
+    }
+    for tag in [11, 12] {
+        bed.submit(other_queue, tag, &fill(other, 8));
+    }
+    bed.run_for(100_000);
+    assert_eq!(bed.outcomes(), [11, 1, 12, 2].map(|tag| (tag, Ok(()))).map(|told| told), "{:?}", bed.log);
+}
+
+#[test]
+fn the_waiting_quota_is_each_sessions_own_over_all_its_queues() {
+    let mut bed = Bed::new(1, Shared::new(), 2);
+    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
+    let (one, two) = (bed.path.open_queue(A), bed.path.open_queue(A));
+    let foreign = bed.path.open_queue(B);
+    bed.submit(one, 1, &fill(frame, 100));
+    bed.submit(one, 2, &fill(frame, 100));
+    bed.submit(two, 3, &fill(frame, 100));
+    for (queue, tag) in [(one, 4), (two, 5)] {
+        bed.submit(queue, tag, &fill(frame, 100));
+        assert_eq!(bed.completion(tag), refused(tag, Failure::WaitingQuota { limit: 2 }));
+    }
+    bed.submit(foreign, 6, &fill(other, 100));
+    assert_eq!(bed.path.waiting(), 3);
+    // What leaves the list makes room.
+    bed.cancel(two, 3);
+    bed.submit(two, 7, &fill(frame, 100));
+    bed.run_for(100_000);
+    let done = [1, 2, 6, 7].map(|tag| (tag, Ok(())));
+    assert_eq!(bed.outcomes()[3..], done);
+}
+
+#[test]
+fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
+    for (kind, ends) in [(PolicyKind::Exclusive, [2000, 4000]), (PolicyKind::Shared, [2000, 2000])] {
+        let mut bed = Bed::over(FakeEngine::new(2, TIMING), kind.build(), 8);
+        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+        bed.submit(queue, 1, &fill(frame, 100));
+        bed.submit(queue, 2, &fill(frame, 100));
+        bed.run_for(100_000);
+        assert_eq!([1, 2].map(|tag| bed.completed_at(tag)), ends, "{}", kind.name());
+    }
+}
+
+#[test]
+fn an_exclusive_client_without_a_channel_waits_until_one_departs() {
+    let mut bed = Bed::new(2, Exclusive::new(), 8);
+    let frames = [A, B, C].map(|session| bed.frame(session, 100).0);
+    let queues = [A, B, C].map(|session| bed.path.open_queue(session));
+    bed.submit(queues[0], 1, &fill(frames[0], 100));
+    bed.submit(queues[1], 2, &fill(frames[1], 100));
+    bed.submit(queues[2], 3, &fill(frames[2], 100).refuse_when_busy());
+    assert_eq!(bed.completion(3), refused(3, Failure::ChannelsBusy { channels: 0 }));
+    bed.submit(queues[2], 4, &fill(frames[2], 100));
+    // B has a second queue: closing the first does not end B.
+    let second = bed.path.open_queue(B);
+    bed.close(queues[1]);
+    bed.run_for(100_000);
+    assert_eq!(bed.path.waiting(), 1);
+    bed.close(second);
+    bed.run_for(100_000);
+    assert_eq!(bed.completion(4).outcome, Ok(()));
+}
+
+/// Gives the same answer to everyone.
+struct Rogue(Choice);
+
+impl Policy for Rogue {
+    fn name(&self) -> &'static str {
+        "rogue"
+    }
+
+    fn choose(&mut self, _client: SessionId, _channels: &[ChannelState]) -> Choice {
+        self.0
+    }
+
+    fn departed(&mut self, _client: SessionId) {}
+}
+
+#[test]
+fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
+    for (channel, first) in [(1, Ok(())), (2, Err(2)), (u32::MAX, Err(2))] {
+        let mut bed = Bed::new(2, Rogue(Choice::Channel(channel)), 8);
+        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+        let request = fill(frame, 100).refuse_when_busy();
+        bed.submit(queue, 1, &request);
+        bed.submit(queue, 2, &request);
+        bed.run_for(5000);
+        let busy = Failure::ChannelsBusy { channels: 2 };
+        assert_eq!(bed.completion(1).outcome, first.map_err(|channels| Failure::ChannelsBusy { channels }));
+        assert_eq!(bed.completion(2), refused(2, busy));
+        assert_eq!((bed.log.len(), bed.path.idle()), (2, true));
+    }
+}
+
+#[test]
+fn a_policys_choice_of_a_failed_channel_counts_as_busy() {
+    let mut bed = Bed::new(2, Rogue(Choice::Channel(0)), 8);
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let failure = Failure::ChannelFaulted;
+    bed.path.engine_mut().inject(0, Fault::Fails { failure, after_bytes: 0 });
+    bed.submit(queue, 1, &fill(frame, 100));
+    bed.run_for(5000);
+    bed.submit(queue, 2, &fill(frame, 100).refuse_when_busy());
+    assert_eq!(bed.completion(2), refused(2, Failure::ChannelsBusy { channels: 1 }));
+    bed.submit(queue, 3, &fill(frame, 100).with_deadline(at(9000)));
+    bed.run_for(5000);
+    assert_eq!(bed.completion(3), refused(3, Failure::DeadlineExceeded));
+}

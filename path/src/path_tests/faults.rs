@@ -1,0 +1,139 @@
+//! Failed channels and failed memory: who is told, what stays in use, and what is held back until a reset.
+
+use super::*;
+
+const FAILS: Fault = Fault::Fails { failure: Failure::ChannelFaulted, after_bytes: 10 };
+
+#[test]
+fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
+    let mut bed = Bed::new(2, Shared::new(), 8);
+    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+    let other = bed.frame(A, 100).0;
+    bed.path.engine_mut().inject(0, FAILS);
+    bed.submit(queue, 1, &fill(frame, 100));
+    bed.run_for(5000);
+    assert_eq!((bed.completion(1).outcome, bed.completion(1).bytes_done), (Err(Failure::ChannelFaulted), 10));
+    assert_eq!(bed.path.channel_states(), [ChannelState::Faulted, ChannelState::Free]);
+    assert!(bed.path.idle());
+
+    let revocation = bed.capabilities.revoke(A, frame).unwrap();
+    for tag in 2..5 {
+        bed.submit(queue, tag, &fill(other, 100));
+    }
+    bed.run_for(100_000);
+    assert_eq!(bed.outcomes()[1..], [2, 3, 4].map(|tag| (tag, Ok(()))));
+    assert_eq!([2, 3, 4].map(|tag| bed.completed_at(tag)), [7000, 9000, 11_000]);
+    assert_eq!(bed.capabilities.take_finished(), []);
+    assert_eq!(bed.capabilities.take_dropped(), []);
+
+    bed.path.channel_was_reset(1, &mut bed.capabilities);
+    assert_eq!(bed.capabilities.take_finished(), []);
+    bed.path.engine_mut().reset(0);
+    bed.path.channel_was_reset(0, &mut bed.capabilities);
+    assert_eq!(bed.path.channel_states(), [ChannelState::Free; 2]);
+    assert_eq!(bed.capabilities.take_finished(), [revocation]);
+    assert_eq!(bed.capabilities.take_dropped(), [memory]);
+}
+
+#[test]
+fn requests_fail_when_every_channel_has_failed() {
+    for waits in [true, false] {
+        let mut bed = Bed::new(2, Shared::new(), 8);
+        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+        for channel in 0..2 {
+            bed.path.engine_mut().inject(channel, FAILS);
+        }
+        bed.submit(queue, 1, &fill(frame, 100));
+        bed.submit(queue, 2, &fill(frame, 100));
+        // This one waits while the channels fail.
+        bed.submit(queue, 3, &fill(frame, 100));
+        bed.run_for(10_000);
+        assert_eq!(bed.completion(3), refused(3, Failure::ChannelFaulted));
+        assert_eq!(bed.path.channel_states(), [ChannelState::Faulted; 2]);
+        let late = if waits { fill(frame, 1) } else { fill(frame, 1).refuse_when_busy() };
+        bed.submit(queue, 4, &late);
+        assert_eq!(bed.completion(4), refused(4, Failure::ChannelFaulted));
+
+        bed.path.engine_mut().reset(1);
+        bed.path.channel_was_reset(1, &mut bed.capabilities);
+        bed.submit(queue, 5, &fill(frame, 1));
+        bed.run_for(10_000);
+        assert_eq!(bed.completion(5).outcome, Ok(()));
+    }
+}
+
+#[test]
+fn memory_that_failed_fails_its_request_and_leaves_the_channel_in_use() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let ((frame, _), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+    bed.path.engine_mut().inject(0, Fault::Fails { failure: Failure::MemoryFault, after_bytes: 40 });
+    bed.submit(queue, 1, &fill(frame, 100));
+    bed.run_for(10_000);
+    assert_eq!((bed.completion(1).outcome, bed.completion(1).bytes_done), (Err(Failure::MemoryFault), 40));
+    bed.path.engine_mut().reset(0);
+    bed.submit(queue, 2, &fill(frame, 100));
+    bed.run_for(10_000);
+    assert_eq!(bed.completion(2).outcome, Ok(()));
+    let revocation = bed.capabilities.revoke(A, frame).unwrap();
+    assert_eq!(bed.capabilities.take_finished(), [revocation]);
+}
+
+#[test]
+fn a_hanging_request_is_not_completed_before_its_channel_was_reset() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    bed.path.engine_mut().inject(0, Fault::Hangs);
+    bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(1200)));
+    bed.run_for(100_000);
+    bed.cancel(queue, 1);
+    let revocation = bed.capabilities.revoke(A, frame).unwrap();
+    bed.path.cancel_revoked(&mut bed.capabilities);
+    bed.run_for(100_000);
+    assert_eq!((bed.log.len(), bed.path.idle()), (0, false));
+    // The path does not ask to be woken for a deadline it acted on.
+    assert_eq!(bed.path.next_wake(), None);
+
+    // Told of the reset too early, the path believes the engine.
+    bed.path.channel_was_reset(0, &mut bed.capabilities);
+    assert_eq!(bed.path.channel_states(), [ChannelState::Busy]);
+    bed.path.engine_mut().reset(0);
+    bed.turn();
+    assert_eq!(bed.completion(1).outcome, Err(Failure::ChannelFaulted));
+    assert_eq!(bed.capabilities.take_finished(), []);
+    bed.path.channel_was_reset(0, &mut bed.capabilities);
+    assert_eq!(bed.capabilities.take_finished(), [revocation]);
+    assert_eq!(bed.path.channel_states(), [ChannelState::Free]);
+}
+
+#[test]
+fn a_closed_queue_stays_while_its_request_hangs() {
+    let mut bed = Bed::new(1, Exclusive::new(), 8);
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (other, other_queue) = (bed.frame(B, 100).0, bed.path.open_queue(B));
+    bed.path.engine_mut().inject(0, Fault::Hangs);
+    bed.submit(queue, 1, &fill(frame, 100));
+    bed.submit(other_queue, 2, &fill(other, 100));
+    bed.turn();
+    bed.close(queue);
+    let closing = bed.capabilities.close(A);
+    bed.run_for(100_000);
+    assert!(!bed.path.queue_gone(queue));
+    bed.path.engine_mut().reset(0);
+    bed.turn();
+    assert!(bed.path.queue_gone(queue));
+    assert_eq!(bed.outcomes(), [(2, Err(Failure::ChannelFaulted))]);
+    assert_eq!(bed.capabilities.take_finished(), []);
+    bed.path.channel_was_reset(0, &mut bed.capabilities);
+    assert_eq!(bed.capabilities.take_finished(), [closing]);
+    // The channel was bound to A, which is gone.
+    bed.submit(other_queue, 3, &fill(other, 100));
+    bed.run_for(10_000);
+    assert_eq!(bed.completion(3).outcome, Ok(()));
+}
+
+#[test]
+fn an_unknown_channel_can_be_said_to_be_reset() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    bed.path.channel_was_reset(7, &mut bed.capabilities);
+    assert_eq!(bed.path.channel_states(), [ChannelState::Free]);
+}

@@ -1,0 +1,139 @@
+//! Reservations and queues: no completion without room, none after closing, and nothing left behind.
+
+use super::*;
+
+#[test]
+fn a_reservation_is_refused_when_its_completion_would_not_fit() {
+    let mut bed = Bed::new(4, Shared::new(), 8);
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    assert!(bed.path.reserve(queue, 0).is_none());
+    let reserved = bed.path.reserve(queue, 2).unwrap();
+    bed.submit(queue, 1, &fill(frame, 100));
+    assert!(bed.path.reserve(queue, 2).is_none());
+    let third = bed.path.reserve(queue, 3).unwrap();
+    bed.path.give_back(third);
+    assert!(bed.path.reserve(queue, 2).is_none());
+    bed.path.give_back(reserved);
+    let other = bed.path.open_queue(A);
+    assert!(bed.path.reserve(other, 1).is_some());
+    bed.run_for(10_000);
+    for _ in 0..2 {
+        assert!(bed.path.reserve(queue, 2).is_some());
+    }
+    assert!(bed.path.reserve(queue, 2).is_none());
+    assert!(bed.path.reserve(QueueKey(99), 1).is_none());
+}
+
+#[test]
+fn a_completion_counts_until_it_was_taken() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let queue = bed.path.open_queue(A);
+    let nop = Request::new(Operation::Nop);
+    for (tag, failure) in [(1, Failure::Cancelled), (2, Failure::Unsupported)] {
+        let reservation = bed.path.reserve(queue, 2).unwrap();
+        bed.path.refuse(reservation, tag, failure);
+    }
+    assert!(bed.path.reserve(queue, 2).is_none(), "two completions are on their way to a ring of two");
+    bed.collect();
+    assert_eq!(bed.outcomes(), [(1, Err(Failure::Cancelled)), (2, Err(Failure::Unsupported))]);
+    let reservation = bed.path.reserve(queue, 1).unwrap();
+    bed.path.submit(at(0), reservation, 3, &nop, &mut bed.capabilities);
+    bed.path.ring_doorbell();
+    bed.path.run(at(0));
+    bed.path.run(at(1000));
+    bed.path.settle(at(1000), &mut bed.capabilities);
+    assert!(bed.path.reserve(queue, 1).is_none());
+    bed.collect();
+    assert_eq!(bed.completion(3).outcome, Ok(()));
+    assert!(bed.path.reserve(queue, 1).is_some());
+}
+
+#[test]
+fn a_closed_queue_delivers_nothing_and_releases_everything() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+    for tag in 1..4 {
+        bed.submit(queue, tag, &fill(frame, 100));
+    }
+    bed.run_for(1500);
+    bed.close(queue);
+    assert!(!bed.path.queue_gone(queue), "one of its requests still runs");
+    assert!(bed.path.reserve(queue, 100).is_none());
+    bed.close(queue);
+    bed.run_for(10_000);
+    assert!(bed.path.queue_gone(queue));
+    assert_eq!((bed.outcomes(), bed.path.idle()), (vec![], true));
+    let revocation = bed.capabilities.revoke(A, frame).unwrap();
+    assert_eq!(bed.capabilities.take_finished(), [revocation]);
+    assert_eq!(memory.contents().iter().filter(|byte| **byte == 1).count(), 56);
+}
+
+#[test]
+fn completions_not_taken_yet_die_with_their_queue() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let (queue, other) = (bed.path.open_queue(A), bed.path.open_queue(A));
+    for (queue, tag) in [(queue, 1), (other, 2)] {
+        let reservation = bed.path.reserve(queue, 8).unwrap();
+        bed.path.refuse(reservation, tag, Failure::Cancelled);
+    }
+    bed.path.close_queue(queue, &mut bed.capabilities);
+    assert!(bed.path.queue_gone(queue));
+    // The next queue gets the name, and must not get the completion with it.
+    assert_eq!(bed.path.open_queue(B), queue);
+    bed.collect();
+    assert_eq!(bed.outcomes(), [(2, Err(Failure::Cancelled))]);
+}
+
+#[test]
+fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
+    for used in [true, false] {
+        let mut bed = Bed::new(1, Exclusive::new(), 8);
+        let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+        bed.submit(queue, 1, &fill(frame, 10));
+        bed.run_for(10_000);
+        let reservation = bed.path.reserve(queue, 8).unwrap();
+        bed.close(queue);
+        assert!(!bed.path.queue_gone(queue));
+        if used {
+            let (now, request) = (bed.clock.now(), fill(frame, 100));
+            bed.path.submit(now, reservation, 2, &request, &mut bed.capabilities);
+        } else {
+            bed.path.give_back(reservation);
+        }
+        assert!(bed.path.queue_gone(queue));
+        bed.run_for(10_000);
+        assert_eq!((bed.outcomes(), memory.contents()[10]), (vec![(1, Ok(()))], 0));
+        // The policy was told: another session gets the only channel.
+        let (other, queue) = (bed.frame(B, 10).0, bed.path.open_queue(B));
+        bed.submit(queue, 3, &fill(other, 10).refuse_when_busy());
+        bed.run_for(10_000);
+        assert_eq!(bed.completion(3).outcome, Ok(()));
+    }
+}
+
+#[test]
+fn queues_of_one_session_end_apart() {
+    let mut bed = Bed::new(2, Shared::new(), 8);
+    let (frame, one, two) = (bed.frame(A, 100).0, bed.path.open_queue(A), bed.path.open_queue(A));
+    assert_ne!(one, two);
+    bed.submit(one, 1, &fill(frame, 100));
+    bed.submit(two, 1, &fill(frame, 50));
+    bed.turn();
+    bed.close(one);
+    bed.run_for(10_000);
+    assert_eq!(bed.log.iter().map(|(_, delivery)| delivery.queue).collect::<Vec<_>>(), [two]);
+    assert_eq!(bed.completion(1).bytes_done, 50);
+}
+
+#[test]
+fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    assert!(bed.path.idle() && !bed.path.must_settle());
+    assert!(!bed.path.settle(at(5), &mut bed.capabilities));
+    assert!(!bed.path.run(at(5)));
+    let queue = bed.path.open_queue(A);
+    bed.close(queue);
+    bed.close(QueueKey(99));
+    assert!(bed.path.queue_gone(queue) && bed.path.queue_gone(QueueKey(99)));
+    assert_eq!(bed.path.next_wake(), None);
+}
