@@ -18,7 +18,7 @@ use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
 use memferry_memory::queue_pair::{ServiceEnd, futex};
 use memferry_memory::storage::MappedWords;
-use memferry_path::{Capabilities, Delivery, Path, QueueKey};
+use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
 use memferry_transfer::{Failure, SessionId, wire};
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
@@ -82,7 +82,7 @@ impl LaneHandle {
     }
 
     fn take(&self) -> Vec<LaneCommand> {
-        if !self.pending.swap(false, Ordering::Acquire) {
+        if !self.pending.load(Ordering::Relaxed) || !self.pending.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
@@ -177,14 +177,15 @@ impl Lane {
             worked |= self.take_requests(index);
         }
         if !self.path.idle() {
-            worked = true;
-            let now = MonotonicClock.now();
+            worked |= self.path.running();
+            let timed = self.path.needs_time() || self.stopping.is_some();
+            let now = if timed { MonotonicClock.now() } else { Instant::ORIGIN };
             if self.stopping.is_some_and(|deadline| deadline <= now) {
                 self.path.cancel_all();
             }
             self.path.ring_doorbell();
             self.path.run(now);
-            self.settle(now);
+            worked |= self.settle(now);
         }
         self.deliver();
         worked
@@ -194,17 +195,19 @@ impl Lane {
         shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn settle(&mut self, now: Instant) {
+    /// Completes what finished and starts what waits; returns whether something started.
+    fn settle(&mut self, now: Instant) -> bool {
         if !self.path.must_settle() {
-            return;
+            return false;
         }
         let mut capabilities = Self::capabilities(&self.shared);
-        self.path.settle(now, &mut capabilities);
+        let started = self.path.settle(now, &mut capabilities);
         let news = capabilities.has_news();
         drop(capabilities);
         if news {
             self.shared.notify(Notice::Settled);
         }
+        started
     }
 
     /// Takes what one client asks for.
@@ -221,20 +224,14 @@ impl Lane {
         }
         let mut violation = None;
         let mut capabilities = Self::capabilities(&self.shared);
-        let now = MonotonicClock.now();
         let mut taken = 0;
         while taken < BATCH {
             let Some(slot) = queue.end.pop() else { break };
             taken += 1;
-            let room = queue.end.completion_room();
-            let reservation = match room.map(|room| self.path.reserve(key, room)) {
-                Ok(Some(reservation)) => reservation,
-                Ok(None) => {
-                    violation = Some(Violation::Overrun);
-                    break;
-                }
-                Err(_) => {
-                    violation = Some(Violation::RingCounts);
+            let reservation = match reserve(&mut self.path, key, &mut queue.end) {
+                Ok(reservation) => reservation,
+                Err(broken) => {
+                    violation = Some(broken);
                     break;
                 }
             };
@@ -245,7 +242,10 @@ impl Lane {
                 self.path.refuse(reservation, tag, Failure::Cancelled);
             } else {
                 match wire::decode_request(&slot) {
-                    Ok(request) => self.path.submit(now, reservation, tag, &request, &mut capabilities),
+                    Ok(request) => {
+                        let now = request.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
+                        self.path.submit(now, reservation, tag, &request, &mut capabilities);
+                    }
                     Err(error) => self.path.refuse(reservation, tag, Failure::Malformed(error)),
                 }
             }
@@ -389,6 +389,11 @@ impl Lane {
     /// Sleeps until a doorbell or a command, unless something arrived meanwhile.
     fn park(&mut self) {
         self.reap();
+        // Requests may wait for a channel that only another client's end can free; their deadlines still count.
+        let limit = self.path.next_wake().map(|wake| {
+            let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());
+            Duration::from_nanos(u64::try_from(left / 1000).unwrap_or(u64::MAX).saturating_add(1))
+        });
         let live = || self.queues.iter().flatten().filter(|queue| !queue.dead);
         let all_full = live().all(|queue| queue.end.fences() == Fences::Full);
         let fences = if all_full { Fences::Full } else { Fences::Asymmetric };
@@ -396,16 +401,17 @@ impl Lane {
             |value| live().for_each(|queue| queue.end.set_parked(value)),
             fences,
             || self.handle.pending.load(Ordering::Acquire) || live().any(|queue| queue.end.ready()),
-            || self.sleep(),
+            || self.sleep(limit),
         );
         if slept {
             self.handle.counters.parks.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    fn sleep(&self) {
+    fn sleep(&self, limit: Option<Duration>) {
         let mut space = [std::mem::MaybeUninit::uninit(); 16];
-        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, None) else { return };
+        let limit = limit.and_then(|limit| rustix::event::Timespec::try_from(limit).ok());
+        let Ok((events, _)) = epoll::wait(&self.epoll, &mut space, limit.as_ref()) else { return };
         if events.iter().any(|event| event.data.u64() == WAKE) {
             let _ = rustix::io::read(&self.handle.wake, &mut [0u8; 8]);
         }
@@ -423,4 +429,17 @@ impl Lane {
         }
         self.close_where(|_| true);
     }
+}
+
+/// Makes room for one completion, looking at the client's count only when the known room is used up.
+fn reserve(
+    path: &mut Path<CpuEngine>,
+    key: QueueKey,
+    end: &mut ServiceEnd<MappedWords>,
+) -> Result<Reservation, Violation> {
+    if let Some(reservation) = path.reserve(key, end.known_completion_room()) {
+        return Ok(reservation);
+    }
+    let room = end.completion_room().map_err(|_| Violation::RingCounts)?;
+    path.reserve(key, room).ok_or(Violation::Overrun)
 }

@@ -11,7 +11,7 @@ use thiserror::Error;
 #[error("cannot install the seccomp filter: {0}")]
 pub struct SandboxError(String);
 
-const ALLOWED: &[libc::c_long] = &[
+const ALLOWED: &[i64] = &[
     // Messages, doorbells and log lines.
     libc::SYS_recvmsg,
     libc::SYS_sendmsg,
@@ -76,7 +76,7 @@ const ALLOWED: &[libc::c_long] = &[
 pub(crate) fn enter() -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError(error.to_string());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
-    let rules = ALLOWED.iter().map(|number| (i64::from(*number), Vec::new())).collect();
+    let rules = ALLOWED.iter().map(|number| (*number, Vec::new())).collect();
     let deny = SeccompAction::Errno(libc::EPERM as u32);
     let filter =
         SeccompFilter::new(rules, deny, SeccompAction::Allow, arch).map_err(|error| failed(&error))?;

@@ -279,13 +279,16 @@ impl Service {
     }
 
     fn revoke(&self, session: SessionId, handle: Handle) -> Executed {
+        // Held throughout: a revocation that is over at once must not be reported before it is known who waits for it.
+        let mut sessions = self.sessions();
         let revoked = self.capabilities().revoke(session, handle);
         let id = match revoked {
             Ok(id) => id,
             Err(error) => return Executed::Done(Err(refused_capability(&error)), Vec::new()),
         };
-        self.sessions().remove_frame(session, handle);
-        self.sessions().revocations.insert(id, session);
+        sessions.remove_frame(session, handle);
+        sessions.revocations.insert(id, session);
+        drop(sessions);
         for (lane, _) in &self.lanes {
             lane.tell(LaneCommand::CancelRevoked);
         }

@@ -37,6 +37,7 @@ pub(crate) struct Sessions {
     open: BTreeMap<SessionId, Session>,
     users: BTreeMap<u32, Usage>,
     last: u64,
+    /// Not over yet, with who asked. They outlive their session: a thread of an embedded client may be waiting.
     pub(crate) revocations: BTreeMap<RevocationId, SessionId>,
 }
 
@@ -81,7 +82,6 @@ impl Sessions {
 
     pub(crate) fn close(&mut self, id: SessionId) -> Option<Session> {
         let session = self.open.remove(&id)?;
-        self.revocations.retain(|_, waiting| *waiting != id);
         if let Some(usage) = self.users.get_mut(&session.user) {
             usage.sessions -= 1;
             usage.channels -= session.channels.len() as u32;

@@ -249,6 +249,12 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.own.word(SUBMISSIONS_CONSUMED).store(count, Ordering::Release);
     }
 
+    /// [`completion_room`](Self::completion_room) as far as it is known without a look at the client's memory, whose line
+    /// moves with every completion the client takes.
+    pub fn known_completion_room(&self) -> u32 {
+        self.completions.free()
+    }
+
     /// Completions that may be given now without overwriting one the client has not read.
     ///
     /// # Errors

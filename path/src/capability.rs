@@ -13,7 +13,7 @@
 
 mod table;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use memferry_clock::Instant;
 use memferry_transfer::{
@@ -142,7 +142,7 @@ struct Revocation {
 /// Every capability of every session.
 pub struct Capabilities<M> {
     table: Table<M>,
-    held: BTreeMap<SessionId, Vec<u32>>,
+    held: BTreeMap<SessionId, BTreeSet<u32>>,
     per_session: usize,
     revocations: Vec<Revocation>,
     next_revocation: u64,
@@ -256,7 +256,7 @@ impl<M: Memory> Capabilities<M> {
 
     /// Takes all capabilities of a session away, as [`revoke`](Self::revoke).
     pub fn close(&mut self, session: SessionId) -> RevocationId {
-        let held = self.held.get(&session).cloned().unwrap_or_default();
+        let held: Vec<u32> = self.held.get(&session).into_iter().flatten().copied().collect();
         self.revoke_trees(&held, session)
     }
 
@@ -293,7 +293,7 @@ impl<M: Memory> Capabilities<M> {
 
     /// Capabilities `session` holds, tombstones included.
     pub fn count(&self, session: SessionId) -> usize {
-        self.held.get(&session).map_or(0, Vec::len)
+        self.held.get(&session).map_or(0, BTreeSet::len)
     }
 
     /// Checks a request against the capabilities of `session` and counts what it names as in flight.
@@ -458,7 +458,7 @@ impl<M: Memory> Capabilities<M> {
             return Err(CapabilityError::Quota { limit: self.per_session });
         }
         let handle = self.table.insert(node);
-        held.push(handle.index());
+        held.insert(handle.index());
         Ok(handle)
     }
 
@@ -499,7 +499,7 @@ impl<M: Memory> Capabilities<M> {
         if forgotten {
             self.table.remove(index);
             if let Some(held) = self.held.get_mut(&session) {
-                held.retain(|held| *held != index);
+                held.remove(&index);
                 if held.is_empty() {
                     self.held.remove(&session);
                 }

@@ -58,13 +58,16 @@ pub(crate) struct Queue {
 pub(crate) struct Ledger {
     queues: Vec<Option<Queue>>,
     running: Vec<Option<Running>>,
+    /// How many run, and how many of them have a deadline: an idle path costs no look at every channel.
+    count: usize,
+    timed: usize,
     kind: EngineKind,
 }
 
 impl Ledger {
     pub(crate) fn new(channels: u32, kind: EngineKind) -> Self {
         let running = (0..channels).map(|_| None).collect();
-        Self { queues: Vec::new(), running, kind }
+        Self { queues: Vec::new(), running, count: 0, timed: 0, kind }
     }
 
     pub(crate) fn open(&mut self, session: SessionId) -> QueueKey {
@@ -96,8 +99,20 @@ impl Ledger {
     pub(crate) fn start(&mut self, running: Running) {
         let channel = running.ticket.channel as usize;
         if let Some(slot) = self.running.get_mut(channel) {
+            self.count += 1;
+            self.timed += usize::from(running.deadline.is_some());
             *slot = Some(running);
         }
+    }
+
+    /// Requests running.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Requests running that have a deadline.
+    pub(crate) fn timed(&self) -> usize {
+        self.timed
     }
 
     pub(crate) fn running(&mut self) -> impl Iterator<Item = &mut Running> {
@@ -107,7 +122,10 @@ impl Ledger {
     /// Takes the running request a report is about; a report for another ticket is none.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Running> {
         let slot = self.running.get_mut(ticket.channel as usize)?;
-        slot.take_if(|running| running.ticket == ticket)
+        let running = slot.take_if(|running| running.ticket == ticket)?;
+        self.count -= 1;
+        self.timed -= usize::from(running.deadline.is_some());
+        Some(running)
     }
 
     /// The delivery of a request the engine finished, `None` when nobody listens.

@@ -143,10 +143,12 @@ impl<E: Engine> Path<E> {
 
     /// Lets the engine make progress. Returns whether it has more to do at once.
     pub fn run(&mut self, now: Instant) -> bool {
-        for running in self.ledger.running() {
-            if running.deadline.is_some_and(|deadline| deadline <= now) && running.ending.is_none() {
-                running.ending = Some(Failure::DeadlineExceeded);
-                self.engine.cancel(running.ticket);
+        if self.ledger.timed() > 0 {
+            for running in self.ledger.running() {
+                if running.deadline.is_some_and(|deadline| deadline <= now) && running.ending.is_none() {
+                    running.ending = Some(Failure::DeadlineExceeded);
+                    self.engine.cancel(running.ticket);
+                }
             }
         }
         self.engine.poll(now, &mut self.finished)
@@ -253,9 +255,20 @@ impl<E: Engine> Path<E> {
         self.deliveries.drain(..)
     }
 
-    /// Whether anything runs or waits.
-    pub fn idle(&mut self) -> bool {
-        self.channels.waiting() == 0 && self.ledger.running().next().is_none() && self.finished.is_empty()
+    /// Whether the engine has work: something runs, or ended and was not settled.
+    pub fn running(&self) -> bool {
+        self.ledger.count() > 0 || !self.finished.is_empty()
+    }
+
+    /// Whether nothing runs and nothing waits.
+    pub fn idle(&self) -> bool {
+        self.channels.waiting() == 0 && !self.running()
+    }
+
+    /// Whether the present matters to [`run`](Self::run) and [`settle`](Self::settle): something runs or waits that could
+    /// be overdue, or the engine keeps time. A lane saves itself the look at the clock otherwise.
+    pub fn needs_time(&self) -> bool {
+        self.ledger.timed() > 0 || self.channels.waiting() > 0 || self.engine.next_wake().is_some()
     }
 
     /// When the path has to be stepped again although nothing arrives: an engine's wake, or the deadline of a request.
@@ -293,7 +306,10 @@ impl<E: Engine> Path<E> {
         match posted {
             Ok(ticket) => self.ledger.start(Running { ticket, origin, claims, deadline, ending: None }),
             Err(failure) => {
-                self.channels.set(unfolded.channel, ChannelState::Free);
+                // An engine that has no such channel, or has it busy, is not what the channel stage believes it is.
+                let lost = failure == Failure::ChannelFaulted;
+                let state = if lost { ChannelState::Faulted } else { ChannelState::Free };
+                self.channels.set(unfolded.channel, state);
                 self.unplaced(Unplaced { claims, origin, failure }, capabilities);
             }
         }

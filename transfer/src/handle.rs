@@ -17,7 +17,7 @@ bitflags::bitflags! {
         const READ = 1;
         /// Name it as a destination.
         const WRITE = 2;
-        /// Derive from it and grant it to others.
+        /// Grant it to others.
         const GRANT = 4;
     }
 }

@@ -58,6 +58,10 @@ const LONGEST_BYTES: u64 = 1 << 40;
 #[derive(Debug)]
 pub struct CpuEngine {
     channels: Vec<Channel>,
+    /// Channels that hold a job, oldest post first: idle ones cost a poll nothing.
+    busy: Vec<u32>,
+    /// How many of them, from the end, were posted since the doorbell.
+    posted: usize,
     chunk_bytes: u64,
 }
 
@@ -84,8 +88,9 @@ impl CpuEngine {
     /// It survives memory that fails under it only in a process that called [`memferry_memory::bus_error::install`];
     /// this function leaves signal handlers alone.
     pub fn new(channels: u32, chunk_bytes: u64) -> Self {
+        let busy = Vec::with_capacity(channels as usize);
         let channels = (0..channels).map(|_| Channel::default()).collect();
-        Self { channels, chunk_bytes: chunk_bytes.max(1) }
+        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1) }
     }
 
     /// Why this engine will not take the descriptor.
@@ -122,28 +127,38 @@ impl Engine for CpuEngine {
         let channel = &mut self.channels[number as usize];
         channel.serial = channel.serial.wrapping_add(1);
         channel.job = Some(Job { descriptor, done: 0, started: false, cancelled: false });
+        self.busy.push(number);
+        self.posted += 1;
         Ok(Ticket { channel: number, serial: channel.serial })
     }
 
     fn ring_doorbell(&mut self) {
-        for job in self.channels.iter_mut().filter_map(|channel| channel.job.as_mut()) {
-            job.started = true;
+        let posted = self.busy.len() - std::mem::take(&mut self.posted);
+        for number in &self.busy[posted..] {
+            if let Some(job) = &mut self.channels[*number as usize].job {
+                job.started = true;
+            }
         }
     }
 
     fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
-        let mut active = false;
-        for (number, channel) in (0..).zip(&mut self.channels) {
-            let Some(job) = &mut channel.job else { continue };
-            let Some(outcome) = job.advance(self.chunk_bytes) else {
-                active |= job.started;
+        let (mut active, mut index) = (false, 0);
+        let mut first_unstarted = self.busy.len() - self.posted;
+        while let Some(number) = self.busy.get(index).copied() {
+            let channel = &mut self.channels[number as usize];
+            let serial = channel.serial;
+            let Some((outcome, bytes_done)) = channel.step(self.chunk_bytes) else {
+                active |= index < first_unstarted;
+                index += 1;
                 continue;
             };
-            let ticket = Ticket { channel: number, serial: channel.serial };
-            let bytes_done = job.done;
-            // Before the report: once it is seen, the memory may be given back.
-            channel.job = None;
-            finished.push(Finished { ticket, outcome, bytes_done });
+            self.busy.remove(index);
+            if index < first_unstarted {
+                first_unstarted -= 1;
+            } else {
+                self.posted -= 1;
+            }
+            finished.push(Finished { ticket: Ticket { channel: number, serial }, outcome, bytes_done });
         }
         active
     }
@@ -159,6 +174,18 @@ impl Engine for CpuEngine {
 
     fn next_wake(&self) -> Option<Instant> {
         None
+    }
+}
+
+impl Channel {
+    /// Moves one chunk of the job; how it ended when it did, with the bytes done. The job is gone then: once the report is
+    /// seen, its memory may be given back.
+    fn step(&mut self, chunk_bytes: u64) -> Option<(Result<(), Failure>, u64)> {
+        let job = self.job.as_mut()?;
+        let outcome = job.advance(chunk_bytes)?;
+        let bytes_done = job.done;
+        self.job = None;
+        Some((outcome, bytes_done))
     }
 }
 

@@ -20,6 +20,7 @@ use memferry::{EngineKind, Frame, Ticket, Transfer};
 
 use crate::measure::{Bytes, Rate, Samples, Time, rounds_for, thread_cpu};
 use crate::mover::Mover;
+use crate::output::say;
 use crate::{CommandError, files};
 
 /// Bytes of a piece.
@@ -52,8 +53,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let destination = files::open_destination(&arguments.destination, &about)?;
     let mut copy = Copy::new(mover, about.len(), destination, &arguments.destination)?;
     copy.all_of(source, &arguments.source)?;
-    copy.report(started.elapsed());
-    Ok(())
+    copy.report(started.elapsed())
 }
 
 struct Copy<'a> {
@@ -159,25 +159,22 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    fn report(self, took: Duration) {
+    fn report(self, took: Duration) -> Result<(), CommandError> {
         self.bar.end();
-        let written = self.written;
-        println!(
-            "copied {written} bytes ({}) in {:.3} s, {} with reading and writing",
-            Bytes(written),
-            took.as_secs_f64(),
-            Rate(written, took)
-        );
+        let (written, seconds) = (self.written, took.as_secs_f64());
         if written == 0 {
-            return;
+            say!("copied 0 bytes in {seconds:.3} s: there was nothing to move");
+            return Ok(());
         }
-        println!("engine: {}", self.mover.describe(self.engine));
-        println!("measured: {}", self.samples.comparison());
-        println!(
+        say!("copied {written} bytes in {seconds:.3} s, {} with reading and writing", Rate(written, took));
+        say!("engine: {}", self.mover.describe(self.engine));
+        say!("measured: {}", self.samples.comparison());
+        say!(
             "this thread spent {} of CPU time on asking for {} transfers and waiting for them",
             Time(self.cpu),
             self.pieces
         );
+        Ok(())
     }
 }
 
@@ -210,12 +207,16 @@ impl Bar {
     fn advance(&mut self, done: u64) {
         if self.shown.is_none() && self.started.elapsed() > BAR_AFTER && std::io::stderr().is_terminal() {
             let bar = ProgressBar::with_draw_target(Some(self.expected), ProgressDrawTarget::stderr());
-            let style = "{wide_bar} {bytes} of {total_bytes}, {binary_bytes_per_sec}, {eta} left";
-            self.shown = Some(bar.with_style(
-                ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
-            ));
+            let style = ProgressStyle::with_template("{wide_bar} {msg}");
+            self.shown = Some(bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar())));
         }
         if let Some(bar) = &self.shown {
+            bar.set_message(format!(
+                "{} of {}, {}",
+                Bytes(done),
+                Bytes(self.expected),
+                Rate(done, self.started.elapsed())
+            ));
             bar.set_position(done);
         }
     }

@@ -14,6 +14,7 @@ mod demo;
 mod files;
 mod measure;
 mod mover;
+mod output;
 mod overlay;
 mod picture;
 mod serve;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        Err(error) if output::reader_is_gone(&error) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("memferry: {error}");
             ExitCode::FAILURE

@@ -155,8 +155,10 @@ impl fmt::Display for Time {
             write!(f, "{seconds:.2} s")
         } else if seconds >= 1e-3 {
             write!(f, "{:.2} ms", seconds * 1e3)
-        } else {
+        } else if seconds >= 1e-6 {
             write!(f, "{:.1} us", seconds * 1e6)
+        } else {
+            write!(f, "{} ns", self.0.as_nanos())
         }
     }
 }
@@ -179,9 +181,9 @@ mod tests {
     fn sizes_and_times_are_said_in_fitting_units() {
         let sizes = [0, 1023, 1024, 1 << 20, 3 << 29].map(|bytes| Bytes(bytes).to_string());
         assert_eq!(sizes, ["0 bytes", "1023 bytes", "1.0 KiB", "1.0 MiB", "1.50 GiB"]);
-        let times =
-            [1_500, 2_000_000, 3_000_000_000].map(|nanos| Time(Duration::from_nanos(nanos)).to_string());
-        assert_eq!(times, ["1.5 us", "2.00 ms", "3.00 s"]);
+        let times = [20, 1_500, 2_000_000, 3_000_000_000];
+        let times = times.map(|nanos| Time(Duration::from_nanos(nanos)).to_string());
+        assert_eq!(times, ["20 ns", "1.5 us", "2.00 ms", "3.00 s"]);
         assert_eq!(Rate(1 << 20, Duration::from_millis(500)).to_string(), "2.0 MiB/s");
     }
 

@@ -12,6 +12,7 @@ use crate::CommandError;
 use crate::canvas::{Canvas, Key};
 use crate::measure::{Bytes, Time, thread_cpu};
 use crate::mover::Mover;
+use crate::output::say;
 use crate::picture::{Kind, Picture};
 
 /// Arguments of `overlay`.
@@ -79,9 +80,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     result.save(&arguments.output)?;
     let seen = completion.bytes_done;
     if seen < above.bytes() {
-        println!("the top is cut off at the edge: {} of its {} are seen", Bytes(seen), Bytes(above.bytes()));
+        say!("the top is cut off at the edge: {} of its {} are seen", Bytes(seen), Bytes(above.bytes()));
     }
-    println!(
+    say!(
         "{} ({} x {} pixels, {}): {} visited in {}, {} of this thread's CPU time",
         arguments.output.display(),
         result.width,
@@ -91,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         Time(took),
         Time(spent)
     );
-    println!("engine: {}", mover.describe(completion.engine));
+    say!("engine: {}", mover.describe(completion.engine));
     Ok(())
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use memferry::Client;
 
+use crate::output::say;
 use crate::{CommandError, socket};
 
 /// Arguments of `status`.
@@ -22,7 +23,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let client = Client::connect(&arguments.socket)?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&client.status()?)?);
+        say!("{}", serde_json::to_string_pretty(&client.status()?)?);
         return Ok(());
     }
     print(&client, "")
@@ -31,31 +32,46 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
 /// Prints the service's status for people, each line after `indent`.
 pub(crate) fn print(client: &Client, indent: &str) -> Result<(), CommandError> {
     let status = client.status()?;
-    println!(
+    say!(
         "{indent}memferry, process {}, up {} s, policy {}",
-        status.process, status.uptime_seconds, status.policy
+        status.process,
+        status.uptime_seconds,
+        status.policy
     );
-    println!(
+    say!(
         "{indent}{:>6} {:>8} {:>12} {:>10} {:>16} {:>8}",
-        "lane", "queues", "requests", "failures", "bytes", "parks"
+        "lane",
+        "queues",
+        "requests",
+        "failures",
+        "bytes",
+        "parks"
     );
     for (number, lane) in status.lanes.iter().enumerate() {
         let (queues, requests, failures) = (lane.queues, lane.requests, lane.failures);
-        println!(
+        say!(
             "{indent}{number:>6} {queues:>8} {requests:>12} {failures:>10} {:>16} {:>8}",
-            lane.bytes, lane.parks
+            lane.bytes,
+            lane.parks
         );
     }
-    println!(
+    say!(
         "{indent}{:>8} {:>8} {:>8} {:>9} {:>7} {:>16}",
-        "session", "user", "process", "channels", "frames", "bytes"
+        "session",
+        "user",
+        "process",
+        "channels",
+        "frames",
+        "bytes"
     );
     for session in &status.sessions {
         let (user, process, channels) = (session.user, session.process, session.channels);
         let own = if session.session == client.session() { " (this command)" } else { "" };
-        println!(
+        say!(
             "{indent}{:>8} {user:>8} {process:>8} {channels:>9} {:>7} {:>16}{own}",
-            session.session.0, session.frames, session.bytes
+            session.session.0,
+            session.frames,
+            session.bytes
         );
     }
     Ok(())

@@ -12,6 +12,7 @@ use crate::CommandError;
 use crate::canvas::Canvas;
 use crate::measure::{Bytes, Time, thread_cpu};
 use crate::mover::Mover;
+use crate::output::say;
 use crate::picture::Picture;
 
 /// Arguments of `rotate`.
@@ -78,7 +79,7 @@ fn turn(input: &Path, output: &Path, turn: Turn, socket: Option<&Path>) -> Resul
     let (took, spent) = (started.elapsed(), thread_cpu().saturating_sub(cpu));
     let turned = turned.picture()?;
     turned.save(output)?;
-    println!(
+    say!(
         "{} ({} x {} pixels, {}): {} moved in {}, {} of this thread's CPU time",
         output.display(),
         turned.width,
@@ -88,6 +89,6 @@ fn turn(input: &Path, output: &Path, turn: Turn, socket: Option<&Path>) -> Resul
         Time(took),
         Time(spent)
     );
-    println!("engine: {}", mover.describe(completion.engine));
+    say!("engine: {}", mover.describe(completion.engine));
     Ok(())
 }

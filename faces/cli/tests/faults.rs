@@ -323,25 +323,5 @@ fn an_idle_service_does_not_run() {
     let client = service.client();
     let _channel = client.open_channel(4).unwrap();
     harness::assert_moves_bytes(&client);
-    let switches = || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", service.child.id())).unwrap();
-        let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
-        let lines: Vec<String> = status
-            .flat_map(|text| {
-                text.lines()
-                    .filter(|line| line.contains("ctxt_switches"))
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
-            })
-            .collect();
-        lines.join("\n")
-    };
-    // Quiet is when two looks apart see the same; a busy service never would.
-    let mut last = switches();
-    let quiet = (0..100).any(|_| {
-        std::thread::sleep(Duration::from_millis(200));
-        let now = switches();
-        std::mem::replace(&mut last, now.clone()) == now
-    });
-    assert!(quiet, "threads of an idle service keep being scheduled:\n{last}");
+    service.assert_idle();
 }

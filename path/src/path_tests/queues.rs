@@ -1,6 +1,10 @@
 //! Reservations and queues: no completion without room, none after closing, and nothing left behind.
 
+use memferry_transfer::{Finished, Ticket};
+
 use super::*;
+use crate::channel::Origin;
+use crate::completion::{Ledger, Running};
 
 #[test]
 fn a_reservation_is_refused_when_its_completion_would_not_fit() {
@@ -136,4 +140,23 @@ fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
     bed.close(QueueKey(99));
     assert!(bed.path.queue_gone(queue) && bed.path.queue_gone(QueueKey(99)));
     assert_eq!(bed.path.next_wake(), None);
+}
+
+#[test]
+fn a_late_report_for_an_earlier_post_ends_nothing() {
+    let mut bed = Bed::new(1, Shared::new(), 8);
+    let mut ledger = Ledger::new(2, EngineKind::Simulated);
+    let (queue, ticket) = (ledger.open(A), Ticket { channel: 1, serial: 7 });
+    let nop = Request::new(Operation::Nop);
+    let (_, claims) = bed.capabilities.admit(A, &nop, 0).unwrap().into_parts();
+    let origin = Origin { queue, tag: 3 };
+    ledger.start(Running { ticket, origin, claims, deadline: None, ending: None });
+    for (channel, serial) in [(1, 6), (1, 8), (0, 7), (2, 7), (u32::MAX, 7)] {
+        assert!(ledger.take(Ticket { channel, serial }).is_none());
+    }
+    let running = ledger.take(ticket).unwrap();
+    let report = Finished { ticket, outcome: Ok(()), bytes_done: 5 };
+    let completion = Completion { tag: 3, outcome: Ok(()), bytes_done: 5, engine: EngineKind::Simulated };
+    assert_eq!(ledger.finish(&running, &report), Some(Delivery { queue, completion }));
+    assert!(ledger.take(ticket).is_none());
 }

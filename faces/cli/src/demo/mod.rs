@@ -24,6 +24,7 @@ use clap::Args;
 
 pub(crate) use client::{ClientArguments, run as run_client};
 
+use crate::output::say;
 use crate::picture::Picture;
 use crate::{CommandError, files, overlay};
 use stage::Stage;
@@ -91,6 +92,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     story.refusals()?;
     story.revocation()?;
     story.end()?;
-    println!("\nAll five steps went as told, in {:.1} s.", started.elapsed().as_secs_f64());
+    say!("\nAll five steps went as told, in {:.1} s.", started.elapsed().as_secs_f64());
     Ok(())
 }

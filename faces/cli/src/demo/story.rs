@@ -6,6 +6,7 @@ use super::lines::{Fetched, Order, Report};
 use super::stage::{Actor, Part, Service, Stage};
 use super::{Props, expected, painting};
 use crate::measure::{Bytes, Comparison, Time};
+use crate::output::say;
 use crate::picture::Picture;
 use crate::{CommandError, status};
 
@@ -29,15 +30,15 @@ fn unexpected(report: &Report) -> CommandError {
 impl<'a> Story<'a> {
     /// Starts the three processes and introduces them.
     pub(crate) fn open(stage: &'a Stage, props: &'a Props) -> Result<Self, CommandError> {
-        println!("memferry demo: a service and two clients, as processes of their own\n");
+        say!("memferry demo: a service and two clients, as processes of their own\n");
         match &stage.users {
-            Ok(()) => println!(
+            Ok(()) => say!(
                 "Run as root, so each gets an unprivileged user: the service {}, client A {}, client B {}.",
                 Part::Service.user(),
                 Part::A.user(),
                 Part::B.user()
             ),
-            Err(why) => println!(
+            Err(why) => say!(
                 "All run as the same user ({why}), so the boundary between users is not shown; the checks are the same."
             ),
         }
@@ -47,11 +48,11 @@ impl<'a> Story<'a> {
             1 => "one CPU copy lane, a thread of its own".to_owned(),
             lanes => format!("{lanes} CPU copy lanes, threads of its own"),
         };
-        println!(
+        say!(
             "The service is process {}. Bytes are moved by {lanes}: no DMA hardware takes",
             service.process()
         );
-        println!("part. What clients save is their own threads' time, not the machine's.");
+        say!("part. What clients save is their own threads' time, not the machine's.");
         let mut a = Actor::start(stage, Part::A, &service.socket)?;
         let mut b = Actor::start(stage, Part::B, &service.socket)?;
         introduce("A", &mut a)?;
@@ -61,18 +62,18 @@ impl<'a> Story<'a> {
 
     /// Step 1: A shares a file, B copies it.
     pub(crate) fn file(&mut self) -> Result<(), CommandError> {
-        println!("\n1. A file goes from A to B through a grant");
+        say!("\n1. A file goes from A to B through a grant");
         let file = self.stage.give(Part::A, "file", &self.props.file)?;
         let (handle, length, given) = match self.a.ask(&Order::Register { file })? {
             Report::Registered { handle, length, checksum } => (handle, length, checksum),
             other => return Err(unexpected(&other)),
         };
-        println!("   A registered {} of {} as its frame {handle}.", Bytes(length), self.props.file_name);
+        say!("   A registered {} of {} as its frame {handle}.", Bytes(length), self.props.file_name);
         let token = match self.a.ask(&Order::Grant { to: self.b_session })? {
             Report::Granted { token } => token,
             other => return Err(unexpected(&other)),
         };
-        println!("   A granted these bytes to B's session, to read only; the token is {token}.");
+        say!("   A granted these bytes to B's session, to read only; the token is {token}.");
         let fetched = match self.b.ask(&Order::Fetch { token })? {
             Report::Fetched(fetched) => fetched,
             other => return Err(unexpected(&other)),
@@ -80,9 +81,9 @@ impl<'a> Story<'a> {
         if fetched.checksum != given {
             return Err(format!("B's copy has SHA-256 {}, A's memory {given}", fetched.checksum).into());
         }
-        println!("   A's memory: SHA-256 {given}");
-        println!("   B's copy:   SHA-256 {}  the same", fetched.checksum);
-        tell_fetched(&fetched);
+        say!("   A's memory: SHA-256 {given}");
+        say!("   B's copy:   SHA-256 {}  the same", fetched.checksum);
+        tell_fetched(&fetched)?;
         self.secret = Some((handle, given));
         Ok(())
     }
@@ -90,9 +91,7 @@ impl<'a> Story<'a> {
     /// Step 2: B turns a picture and lays another over it.
     pub(crate) fn pictures(&mut self) -> Result<(), CommandError> {
         let Props { picture, badge, output, .. } = self.props;
-        println!(
-            "\n2. B turns a picture by 90 degrees and lays a badge over it, but for the badge's colour key"
-        );
+        say!("\n2. B turns a picture by 90 degrees and lays a badge over it, but for the badge's colour key");
         let at =
             (picture.height.saturating_sub(badge.width) / 2, picture.width.saturating_sub(badge.height + 48));
         let order = Order::Paint {
@@ -107,35 +106,33 @@ impl<'a> Story<'a> {
             other => return Err(unexpected(&other)),
         };
         let (width, height) = (picture.width, picture.height);
-        println!(
+        say!(
             "   Turning {width} x {height} pixels of 32 bits, each fetched alone from another row (memcpy fetches rows):"
         );
-        tell(&turned);
-        println!("   Laying {} x {} pixels over it, each compared with the key:", badge.width, badge.height);
-        tell(&overlaid);
+        tell(&turned)?;
+        say!("   Laying {} x {} pixels over it, each compared with the key:", badge.width, badge.height);
+        tell(&overlaid)?;
         let result = Picture::load(&self.stage.place_of(Part::B, "result.png"))?;
         let wanted = expected::overlaid(&expected::turned(picture), badge, at, painting::KEY);
         if (result.width, result.height, &result.pixels) != (wanted.width, wanted.height, &wanted.pixels) {
             return Err("the picture is not what turning it pixel by pixel gives".into());
         }
         result.save(output)?;
-        println!("   Every pixel is as computed here one by one. The picture is in {}", output.display());
+        say!("   Every pixel is as computed here one by one. The picture is in {}", output.display());
         self.stage.check_interrupted()
     }
 
     /// Step 3: B oversteps its rights.
     pub(crate) fn refusals(&mut self) -> Result<(), CommandError> {
-        println!("\n3. B oversteps its rights, and the service refuses");
+        say!("\n3. B oversteps its rights, and the service refuses");
         let (handle, given) = self.secret.clone().ok_or("there is no file yet")?;
-        println!("   B writes to A's memory, which it may only read:");
+        say!("   B writes to A's memory, which it may only read:");
         self.refused(&Order::Write)?;
-        println!(
-            "   B claims A's own handle {handle}, which it was never given, as if it were an offer to it:"
-        );
+        say!("   B claims A's own handle {handle}, which it was never given, as if it were an offer to it:");
         self.refused(&Order::Forge { handle })?;
         match self.a.ask(&Order::Checksum)? {
             Report::Checksum(now) if now == given => {
-                println!("   A's memory still has the same SHA-256.");
+                say!("   A's memory still has the same SHA-256.");
                 Ok(())
             }
             Report::Checksum(now) => Err(format!("A's memory changed: SHA-256 {now}").into()),
@@ -145,7 +142,7 @@ impl<'a> Story<'a> {
 
     /// Step 4: A takes its grant back.
     pub(crate) fn revocation(&mut self) -> Result<(), CommandError> {
-        println!("\n4. A revokes the grant, and B copies once more");
+        say!("\n4. A revokes the grant, and B copies once more");
         match self.a.ask(&Order::Revoke)? {
             Report::Revoked => {}
             other => return Err(unexpected(&other)),
@@ -156,7 +153,7 @@ impl<'a> Story<'a> {
     fn refused(&mut self, order: &Order) -> Result<(), CommandError> {
         match self.b.ask(order)? {
             Report::Refused { message } => {
-                println!("     refused: {message}");
+                say!("     refused: {message}");
                 Ok(())
             }
             other => Err(unexpected(&other)),
@@ -165,13 +162,13 @@ impl<'a> Story<'a> {
 
     /// Step 5: what the service says, and the end of everyone.
     pub(crate) fn end(self) -> Result<(), CommandError> {
-        println!("\n5. The service's own account (`memferry status`), and the end");
+        say!("\n5. The service's own account (`memferry status`), and the end");
         status::print(&Client::connect(&self.service.socket)?, "   ")?;
         self.b.dismiss()?;
         self.a.dismiss()?;
-        println!("   Both clients ended by themselves.");
+        say!("   Both clients ended by themselves.");
         self.service.stop()?;
-        println!("   The service was sent SIGTERM, ended with status 0 and took its socket with it.");
+        say!("   The service was sent SIGTERM, ended with status 0 and took its socket with it.");
         Ok(())
     }
 }
@@ -179,38 +176,38 @@ impl<'a> Story<'a> {
 fn introduce(name: &str, actor: &mut Actor) -> Result<SessionId, CommandError> {
     match actor.ask(&Order::Introduce)? {
         Report::Introduced { session, user, process } => {
-            println!("Client {name} is process {process} of user {user}, session {session}.");
+            say!("Client {name} is process {process} of user {user}, session {session}.");
             Ok(session)
         }
         other => Err(unexpected(&other)),
     }
 }
 
-fn tell(comparison: &Comparison) {
-    println!("     {comparison}");
-    println!("     B's thread spent {} of CPU time on each", Time(comparison.cpu));
+fn tell(comparison: &Comparison) -> Result<(), CommandError> {
+    say!("     {comparison}");
+    say!("     B's thread spent {} of CPU time on each", Time(comparison.cpu));
+    Ok(())
 }
 
-fn tell_fetched(fetched: &Fetched) {
-    println!(
+fn tell_fetched(fetched: &Fetched) -> Result<(), CommandError> {
+    say!(
         "   The first copy, which touches every page for the first time, took {}. Then:",
         Time(fetched.first)
     );
-    tell(&fetched.comparison);
+    tell(&fetched.comparison)?;
     let overlap = fetched.overlap;
     let percent = |per_mille: u64| per_mille as f64 / 10.0;
-    println!(
+    say!(
         "   While {} such copies ran ({}), B's thread hashed {} of other data: {:.0} % of what it",
         overlap.transfers,
         Time(overlap.took),
         Bytes(overlap.hashed),
         percent(overlap.share_per_mille)
     );
-    println!(
-        "   hashes in that time when nothing is moved. With memcpy it would have hashed nothing meanwhile."
-    );
+    say!("   hashes in that time when nothing is moved. With memcpy it would have hashed nothing meanwhile.");
     if overlap.running_per_mille < 950 {
         let running = percent(overlap.running_per_mille);
-        println!("   (The machine was busy: B's thread had a CPU for {running:.0} % of that time only.)");
+        say!("   (The machine was busy: B's thread had a CPU for {running:.0} % of that time only.)");
     }
+    Ok(())
 }

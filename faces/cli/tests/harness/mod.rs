@@ -89,6 +89,25 @@ impl Service {
         std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap()
     }
 
+    /// No thread of the service runs: quiet is when two looks apart see the same; a busy service never would.
+    pub fn assert_idle(&self) {
+        let switches = || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+            let status =
+                tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")).unwrap());
+            let counts =
+                |text: String| text.lines().filter(|line| line.contains("ctxt_switches")).collect::<String>();
+            status.map(counts).collect::<Vec<_>>()
+        };
+        let mut last = switches();
+        let quiet = (0..100).any(|_| {
+            std::thread::sleep(Duration::from_millis(200));
+            let now = switches();
+            std::mem::replace(&mut last, now.clone()) == now
+        });
+        assert!(quiet, "threads of an idle service keep being scheduled: {last:?}");
+    }
+
     /// Waits until the service knows `sessions` sessions, asked through `client`.
     pub fn wait_for_sessions(&self, client: &Client, sessions: usize) {
         wait_until("sessions", || client.status().unwrap().sessions.len() == sessions);

@@ -7,13 +7,9 @@
 //!
 //! The services here move small chunks on few channels, so that transfers take many turns and wait for each other.
 
-#[path = "end_to_end/ends.rs"]
 mod ends;
-#[path = "end_to_end/grants.rs"]
 mod grants;
-#[path = "end_to_end/moves.rs"]
 mod moves;
-#[path = "end_to_end/rings.rs"]
 mod rings;
 
 use std::time::Duration;
