@@ -14,6 +14,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use harness::{Service, fresh_directory, wait_until};
 use png::{BitDepth, ColorType};
@@ -57,8 +59,23 @@ macro_rules! memferry {
     }};
 }
 
+/// How long a command may take before it counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a command to its end; one that does not end is killed and fails the test.
 fn run(mut command: Command) -> Output {
-    command.stdin(Stdio::null()).output().unwrap()
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let process = Pid::from_child(&child);
+    let (sender, ended) = mpsc::channel();
+    let waiter = std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match ended.recv_timeout(PATIENCE) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            kill_process(process, Signal::KILL).unwrap();
+            waiter.join().unwrap().unwrap();
+            panic!("{command:?} did not end");
+        }
+    }
 }
 
 /// Runs what must succeed; what it said.
@@ -409,6 +426,11 @@ fn serve_refuses_impossible_settings_with_a_message() {
     assert_fails(serve("--lanes", "0"), "lane");
     assert_fails(serve("--policy", "none"), "there is no policy 'none'");
     assert_fails(serve("--mode", "9"), "octal");
+}
+
+#[test]
+fn serve_leaves_a_file_that_is_no_socket_alone() {
+    let place = Place::new();
     let plain = place.file("plain", b"kept");
     assert_fails(memferry!["serve", "--socket", &plain], "cannot listen on");
     assert_eq!(std::fs::read(&plain).unwrap(), b"kept");

@@ -321,7 +321,15 @@ fn memory_that_fails_in_a_lane_faults_its_owner_and_nobody_else() {
 fn an_idle_service_does_not_run() {
     let service = Service::start(&["--lanes=2"]);
     let client = service.client();
-    let _channel = client.open_channel(4).unwrap();
+    let mut channel = client.open_channel(4).unwrap();
     harness::assert_moves_bytes(&client);
+    service.assert_idle();
+    let frame = client.allocate(4096).unwrap();
+    let ticket = channel.submit(endless(&frame)).unwrap();
+    let next = channel.submit(Transfer::nop()).unwrap();
+    channel.wait(next, Some(SOON)).unwrap();
+    assert!(!service.is_quiet(), "a service at work is not quiet, or this test could not fail");
+    channel.cancel(ticket).unwrap();
+    channel.wait(ticket, Some(SOON)).unwrap();
     service.assert_idle();
 }
