@@ -302,3 +302,23 @@ fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
     drop(first);
     assert_eq!(of_second.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
 }
+
+#[test]
+fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let huge = match client.allocate_in(1, Pages::Huge) {
+        Ok(huge) => huge,
+        Err(error) => return println!("no huge pages on this machine: {error}"),
+    };
+    assert!(huge.length() > 4096);
+    let small = client.allocate(4096).unwrap();
+    huge.write(huge.length() - 4, b"huge").unwrap();
+    let mut channel = client.open_channel(4).unwrap();
+    let end = huge.range(huge.length() - 4096, 4096);
+    let ticket = channel.submit(Transfer::copy(&end, &small.all()).unwrap()).unwrap();
+    assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let mut bytes = [0; 4];
+    small.read(4092, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"huge");
+}

@@ -207,7 +207,7 @@ fn tell_fetched(fetched: &Fetched) -> Result<(), CommandError> {
     say!("   hashes in that time when nothing is moved. With memcpy it would have hashed nothing meanwhile.");
     if overlap.running_per_mille < 950 {
         let running = percent(overlap.running_per_mille);
-        say!("   (The machine was busy: B's thread had a CPU for {running:.0} % of that time only.)");
+        say!("   (Threads shared CPUs: B's thread had one for {running:.0} % of that time only.)");
     }
     Ok(())
 }
