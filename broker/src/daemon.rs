@@ -122,13 +122,14 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
     let address = SocketAddrUnix::new(path).map_err(|error| failed("address")(error.into()))?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    if path.exists() {
+    if let Ok(about) = std::fs::symlink_metadata(path) {
+        // A connection to what is no socket is refused just as one to a stale socket is.
+        if !std::os::unix::fs::FileTypeExt::is_socket(&about.file_type()) {
+            return Err(failed("bind")(io::ErrorKind::AlreadyExists.into()));
+        }
         let probe = socket().map_err(|error| failed("socket")(error.into()))?;
         match rustix::net::connect(&probe, &address) {
             Err(rustix::io::Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed("unlink"))?,
-            Err(rustix::io::Errno::PROTOTYPE | rustix::io::Errno::NOTSOCK) => {
-                return Err(failed("bind")(io::ErrorKind::AlreadyExists.into()));
-            }
             Ok(()) | Err(_) => return Err(ServeError::AlreadyRunning(path.to_owned())),
         }
     }

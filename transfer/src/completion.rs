@@ -38,6 +38,16 @@ pub enum EngineKind {
     Simulated,
 }
 
+impl core::fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::None => "no engine",
+            Self::CpuLane => "CPU lane",
+            Self::Simulated => "simulated engine",
+        })
+    }
+}
+
 /// Why a request did not do all it asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum Failure {
