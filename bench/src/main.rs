@@ -9,6 +9,7 @@
 
 mod placement;
 mod rows;
+mod stages;
 mod start;
 
 use std::path::PathBuf;
@@ -34,11 +35,10 @@ type BenchError = Box<dyn std::error::Error>;
 /// A group's name, what it is about, and how it is measured.
 type Group = (&'static str, &'static str, fn() -> Result<Vec<rows::Row>, BenchError>);
 
-const GROUPS: &[Group] = &[(
-    "start",
-    "starting a transfer: through the ring, against system calls and the socket",
-    start::measure,
-)];
+const GROUPS: &[Group] = &[
+    ("start", "starting a transfer: through the ring, against system calls and the socket", start::measure),
+    ("stages", "the path's own cost: admission, policy, channel, engine, settling", stages::measure),
+];
 
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(socket) = &arguments.serve {

@@ -1,0 +1,71 @@
+//! Group `stages`: what the path itself costs, without rings, threads or a second process.
+//!
+//! The same stages a lane drives (admission, policy, channel, engine, settling) on one thread, in batches. What is left of a
+//! round trip beyond this is cache lines moving between cores.
+
+use std::time::Instant as Stopwatch;
+
+use memferry::{Clock, MonotonicClock, Rights, SessionId};
+use memferry_engines::cpu::{CpuEngine, DEFAULT_CHUNK_BYTES};
+use memferry_memory::mapping::Mapping;
+use memferry_path::{Capabilities, Path, PathLimits, PolicyKind, QueueKey};
+use memferry_transfer::{Operation, Request, Span};
+
+use crate::BenchError;
+use crate::rows::{Row, Target};
+
+const ROUNDS: usize = 41;
+const STEPS: u32 = 2000;
+const CHANNELS: u32 = 32;
+
+struct Stages {
+    path: Path<CpuEngine>,
+    capabilities: Capabilities<Mapping>,
+    queue: QueueKey,
+}
+
+impl Stages {
+    /// Nanoseconds for each request, in steps of `batch`.
+    fn each_ns(&mut self, request: &Request, batch: u32) -> f64 {
+        let started = Stopwatch::now();
+        let now = MonotonicClock.now();
+        for _ in 0..STEPS {
+            for tag in 0..batch {
+                if let Some(reservation) = self.path.reserve(self.queue, CHANNELS) {
+                    self.path.submit(now, reservation, u64::from(tag), request, &mut self.capabilities);
+                }
+            }
+            self.path.ring_doorbell();
+            self.path.run(now);
+            self.path.settle(now, &mut self.capabilities);
+            std::hint::black_box(self.path.take_deliveries().count());
+        }
+        started.elapsed().as_nanos() as f64 / f64::from(STEPS * batch)
+    }
+}
+
+/// Measures the group.
+pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
+    let limits = PathLimits { waiting_per_session: 0 };
+    let mut path =
+        Path::new(CpuEngine::new(CHANNELS, DEFAULT_CHUNK_BYTES), PolicyKind::Shared.build(), limits);
+    let mut capabilities = Capabilities::new(4);
+    let session = SessionId(1);
+    let handle = capabilities.register(session, Mapping::owned(vec![1; 4096]), Rights::all())?;
+    let queue = path.open_queue(session);
+    let mut stages = Stages { path, capabilities, queue };
+    let nop = Request::new(Operation::Nop);
+    let copy = Request::copy(Span::new(handle, 0), Span::new(handle, 2048), 64);
+    let mut series: [Vec<f64>; 3] = Default::default();
+    for _ in 0..ROUNDS {
+        let values =
+            [stages.each_ns(&nop, 1), stages.each_ns(&nop, CHANNELS), stages.each_ns(&copy, CHANNELS)];
+        series.iter_mut().zip(values).for_each(|(series, value)| series.push(value));
+    }
+    let [one, batch, copies] = &series;
+    Ok(vec![
+        Row::new("NOP through the stages, one at a time", "ns", Target::None, one),
+        Row::new("NOP through the stages, in batches of 32", "ns", Target::None, batch),
+        Row::new("64 B copy through the stages, in batches of 32", "ns", Target::None, copies),
+    ])
+}
