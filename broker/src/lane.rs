@@ -106,7 +106,7 @@ struct Queue {
     end: Box<ServiceEnd<MappedWords>>,
     /// Kept open so that the client's writes reach the lane's epoll. It is never read: the client shares its file
     /// description and could make a read block.
-    _doorbell: OwnedFd,
+    doorbell: OwnedFd,
     /// Closed: nothing is taken or delivered any more.
     dead: bool,
 }
@@ -311,6 +311,8 @@ impl Lane {
             queue.dead = true;
             queue.end.close();
             futex::wake(queue.end.wake_word());
+            // The client may keep the doorbell open: it must not wake this lane for a queue that is gone.
+            let _ = epoll::delete(&self.epoll, &queue.doorbell);
         }
         let news = capabilities.has_news();
         drop(capabilities);
@@ -363,15 +365,17 @@ impl Lane {
         let index = key.0 as usize;
         // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        if epoll::add(&self.epoll, &doorbell, epoll::EventData::new_u64(u64::from(key.0)), flags).is_err() {
-            // Without its doorbell the queue could never wake the lane: the client learns at once.
-            end.close();
-        }
-        let queue = Queue { session, channel, end, _doorbell: doorbell, dead: false };
+        let data = epoll::EventData::new_u64(u64::from(key.0));
+        let added = epoll::add(&self.epoll, &doorbell, data, flags);
+        let queue = Queue { session, channel, end, doorbell, dead: false };
         if index >= self.queues.len() {
             self.queues.resize_with(index + 1, || None);
         }
         self.queues[index] = Some(queue);
+        if added.is_err() {
+            // Without its doorbell the queue could never wake the lane: the client learns at once.
+            self.close_where(|queue| queue.session == session && queue.channel == channel);
+        }
     }
 
     /// Lets go of closed queues with nothing running.
@@ -400,7 +404,10 @@ impl Lane {
         let slept = park(
             |value| live().for_each(|queue| queue.end.set_parked(value)),
             fences,
-            || self.handle.pending.load(Ordering::Acquire) || live().any(|queue| queue.end.ready()),
+            || {
+                self.handle.pending.load(Ordering::Acquire)
+                    || live().any(|queue| queue.end.ready() || queue.end.cancels_pending())
+            },
             || self.sleep(limit),
         );
         if slept {

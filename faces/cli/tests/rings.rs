@@ -298,6 +298,10 @@ fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
     let overdue = of_second.submit(Transfer::nop().within(std::time::Duration::from_millis(300))).unwrap();
     service.assert_idle();
     assert_eq!(of_second.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
+    let unwanted = of_second.submit(Transfer::nop()).unwrap();
+    service.assert_idle();
+    of_second.cancel(unwanted).unwrap();
+    assert_eq!(of_second.wait(unwanted, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
     drop(of_first);
     drop(first);
     assert_eq!(of_second.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
