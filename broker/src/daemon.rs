@@ -3,7 +3,7 @@
 //! ```text
 //! listener ─ accept ─► Connection ─ handshake ─► session ─ commands ─► Service::execute ─► replies
 //! pidfd, hang-up ─► disconnect        notifier ─► Service::attend ─► late replies, farewells
-//! SIGTERM, SIGINT ─► stop listening, Service::stop, remove the socket
+//! SIGTERM, SIGINT ─► Service::stop, remove the socket
 //! ```
 //!
 //! One thread; nothing in it waits for a client. A client is gone when its socket hangs up or its process ends, whichever
@@ -25,6 +25,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
+use crate::closer::Closer;
 use crate::config::ServiceConfig;
 use crate::protocol::{self, Answer, Envelope, Violation};
 use crate::sandbox;
@@ -34,6 +35,8 @@ use connection::{Connection, Heard};
 const LISTENER: u64 = 0;
 const NOTIFIER: u64 = 1;
 const SIGNALS: u64 = 2;
+/// The user under which sockets of unknown clients are closed.
+const NOBODY: u32 = u32::MAX;
 /// Connections have two tokens each from here: socket (even) and process (odd).
 const FIRST_CONNECTION: u64 = 4;
 
@@ -97,6 +100,7 @@ pub fn serve(options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeE
     }));
     raise_descriptor_limit();
     let listener = listen(&options.socket, options.mode)?;
+    let bound = identity(&options.socket);
     let mut daemon = Daemon::new(options, listener)?;
     if options.sandbox {
         sandbox::enter()?;
@@ -106,8 +110,17 @@ pub fn serve(options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeE
     let ended = daemon.run();
     tracing::info!("stopping");
     daemon.service.stop(options.grace);
-    let _ = std::fs::remove_file(&options.socket);
+    // What lies there now may be a newer service's.
+    if bound.is_some() && identity(&options.socket) == bound {
+        let _ = std::fs::remove_file(&options.socket);
+    }
     ended
+}
+
+/// Which file a path names.
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::symlink_metadata(path).ok().map(|about| (about.dev(), about.ino()))
 }
 
 fn raise_descriptor_limit() {
@@ -141,8 +154,13 @@ fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
     Ok(listener)
 }
 
+/// Unclosed things of a user above which it is turned away.
+const MOST_UNCLOSED: usize = 256;
+
 struct Daemon {
     service: Service,
+    /// Where descriptors of clients are closed: never in this thread.
+    closer: Closer,
     listener: OwnedFd,
     epoll: OwnedFd,
     signals: UnixStream,
@@ -164,6 +182,7 @@ impl Daemon {
             signal_hook::low_level::pipe::register(signal, end).map_err(failed("signals"))?;
         }
         let service = Service::start(options.service)?;
+        let closer = Closer::start().map_err(failed("starting the closing threads"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed("epoll")(e.into()))?;
         let add = |fd: std::os::fd::BorrowedFd<'_>, token| {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
@@ -175,6 +194,7 @@ impl Daemon {
         let (connections, by_session, waiting) = Default::default();
         let mut daemon = Self {
             service,
+            closer,
             listener,
             epoll,
             signals,
@@ -220,18 +240,23 @@ impl Daemon {
             Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                 tracing::warn!("out of descriptors: a client was turned away");
                 self.spare = None;
-                drop(rustix::net::accept_with(&self.listener, flags));
+                if let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
+                    self.closer.close(NOBODY, socket);
+                }
                 return self.keep_spare();
             }
             Err(_) => return,
         };
-        let Ok(connection) = Connection::new(socket) else { return };
+        let connection = match Connection::new(socket) {
+            Ok(connection) => connection,
+            Err(socket) => return self.closer.close(NOBODY, socket),
+        };
         let of_user = self.connections.values().filter(|other| other.user() == connection.user()).count();
         let limit = self.service.config().quotas.sessions as usize;
-        if of_user >= limit {
+        if of_user >= limit || self.closer.pending(connection.user()) > MOST_UNCLOSED {
             let reason = format!("user {} has reached its quota of {limit} sessions", connection.user());
             connection.farewell(&Violation::Unwelcome(reason));
-            return;
+            return self.closer.close(connection.user(), connection);
         }
         let token = self.next;
         self.next += 2;
@@ -240,13 +265,17 @@ impl Daemon {
         let process_added = epoll::add(&self.epoll, connection.process(), data(token + 1), EventFlags::IN);
         if socket_added.is_ok() && process_added.is_ok() {
             self.connections.insert(token, connection);
+        } else {
+            self.closer.close(connection.user(), connection);
         }
     }
 
     /// Reads one message of a connection: one at a time, so that none keeps the others waiting.
     fn hear(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        match connection.hear() {
+        let (user, mut descriptors) = (connection.user(), Vec::new());
+        let heard = connection.hear(&mut descriptors);
+        match heard {
             Ok(Heard::Nothing) => {}
             Ok(Heard::Gone) => self.drop_connection(token),
             Ok(Heard::Hello(hello)) => {
@@ -254,15 +283,18 @@ impl Daemon {
                     self.refuse_connection(token, &violation);
                 }
             }
-            Ok(Heard::Command(session, serial, command, descriptors)) => {
-                match self.service.execute(session, command, descriptors) {
-                    Executed::Done(answer, descriptors) => self.reply(token, serial, answer, &descriptors),
+            Ok(Heard::Command(session, serial, command)) => {
+                match self.service.execute(session, command, &descriptors) {
+                    Executed::Done(answer, ours) => self.reply(token, serial, answer, &ours),
                     Executed::Later(revocation) => {
                         self.waiting.insert(revocation, (token, serial));
                     }
                 }
             }
             Err(violation) => self.refuse_connection(token, &violation),
+        }
+        if !descriptors.is_empty() {
+            self.closer.close(user, descriptors);
         }
     }
 
@@ -293,8 +325,14 @@ impl Daemon {
         let count = descriptors.len() as u8;
         let bytes = protocol::encode(&Envelope { serial, descriptors: count, body });
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        if conduit::send(connection.socket(), &bytes, &descriptors, false).is_err() {
-            self.refuse_connection(token, &Violation::NotReading);
+        match conduit::send(connection.socket(), &bytes, &descriptors, false) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::AGAIN) => self.refuse_connection(token, &Violation::NotReading),
+            // The peer is gone, or the machine cannot carry the answer: the session cannot go on in step.
+            Err(error) => {
+                tracing::warn!(user = connection.user(), "cannot answer: {error}");
+                self.drop_connection(token);
+            }
         }
     }
 
@@ -335,6 +373,7 @@ impl Daemon {
             self.service.disconnect(session);
             tracing::info!(%session, "disconnected");
         }
+        self.closer.close(connection.user(), connection);
     }
 }
 

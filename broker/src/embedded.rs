@@ -95,7 +95,7 @@ impl Embedded {
         command: Command,
         descriptors: Vec<OwnedFd>,
     ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
-        match self.control.service.execute(session, command, descriptors) {
+        match self.control.service.execute(session, command, &descriptors) {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
             Executed::Later(revocation) => {
                 let mut over = self.control.over.lock().unwrap_or_else(PoisonError::into_inner);

@@ -121,6 +121,8 @@ pub(crate) struct Lane {
     epoll: OwnedFd,
     spins: bool,
     stopping: Option<Instant>,
+    /// Closed queues that are not let go of yet.
+    dying: usize,
     /// Kept between turns for its allocation.
     deliveries: Vec<Delivery>,
 }
@@ -135,7 +137,7 @@ impl Lane {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let (queues, deliveries) = (Vec::new(), Vec::new());
-        Ok(Self { handle, shared, path, queues, epoll, spins, stopping: None, deliveries })
+        Ok(Self { handle, shared, path, queues, epoll, spins, stopping: None, dying: 0, deliveries })
     }
 
     /// Serves until told to stop.
@@ -188,6 +190,9 @@ impl Lane {
             worked |= self.settle(now);
         }
         self.deliver();
+        if self.dying > 0 {
+            self.reap();
+        }
         worked
     }
 
@@ -313,6 +318,7 @@ impl Lane {
             futex::wake(queue.end.wake_word());
             // The client may keep the doorbell open: it must not wake this lane for a queue that is gone.
             let _ = epoll::delete(&self.epoll, &queue.doorbell);
+            self.dying += 1;
         }
         let news = capabilities.has_news();
         drop(capabilities);
@@ -328,7 +334,8 @@ impl Lane {
         for command in commands {
             match command {
                 LaneCommand::Open { session, channel, end, doorbell } => {
-                    self.open(session, channel, end, doorbell);
+                    let key = self.path.open_queue(session);
+                    self.open(key, Queue { session, channel, end, doorbell, dead: false });
                 }
                 LaneCommand::CloseChannel { session, channel } => {
                     self.close_where(|queue| queue.session == session && queue.channel == channel);
@@ -354,23 +361,16 @@ impl Lane {
         any
     }
 
-    fn open(
-        &mut self,
-        session: SessionId,
-        channel: u32,
-        end: Box<ServiceEnd<MappedWords>>,
-        doorbell: OwnedFd,
-    ) {
-        let key = self.path.open_queue(session);
-        let index = key.0 as usize;
+    fn open(&mut self, key: QueueKey, queue: Queue) {
+        let (index, session, channel) = (key.0 as usize, queue.session, queue.channel);
         // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(u64::from(key.0));
-        let added = epoll::add(&self.epoll, &doorbell, data, flags);
-        let queue = Queue { session, channel, end, doorbell, dead: false };
+        let added = epoll::add(&self.epoll, &queue.doorbell, data, flags);
         if index >= self.queues.len() {
             self.queues.resize_with(index + 1, || None);
         }
+        self.let_go(index);
         self.queues[index] = Some(queue);
         if added.is_err() {
             // Without its doorbell the queue could never wake the lane: the client learns at once.
@@ -378,12 +378,21 @@ impl Lane {
         }
     }
 
+    /// Unmaps a closed queue and tells the control side, which may use its memory again.
+    fn let_go(&mut self, index: usize) {
+        let Some(queue) = self.queues[index].take() else { return };
+        self.dying -= usize::from(queue.dead);
+        let (session, channel) = (queue.session, queue.channel);
+        drop(queue);
+        self.shared.notify(Notice::QueueGone(session, channel));
+    }
+
     /// Lets go of closed queues with nothing running.
     fn reap(&mut self) {
         for index in 0..self.queues.len() {
             let dead = self.queues[index].as_ref().is_some_and(|queue| queue.dead);
             if dead && self.path.queue_gone(QueueKey(index as u32)) {
-                self.queues[index] = None;
+                self.let_go(index);
             }
         }
         let open = self.queues.iter().flatten().count();
@@ -404,10 +413,7 @@ impl Lane {
         let slept = park(
             |value| live().for_each(|queue| queue.end.set_parked(value)),
             fences,
-            || {
-                self.handle.pending.load(Ordering::Acquire)
-                    || live().any(|queue| queue.end.ready() || queue.end.cancels_pending())
-            },
+            || self.handle.pending.load(Ordering::Acquire) || live().any(|queue| queue.end.has_news()),
             || self.sleep(limit),
         );
         if slept {

@@ -9,11 +9,13 @@
 //! [`Service`] is a library: the daemon puts a socket in front of it, and an embedded client calls it in its own process.
 //! The control side never moves bytes; lanes never wait for the control side.
 
+mod closer;
 pub mod config;
 pub mod daemon;
 pub mod embedded;
 mod lane;
 pub mod protocol;
+mod ring_pool;
 mod sandbox;
 mod service;
 mod session;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client  Hello { magic, versions, features }  ─►   fixed layout, the same in every version
-//! service ◄─ Welcome { version, features, session } or Unwelcome { versions, reason }
+//! service ◄─ Welcome { version, features, session }, or a farewell with the Violation
 //! client  Envelope { serial, descriptors, Command } ─►   one at a time
 //! service ◄─ Envelope { serial, descriptors, Result<Answer, Refusal> }
 //! ```
@@ -216,11 +216,16 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// The policy of its engine channels.
     pub policy: String,
-    /// Sessions open, with what they hold.
+    /// Sessions open in all.
+    pub open_sessions: u64,
+    /// What they hold: the asking one, then others as far as a message goes.
     pub sessions: Vec<SessionStatus>,
     /// Each lane.
     pub lanes: Vec<LaneStatus>,
 }
+
+/// Sessions a [`Status`] names at most: with the most lanes there can be, it still fits a message.
+pub const STATUS_SESSIONS: usize = 128;
 
 /// What a session holds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -8,7 +8,7 @@
 //! No socket and no client memory here but through `memferry-memory`. Whoever owns a `Service` calls
 //! [`attend`](Service::attend) when [`notifier`](Service::notifier) is readable.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -29,7 +29,8 @@ use thiserror::Error;
 use crate::MonotonicClock;
 use crate::config::{ServiceConfig, cpus};
 use crate::lane::{Lane, LaneCommand, LaneHandle};
-use crate::protocol::{Answer, Command, Grantee, Refusal, RefusalKind, Status, Violation};
+use crate::protocol::{Answer, Command, Grantee, Refusal, RefusalKind, STATUS_SESSIONS, Status, Violation};
+use crate::ring_pool::{NoRing, Ring, RingPool};
 use crate::session::{Sessions, refusal};
 
 /// What lanes and control share.
@@ -55,6 +56,8 @@ pub enum Notice {
     Violation(SessionId, Violation),
     /// Some client's memory failed.
     MemoryFault,
+    /// A lane is done with a session's queue pair.
+    QueueGone(SessionId, u32),
 }
 
 /// Why a service did not start.
@@ -98,12 +101,20 @@ pub struct Attended {
     pub closed: Vec<(SessionId, Violation)>,
 }
 
+/// The memory of queue pairs: with lanes, and kept.
+#[derive(Default)]
+struct Rings {
+    with_lanes: BTreeMap<(SessionId, u32), Ring>,
+    pool: RingPool,
+}
+
 /// The service.
 pub struct Service {
     config: ServiceConfig,
     shared: Arc<Shared>,
     lanes: Vec<(Arc<LaneHandle>, Option<JoinHandle<()>>)>,
     sessions: Mutex<Sessions>,
+    rings: Mutex<Rings>,
     started: Instant,
     fences: Fences,
 }
@@ -145,8 +156,8 @@ impl Service {
             lanes.push((handle, Some(thread)));
             let _ = started_lanes.recv();
         }
-        let (sessions, started) = (Mutex::new(Sessions::default()), MonotonicClock.now());
-        Ok(Self { config, shared, lanes, sessions, started, fences })
+        let (sessions, rings, started) = (Mutex::default(), Mutex::default(), MonotonicClock.now());
+        Ok(Self { config, shared, lanes, sessions, rings, started, fences })
     }
 
     /// What it was started with.
@@ -171,6 +182,10 @@ impl Service {
 
     fn sessions(&self) -> MutexGuard<'_, Sessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn rings(&self) -> MutexGuard<'_, Rings> {
+        self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn capabilities(&self) -> MutexGuard<'_, Capabilities<Mapping>> {
@@ -199,8 +214,9 @@ impl Service {
         self.shared.notify(Notice::Settled);
     }
 
-    /// Executes a command of `session`, whose descriptors were checked against it.
-    pub fn execute(&self, session: SessionId, command: Command, descriptors: Vec<OwnedFd>) -> Executed {
+    /// Executes a command of `session`, whose descriptors were checked against it. They stay the caller's, to be closed
+    /// where that may block.
+    pub fn execute(&self, session: SessionId, command: Command, descriptors: &[OwnedFd]) -> Executed {
         let answer = match command {
             Command::Revoke { handle } => return self.revoke(session, handle),
             Command::OpenChannel { capacity } => match self.open_channel(session, capacity) {
@@ -223,7 +239,7 @@ impl Service {
             }
             Command::Accept { token } => self.accept(session, token),
             Command::CloseChannel { channel } => self.close_channel(session, channel),
-            Command::Status => Ok(Answer::Status(self.status())),
+            Command::Status => Ok(Answer::Status(self.status(session))),
         };
         Executed::Done(answer, Vec::new())
     }
@@ -231,7 +247,7 @@ impl Service {
     fn register(
         &self,
         session: SessionId,
-        descriptors: Vec<OwnedFd>,
+        descriptors: &[OwnedFd],
         length: u64,
         rights: Rights,
     ) -> Result<Answer, Refusal> {
@@ -256,17 +272,19 @@ impl Service {
         rights: Rights,
     ) -> Result<Answer, Refusal> {
         let bytes = mapping.length_bytes() as u64;
-        self.sessions().room_for_frame(session, bytes, &self.config.quotas)?;
         let read_only = mapping.access() == Access::ReadOnly;
         let rights = if read_only { rights.difference(Rights::WRITE) } else { rights };
         if !rights.intersects(Rights::READ | Rights::WRITE) {
             return Err(refusal(RefusalKind::Argument, "a frame needs the right to be read or written"));
         }
+        // Held throughout: nobody may register between the check of the quota and its use.
+        let mut sessions = self.sessions();
+        sessions.room_for_frame(session, bytes, &self.config.quotas)?;
         let handle = self
             .capabilities()
             .register(session, mapping, rights)
             .map_err(|error| refused_capability(&error))?;
-        self.sessions().add_frame(session, handle, bytes);
+        sessions.add_frame(session, handle, bytes);
         Ok(Answer::Handle(handle))
     }
 
@@ -299,28 +317,40 @@ impl Service {
     fn open_channel(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
         let layout = Layout::new(capacity).map_err(|error| refusal(RefusalKind::Argument, error))?;
         let system = |error: &dyn std::error::Error| refusal(RefusalKind::System, error);
-        let (client_fd, writable) =
-            frame::allocate_sealed(layout.client_words() as u64 * 8, true).map_err(|error| system(&error))?;
-        let (service_fd, service) = frame::allocate_sealed(layout.service_words() as u64 * 8, false)
-            .map_err(|error| system(&error))?;
-        // The client's memory is only ever read here.
-        let (length, page) = (writable.length_bytes(), writable.page_bytes());
-        let client = Mapping::shared(client_fd.as_fd(), length, Access::ReadOnly, page)
-            .map_err(|error| system(&error))?;
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let mut sessions = self.sessions();
+        let (user, asymmetric) =
+            sessions.get(session).map(|open| (open.user, open.asymmetric_fences)).ok_or_else(gone)?;
+        let loads = sessions.lane_loads(self.lanes.len());
+        let lane = (0..loads.len()).min_by_key(|lane| loads[*lane]).unwrap_or(0);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system(&error))?;
         let for_client = doorbell.try_clone().map_err(|error| system(&error))?;
-        let mut sessions = self.sessions();
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let asymmetric = sessions.get(session).ok_or_else(gone)?.asymmetric_fences;
-        let fences = if asymmetric { self.fences } else { Fences::Full };
-        let end = ServiceEnd::new(layout, MappedWords::new(client), MappedWords::new(service), fences)
-            .map_err(|error| system(&error))?;
-        let loads = sessions.lane_loads(self.lanes.len());
-        let lane = (0..loads.len()).min_by_key(|lane| loads[*lane]).unwrap_or(0);
         let channel = sessions.add_channel(session, lane, &self.config.quotas)?;
+        let mut rings = self.rings();
+        let ring = rings.pool.take(user, capacity, self.config.quotas.channels).map_err(|refused| {
+            sessions.remove_channel(session, channel);
+            match refused {
+                NoRing::Quota => refusal(RefusalKind::Quota, format!(
+                    "user {user} has reached its quota of {} channels of this size, some still closing; try again",
+                    self.config.quotas.channels
+                )),
+                NoRing::System(error) => system(&error),
+            }
+        })?;
+        let fences = if asymmetric { self.fences } else { Fences::Full };
+        let memories = MappedWords::new(ring.client.1.clone()).zip(MappedWords::new(ring.service.1.clone()));
+        let end = memories.and_then(|(client, own)| ServiceEnd::new(layout, client, own, fences).ok());
+        let descriptors =
+            ring.client.0.try_clone().and_then(|client| Ok((client, ring.service.0.try_clone()?)));
+        let (Some(end), Ok((client, service))) = (end, descriptors) else {
+            sessions.remove_channel(session, channel);
+            rings.pool.give_back(ring);
+            return Err(refusal(RefusalKind::System, "the channel's memory cannot be used; try again"));
+        };
+        rings.with_lanes.insert((session, channel), ring);
         self.lanes[lane].0.tell(LaneCommand::Open { session, channel, end: Box::new(end), doorbell });
-        Ok((Answer::Channel { channel, capacity }, vec![client_fd, service_fd, for_client]))
+        Ok((Answer::Channel { channel, capacity }, vec![client, service, for_client]))
     }
 
     fn close_channel(&self, session: SessionId, channel: u32) -> Result<Answer, Refusal> {
@@ -330,13 +360,15 @@ impl Service {
         Ok(Answer::Closed)
     }
 
-    fn status(&self) -> Status {
+    fn status(&self, asking: SessionId) -> Status {
+        let (open_sessions, sessions) = self.sessions().status(asking, STATUS_SESSIONS);
         let uptime = MonotonicClock.now().picoseconds().saturating_sub(self.started.picoseconds());
         Status {
             process: std::process::id(),
             uptime_seconds: u64::try_from(uptime / 1_000_000_000_000).unwrap_or(u64::MAX),
             policy: self.config.policy.name().to_owned(),
-            sessions: self.sessions().status(),
+            open_sessions,
+            sessions,
             lanes: self.lanes.iter().map(|(lane, _)| lane.status()).collect(),
         }
     }
@@ -347,14 +379,25 @@ impl Service {
         let notices =
             std::mem::take(&mut *self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner));
         let mut attended = Attended::default();
-        let mut broken = BTreeSet::new();
+        let mut damaged = false;
         for notice in notices {
             match notice {
                 Notice::Settled => {}
                 Notice::Violation(session, violation) => attended.closed.push((session, violation)),
-                Notice::MemoryFault => broken.extend(self.capabilities().owners(Mapping::damaged)),
+                Notice::MemoryFault => damaged = true,
+                Notice::QueueGone(session, channel) => {
+                    let mut rings = self.rings();
+                    if let Some(ring) = rings.with_lanes.remove(&(session, channel)) {
+                        rings.pool.give_back(ring);
+                    }
+                }
             }
         }
+        let broken: BTreeSet<_> = if damaged {
+            self.capabilities().owners(Mapping::damaged).into_iter().collect()
+        } else {
+            BTreeSet::new()
+        };
         attended.closed.extend(broken.into_iter().map(|session| (session, Violation::MemoryFault)));
         attended.closed.retain(|(session, _)| self.sessions().get(*session).is_some());
         for (session, _) in &attended.closed {

@@ -104,7 +104,8 @@ impl Sessions {
 
     /// Whether a frame of `bytes` more would be within the quotas.
     pub(crate) fn room_for_frame(&self, id: SessionId, bytes: u64, quotas: &Quotas) -> Result<(), Refusal> {
-        let Some(user) = self.get(id).map(|session| session.user) else { return Ok(()) };
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let user = self.get(id).ok_or_else(gone)?.user;
         let usage = self.users.get(&user).copied().unwrap_or_default();
         if usage.frames >= quotas.frames {
             return Err(over("frames", user, quotas.frames));
@@ -145,9 +146,11 @@ impl Sessions {
         if usage.channels >= quotas.channels {
             return Err(over("channels", session.user, quotas.channels));
         }
-        usage.channels += 1;
+        let used_up =
+            || refusal(RefusalKind::Quota, "this session has used up its channel numbers; connect again");
         let channel = session.next_channel;
-        session.next_channel += 1;
+        session.next_channel = channel.checked_add(1).ok_or_else(used_up)?;
+        usage.channels += 1;
         session.channels.insert(channel, lane);
         Ok(channel)
     }
@@ -170,7 +173,8 @@ impl Sessions {
         loads
     }
 
-    pub(crate) fn status(&self) -> Vec<SessionStatus> {
+    /// How many sessions there are, and the first `most` of them, `asking` before all others.
+    pub(crate) fn status(&self, asking: SessionId, most: usize) -> (u64, Vec<SessionStatus>) {
         let status = |(id, session): (&SessionId, &Session)| SessionStatus {
             session: *id,
             user: session.user,
@@ -179,7 +183,9 @@ impl Sessions {
             frames: session.frames.len() as u32,
             bytes: session.frames.values().sum(),
         };
-        self.open.iter().map(status).collect()
+        let asking = self.open.get_key_value(&asking);
+        let others = self.open.iter().filter(|(id, _)| asking.is_none_or(|(asking, _)| asking != *id));
+        (self.open.len() as u64, asking.into_iter().chain(others).take(most).map(status).collect())
     }
 }
 

@@ -136,7 +136,8 @@ impl Channel {
             }
             let mapping = Mapping::shared(fd.as_fd(), words * 8, access, 4096)?;
             mapping.do_not_fork()?;
-            Ok(MappedWords::new(mapping))
+            MappedWords::new(mapping)
+                .ok_or_else(|| std::io::Error::other("the channel's memory is not aligned"))
         };
         let own = map(&client, layout.client_words(), Access::ReadWrite).map_err(OpenError::Map)?;
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;

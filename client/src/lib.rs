@@ -3,7 +3,7 @@
 //! ```
 //! use memferry::{Client, Transfer};
 //!
-//! let client = Client::embedded()?; // or Client::connect("/run/memferry/memferry.sock")?
+//! let client = Client::embedded()?; // or Client::connect("/run/memferry.sock")?
 //! let (source, destination) = (client.allocate(1 << 20)?, client.allocate(1 << 20)?);
 //! source.write(0, b"moved without this thread")?;
 //! let mut channel = client.open_channel(64)?;

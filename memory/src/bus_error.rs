@@ -69,7 +69,9 @@ pub fn guarded<T>(first: &Mapping, second: &Mapping, access: impl FnOnce() -> T)
     let mappings = [first, second];
     let watched = mappings.map(|mapping| {
         let start = mapping.pointer() as usize;
-        Watched { start, end: start + mapping.length_bytes(), page: mapping.page_bytes() }
+        // A page is only replaced where nothing else can lie in it.
+        let length = if mapping.has_own_pages() { mapping.length_bytes() } else { 0 };
+        Watched { start, end: start + length, page: mapping.page_bytes() }
     });
     let guard = Guard { watched, hit: [const { AtomicBool::new(false) }; 2] };
     let outer = GUARD.with(|current| current.swap((&raw const guard).cast_mut(), Ordering::Relaxed));

@@ -15,9 +15,12 @@ use rustix::net::{
 use thiserror::Error;
 
 /// Longest message, bytes.
-pub const MAXIMUM_BYTES: usize = 4096;
+pub const MAXIMUM_BYTES: usize = 16 << 10;
 /// Most descriptors a message may carry.
 pub const MAXIMUM_DESCRIPTORS: usize = 4;
+
+/// Most descriptors the kernel lets a packet carry (`SCM_MAX_FD`, unix(7)).
+const KERNEL_DESCRIPTORS: usize = 253;
 
 /// One message as it came.
 #[derive(Debug)]
@@ -53,9 +56,24 @@ pub enum ReceiveError {
 /// # Errors
 /// [`ReceiveError`]; descriptors that came with a refused packet are closed.
 pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> Result<Packet, ReceiveError> {
+    let mut descriptors = Vec::new();
+    let bytes = receive_into(socket, wait, &mut descriptors)?;
+    Ok(Packet { bytes, descriptors })
+}
+
+/// Receives one packet's bytes; its descriptors are appended to `descriptors`, those of a refused packet too. Closing a
+/// descriptor of a peer's may block for as long as the peer likes, so who must not wait decides where that is done.
+///
+/// # Errors
+/// [`ReceiveError`].
+pub fn receive_into(
+    socket: BorrowedFd<'_>,
+    wait: bool,
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<Vec<u8>, ReceiveError> {
     let mut bytes = vec![0; MAXIMUM_BYTES];
-    // Room for more than allowed, so that too many are seen as such and closed.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAXIMUM_DESCRIPTORS + 1))];
+    // Room for all that the kernel lets a packet carry, so that it never closes any by itself.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let blocking = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     let mut attempt = || {
@@ -74,7 +92,7 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> Result<Packet, ReceiveErro
         rustix::io::Errno::CONNRESET => ReceiveError::Closed,
         other => ReceiveError::System(other),
     })?;
-    let mut descriptors = Vec::new();
+    let before = descriptors.len();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             descriptors.extend(rights);
@@ -83,14 +101,14 @@ pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> Result<Packet, ReceiveErro
     if received.flags.contains(ReturnFlags::TRUNC) {
         return Err(ReceiveError::TooLong);
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAXIMUM_DESCRIPTORS {
+    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() - before > MAXIMUM_DESCRIPTORS {
         return Err(ReceiveError::TooManyDescriptors);
     }
-    if received.bytes == 0 && descriptors.is_empty() {
+    if received.bytes == 0 && descriptors.len() == before {
         return Err(ReceiveError::Closed);
     }
     bytes.truncate(received.bytes);
-    Ok(Packet { bytes, descriptors })
+    Ok(bytes)
 }
 
 /// Sends one packet, without blocking when `wait` is false.

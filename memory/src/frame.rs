@@ -22,6 +22,9 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// `f_type` of the file system behind `memfd_create` with `MFD_HUGETLB` (statfs(2)).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
+/// The large page of shared memory on the machines this runs on.
+const LARGE_PAGE: u64 = 2 << 20;
+
 /// Seals a frame must carry.
 const REQUIRED: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
@@ -63,6 +66,11 @@ pub enum AllocateError {
 /// # Errors
 /// [`AllocateError`].
 pub fn allocate(length: u64, pages: Pages) -> Result<(OwnedFd, Mapping), AllocateError> {
+    allocate_named("memferry-frame", length, pages)
+}
+
+/// As [`allocate`], under a name of its own in `/proc/PID/maps`.
+fn allocate_named(name: &str, length: u64, pages: Pages) -> Result<(OwnedFd, Mapping), AllocateError> {
     let failed =
         |step| move |source: rustix::io::Errno| AllocateError::System { length, step, source: source.into() };
     if length == 0 {
@@ -70,7 +78,7 @@ pub fn allocate(length: u64, pages: Pages) -> Result<(OwnedFd, Mapping), Allocat
     }
     let huge = if pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
-    let descriptor = rustix::fs::memfd_create("memferry-frame", flags).map_err(failed("memfd_create"))?;
+    let descriptor = rustix::fs::memfd_create(name, flags).map_err(failed("memfd_create"))?;
     let page = page_bytes(descriptor.as_fd()).map_err(failed("fstatfs"))?;
     let rounded = length
         .checked_next_multiple_of(page as u64)
@@ -126,6 +134,14 @@ pub enum FrameRefused {
         /// Bytes there should be.
         length: u64,
     },
+    /// Pages lie where no frame can be.
+    #[error("{allocated} bytes are allocated for a memfd of {length}; allocate nothing beyond its end")]
+    BeyondEnd {
+        /// Bytes of allocated pages.
+        allocated: u64,
+        /// Bytes there should be.
+        length: u64,
+    },
     /// A system call failed.
     #[error("cannot take the memfd ({step}): {source}")]
     System {
@@ -148,6 +164,9 @@ pub fn admit(descriptor: BorrowedFd<'_>, announced: u64, client: u32) -> Result<
     if length == 0 {
         return Err(FrameRefused::Empty);
     }
+    // First of all, because it never waits: only memory file systems answer, and what else a client sends may be served
+    // by the client itself, for as long as it likes.
+    rustix::fs::fcntl_get_seals(descriptor).map_err(|_| FrameRefused::NotMemfd)?;
     let before = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
     let huge = memfd_kind(descriptor, &before)?;
     if before.st_uid != client {
@@ -173,11 +192,11 @@ fn memfd_kind(descriptor: BorrowedFd<'_>, stat: &Stat) -> Result<bool, FrameRefu
     }
     let file_system = rustix::fs::fstatfs(descriptor)
         .map_err(|source| FrameRefused::System { step: "fstatfs", source: source.into() })?;
-    // Only memfds answer this query; a link count of zero tells them from other files of a sealing file system.
-    let sealable = rustix::fs::fcntl_get_seals(descriptor).is_ok() && stat.st_nlink == 0;
+    // A link count of zero tells memfds from other files of a sealing file system.
+    let unlinked = stat.st_nlink == 0;
     match file_system.f_type as u64 {
-        TMPFS_MAGIC if sealable => Ok(false),
-        HUGETLBFS_MAGIC if sealable => Ok(true),
+        TMPFS_MAGIC if unlinked => Ok(false),
+        HUGETLBFS_MAGIC if unlinked => Ok(true),
         _ => Err(FrameRefused::NotMemfd),
     }
 }
@@ -215,14 +234,20 @@ fn check_allocated(
         return Err(FrameRefused::SizeDiffers { announced, size });
     }
     let length = announced.next_multiple_of(page as u64);
-    let mut allocated = stat.st_blocks as u64 * 512;
-    if allocated > length {
-        // A large page may reach beyond the end and hide as many holes before it: only the first hole tells.
-        allocated = rustix::fs::seek(descriptor, rustix::fs::SeekFrom::Hole(0))
-            .map_err(|source| FrameRefused::System { step: "lseek(SEEK_HOLE)", source: source.into() })?
-            .next_multiple_of(page as u64);
+    let allocated = stat.st_blocks as u64 * 512;
+    if allocated < length {
+        return Err(FrameRefused::Sparse { allocated, length });
     }
-    if allocated < length { Err(FrameRefused::Sparse { allocated, length }) } else { Ok(()) }
+    if allocated > length {
+        // A large page may reach beyond the end and hide as many holes before it; more than one's worth was put there on
+        // purpose.
+        if allocated > length.saturating_add(LARGE_PAGE) {
+            return Err(FrameRefused::BeyondEnd { allocated, length });
+        }
+        rustix::fs::fallocate(descriptor, FallocateFlags::empty(), 0, announced)
+            .map_err(|source| FrameRefused::System { step: "fallocate", source: source.into() })?;
+    }
+    Ok(())
 }
 
 fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
@@ -235,7 +260,7 @@ fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
 /// # Errors
 /// [`AllocateError`].
 pub fn allocate_sealed(length: u64, peer_writes: bool) -> Result<(OwnedFd, Mapping), AllocateError> {
-    let (descriptor, mapping) = allocate(length, Pages::Ordinary)?;
+    let (descriptor, mapping) = allocate_named("memferry-ring", length, Pages::Ordinary)?;
     let future_write = if peer_writes { SealFlags::empty() } else { SealFlags::FUTURE_WRITE };
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | future_write;
     rustix::fs::fcntl_add_seals(&descriptor, seals).map_err(|source| AllocateError::System {

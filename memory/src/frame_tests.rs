@@ -82,6 +82,22 @@ fn unsealable_sparse_misannounced_empty_and_foreign_memfds_are_refused() {
 }
 
 #[test]
+fn pages_beyond_the_end_do_not_stand_for_pages_that_are_missing() {
+    let keep = FallocateFlags::KEEP_SIZE;
+    let beyond = |size: u64, extra: u64| {
+        let descriptor = memfd(MemfdFlags::ALLOW_SEALING, size, 0);
+        rustix::fs::fallocate(&descriptor, keep, size, extra).unwrap();
+        descriptor
+    };
+    let error = admit(beyond(1 << 20, 4 << 20).as_fd(), 1 << 20, me()).unwrap_err();
+    assert!(matches!(error, FrameRefused::BeyondEnd { .. }), "{error}");
+    // As many as a large page may hide: the missing ones are put in place.
+    let descriptor = beyond(1 << 20, (1 << 20) + 4096);
+    admit(descriptor.as_fd(), 1 << 20, me()).unwrap();
+    assert_eq!(rustix::fs::fstat(&descriptor).unwrap().st_blocks * 512, (2 << 20) + 4096);
+}
+
+#[test]
 fn a_read_only_descriptor_cannot_be_sealed_and_is_refused() {
     let (descriptor, _) = allocate(4096, Pages::Ordinary).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor));

@@ -7,12 +7,14 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use memferry_transfer::Memory;
 use rustix::mm::{MapFlags, ProtFlags};
 use thiserror::Error;
+
+use crate::fork_guard::ForkGuard;
 
 /// What may be done through a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -52,6 +54,8 @@ struct Inner {
     page_bytes: usize,
     backing: Backing,
     damaged: AtomicBool,
+    /// Tells a forked child, which has no such range, that there is nothing to give back.
+    not_forked: OnceLock<ForkGuard>,
 }
 
 enum Backing {
@@ -101,6 +105,7 @@ impl Mapping {
             page_bytes,
             backing: Backing::Mapped,
             damaged: AtomicBool::new(false),
+            not_forked: OnceLock::new(),
         })))
     }
 
@@ -110,7 +115,15 @@ impl Mapping {
         let base = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
         let backing = Backing::Owned(bytes.capacity());
         let (access, damaged) = (Access::ReadWrite, AtomicBool::new(false));
-        let inner = Inner { base, length: bytes.len(), access, page_bytes: 4096, backing, damaged };
+        let inner = Inner {
+            base,
+            length: bytes.len(),
+            access,
+            page_bytes: 4096,
+            backing,
+            damaged,
+            not_forked: OnceLock::new(),
+        };
         Self(Arc::new(inner))
     }
 
@@ -160,16 +173,23 @@ impl Mapping {
         self.0.damaged.store(true, Ordering::Release);
     }
 
+    /// Whether its pages are its own: memory taken over from this process shares its first and last with neighbours.
+    pub(crate) fn has_own_pages(&self) -> bool {
+        matches!(self.0.backing, Backing::Mapped)
+    }
+
     /// Whether both are one range.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Keeps the range out of forked children.
+    /// Keeps the range out of forked children. A child that drops its copy leaves alone what it has in that place.
     ///
     /// # Errors
-    /// Those of `madvise`.
+    /// Those of `madvise` and `mmap`.
     pub fn do_not_fork(&self) -> io::Result<()> {
+        let guard = ForkGuard::new()?;
+        self.0.not_forked.get_or_init(|| guard);
         // SAFETY: M1: the range is ours; the advice changes nothing in this process.
         unsafe {
             rustix::mm::madvise(self.pointer().cast(), self.0.length, rustix::mm::Advice::LinuxDontFork)?;
@@ -220,6 +240,9 @@ impl Memory for Mapping {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if self.not_forked.get().is_some_and(|guard| guard.check().is_err()) {
+            return;
+        }
         match self.backing {
             // SAFETY: M1: this is the last holder of the range, which was mapped with this length.
             Backing::Mapped => unsafe {

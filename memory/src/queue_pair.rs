@@ -243,6 +243,11 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.submissions.ready(&self.peer)
     }
 
+    /// Whether a lane that is about to sleep must not: a request or a cancel waits here.
+    pub fn has_news(&self) -> bool {
+        self.ready() || self.cancels_pending()
+    }
+
     /// Tells the client how many requests were taken.
     pub fn tell_consumed(&self) {
         let count = u64::from(self.submissions.count());

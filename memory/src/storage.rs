@@ -56,10 +56,12 @@ mod mapped {
     }
 
     impl MappedWords {
-        /// The words of `mapping`, whose start is page-aligned because it is mapped.
-        pub fn new(mapping: Mapping) -> Self {
+        /// The words of `mapping`, `None` when its start is not aligned to them. A mapping of a descriptor always is.
+        ///
+        /// On a read-only mapping only loads are possible: a store ends the process.
+        pub fn new(mapping: Mapping) -> Option<Self> {
             let words = mapping.length_bytes() / size_of::<u64>();
-            Self { mapping, words }
+            mapping.pointer().cast::<AtomicU64>().is_aligned().then_some(Self { mapping, words })
         }
 
         /// The mapping.
@@ -76,8 +78,8 @@ mod mapped {
         fn word(&self, index: usize) -> &AtomicU64 {
             assert!(index < self.words, "word {index} of {}", self.words);
             let word = self.mapping.pointer().cast::<AtomicU64>().wrapping_add(index);
-            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words), and the start is aligned to a
-            // page. Atomics are valid for every bit pattern; on a read-only mapping callers only load (M3).
+            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words), and the start was checked to be
+            // aligned. Atomics are valid for every bit pattern; on a read-only mapping callers only load (M3).
             unsafe { &*word }
         }
     }

@@ -16,7 +16,7 @@ pub(super) enum Heard {
     Nothing,
     Gone,
     Hello(Hello),
-    Command(SessionId, u32, Command, Vec<OwnedFd>),
+    Command(SessionId, u32, Command),
 }
 
 pub(super) struct Connection {
@@ -30,12 +30,18 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection of whoever made the socket; fails when its process is gone already.
-    pub(super) fn new(socket: OwnedFd) -> rustix::io::Result<Self> {
-        let peer = rustix::net::sockopt::socket_peercred(&socket)?;
-        let process = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
-        let process_id = peer.pid.as_raw_nonzero().get() as u32;
-        Ok(Self { socket, process, process_id, user: peer.uid.as_raw(), session: None, serial: 0 })
+    /// A connection of whoever made the socket; gives the socket back when its process is gone already.
+    pub(super) fn new(socket: OwnedFd) -> Result<Self, OwnedFd> {
+        let known = rustix::net::sockopt::socket_peercred(&socket).and_then(|peer| {
+            let process = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
+            Ok((process, peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw()))
+        });
+        match known {
+            Ok((process, process_id, user)) => {
+                Ok(Self { socket, process, process_id, user, session: None, serial: 0 })
+            }
+            Err(_) => Err(socket),
+        }
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
@@ -58,29 +64,29 @@ impl Connection {
         self.session
     }
 
-    /// Reads one message.
-    pub(super) fn hear(&mut self) -> Result<Heard, Violation> {
-        let packet = match conduit::receive(self.socket.as_fd(), false) {
-            Ok(packet) => packet,
+    /// Reads one message; whatever descriptors came with it are appended to `descriptors`.
+    pub(super) fn hear(&mut self, descriptors: &mut Vec<OwnedFd>) -> Result<Heard, Violation> {
+        let received = conduit::receive_into(self.socket.as_fd(), false, descriptors);
+        let came = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
+        let bytes = match received {
+            Ok(bytes) => bytes,
             Err(ReceiveError::WouldBlock) => return Ok(Heard::Nothing),
             Err(ReceiveError::Closed | ReceiveError::System(_)) => return Ok(Heard::Gone),
             Err(ReceiveError::TooLong) => return Err(Violation::TooLong),
             Err(ReceiveError::TooManyDescriptors) => {
-                let got = conduit::MAXIMUM_DESCRIPTORS as u32 + 1;
-                return Err(Violation::Descriptors { expected: 0, got });
+                return Err(Violation::Descriptors { expected: 0, got: came });
             }
         };
-        let came = packet.descriptors.len();
         let Some(session) = self.session else {
             if came > 0 {
-                return Err(Violation::Descriptors { expected: 0, got: came as u32 });
+                return Err(Violation::Descriptors { expected: 0, got: came });
             }
-            return Hello::decode(&packet.bytes).map(Heard::Hello);
+            return Hello::decode(&bytes).map(Heard::Hello);
         };
         let expected = self.serial.wrapping_add(1);
-        let command = protocol::decode_command(&packet.bytes, expected, came)?;
+        let command = protocol::decode_command(&bytes, expected, descriptors.len())?;
         self.serial = expected;
-        Ok(Heard::Command(session, expected, command, packet.descriptors))
+        Ok(Heard::Command(session, expected, command))
     }
 
     pub(super) fn welcome(&mut self, welcome: Welcome) -> Result<(), Violation> {

@@ -74,5 +74,9 @@ pub(crate) fn print(client: &Client, indent: &str) -> Result<(), CommandError> {
             session.bytes
         );
     }
+    let unnamed = status.open_sessions.saturating_sub(status.sessions.len() as u64);
+    if unnamed > 0 {
+        say!("{indent}and {unnamed} more");
+    }
     Ok(())
 }

@@ -9,19 +9,20 @@ use memferry::{Handle, Rights};
 use memferry_broker::protocol::{
     self, Answer, Command, Envelope, Hello, RefusalKind, VERSIONS, Violation, Welcome,
 };
+use memferry_memory::conduit::MAXIMUM_BYTES;
 use memferry_memory::frame::{self, Pages};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 #[test]
 fn whoever_does_not_shake_hands_is_shown_out() {
     let service = Service::start(&[]);
-    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MEMFERRY", &[0; 20], &[0xff; 4096]] {
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MEMFERRY", &[0; 20], &[0xff; MAXIMUM_BYTES]] {
         let raw = Raw::connect(&service.socket);
         raw.send(bytes, &[]);
         assert_eq!(raw.farewell(), Violation::NotHello);
     }
     let raw = Raw::connect(&service.socket);
-    raw.send(&[1; 4097], &[]);
+    raw.send(&[1; MAXIMUM_BYTES + 1], &[]);
     assert_eq!(raw.farewell(), Violation::TooLong);
     let raw = Raw::connect(&service.socket);
     raw.send(&Hello { versions: VERSIONS, features: 0 }.encode(), &[raw.socket.as_fd()]);
@@ -227,4 +228,59 @@ fn capacities_and_channels_that_cannot_be_are_refused() {
     let refused = raw.command(Command::CloseChannel { channel: 9 }, &[]).0.unwrap_err();
     assert_eq!(refused.kind, RefusalKind::Argument);
     service.assert_serves();
+}
+
+#[test]
+fn a_descriptor_that_blocks_when_it_is_closed_keeps_nobody_waiting() {
+    use std::io::Write;
+    let service = Service::start(&[]);
+    let observer = service.client();
+    for malformed in [true, false] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_receiver, _) = listener.accept().unwrap();
+        // Unsent data and a long linger: whoever closes this last waits for it.
+        let linger = Some(std::time::Duration::from_secs(30));
+        rustix::net::sockopt::set_socket_linger(&sender, linger).unwrap();
+        sender.set_nonblocking(true).unwrap();
+        while sender.write(&[0; 1 << 16]).is_ok() {}
+        let mut raw = Raw::open(&service.socket);
+        let register = raw.encode(Command::Register { length: 4096, rights: Rights::all() });
+        // While the service stands still, the packet in flight becomes the last that holds the descriptor.
+        service.signal(rustix::process::Signal::STOP);
+        raw.send(if malformed { b"nonsense" } else { &register }, &[sender.as_fd()]);
+        drop(sender);
+        service.signal(rustix::process::Signal::CONT);
+        let started = std::time::Instant::now();
+        observer.status().unwrap();
+        harness::assert_moves_bytes(&observer);
+        assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn memory_of_closed_channels_is_used_again_and_not_given_out_without_end() {
+    let service = Service::start(&["--quota-channels=2"]);
+    let mut raw = Raw::open(&service.socket);
+    let mut held = Vec::new();
+    let mut inodes = std::collections::BTreeSet::new();
+    for channel in 0..50 {
+        let opened = || {
+            let (answer, descriptors) = raw.command(Command::OpenChannel { capacity: 64 }, &[]);
+            answer.is_ok().then_some(descriptors)
+        };
+        let mut opened = opened;
+        let started = std::time::Instant::now();
+        // The lane lets go of a closed channel in its own time; until then the quota is used up.
+        let descriptors = loop {
+            if let Some(descriptors) = opened() {
+                break descriptors;
+            }
+            assert!(started.elapsed() < harness::SOON);
+        };
+        inodes.extend(descriptors.iter().take(2).map(|memory| rustix::fs::fstat(memory).unwrap().st_ino));
+        held.push(descriptors);
+        raw.command(Command::CloseChannel { channel }, &[]).0.unwrap();
+    }
+    assert!(inodes.len() <= 4, "{} memories for a quota of two channels", inodes.len());
 }

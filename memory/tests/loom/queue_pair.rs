@@ -40,7 +40,7 @@ fn publish(client: &mut ClientEnd<HeapWords>, lane: &Token, tag: u64) {
 
 /// Parks the lane unless a request or a cancel waits.
 fn park_lane(service: &ServiceEnd<HeapWords>, token: &Token) -> bool {
-    let ready = || service.ready() || service.cancels_pending();
+    let ready = || service.has_news();
     park(|value| service.set_parked(value), service.fences(), ready, || token.sleep())
 }
 
@@ -244,7 +244,7 @@ fn cancel_race(round: Round, ready: fn(&ServiceEnd<HeapWords>) -> bool, sleeps: 
 }
 
 fn request_or_cancel(service: &ServiceEnd<HeapWords>) -> bool {
-    service.ready() || service.cancels_pending()
+    service.has_news()
 }
 
 #[test]

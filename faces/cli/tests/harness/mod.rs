@@ -123,7 +123,7 @@ impl Service {
 
     /// Waits until the service knows `sessions` sessions, asked through `client`.
     pub fn wait_for_sessions(&self, client: &Client, sessions: usize) {
-        wait_until("sessions", || client.status().unwrap().sessions.len() == sessions);
+        wait_until("sessions", || client.status().unwrap().open_sessions == sessions as u64);
     }
 }
 
@@ -238,7 +238,7 @@ impl Raw {
         let [client, service, doorbell] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
         let layout = Layout::new(capacity).unwrap();
         let map = |fd: &OwnedFd, words: usize, access| {
-            MappedWords::new(Mapping::shared(fd.as_fd(), words * 8, access, 4096).unwrap())
+            MappedWords::new(Mapping::shared(fd.as_fd(), words * 8, access, 4096).unwrap()).unwrap()
         };
         let own = map(&client, layout.client_words(), Access::ReadWrite);
         let scribble = map(&client, layout.client_words(), Access::ReadWrite);
