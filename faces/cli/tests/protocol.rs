@@ -264,17 +264,13 @@ fn memory_of_closed_channels_is_used_again_and_not_given_out_without_end() {
     let mut raw = Raw::open(&service.socket);
     let mut held = Vec::new();
     let mut inodes = std::collections::BTreeSet::new();
-    for channel in 0..50 {
-        let opened = || {
-            let (answer, descriptors) = raw.command(Command::OpenChannel { capacity: 64 }, &[]);
-            answer.is_ok().then_some(descriptors)
-        };
-        let mut opened = opened;
+    for _ in 0..50 {
         let started = std::time::Instant::now();
         // The lane lets go of a closed channel in its own time; until then the quota is used up.
-        let descriptors = loop {
-            if let Some(descriptors) = opened() {
-                break descriptors;
+        let (channel, descriptors) = loop {
+            let (answer, descriptors) = raw.command(Command::OpenChannel { capacity: 64 }, &[]);
+            if let Ok(Answer::Channel { channel, .. }) = answer {
+                break (channel, descriptors);
             }
             assert!(started.elapsed() < harness::SOON);
         };
