@@ -173,7 +173,10 @@ fn garbage_all_over_the_ring_while_the_lane_reads_it_harms_nobody() {
     let client = service.client();
     let (_raw, channel, _) = raw_client(&service, 4096, 16);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    for round in 0..20_000 {
+    let started = std::time::Instant::now();
+    // So much garbage breaks some rule sooner or later, and until then it is served.
+    for round in 0.. {
+        assert!(started.elapsed() < SOON, "a session that nothing ends");
         for index in 0..channel.scribble.words() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let value = match state >> 62 {
@@ -191,7 +194,6 @@ fn garbage_all_over_the_ring_while_the_lane_reads_it_harms_nobody() {
             break;
         }
     }
-    assert!(channel.end.closed(), "so much garbage breaks some rule");
     harness::assert_moves_bytes(&client);
 }
 
