@@ -13,7 +13,10 @@ use memferry_engines::CpuEngine;
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::{bus_error, frame};
 use memferry_transfer::engine::RefusalReason;
-use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Pattern, Region, Ticket};
+use memferry_transfer::{
+    Color24, Count2d, Descriptor, Engine, Failure, Fill2d, Finished, Operation, Pattern, PixelSize, Plane,
+    Region, Ticket,
+};
 
 struct Fixture(CpuEngine);
 
@@ -122,4 +125,22 @@ fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
     let mut bytes = [0; 100];
     memory[1].read(0, &mut bytes).unwrap();
     assert!(bytes[..20].iter().all(|byte| *byte == 1) && bytes[20..].iter().all(|byte| *byte == 2));
+}
+
+#[test]
+fn a_chunk_of_pixels_in_pages_of_their_own_is_short() {
+    let memory = Mapping::owned(vec![0; 4 << 20]);
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1024, y_count: 1 };
+    let destination = Plane { start: 0, x_step: 4096, y_step: 0 };
+    let shape = Fill2d { count, destination, color: Color24::new(7).unwrap() };
+    let region = Region::new(memory.clone(), 0, 4 << 20).unwrap();
+    let mut engine = CpuEngine::new(1, 64 << 10);
+    let operation = Operation::Fill2d { destination: region, shape };
+    let ticket = engine.post(Descriptor::new(0, operation).unwrap()).unwrap();
+    engine.ring_doorbell();
+    let mut finished = Vec::new();
+    engine.poll(Instant::ORIGIN, &mut finished);
+    engine.cancel(ticket);
+    engine.poll(Instant::ORIGIN, &mut finished);
+    assert_eq!((finished[0].outcome, finished[0].bytes_done), (Err(Failure::Cancelled), 64));
 }

@@ -143,6 +143,15 @@ struct Grid<const N: usize> {
     lines: [Line; N],
 }
 
+/// From this distance the next pixel lies in another cache line.
+const LINE_BYTES: u128 = 64;
+/// From this distance it lies in another page.
+const PAGE_BYTES: u128 = 4096;
+/// What a pixel in another line is charged, bytes.
+const LINE_COST: u64 = 64;
+/// What a pixel in another page is charged, bytes: a page touched for the first time costs the kernel microseconds.
+const PAGE_COST: u64 = 1024;
+
 impl<const N: usize> Grid<N> {
     /// Rows that go on in the rhythm of their pixels on every side are one long row.
     fn new(count: &Count2d, planes: [Plane; N]) -> Self {
@@ -161,6 +170,22 @@ impl<const N: usize> Grid<N> {
         self.lines.iter().all(|line| i128::from(line.x_step) == i128::from(self.pixel_bytes))
     }
 
+    /// Bytes of a chunk that a pixel is charged: its own where pixels lie side by side, else what fetching it alone costs.
+    /// A chunk is to bound the time until the lane looks at its other clients, and that is memory touched, not moved.
+    fn pixel_cost(&self) -> u64 {
+        let jump = |bytes: u128| match bytes {
+            0..LINE_BYTES => 1,
+            LINE_BYTES..PAGE_BYTES => LINE_COST,
+            _ => PAGE_COST,
+        };
+        let of_line = |line: &Line| {
+            let within = jump(u128::from(line.x_step.unsigned_abs()));
+            let between = jump(line.row_advance.unsigned_abs()).div_ceil(self.row_pixels.max(1));
+            within.max(between)
+        };
+        self.lines.iter().map(of_line).fold(self.pixel_bytes, u64::max)
+    }
+
     /// Calls `run` with the offsets and pixels of each run after the first `done` bytes, at most `chunk_bytes` of them
     /// (but at least a pixel); tells how many bytes they are.
     fn runs(
@@ -170,7 +195,7 @@ impl<const N: usize> Grid<N> {
         mut run: impl FnMut([i128; N], u64) -> Result<(), OutsideRegion>,
     ) -> Result<u64, OutsideRegion> {
         let index = done / self.pixel_bytes;
-        let chunk = (chunk_bytes / self.pixel_bytes).max(1).min(self.pixels.saturating_sub(index));
+        let chunk = (chunk_bytes / self.pixel_cost()).max(1).min(self.pixels.saturating_sub(index));
         let mut row = i128::from(index.checked_div(self.row_pixels).unwrap_or(0));
         let mut x = index.checked_rem(self.row_pixels).unwrap_or(0);
         let mut left = chunk;

@@ -1,5 +1,7 @@
 //! The slots of the capability table: generations, parents and children. What they mean is the parent module's.
 
+use std::collections::BTreeSet;
+
 use memferry_transfer::{Handle, Rights, SessionId};
 
 use super::Recipient;
@@ -15,7 +17,7 @@ pub(super) struct Node<M> {
     pub(super) length: u64,
     pub(super) rights: Rights,
     pub(super) parent: Option<u32>,
-    pub(super) children: Vec<u32>,
+    pub(super) children: BTreeSet<u32>,
     pub(super) offered_to: Option<Recipient>,
     pub(super) in_flight: u32,
     /// Its holder gave it up, so no tombstone is kept.
@@ -39,7 +41,7 @@ impl<M> Node<M> {
             length,
             rights,
             parent,
-            children: Vec::new(),
+            children: BTreeSet::new(),
             offered_to,
             in_flight: 0,
             forgotten: false,
@@ -109,7 +111,7 @@ impl<M> Table<M> {
         slot.node = Some(node);
         let handle = Handle::new(index, slot.generation);
         if let Some(parent) = parent.and_then(|parent| self.at_mut(parent)) {
-            parent.children.push(index);
+            parent.children.insert(index);
         }
         handle
     }
@@ -119,7 +121,7 @@ impl<M> Table<M> {
     pub(super) fn remove(&mut self, index: u32) {
         let Some(node) = self.slots.get_mut(index as usize).and_then(|slot| slot.node.take()) else { return };
         if let Some(parent) = node.parent.and_then(|parent| self.at_mut(parent)) {
-            parent.children.retain(|child| *child != index);
+            parent.children.remove(&index);
             parent.children.extend(&node.children);
         }
         for child in node.children {
@@ -136,7 +138,7 @@ impl<M> Table<M> {
 
     /// The indices of whole trees, each once, parents first.
     pub(super) fn subtrees(&self, roots: &[u32]) -> Vec<u32> {
-        let mut seen = std::collections::BTreeSet::new();
+        let mut seen = BTreeSet::new();
         let mut order = Vec::new();
         let mut open: Vec<u32> = roots.to_vec();
         while let Some(index) = open.pop() {
