@@ -52,7 +52,7 @@ pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
     let mut capabilities = Capabilities::new(4);
     let session = SessionId(1);
     let handle = capabilities.register(session, Mapping::owned(vec![1; 4096]), Rights::all())?;
-    let queue = path.open_queue(session);
+    let queue = path.open_queue(session, 0);
     let mut stages = Stages { path, capabilities, queue };
     let nop = Request::new(Operation::Nop);
     let copy = Request::copy(Span::new(handle, 0), Span::new(handle, 2048), 64);

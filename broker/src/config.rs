@@ -4,7 +4,7 @@ use memferry_engines::cpu::DEFAULT_CHUNK_BYTES;
 use memferry_path::PolicyKind;
 use serde::{Deserialize, Serialize};
 
-/// Bounds on what one user, or one session, may hold. A user cannot escape them by opening more sessions.
+/// Bounds on what one user may hold, in all its sessions together, and on what a session may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Quotas {
     /// Sessions of a user.

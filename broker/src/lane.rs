@@ -39,7 +39,7 @@ const WAKE: u64 = u64::MAX;
 /// What the control side tells a lane.
 pub(crate) enum LaneCommand {
     /// Serve a new queue pair.
-    Open { session: SessionId, channel: u32, end: Box<ServiceEnd<MappedWords>>, doorbell: OwnedFd },
+    Open { session: SessionId, channel: u32, user: u32, end: Box<ServiceEnd<MappedWords>>, doorbell: OwnedFd },
     /// Stop serving one.
     CloseChannel { session: SessionId, channel: u32 },
     /// Stop serving all of a session's.
@@ -333,8 +333,8 @@ impl Lane {
         let any = !commands.is_empty();
         for command in commands {
             match command {
-                LaneCommand::Open { session, channel, end, doorbell } => {
-                    let key = self.path.open_queue(session);
+                LaneCommand::Open { session, channel, user, end, doorbell } => {
+                    let key = self.path.open_queue(session, user);
                     self.open(key, Queue { session, channel, end, doorbell, dead: false });
                 }
                 LaneCommand::CloseChannel { session, channel } => {

@@ -349,7 +349,7 @@ impl Service {
             return Err(refusal(RefusalKind::System, "the channel's memory cannot be used; try again"));
         };
         rings.with_lanes.insert((session, channel), ring);
-        self.lanes[lane].0.tell(LaneCommand::Open { session, channel, end: Box::new(end), doorbell });
+        self.lanes[lane].0.tell(LaneCommand::Open { session, channel, user, end: Box::new(end), doorbell });
         Ok((Answer::Channel { channel, capacity }, vec![client, service, for_client]))
     }
 

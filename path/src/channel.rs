@@ -32,6 +32,7 @@ pub enum ChannelState {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Origin {
     pub(crate) queue: QueueKey,
+    pub(crate) user: u32,
     pub(crate) tag: u64,
 }
 
@@ -75,6 +76,10 @@ pub(crate) struct Unplaced {
 /// The channels of one engine and who waits for them.
 pub(crate) struct Channels<M> {
     states: Vec<ChannelState>,
+    /// Whose request a busy channel serves.
+    holders: Vec<Option<u32>>,
+    /// Users of more than one id have queues here, so that none may hold more than its share.
+    pub(crate) crowded: bool,
     waiting: VecDeque<(Admitted<M>, Origin)>,
     waiting_per_session: usize,
 }
@@ -82,7 +87,8 @@ pub(crate) struct Channels<M> {
 impl<M> Channels<M> {
     pub(crate) fn new(channels: u32, waiting_per_session: usize) -> Self {
         let states = vec![ChannelState::Free; channels as usize];
-        Self { states, waiting: VecDeque::new(), waiting_per_session }
+        let holders = vec![None; channels as usize];
+        Self { states, holders, crowded: false, waiting: VecDeque::new(), waiting_per_session }
     }
 
     pub(crate) fn states(&self) -> &[ChannelState] {
@@ -92,6 +98,15 @@ impl<M> Channels<M> {
     pub(crate) fn set(&mut self, channel: u32, state: ChannelState) {
         if let Some(entry) = self.states.get_mut(channel as usize) {
             *entry = state;
+            self.holders[channel as usize] = None;
+        }
+    }
+
+    /// Gives a channel to a user's request.
+    fn hold(&mut self, channel: u32, user: u32) {
+        self.set(channel, ChannelState::Busy);
+        if let Some(holder) = self.holders.get_mut(channel as usize) {
+            *holder = Some(user);
         }
     }
 
@@ -113,11 +128,14 @@ impl<M> Channels<M> {
     ) -> Result<Option<Placed<M>>, Unplaced> {
         let session = admitted.session();
         let overtakes = self.waiting.iter().any(|(_, other)| other.queue == origin.queue);
-        let choice =
-            if overtakes { Choice::Busy { usable: self.usable() } } else { self.choose(session, policy) };
+        let choice = if overtakes {
+            Choice::Busy { usable: self.usable() }
+        } else {
+            self.choose(session, origin.user, policy)
+        };
         let usable = match choice {
             Choice::Channel(channel) => {
-                self.set(channel, ChannelState::Busy);
+                self.hold(channel, origin.user);
                 return Ok(Some(Placed { admitted, origin, channel }));
             }
             Choice::Busy { usable } => usable,
@@ -147,10 +165,10 @@ impl<M> Channels<M> {
             if held_back.contains(&origin.queue) {
                 continue;
             }
-            match self.choose(admitted.session(), policy) {
+            match self.choose(admitted.session(), origin.user, policy) {
                 Choice::Channel(channel) => {
                     let (admitted, origin) = self.waiting.remove(index)?;
-                    self.set(channel, ChannelState::Busy);
+                    self.hold(channel, origin.user);
                     return Some(Placed { admitted, origin, channel });
                 }
                 Choice::Busy { .. } => held_back.push(origin.queue),
@@ -177,8 +195,14 @@ impl<M> Channels<M> {
         given_up
     }
 
-    /// The policy's choice; a channel that does not exist or is not free counts as busy.
-    fn choose(&self, session: SessionId, policy: &mut dyn Policy) -> Choice {
+    /// The policy's choice; a channel that does not exist or is not free counts as busy. Whatever the policy, while users
+    /// share an engine one of them holds at most half of its channels: requests may run for hours, and another user's
+    /// must not wait for all of them.
+    fn choose(&self, session: SessionId, user: u32, policy: &mut dyn Policy) -> Choice {
+        let share = (self.states.len() / 2).max(1);
+        if self.crowded && self.holders.iter().filter(|holder| **holder == Some(user)).count() >= share {
+            return Choice::Busy { usable: share as u32 };
+        }
         match policy.choose(session, &self.states) {
             Choice::Channel(channel) if self.states.get(channel as usize) != Some(&ChannelState::Free) => {
                 Choice::Busy { usable: self.usable() }

@@ -48,6 +48,7 @@ pub(crate) struct Running {
 #[derive(Clone, Copy)]
 pub(crate) struct Queue {
     pub(crate) session: SessionId,
+    pub(crate) user: u32,
     /// Reservations, requests, and completions that were not taken yet.
     pub(crate) outstanding: u32,
     /// Nobody listens any more.
@@ -70,8 +71,8 @@ impl Ledger {
         Self { queues: Vec::new(), running, count: 0, timed: 0, kind }
     }
 
-    pub(crate) fn open(&mut self, session: SessionId) -> QueueKey {
-        let queue = Queue { session, outstanding: 0, closing: false };
+    pub(crate) fn open(&mut self, session: SessionId, user: u32) -> QueueKey {
+        let queue = Queue { session, user, outstanding: 0, closing: false };
         let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if index == self.queues.len() {
             self.queues.push(None);
@@ -90,6 +91,12 @@ impl Ledger {
         let queue = slot.filter(|queue| queue.closing && queue.outstanding == 0)?;
         *slot = None;
         Some(queue.session)
+    }
+
+    /// Whether queues of more than one user are open.
+    pub(crate) fn is_crowded(&self) -> bool {
+        let mut users = self.queues.iter().flatten().filter(|queue| !queue.closing).map(|queue| queue.user);
+        users.next().is_some_and(|first| users.any(|user| user != first))
     }
 
     pub(crate) fn has_session(&self, session: SessionId) -> bool {

@@ -20,7 +20,7 @@
 //! let (mut capabilities, session) = (Capabilities::new(16), SessionId(1));
 //! let memory = SimMemory::new(vec![0; 4]);
 //! let frame = capabilities.register(session, memory.clone(), Rights::WRITE)?;
-//! let queue = path.open_queue(session);
+//! let queue = path.open_queue(session, 0);
 //!
 //! let mut now = Instant::ORIGIN;
 //! for (tag, length) in [(1, 4), (2, 5)] {

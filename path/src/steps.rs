@@ -64,9 +64,11 @@ impl<E: Engine> Path<E> {
         &mut self.engine
     }
 
-    /// Adds a queue of `session`.
-    pub fn open_queue(&mut self, session: SessionId) -> QueueKey {
-        self.ledger.open(session)
+    /// Adds a queue of `session`, which belongs to `user`.
+    pub fn open_queue(&mut self, session: SessionId, user: u32) -> QueueKey {
+        let key = self.ledger.open(session, user);
+        self.channels.crowded = self.ledger.is_crowded();
+        key
     }
 
     /// Stops listening to a queue: what waits is dropped, what runs is cancelled, no delivery follows. The queue is gone
@@ -74,6 +76,7 @@ impl<E: Engine> Path<E> {
     pub fn close_queue(&mut self, key: QueueKey, capabilities: &mut Capabilities<E::Memory>) {
         let Some(queue) = self.ledger.queue(key) else { return };
         queue.closing = true;
+        self.channels.crowded = self.ledger.is_crowded();
         for _ in self.deliveries.extract_if(.., |delivery| delivery.queue == key) {
             self.ledger.ended(key);
         }
@@ -112,8 +115,9 @@ impl<E: Engine> Path<E> {
         request: &Request,
         capabilities: &mut Capabilities<E::Memory>,
     ) {
-        let origin = Origin { queue: reservation.queue, tag };
-        let Some(&mut Queue { session, closing, .. }) = self.ledger.queue(origin.queue) else { return };
+        let queue = reservation.queue;
+        let Some(&mut Queue { session, user, closing, .. }) = self.ledger.queue(queue) else { return };
+        let origin = Origin { queue, user, tag };
         if closing {
             return self.refused(origin, Failure::Cancelled);
         }
@@ -133,7 +137,8 @@ impl<E: Engine> Path<E> {
 
     /// Completes a reserved request as failed before admission.
     pub fn refuse(&mut self, reservation: Reservation, tag: u64, failure: Failure) {
-        self.refused(Origin { queue: reservation.queue, tag }, failure);
+        // Who asked matters only to placement.
+        self.refused(Origin { queue: reservation.queue, user: 0, tag }, failure);
     }
 
     /// Starts what was posted.
@@ -171,11 +176,13 @@ impl<E: Engine> Path<E> {
         }
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let all_faulted = self.channels.usable() == 0;
-        let given_up = self.channels.give_up(|admitted, _| match overdue(admitted.deadline()) {
-            true => Some(Failure::DeadlineExceeded),
-            false => all_faulted.then_some(Failure::ChannelFaulted),
-        });
-        self.unplaced_all(given_up, capabilities);
+        if all_faulted || overdue(self.channels.next_deadline()) {
+            let given_up = self.channels.give_up(|admitted, _| match overdue(admitted.deadline()) {
+                true => Some(Failure::DeadlineExceeded),
+                false => all_faulted.then_some(Failure::ChannelFaulted),
+            });
+            self.unplaced_all(given_up, capabilities);
+        }
         let mut started = false;
         while let Some(placed) = self.channels.place_waiting(&mut *self.policy) {
             self.post(placed, capabilities);

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
     let mut bed = Bed::new(2, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     for tag in 1..=3 {
         bed.submit(queue, tag, &fill(frame, 100).refuse_when_busy());
     }
@@ -20,7 +20,7 @@ fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
 fn waiting_requests_start_in_the_order_they_came() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (queue, other_queue) = (bed.path.open_queue(A), bed.path.open_queue(B));
+    let (queue, other_queue) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 0));
     for tag in [1, 2, 3] {
         bed.submit(queue, tag, &fill(frame, 100));
         bed.submit(other_queue, 10 * tag, &fill(other, 100));
@@ -36,7 +36,7 @@ fn waiting_requests_start_in_the_order_they_came() {
 fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
     let mut bed = Bed::new(1, Exclusive::new(), 8);
     let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (binding, queue) = (bed.path.open_queue(A), bed.path.open_queue(B));
+    let (binding, queue) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 0));
     bed.submit(binding, 1, &fill(frame, 100));
     bed.run_for(5000);
     bed.submit(queue, 2, &fill(other, 100));
@@ -54,7 +54,7 @@ fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
 fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
     let mut bed = Bed::new(2, Exclusive::new(), 8);
     let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (queue, other_queue) = (bed.path.open_queue(A), bed.path.open_queue(B));
+    let (queue, other_queue) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 0));
     for tag in [1, 2] {
         bed.submit(queue, tag, &fill(frame, 100));
     }
@@ -69,8 +69,8 @@ fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
 fn the_waiting_quota_is_each_sessions_own_over_all_its_queues() {
     let mut bed = Bed::new(1, Shared::new(), 2);
     let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (one, two) = (bed.path.open_queue(A), bed.path.open_queue(A));
-    let foreign = bed.path.open_queue(B);
+    let (one, two) = (bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
+    let foreign = bed.path.open_queue(B, 0);
     bed.submit(one, 1, &fill(frame, 100));
     bed.submit(one, 2, &fill(frame, 100));
     bed.submit(two, 3, &fill(frame, 100));
@@ -92,7 +92,7 @@ fn the_waiting_quota_is_each_sessions_own_over_all_its_queues() {
 fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
     for (kind, ends) in [(PolicyKind::Exclusive, [2000, 4000]), (PolicyKind::Shared, [2000, 2000])] {
         let mut bed = Bed::over(FakeEngine::new(2, TIMING), kind.build(), 8);
-        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
         bed.submit(queue, 1, &fill(frame, 100));
         bed.submit(queue, 2, &fill(frame, 100));
         bed.run_for(100_000);
@@ -104,14 +104,14 @@ fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
 fn an_exclusive_client_without_a_channel_waits_until_one_departs() {
     let mut bed = Bed::new(2, Exclusive::new(), 8);
     let frames = [A, B, C].map(|session| bed.frame(session, 100).0);
-    let queues = [A, B, C].map(|session| bed.path.open_queue(session));
+    let queues = [A, B, C].map(|session| bed.path.open_queue(session, 0));
     bed.submit(queues[0], 1, &fill(frames[0], 100));
     bed.submit(queues[1], 2, &fill(frames[1], 100));
     bed.submit(queues[2], 3, &fill(frames[2], 100).refuse_when_busy());
     assert_eq!(bed.completion(3), refused(3, Failure::ChannelsBusy { channels: 0 }));
     bed.submit(queues[2], 4, &fill(frames[2], 100));
     // B has a second queue: closing the first does not end B.
-    let second = bed.path.open_queue(B);
+    let second = bed.path.open_queue(B, 0);
     bed.close(queues[1]);
     bed.run_for(100_000);
     assert_eq!(bed.path.waiting(), 1);
@@ -139,7 +139,7 @@ impl Policy for Rogue {
 fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
     for (channel, first) in [(1, Ok(())), (2, Err(2)), (u32::MAX, Err(2))] {
         let mut bed = Bed::new(2, Rogue(Choice::Channel(channel)), 8);
-        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
         let request = fill(frame, 100).refuse_when_busy();
         bed.submit(queue, 1, &request);
         bed.submit(queue, 2, &request);
@@ -154,7 +154,7 @@ fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
 #[test]
 fn a_policys_choice_of_a_failed_channel_counts_as_busy() {
     let mut bed = Bed::new(2, Rogue(Choice::Channel(0)), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     let failure = Failure::ChannelFaulted;
     bed.path.engine_mut().inject(0, Fault::Fails { failure, after_bytes: 0 });
     bed.submit(queue, 1, &fill(frame, 100));
@@ -186,7 +186,7 @@ impl Policy for Hesitant {
 fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
     // It is asked for 1 when that comes, for 1 again, and would then say yes to 2.
     let mut bed = Bed::new(1, Hesitant(3), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     for tag in [1, 2] {
         bed.submit(queue, tag, &fill(frame, 100));
     }
@@ -195,4 +195,35 @@ fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
     bed.turn();
     bed.run_for(10_000);
     assert_eq!(bed.outcomes(), [(1, Ok(())), (2, Ok(()))]);
+}
+
+#[test]
+fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
+    let mut bed = Bed::new(4, Shared::new(), 8);
+    let (frame, other) = (bed.frame(A, 100).0, bed.frame(C, 100).0);
+    // Two sessions of user 7, then one of user 8.
+    let queues = [bed.path.open_queue(A, 7), bed.path.open_queue(B, 7)];
+    for tag in 1..=3 {
+        bed.submit(queues[0], tag, &fill(frame, 100).refuse_when_busy());
+    }
+    assert!(bed.log.is_empty(), "alone, it may have all");
+    bed.run_for(10_000);
+    let foreign = bed.path.open_queue(C, 8);
+    for tag in 11..=13 {
+        bed.submit(queues[0], tag, &fill(frame, 100));
+    }
+    bed.submit(queues[1], 14, &Request::new(Operation::Nop).refuse_when_busy());
+    assert_eq!(bed.completion(14), refused(14, Failure::ChannelsBusy { channels: 2 }));
+    assert_eq!(bed.path.waiting(), 1);
+    // Who waits for its share does not hold up the other user.
+    bed.submit(foreign, 21, &fill(other, 100).refuse_when_busy());
+    bed.run_for(100_000);
+    assert_eq!((bed.completed_at(11), bed.completed_at(12), bed.completed_at(21)), (12_000, 12_000, 12_000));
+    assert_eq!(bed.completed_at(13), 14_000);
+    bed.close(foreign);
+    for tag in 31..=34 {
+        bed.submit(queues[0], tag, &fill(frame, 100).refuse_when_busy());
+    }
+    bed.run_for(100_000);
+    assert!((31..=34).all(|tag| bed.completion(tag).outcome == Ok(())), "alone again");
 }

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_deadline_that_passed_already_starts_nothing() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     bed.run_for(500);
     for (tag, deadline) in [(1, 0), (2, 499), (3, 500)] {
         bed.submit(queue, tag, &fill(frame, 100).with_deadline(at(deadline)));
@@ -18,7 +18,7 @@ fn a_deadline_that_passed_already_starts_nothing() {
 #[test]
 fn a_deadline_ends_a_running_request_between_chunks() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(1270)));
     // The 27th byte is on its way; its chunk ends with the 32nd.
     bed.run_until(at(1265));
@@ -33,7 +33,7 @@ fn a_deadline_ends_a_running_request_between_chunks() {
 #[test]
 fn a_deadline_ends_a_waiting_request_on_time_and_leaves_the_others() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100).with_deadline(at(1500)));
     bed.submit(queue, 3, &fill(frame, 100));
@@ -45,7 +45,7 @@ fn a_deadline_ends_a_waiting_request_on_time_and_leaves_the_others() {
 #[test]
 fn a_request_that_is_done_by_its_deadline_is_done() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(2001)));
     bed.run_for(10_000);
     assert_eq!((bed.completion(1).outcome, bed.completed_at(1)), (Ok(()), 2000));
@@ -54,7 +54,7 @@ fn a_request_that_is_done_by_its_deadline_is_done() {
 #[test]
 fn a_cancel_ends_a_waiting_request_at_once_and_a_running_one_between_chunks() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100));
     bed.run_for(1500);
@@ -70,7 +70,7 @@ fn a_cancel_ends_a_waiting_request_at_once_and_a_running_one_between_chunks() {
 #[test]
 fn a_cancel_names_requests_of_its_own_queue_only() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue, other) = (bed.frame(A, 100).0, bed.path.open_queue(A), bed.path.open_queue(A));
+    let (frame, queue, other) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100));
     bed.cancel(other, 1);
@@ -88,7 +88,7 @@ fn a_cancel_names_requests_of_its_own_queue_only() {
 fn an_engine_that_cannot_be_interrupted_reports_what_it_did() {
     let engine = FakeEngine::new(1, Timing { preemption_bytes: None, ..TIMING });
     let mut bed = Bed::over(engine, Box::new(Shared::new()), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(1700)));
     bed.run_for(1500);
     bed.cancel(queue, 1);
@@ -101,7 +101,7 @@ fn the_first_reason_to_end_a_request_is_the_one_reported() {
     for (deadline, reason) in [(1100, Failure::DeadlineExceeded), (1500, Failure::Cancelled)] {
         let engine = FakeEngine::new(1, Timing { preemption_bytes: Some(64), ..TIMING });
         let mut bed = Bed::over(engine, Box::new(Shared::new()), 8);
-        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
         bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(deadline)));
         bed.run_until(at(1050));
         bed.run_until(at(1300));
@@ -114,7 +114,7 @@ fn the_first_reason_to_end_a_request_is_the_one_reported() {
 #[test]
 fn revoked_memory_ends_requests_that_run_or_wait_on_it() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let ((frame, _), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+    let ((frame, _), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     let other = bed.frame(A, 100).0;
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100));
@@ -137,7 +137,7 @@ fn a_grant_taken_back_ends_the_peers_requests() {
     let (frame, memory) = bed.frame(A, 100);
     let token = bed.capabilities.offer(A, frame, (10, 50), Rights::WRITE, Recipient::Session(B)).unwrap();
     let held = bed.capabilities.accept(B, 0, token).unwrap().handle;
-    let queue = bed.path.open_queue(B);
+    let queue = bed.path.open_queue(B, 0);
     bed.submit(queue, 1, &fill(held, 50));
     bed.run_for(1200);
     bed.capabilities.revoke(A, token).unwrap();
@@ -153,7 +153,7 @@ fn a_grant_taken_back_ends_the_peers_requests() {
 #[test]
 fn stopping_fails_what_waits_and_cancel_all_ends_what_runs() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100));
     bed.run_for(1500);
@@ -172,7 +172,7 @@ fn stopping_fails_what_waits_and_cancel_all_ends_what_runs() {
 #[test]
 fn the_next_wake_is_the_earliest_end_or_deadline() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     assert_eq!(bed.path.next_wake(), None);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(5000)));
     assert_eq!(bed.path.next_wake(), Some(at(5000)), "nothing was started yet");

@@ -135,7 +135,7 @@ impl World {
     }
 
     fn open(&mut self, session: usize) {
-        let key = self.bed.path.open_queue(SESSIONS[session]);
+        let key = self.bed.path.open_queue(SESSIONS[session], 0);
         let taken = self.rings.iter().any(|ring| ring.open && ring.key == key);
         assert!(!taken, "the name of an open queue was given again");
         self.rings.push(Ring { key, session, open: true, unread: 0 });

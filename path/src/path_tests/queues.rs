@@ -9,7 +9,7 @@ use crate::completion::{Ledger, Running};
 #[test]
 fn a_reservation_is_refused_when_its_completion_would_not_fit() {
     let mut bed = Bed::new(4, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A));
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
     assert!(bed.path.reserve(queue, 0).is_none());
     let reserved = bed.path.reserve(queue, 2).unwrap();
     bed.submit(queue, 1, &fill(frame, 100));
@@ -18,7 +18,7 @@ fn a_reservation_is_refused_when_its_completion_would_not_fit() {
     bed.path.give_back(third);
     assert!(bed.path.reserve(queue, 2).is_none());
     bed.path.give_back(reserved);
-    let other = bed.path.open_queue(A);
+    let other = bed.path.open_queue(A, 0);
     assert!(bed.path.reserve(other, 1).is_some());
     bed.run_for(10_000);
     for _ in 0..2 {
@@ -31,7 +31,7 @@ fn a_reservation_is_refused_when_its_completion_would_not_fit() {
 #[test]
 fn a_completion_counts_until_it_was_taken() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let queue = bed.path.open_queue(A);
+    let queue = bed.path.open_queue(A, 0);
     let nop = Request::new(Operation::Nop);
     for (tag, failure) in [(1, Failure::Cancelled), (2, Failure::Unsupported)] {
         let reservation = bed.path.reserve(queue, 2).unwrap();
@@ -55,7 +55,7 @@ fn a_completion_counts_until_it_was_taken() {
 #[test]
 fn a_closed_queue_delivers_nothing_and_releases_everything() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+    let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
     for tag in 1..4 {
         bed.submit(queue, tag, &fill(frame, 100));
     }
@@ -75,7 +75,7 @@ fn a_closed_queue_delivers_nothing_and_releases_everything() {
 #[test]
 fn completions_not_taken_yet_die_with_their_queue() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (queue, other) = (bed.path.open_queue(A), bed.path.open_queue(A));
+    let (queue, other) = (bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
     for (queue, tag) in [(queue, 1), (other, 2)] {
         let reservation = bed.path.reserve(queue, 8).unwrap();
         bed.path.refuse(reservation, tag, Failure::Cancelled);
@@ -83,7 +83,7 @@ fn completions_not_taken_yet_die_with_their_queue() {
     bed.path.close_queue(queue, &mut bed.capabilities);
     assert!(bed.path.queue_gone(queue));
     // The next queue gets the name, and must not get the completion with it.
-    assert_eq!(bed.path.open_queue(B), queue);
+    assert_eq!(bed.path.open_queue(B, 0), queue);
     bed.collect();
     assert_eq!(bed.outcomes(), [(2, Err(Failure::Cancelled))]);
 }
@@ -92,7 +92,7 @@ fn completions_not_taken_yet_die_with_their_queue() {
 fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
     for used in [true, false] {
         let mut bed = Bed::new(1, Exclusive::new(), 8);
-        let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A));
+        let ((frame, memory), queue) = (bed.frame(A, 100), bed.path.open_queue(A, 0));
         bed.submit(queue, 1, &fill(frame, 10));
         bed.run_for(10_000);
         let reservation = bed.path.reserve(queue, 8).unwrap();
@@ -108,7 +108,7 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
         bed.run_for(10_000);
         assert_eq!((bed.outcomes(), memory.contents()[10]), (vec![(1, Ok(()))], 0));
         // The policy was told: another session gets the only channel.
-        let (other, queue) = (bed.frame(B, 10).0, bed.path.open_queue(B));
+        let (other, queue) = (bed.frame(B, 10).0, bed.path.open_queue(B, 0));
         bed.submit(queue, 3, &fill(other, 10).refuse_when_busy());
         bed.run_for(10_000);
         assert_eq!(bed.completion(3).outcome, Ok(()));
@@ -118,7 +118,7 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
 #[test]
 fn queues_of_one_session_end_apart() {
     let mut bed = Bed::new(2, Shared::new(), 8);
-    let (frame, one, two) = (bed.frame(A, 100).0, bed.path.open_queue(A), bed.path.open_queue(A));
+    let (frame, one, two) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
     assert_ne!(one, two);
     bed.submit(one, 1, &fill(frame, 100));
     bed.submit(two, 1, &fill(frame, 50));
@@ -135,7 +135,7 @@ fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
     assert!(bed.path.idle() && !bed.path.must_settle());
     assert!(!bed.path.settle(at(5), &mut bed.capabilities));
     assert!(!bed.path.run(at(5)));
-    let queue = bed.path.open_queue(A);
+    let queue = bed.path.open_queue(A, 0);
     bed.close(queue);
     bed.close(QueueKey(99));
     assert!(bed.path.queue_gone(queue) && bed.path.queue_gone(QueueKey(99)));
@@ -146,10 +146,10 @@ fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
 fn a_late_report_for_an_earlier_post_ends_nothing() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let mut ledger = Ledger::new(2, EngineKind::Simulated);
-    let (queue, ticket) = (ledger.open(A), Ticket { channel: 1, serial: 7 });
+    let (queue, ticket) = (ledger.open(A, 0), Ticket { channel: 1, serial: 7 });
     let nop = Request::new(Operation::Nop);
     let (_, claims) = bed.capabilities.admit(A, &nop, 0).unwrap().into_parts();
-    let origin = Origin { queue, tag: 3 };
+    let origin = Origin { queue, user: 0, tag: 3 };
     ledger.start(Running { ticket, origin, claims, deadline: None, ending: None });
     for (channel, serial) in [(1, 6), (1, 8), (0, 7), (2, 7), (u32::MAX, 7)] {
         assert!(ledger.take(Ticket { channel, serial }).is_none());

@@ -110,7 +110,7 @@ impl Simulation {
             simulation.held[index].push(Named { handle, place });
             simulation.memories.push(memory);
             for _ in 0..2 {
-                simulation.queues.push((index, simulation.bed.path.open_queue(session)));
+                simulation.queues.push((index, simulation.bed.path.open_queue(session, 0)));
             }
         }
         (0..3).for_each(|to| simulation.grant_anew(to));
