@@ -196,17 +196,17 @@ impl<M> Channels<M> {
     }
 
     /// The policy's choice; a channel that does not exist or is not free counts as busy. Whatever the policy, while users
-    /// share an engine one of them holds at most half of its channels: requests may run for hours, and another user's
-    /// must not wait for all of them.
+    /// share an engine one of them holds at most half of its channels, and alone it leaves an eighth to who may come:
+    /// requests may run for hours, and another user's must not wait for all of them.
     fn choose(&self, session: SessionId, user: u32, policy: &mut dyn Policy) -> Choice {
-        let share = (self.states.len() / 2).max(1);
-        if self.crowded && self.holders.iter().filter(|holder| **holder == Some(user)).count() >= share {
-            return Choice::Busy { usable: share as u32 };
-        }
+        let channels = self.states.len();
+        let share = if self.crowded { (channels / 2).max(1) } else { channels - channels / 8 };
+        let held = || self.holders.iter().filter(|holder| **holder == Some(user)).count();
         match policy.choose(session, &self.states) {
             Choice::Channel(channel) if self.states.get(channel as usize) != Some(&ChannelState::Free) => {
                 Choice::Busy { usable: self.usable() }
             }
+            Choice::Channel(_) if held() >= share => Choice::Busy { usable: share as u32 },
             choice => choice,
         }
     }

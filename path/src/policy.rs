@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A policy sees clients and the state of channels, never memory. Its answer is checked by the channel stage, so a faulty
-//! policy cannot make a channel serve two requests; and while users share an engine the channel stage lets none of them hold
-//! more than half of its channels, whatever the policy says. To write one: a file beside `shared.rs` that implements [`Policy`], and
-//! a line in [`PolicyKind`]. The policies are those of Papa 2014 ("Exclusive Channel", "Shared Channel").
+//! policy cannot make a channel serve two requests, nor one user hold so many that others find none. To write one: a file
+//! beside `shared.rs` that implements [`Policy`], and a line in [`PolicyKind`]. The policies are those of Papa 2014
+//! ("Exclusive Channel", "Shared Channel").
 
 mod exclusive;
 mod shared;

@@ -143,14 +143,8 @@ struct Grid<const N: usize> {
     lines: [Line; N],
 }
 
-/// From this distance the next pixel lies in another cache line.
-const LINE_BYTES: u128 = 64;
-/// From this distance it lies in another page.
+/// Farther than this apart, pixels lie in pages of their own: going farther costs no more.
 const PAGE_BYTES: u128 = 4096;
-/// What a pixel in another line is charged, bytes.
-const LINE_COST: u64 = 64;
-/// What a pixel in another page is charged, bytes: a page touched for the first time costs the kernel microseconds.
-const PAGE_COST: u64 = 1024;
 
 impl<const N: usize> Grid<N> {
     /// Rows that go on in the rhythm of their pixels on every side are one long row.
@@ -170,14 +164,11 @@ impl<const N: usize> Grid<N> {
         self.lines.iter().all(|line| i128::from(line.x_step) == i128::from(self.pixel_bytes))
     }
 
-    /// Bytes of a chunk that a pixel is charged: its own where pixels lie side by side, else what fetching it alone costs.
-    /// A chunk is to bound the time until the lane looks at its other clients, and that is memory touched, not moved.
+    /// Bytes of a chunk that a pixel is charged: its own where pixels lie side by side, else a quarter of the distance to the
+    /// next. A chunk is to bound the time until the lane looks at its other clients, and that is pages touched: a page
+    /// touched for the first time costs the kernel microseconds.
     fn pixel_cost(&self) -> u64 {
-        let jump = |bytes: u128| match bytes {
-            0..LINE_BYTES => 1,
-            LINE_BYTES..PAGE_BYTES => LINE_COST,
-            _ => PAGE_COST,
-        };
+        let jump = |bytes: u128| (bytes.min(PAGE_BYTES) / 4) as u64;
         let of_line = |line: &Line| {
             let within = jump(u128::from(line.x_step.unsigned_abs()));
             let between = jump(line.row_advance.unsigned_abs()).div_ceil(self.row_pixels.max(1));

@@ -227,3 +227,17 @@ fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
     bed.run_for(100_000);
     assert!((31..=34).all(|tag| bed.completion(tag).outcome == Ok(())), "alone again");
 }
+
+#[test]
+fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
+    let mut bed = Bed::new(16, Shared::new(), 0);
+    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 7));
+    for tag in 1..=15 {
+        bed.submit(queue, tag, &fill(frame, 100).refuse_when_busy());
+    }
+    assert_eq!(bed.outcomes(), [(15, Err(Failure::ChannelsBusy { channels: 14 }))]);
+    let foreign = bed.path.open_queue(B, 8);
+    bed.submit(foreign, 21, &Request::new(Operation::Nop).refuse_when_busy());
+    bed.run_for(10_000);
+    assert_eq!(bed.completion(21).outcome, Ok(()));
+}
