@@ -251,10 +251,7 @@ impl Daemon {
             Ok(connection) => connection,
             Err(socket) => return self.closer.close(NOBODY, socket),
         };
-        let of_user = self.connections.values().filter(|other| other.user() == connection.user()).count();
-        let limit = self.service.config().quotas.sessions as usize;
-        if of_user >= limit || self.closer.pending(connection.user()) > MOST_UNCLOSED {
-            let reason = format!("user {} has reached its quota of {limit} sessions", connection.user());
+        if let Some(reason) = self.turned_away(connection.user()) {
             connection.farewell(&Violation::Unwelcome(reason));
             return self.closer.close(connection.user(), connection);
         }
@@ -268,6 +265,17 @@ impl Daemon {
         } else {
             self.closer.close(connection.user(), connection);
         }
+    }
+
+    /// Why a user may not have another connection, `None` when it may.
+    fn turned_away(&self, user: u32) -> Option<String> {
+        let limit = self.service.config().quotas.sessions as usize;
+        if self.connections.values().filter(|other| other.user() == user).count() >= limit {
+            return Some(format!("user {user} has reached its quota of {limit} sessions"));
+        }
+        let unclosed = self.closer.pending(user);
+        let busy = format!("{unclosed} things user {user} sent are still being closed; try again later");
+        (unclosed > MOST_UNCLOSED).then_some(busy)
     }
 
     /// Reads one message of a connection: one at a time, so that none keeps the others waiting.

@@ -6,7 +6,7 @@
 
 use memferry_clock::Instant;
 
-use crate::geometry::{Copy2d, Fill2d, Plane};
+use crate::geometry::{Copy2d, Fill2d};
 use crate::handle::Handle;
 
 /// A place in a frame, named by capability: `offset` bytes after the first byte the capability covers.
@@ -122,15 +122,6 @@ impl<R> Operation<R> {
             Self::Copy { length, .. } | Self::Fill { length, .. } => *length,
             Self::Copy2d { shape, .. } => shape.count.total_bytes(),
             Self::Fill2d { shape, .. } => shape.count.total_bytes(),
-        }
-    }
-
-    /// The destination walk of a 2-D operation.
-    pub fn destination_plane(&self) -> Option<&Plane> {
-        match self {
-            Self::Copy2d { shape, .. } => Some(&shape.destination),
-            Self::Fill2d { shape, .. } => Some(&shape.destination),
-            _ => None,
         }
     }
 }
