@@ -6,6 +6,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
 use crate::BenchError;
 use crate::rows::Row;
 
@@ -23,6 +26,7 @@ fn one_ping_pong_ns() -> f64 {
     let ball = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _kept = Kept::to(1);
             for round in 0..ROUNDS {
                 while ball.load(Ordering::Acquire) != 2 * round + 1 {
                     std::hint::spin_loop();
@@ -30,6 +34,7 @@ fn one_ping_pong_ns() -> f64 {
                 ball.store(2 * round + 2, Ordering::Release);
             }
         });
+        let _kept = Kept::to(0);
         let started = Instant::now();
         for round in 0..ROUNDS {
             ball.store(2 * round + 1, Ordering::Release);
@@ -39,6 +44,42 @@ fn one_ping_pong_ns() -> f64 {
         }
         started.elapsed().as_nanos() as f64 / ROUNDS as f64
     })
+}
+
+/// Keeps a thread (this one when `None`) on CPU `index` of those it may use, modulo their number: a scheduler that has
+/// other work must not put both sides of a measurement on one CPU.
+fn keep(thread: Option<Pid>, index: usize) -> Result<CpuSet, BenchError> {
+    let before = sched_getaffinity(thread)?;
+    let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu)).collect();
+    let mut set = CpuSet::new();
+    set.set(cpus[index % cpus.len()]);
+    sched_setaffinity(thread, &set)?;
+    Ok(before)
+}
+
+/// This thread is kept on a CPU while this lives.
+pub(crate) struct Kept(CpuSet);
+
+impl Kept {
+    /// Keeps this thread on CPU `index`.
+    pub(crate) fn to(index: usize) -> Result<Self, BenchError> {
+        keep(None, index).map(Self)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = sched_setaffinity(None, &self.0);
+    }
+}
+
+/// Keeps every thread of a process on CPU `index`.
+pub(crate) fn keep_process_to(process: u32, index: usize) -> Result<(), BenchError> {
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let thread = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+        keep(thread, index)?;
+    }
+    Ok(())
 }
 
 fn class(ns: f64) -> &'static str {

@@ -11,8 +11,8 @@ use memferry::{Channel, Client, Frame, Handle, Pattern, Transfer};
 use memferry_broker::config::ServiceConfig;
 use memferry_broker::daemon::{DaemonOptions, serve as serve_on};
 
-use crate::BenchError;
 use crate::rows::{Row, Target};
+use crate::{BenchError, placement};
 
 const ROUNDS: usize = 41;
 const BATCH: usize = 32;
@@ -48,7 +48,11 @@ impl Service {
         let mut line = String::new();
         std::io::BufReader::new(output).read_line(&mut line)?;
         let service = Self { child, socket };
-        if line.trim() == "ready" { Ok(service) } else { Err("the service did not start".into()) }
+        if line.trim() != "ready" {
+            return Err("the service did not start".into());
+        }
+        placement::keep_process_to(service.child.id(), 1)?;
+        Ok(service)
     }
 }
 
@@ -115,6 +119,7 @@ impl Bench {
 /// Measures the group.
 pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
     let service = Service::start()?;
+    let _kept = placement::Kept::to(0)?;
     let client = Client::connect(&service.socket)?;
     let (source, destination) = (client.allocate(1 << 16)?, client.allocate(1 << 16)?);
     let channel = client.open_channel(64)?;

@@ -19,7 +19,7 @@ use memferry_memory::parking::{Fences, park};
 use memferry_memory::queue_pair::{ServiceEnd, futex};
 use memferry_memory::storage::MappedWords;
 use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
-use memferry_transfer::{Failure, SessionId, wire};
+use memferry_transfer::{Completion, Ended, EngineKind, Failure, SessionId, wire};
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
 
@@ -82,7 +82,7 @@ impl LaneHandle {
     }
 
     fn take(&self) -> Vec<LaneCommand> {
-        if !self.pending.load(Ordering::Relaxed) || !self.pending.swap(false, Ordering::Acquire) {
+        if !self.pending.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
@@ -123,8 +123,8 @@ pub(crate) struct Lane {
     stopping: Option<Instant>,
     /// Closed queues that are not let go of yet.
     dying: usize,
-    /// Kept between turns for its allocation.
-    deliveries: Vec<Delivery>,
+    /// Queues that get completions in this turn; kept for its allocation.
+    woken: Vec<QueueKey>,
 }
 
 impl Lane {
@@ -136,8 +136,8 @@ impl Lane {
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
-        let (queues, deliveries) = (Vec::new(), Vec::new());
-        Ok(Self { handle, shared, path, queues, epoll, spins, stopping: None, dying: 0, deliveries })
+        let (queues, woken) = (Vec::new(), Vec::new());
+        Ok(Self { handle, shared, path, queues, epoll, spins, stopping: None, dying: 0, woken })
     }
 
     /// Serves until told to stop.
@@ -183,10 +183,12 @@ impl Lane {
             let timed = self.path.needs_time() || self.stopping.is_some();
             let now = if timed { MonotonicClock.now() } else { Instant::ORIGIN };
             if self.stopping.is_some_and(|deadline| deadline <= now) {
-                self.path.cancel_all();
+                self.path.cancel_all(&mut Self::capabilities(&self.shared));
             }
             self.path.ring_doorbell();
-            self.path.run(now);
+            if self.path.run(now) {
+                self.tell_progress();
+            }
             worked |= self.settle(now);
         }
         self.deliver();
@@ -223,78 +225,85 @@ impl Lane {
             queue.end.cancels_changed();
             let mut capabilities = Self::capabilities(&self.shared);
             self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
+            self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
         }
         if !queue.end.ready() {
             return false;
         }
-        let mut violation = None;
         let mut capabilities = Self::capabilities(&self.shared);
-        let mut taken = 0;
-        while taken < BATCH {
-            let Some(slot) = queue.end.pop() else { break };
-            taken += 1;
-            let reservation = match reserve(&mut self.path, key, &mut queue.end) {
-                Ok(reservation) => reservation,
-                Err(broken) => {
-                    violation = Some(broken);
-                    break;
-                }
-            };
-            let tag = wire::tag_of(&slot);
-            if self.stopping.is_some() {
-                self.path.refuse(reservation, tag, Failure::ServiceStopping);
-            } else if queue.end.cancels_seen() && queue.end.cancel_requested(tag) {
-                self.path.refuse(reservation, tag, Failure::Cancelled);
-            } else {
-                match wire::decode_request(&slot) {
-                    Ok(request) => {
-                        let now = request.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
-                        self.path.submit(now, reservation, tag, &request, &mut capabilities);
-                    }
-                    Err(error) => self.path.refuse(reservation, tag, Failure::Malformed(error)),
-                }
+        let (mut batch, mut violation) = (Batch::default(), None);
+        while batch.taken < BATCH {
+            let next = if batch.taken == 0 { queue.end.pop() } else { queue.end.pop_next() };
+            let Some(slot) = next else { break };
+            batch.taken += 1;
+            let stopping = self.stopping.is_some();
+            let mut taking =
+                Taking { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
+            if let Err(broken) = taking.take(&slot, &mut batch) {
+                violation = Some(broken);
+                break;
             }
         }
         drop(capabilities);
+        if batch.done > 0 && queue.end.publish() {
+            wake(queue);
+        }
         queue.end.tell_consumed();
-        self.handle.counters.requests.fetch_add(taken as u64, Ordering::Relaxed);
+        add(&self.handle.counters.bytes, batch.bytes);
+        add(&self.handle.counters.requests, batch.taken as u64);
+        if batch.memory_failed {
+            self.shared.notify(Notice::MemoryFault);
+        }
         if let Some(violation) = violation {
             self.violate(index, violation);
         }
         true
     }
 
+    /// Tells clients how far their long requests have come.
+    fn tell_progress(&mut self) {
+        let queues = &self.queues;
+        self.path.tell_progress(|key, tag, watermark| {
+            let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
+            if !queue.dead && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
+                wake(queue);
+            }
+        });
+    }
+
     /// Writes completions into rings and wakes who sleeps.
     fn deliver(&mut self) {
-        self.deliveries.extend(self.path.take_deliveries());
-        if self.deliveries.is_empty() {
+        if !self.path.has_deliveries() {
             return;
         }
-        let deliveries = std::mem::take(&mut self.deliveries);
-        let mut overrun = None;
-        for Delivery { queue: key, completion } in &deliveries {
-            if completion.outcome.is_err() {
-                self.handle.counters.failures.fetch_add(1, Ordering::Relaxed);
-            }
+        let (mut failures, mut bytes, mut overrun) = (0, 0, None);
+        self.woken.clear();
+        for Delivery { queue: key, completion, watermarked } in self.path.take_deliveries() {
+            bytes += completion.bytes_done;
+            failures += u64::from(completion.outcome.is_err());
             if completion.outcome == Err(Failure::MemoryFault) {
                 self.shared.notify(Notice::MemoryFault);
             }
-            self.handle.counters.bytes.fetch_add(completion.bytes_done, Ordering::Relaxed);
             let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
-            if queue.end.stage(&wire::encode_completion(completion)).is_err() {
+            if watermarked {
+                queue.end.clear_progress(completion.tag);
+            }
+            if queue.end.stage(&wire::encode_completion(&completion)).is_err() {
                 // Room was reserved, so the client took its count back.
                 overrun = Some(key.0 as usize);
             }
-        }
-        for Delivery { queue: key, .. } in &deliveries {
-            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
-            if queue.end.publish() {
-                queue.end.change_wake_word();
-                futex::wake(queue.end.wake_word());
+            if self.woken.last() != Some(&key) {
+                self.woken.push(key);
             }
         }
-        self.deliveries = deliveries;
-        self.deliveries.clear();
+        for key in &self.woken {
+            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            if queue.end.publish() {
+                wake(queue);
+            }
+        }
+        add(&self.handle.counters.failures, failures);
+        add(&self.handle.counters.bytes, bytes);
         if let Some(index) = overrun {
             self.violate(index, Violation::RingCounts);
         }
@@ -329,6 +338,9 @@ impl Lane {
 
     /// Does what the control side told; returns whether there was anything.
     fn obey(&mut self) -> bool {
+        if !self.handle.pending.load(Ordering::Relaxed) {
+            return false;
+        }
         let commands = self.handle.take();
         let any = !commands.is_empty();
         for command in commands {
@@ -417,7 +429,7 @@ impl Lane {
             || self.sleep(limit),
         );
         if slept {
-            self.handle.counters.parks.fetch_add(1, Ordering::Relaxed);
+            add(&self.handle.counters.parks, 1);
         }
     }
 
@@ -441,6 +453,85 @@ impl Lane {
             }
         }
         self.close_where(|_| true);
+    }
+}
+
+/// What was taken from a queue in one turn.
+#[derive(Default)]
+struct Batch {
+    taken: usize,
+    /// Of these, done at once, and their bytes.
+    done: usize,
+    bytes: u64,
+    memory_failed: bool,
+}
+
+/// A queue whose requests are being taken, and what they are checked against.
+struct Taking<'a> {
+    key: QueueKey,
+    path: &'a mut Path<CpuEngine>,
+    queue: &'a mut Queue,
+    capabilities: &'a mut Capabilities<Mapping>,
+    stopping: bool,
+}
+
+impl Taking<'_> {
+    /// Takes one request: does it at once, or hands it to the path.
+    #[inline]
+    fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
+        let (end, tag) = (&mut self.queue.end, wire::tag_of(slot));
+        let decoded = wire::decode_request(slot, |first, words| end.fetch_list(first, words));
+        let cancelled = end.cancels_seen() && end.cancel_requested(tag);
+        if !self.stopping
+            && !cancelled
+            && let Ok(request) = &decoded
+            && let room = end.known_completion_room()
+            && let Some(ended) = self.path.try_at_once(self.key, room, request, self.capabilities)
+        {
+            batch.done += 1;
+            batch.bytes += ended.bytes_done;
+            batch.memory_failed |= ended.outcome == Err(Failure::MemoryFault);
+            return end.stage(&completed(tag, &ended)).map_err(|_| Violation::RingCounts);
+        }
+        let reservation = reserve(self.path, self.key, end)?;
+        let failure = match decoded {
+            _ if self.stopping => Failure::ServiceStopping,
+            _ if cancelled => Failure::Cancelled,
+            Err(error) => Failure::Malformed(error),
+            Ok(request) => {
+                let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
+                self.path.submit(now, reservation, tag, &request, self.capabilities);
+                if self.queue.end.cancels_seen() && self.queue.end.stop_requested(tag) {
+                    self.path.stop_loops(self.key, |candidate| candidate == tag);
+                }
+                return Ok(());
+            }
+        };
+        self.path.refuse(reservation, tag, wire::is_linked(slot), failure);
+        Ok(())
+    }
+}
+
+/// Wakes a client that sleeps.
+fn wake(queue: &Queue) {
+    queue.end.change_wake_word();
+    futex::wake(queue.end.wake_word());
+}
+
+/// The completion of what was done at once.
+fn completed(tag: u64, ended: &Ended) -> wire::CompletionSlot {
+    if ended.outcome.is_ok() {
+        return wire::encode_success(tag, ended.bytes_done, ended.value, EngineKind::CpuLane);
+    }
+    let (outcome, bytes_done, value) = (ended.outcome, ended.bytes_done, ended.value);
+    let engine = EngineKind::CpuLane;
+    wire::encode_completion(&Completion { tag, outcome, inherited: false, bytes_done, value, engine })
+}
+
+/// Adds to a counter that only this thread writes: without a locked instruction.
+fn add(counter: &AtomicU64, count: u64) {
+    if count > 0 {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 }
 

@@ -139,7 +139,7 @@ impl Service {
         for number in 0..config.lanes {
             let handle = Arc::new(LaneHandle::new().map_err(|error| failed("eventfd")(error.into()))?);
             let engine = CpuEngine::new(config.channels_per_lane, config.chunk_bytes);
-            let limits = PathLimits { waiting_per_session: config.quotas.waiting as usize };
+            let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
             let path = Path::new(engine, config.policy.build(), limits);
             // Spinners never exceed CPUs - 1: a spinning lane on the last CPU would take it from its own clients.
             let spins = number + 1 < cpus();

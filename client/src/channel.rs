@@ -28,11 +28,12 @@ use thiserror::Error;
 use crate::Completion;
 use crate::client::Session;
 use crate::error::{CallError, OpenError};
-use crate::frame::Frame;
-use crate::transfer::Transfer;
+use crate::transfer::{Held, Transfer};
 
 /// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
 const SPIN: Duration = Duration::from_micros(50);
+/// Polls before a wait looks at the clock.
+const SHORT_SPIN: u32 = 64;
 /// How often a sleeper looks whether the service still lives.
 const LIVENESS: Duration = Duration::from_millis(100);
 /// Empty polls between looks whether the service still lives.
@@ -93,10 +94,13 @@ pub enum WaitError {
 }
 
 struct Slot {
-    /// The outstanding request's tag; its low bits are the slot's index.
-    tag: Option<u64>,
-    frames: [Option<Frame>; 2],
+    /// The outstanding request's tag; its low bits are the slot's index. [`NO_TAG`] when there is none.
+    tag: u64,
+    held: Held,
 }
+
+/// No request has this tag.
+const NO_TAG: u64 = u64::MAX;
 
 /// A private queue pair with a lane of the service.
 pub struct Channel {
@@ -143,7 +147,7 @@ impl Channel {
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
         let end = ClientEnd::new(layout, own, peer, session.fences)
             .map_err(|_| protocol("the channel's memory is too small"))?;
-        let slots = (0..capacity).map(|_| Slot { tag: None, frames: [None, None] }).collect();
+        let slots = (0..capacity).map(|_| Slot { tag: NO_TAG, held: Held::new() }).collect();
         Ok(Self {
             session,
             number,
@@ -188,8 +192,12 @@ impl Channel {
     pub fn stage(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
         match self.try_stage(&transfer) {
             Ok(tag) => {
-                let slot = &mut self.slots[(tag % self.end.capacity() as u64) as usize];
-                *slot = Slot { tag: Some(tag), frames: transfer.frames };
+                let index = self.slot_of(tag);
+                let slot = &mut self.slots[index];
+                slot.tag = tag;
+                if !transfer.held.is_empty() {
+                    slot.held = transfer.held;
+                }
                 self.staged = true;
                 Ok(Ticket { channel: self.number, tag })
             }
@@ -199,7 +207,7 @@ impl Channel {
 
     fn try_stage(&mut self, transfer: &Transfer) -> Result<u64, SubmitReason> {
         self.session.check_fork().map_err(SubmitReason::Forked)?;
-        if transfer.frames.iter().flatten().any(|frame| !frame.is_of(&self.session)) {
+        if transfer.held.iter().any(|frame| !frame.is_of(&self.session)) {
             return Err(SubmitReason::ForeignFrame);
         }
         if self.lost || self.end.closed() || self.session.link.known_lost() {
@@ -208,7 +216,11 @@ impl Channel {
         let full = SubmitReason::Full { capacity: self.end.capacity() };
         let index = *self.free.last().ok_or(full)?;
         let tag = self.lap * u64::from(self.end.capacity()) + u64::from(index);
-        let slot = wire::encode_request(tag, &transfer.request).map_err(SubmitReason::Shape)?;
+        let mut slot = [0; wire::SUBMISSION_WORDS];
+        let list = wire::encode_request(tag, &transfer.request, &mut slot).map_err(SubmitReason::Shape)?;
+        if !list.is_empty() {
+            wire::place_list(&mut slot, self.end.stage_list(&list).map_err(|_| full)?);
+        }
         self.end.stage(&slot).map_err(|_| full)?;
         self.free.pop();
         self.lap = self.lap.wrapping_add(1);
@@ -243,8 +255,12 @@ impl Channel {
     }
 
     fn is_outstanding(&self, ticket: Ticket) -> bool {
-        let index = (ticket.tag % u64::from(self.end.capacity())) as usize;
-        ticket.channel == self.number && self.slots[index].tag == Some(ticket.tag)
+        ticket.channel == self.number && self.slots[self.slot_of(ticket.tag)].tag == ticket.tag
+    }
+
+    /// The capacity is a power of two.
+    fn slot_of(&self, tag: u64) -> usize {
+        (tag & u64::from(self.end.capacity() - 1)) as usize
     }
 
     /// The next completion, if one is there.
@@ -252,6 +268,7 @@ impl Channel {
         self.finished.pop_front().or_else(|| self.poll_ring())
     }
 
+    #[inline]
     fn poll_ring(&mut self) -> Option<Completion> {
         if self.lost || self.session.check_fork().is_err() {
             return None;
@@ -269,20 +286,26 @@ impl Channel {
     }
 
     /// Takes a completion from the ring. One that no request belongs to means that the service broke the protocol.
+    #[inline]
     fn take(&mut self) -> Option<Completion> {
-        let decoded = wire::decode_completion(&self.end.pop()?);
-        let of_ours = |tag| Ticket { channel: self.number, tag };
-        let Some(completion) = decoded.ok().filter(|completion| self.is_outstanding(of_ours(completion.tag)))
-        else {
+        let slot = self.end.pop()?;
+        let tag = wire::tag_of_completion(&slot);
+        let index = self.slot_of(tag);
+        let entry = &mut self.slots[index];
+        let decoded =
+            if entry.tag == tag && tag != NO_TAG { wire::decode_completion(&slot).ok() } else { None };
+        let Some(completion) = decoded else {
             self.broken = true;
             return None;
         };
-        let ticket = of_ours(completion.tag);
-        let index = (ticket.tag % u64::from(self.end.capacity())) as u32;
-        self.slots[index as usize] = Slot { tag: None, frames: [None, None] };
-        self.free.push(index);
-        let (outcome, bytes_done, engine) = (completion.outcome, completion.bytes_done, completion.engine);
-        Some(Completion { ticket, outcome, bytes_done, engine })
+        entry.tag = NO_TAG;
+        if !entry.held.is_empty() {
+            entry.held.clear();
+        }
+        self.free.push(index as u32);
+        let ticket = Ticket { channel: self.number, tag };
+        let memferry_transfer::Completion { outcome, inherited, bytes_done, value, engine, .. } = completion;
+        Some(Completion { ticket, outcome, inherited, bytes_done, value, engine })
     }
 
     /// The service is gone: what it still wrote counts, every other outstanding request ends as lost.
@@ -292,17 +315,14 @@ impl Channel {
         }
         self.lost = true;
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            if let Some(tag) = slot.tag.take() {
-                slot.frames = [None, None];
+            let tag = std::mem::replace(&mut slot.tag, NO_TAG);
+            if tag != NO_TAG {
+                slot.held.clear();
                 self.free.push(index as u32);
+                let (outcome, engine) = (Err(Failure::ServiceLost), EngineKind::None);
                 let ticket = Ticket { channel: self.number, tag };
-                let outcome = Err(Failure::ServiceLost);
-                self.finished.push_back(Completion {
-                    ticket,
-                    outcome,
-                    bytes_done: 0,
-                    engine: EngineKind::None,
-                });
+                let (inherited, bytes_done, value) = (false, 0, 0);
+                self.finished.push_back(Completion { ticket, outcome, inherited, bytes_done, value, engine });
             }
         }
         self.finished.pop_front()
@@ -320,16 +340,26 @@ impl Channel {
         if !self.is_outstanding(ticket) {
             return Err(WaitError::UnknownTicket);
         }
+        self.publish();
+        // An awake lane answers a small request before it is worth looking at the clock.
+        for _ in 0..SHORT_SPIN {
+            if let Some(completion) = self.poll_ring() {
+                if completion.ticket == ticket {
+                    return Ok(completion);
+                }
+                self.finished.push_back(completion);
+            }
+        }
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
+            if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
+                return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
+            }
             let completion = self.next_from_ring(deadline)?;
             if completion.ticket == ticket {
                 return Ok(completion);
             }
             self.finished.push_back(completion);
-            if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
-                return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
-            }
         }
     }
 
@@ -375,7 +405,7 @@ impl Channel {
     /// Spins while that has been worth it: a spin that found nothing halves the next, one that did restores it.
     fn spin_for_completion(&mut self, deadline: Option<Instant>) -> Option<Completion> {
         // An awake lane answers a small request before it is worth looking at the clock.
-        for _ in 0..64 {
+        for _ in 0..SHORT_SPIN {
             if let Some(completion) = self.poll_ring() {
                 return Some(completion);
             }

@@ -42,8 +42,8 @@ pub use memferry_memory::mapping::AccessError;
 pub use memferry_transfer::geometry::{Addr2d, GeometryError};
 pub use memferry_transfer::image::{Image, ImageError, Turn, turned_copy};
 pub use memferry_transfer::{
-    Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, Handle, Pattern, PixelSize, Plane, Rights,
-    SessionId, Side,
+    CacheHint, Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, Handle, Operations, Pattern, PixelSize,
+    Plane, PriorityClass, Rights, SessionId, Side,
 };
 pub use transfer::{Transfer, TransferError};
 
@@ -54,8 +54,13 @@ pub struct Completion {
     pub ticket: Ticket,
     /// Whether the request did all it asked for.
     pub outcome: Result<(), Failure>,
-    /// Bytes of the destination visited, in the operation's order.
+    /// The failure is that of an earlier transfer this one was linked to.
+    pub inherited: bool,
+    /// Bytes visited, in the operation's order; those of a transfer in a loop in all rounds.
     pub bytes_done: u64,
+    /// What was found: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a
+    /// loop; else 0.
+    pub value: u64,
     /// What moved them.
     pub engine: EngineKind,
 }

@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memferry_clock::Instant;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Memory, Operation, Refused,
-    Region, Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Memory, Operation, Operations,
+    Refused, Region, Ticket,
 };
 
 use crate::oracle::{self, Place};
@@ -209,7 +209,8 @@ impl Engine for FakeEngine {
             longest_bytes: Self::LONGEST_BYTES,
             preemption_bytes: self.timing.preemption_bytes,
             overlapping_copy: true,
-            two_dimensional: true,
+            operations: Operations::all(),
+            immediate_bytes: 0,
         }
     }
 
@@ -242,10 +243,10 @@ impl Engine for FakeEngine {
             }
             let Some(end) = job.end(self.now, &timing, channel.fault) else { continue };
             if end.at <= self.now {
-                let bytes_done = move_bytes(job.descriptor.operation(), end.bytes);
+                let (bytes_done, value) = move_bytes(job.descriptor.operation(), end.bytes);
                 channel.job = None;
                 let ticket = Ticket { channel: number, serial: channel.serial };
-                finished.push(Finished { ticket, outcome: end.outcome, bytes_done });
+                finished.push(Finished { ticket, outcome: end.outcome, bytes_done, value });
             }
         }
         false
@@ -327,8 +328,8 @@ impl Timing {
     }
 }
 
-/// Moves the operation's first `bytes` bytes; tells how many destination bytes were visited.
-fn move_bytes(operation: &Operation<Region<SimMemory>>, bytes: u64) -> u64 {
+/// Moves the operation's first `bytes` bytes; tells how many bytes were visited, and what the whole of it finds.
+fn move_bytes(operation: &Operation<Region<SimMemory>>, bytes: u64) -> (u64, u64) {
     let mut memories: Vec<SimMemory> = Vec::new();
     let named = oracle::renamed(operation, |region| {
         let memory = memories.iter().position(|memory| memory == region.memory()).unwrap_or_else(|| {
@@ -340,9 +341,11 @@ fn move_bytes(operation: &Operation<Region<SimMemory>>, bytes: u64) -> u64 {
     // The bytes are taken out meanwhile, so the oracle works on plain vectors; nobody sees them missing, as long as
     // one thread at a time looks at a memory while its engine is polled.
     let mut bytes_of: Vec<_> = memories.iter().map(|memory| std::mem::take(&mut *memory.lock())).collect();
+    let value = oracle::value(&named, &bytes_of);
     let visited = oracle::apply_part(&named, &mut bytes_of, bytes);
     for (memory, bytes) in memories.iter().zip(bytes_of) {
         *memory.lock() = bytes;
     }
-    visited.unwrap_or_else(|error| unreachable!("Descriptor::new let through: {error}"))
+    let visited = visited.unwrap_or_else(|error| unreachable!("Descriptor::new let through: {error}"));
+    (visited, value)
 }

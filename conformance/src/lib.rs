@@ -12,6 +12,7 @@
 pub mod engine;
 pub mod fake;
 pub mod oracle;
+pub mod requests;
 
 pub use engine::{EngineFixture, EngineSetup, engine_suite};
 pub use fake::{FakeEngine, Fault, SimMemory, Timing};

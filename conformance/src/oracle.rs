@@ -9,7 +9,7 @@
 //! has no fast path. It takes time for every pixel, so bound the counts when they come from a fuzzer.
 
 use memferry_transfer::engine::LeavesRegion;
-use memferry_transfer::{Color24, Count2d, Operation, Pattern, PixelSize, Plane, Side};
+use memferry_transfer::{Color24, Count2d, Lists, Operation, Pattern, PixelSize, Plane, Reach, Segment};
 
 /// A range of one of the memories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,15 +66,36 @@ pub fn apply_part(
     fits(operation)?;
     Ok(match operation {
         Operation::Nop => 0,
-        Operation::Copy { source, destination, length } => {
+        Operation::Copy { source, destination, length }
+        | Operation::CopyCrc { source, destination, length, .. } => {
+            move_part(memories, source, destination, *length, bytes)
+        }
+        Operation::ScatterGather { lists } => {
+            let mut left = bytes;
+            for (source, destination) in pieces(lists) {
+                left -= move_part(memories, &source, &destination, source.length, left);
+            }
+            bytes - left
+        }
+        Operation::DualCopy { source, destinations: [one, other], length } => {
             let part = bytes.min(*length);
-            for step in 0..part {
-                let at = if runs_down(operation) { length - 1 - step } else { step };
-                let byte = memories[source.memory][(source.offset + at) as usize];
-                memories[destination.memory][(destination.offset + at) as usize] = byte;
+            for at in 0..part {
+                let byte = read(memories, source, at);
+                write(memories, one, at, byte);
+                write(memories, other, at, byte);
             }
             part
         }
+        Operation::Xor { sources, destination, length } => {
+            let part = bytes.min(*length);
+            for at in 0..part {
+                let byte = sources.iter().fold(0, |byte, source| byte ^ read(memories, source, at));
+                write(memories, destination, at, byte);
+            }
+            part
+        }
+        Operation::Compare { .. } => bytes.min(value(operation, memories)),
+        Operation::Crc { length, .. } => bytes.min(*length),
         Operation::Fill { destination, length, pattern } => {
             let part = bytes.min(*length);
             let value = pattern_bytes(*pattern);
@@ -84,6 +105,13 @@ pub fn apply_part(
             }
             part
         }
+        Operation::Copy2d { .. } | Operation::Fill2d { .. } => apply_pixels(operation, memories, bytes),
+    })
+}
+
+/// The first `bytes` bytes of a 2-D operation, in whole pixels.
+fn apply_pixels(operation: &Operation<Place>, memories: &mut [Vec<u8>], bytes: u64) -> u64 {
+    match operation {
         Operation::Copy2d { source, destination, shape } => {
             let reads = walk(&shape.source, &shape.count);
             let writes = walk(&shape.destination, &shape.count);
@@ -100,7 +128,79 @@ pub fn apply_part(
                 write_pixel(memories, destination, to, shape.color.value(), size);
             })
         }
-    })
+        _ => 0,
+    }
+}
+
+/// What the operation finds when it begins with these memories: the value of its completion.
+///
+/// # Panics
+/// As [`apply`].
+pub fn value(operation: &Operation<Place>, memories: &[Vec<u8>]) -> u64 {
+    match operation {
+        Operation::Compare { first, second, length } => {
+            let differs = |at: &u64| read(memories, first, *at) != read(memories, second, *at);
+            (0..*length).find(differs).unwrap_or(*length)
+        }
+        Operation::Crc { source, length, seed } | Operation::CopyCrc { source, length, seed, .. } => {
+            let crc = (0..*length).fold(!*seed, |crc, at| {
+                let crc = crc ^ u32::from(read(memories, source, at));
+                // Castagnoli's polynomial, bits reversed (RFC 3720, appendix B.4).
+                (0..8).fold(crc, |crc, _| if crc & 1 == 1 { crc >> 1 ^ 0x82f6_3b78 } else { crc >> 1 })
+            });
+            u64::from(!crc)
+        }
+        _ => 0,
+    }
+}
+
+fn read(memories: &[Vec<u8>], place: &Place, at: u64) -> u8 {
+    memories[place.memory][(place.offset + at) as usize]
+}
+
+fn write(memories: &mut [Vec<u8>], place: &Place, at: u64, byte: u8) {
+    memories[place.memory][(place.offset + at) as usize] = byte;
+}
+
+/// Moves the first `part` bytes of a memmove of `length`, in its order; how many that are.
+fn move_part(memories: &mut [Vec<u8>], source: &Place, destination: &Place, length: u64, part: u64) -> u64 {
+    let part = part.min(length);
+    for step in 0..part {
+        let at = if is_upward(source, destination, length) { length - 1 - step } else { step };
+        let byte = read(memories, source, at);
+        write(memories, destination, at, byte);
+    }
+    part
+}
+
+/// The pieces of a scatter-gather transfer: cut wherever a segment of either list ends.
+fn pieces(lists: &Lists<Place>) -> Vec<(Place, Place)> {
+    let bytes = |list: &[Segment<Place>]| -> Vec<(usize, u64, usize)> {
+        let segments = list.iter().enumerate();
+        segments
+            .flat_map(|(index, segment)| {
+                (0..segment.length).map(move |at| (segment.place.memory, segment.place.offset + at, index))
+            })
+            .collect()
+    };
+    let mut pieces: Vec<(Place, Place)> = Vec::new();
+    let mut last = None;
+    for ((memory, offset, index), (to, to_offset, to_index)) in
+        bytes(&lists.source).into_iter().zip(bytes(&lists.destination))
+    {
+        match pieces.last_mut().filter(|_| last == Some((index, to_index))) {
+            Some((source, destination)) => {
+                source.length += 1;
+                destination.length += 1;
+            }
+            None => {
+                let place = |memory, offset| Place { memory, offset, length: 1 };
+                pieces.push((place(memory, offset), place(to, to_offset)));
+            }
+        }
+        last = Some((index, to_index));
+    }
+    pieces
 }
 
 /// Whether every byte the operation reads or writes lies in its places.
@@ -108,60 +208,41 @@ pub fn apply_part(
 /// # Errors
 /// [`LeavesRegion`]; the source is looked at first.
 pub fn fits(operation: &Operation<Place>) -> Result<(), LeavesRegion> {
-    let bytes = |side, place: &Place, length: u64| {
-        if length <= place.length { Ok(()) } else { Err(LeavesRegion { side }) }
-    };
-    let pixels = |side, place: &Place, plane, count: &Count2d| {
-        let last = i128::from(place.length) - size_of(count.pixel);
-        let inside = walk(plane, count).all(|offset| offset >= 0 && offset <= last);
+    operation.visit(|side, place, reach| {
+        let inside = match reach {
+            Reach::Bytes(length) => length <= place.length,
+            Reach::Walk(plane, count) => {
+                let last = i128::from(place.length) - size_of(count.pixel);
+                walk(&plane, &count).all(|offset| offset >= 0 && offset <= last)
+            }
+        };
         if inside { Ok(()) } else { Err(LeavesRegion { side }) }
-    };
-    match operation {
-        Operation::Nop => Ok(()),
-        Operation::Copy { source, destination, length } => {
-            bytes(Side::Source, source, *length)?;
-            bytes(Side::Destination, destination, *length)
-        }
-        Operation::Fill { destination, length, .. } => bytes(Side::Destination, destination, *length),
-        Operation::Copy2d { source, destination, shape } => {
-            pixels(Side::Source, source, &shape.source, &shape.count)?;
-            pixels(Side::Destination, destination, &shape.destination, &shape.count)
-        }
-        Operation::Fill2d { destination, shape } => {
-            pixels(Side::Destination, destination, &shape.destination, &shape.count)
-        }
-    }
+    })
 }
 
 /// Whether the operation is a copy that has to begin with its last byte: within one memory, upwards, overlapping.
 pub fn runs_down(operation: &Operation<Place>) -> bool {
     match operation {
-        Operation::Copy { source, destination, length } => {
-            source.memory == destination.memory
-                && destination.offset > source.offset
-                && destination.offset < source.offset + length
-        }
+        Operation::Copy { source, destination, length }
+        | Operation::CopyCrc { source, destination, length, .. } => is_upward(source, destination, *length),
         _ => false,
     }
 }
 
+/// Whether the destination overlaps the source from above.
+fn is_upward(source: &Place, destination: &Place, length: u64) -> bool {
+    source.memory == destination.memory
+        && destination.offset > source.offset
+        && destination.offset < source.offset + length
+}
+
 /// The operation with its memories named differently.
 pub fn renamed<A, B>(operation: &Operation<A>, mut name: impl FnMut(&A) -> B) -> Operation<B> {
-    match operation {
-        Operation::Nop => Operation::Nop,
-        Operation::Copy { source, destination, length } => {
-            Operation::Copy { source: name(source), destination: name(destination), length: *length }
-        }
-        Operation::Fill { destination, length, pattern } => {
-            Operation::Fill { destination: name(destination), length: *length, pattern: *pattern }
-        }
-        Operation::Copy2d { source, destination, shape } => {
-            Operation::Copy2d { source: name(source), destination: name(destination), shape: *shape }
-        }
-        Operation::Fill2d { destination, shape } => {
-            Operation::Fill2d { destination: name(destination), shape: *shape }
-        }
-    }
+    let renamed = operation.try_map(|_, place, reach| {
+        let start = if let Reach::Walk(plane, _) = reach { plane.start } else { 0 };
+        Ok::<_, std::convert::Infallible>((name(place), start))
+    });
+    renamed.unwrap_or_else(|never| match never {})
 }
 
 /// Listing 3 in bytes: the offsets of the pixels accessed, in order.
@@ -239,7 +320,7 @@ fn pattern_bytes(pattern: Pattern) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use memferry_transfer::{Copy2d, Fill2d};
+    use memferry_transfer::{Copy2d, Fill2d, Side};
 
     use super::*;
 

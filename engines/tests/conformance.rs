@@ -104,7 +104,7 @@ fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
     assert_eq!(refused.reason, RefusalReason::Unsupported);
     let ticket = engine.post(copy(0, &read_only, &owned, 64)).unwrap();
     engine.ring_doorbell();
-    assert_eq!(finish(&mut engine), [Finished { ticket, outcome: Ok(()), bytes_done: 64 }]);
+    assert_eq!(finish(&mut engine), [Finished { ticket, outcome: Ok(()), bytes_done: 64, value: 0 }]);
 }
 
 #[test]
@@ -116,12 +116,12 @@ fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
     engine.ring_doorbell();
     let mut finished = Vec::new();
     assert!(engine.poll(Instant::ORIGIN, &mut finished));
-    assert_eq!(finished, [Finished { ticket: short, outcome: Ok(()), bytes_done: 10 }]);
+    assert_eq!(finished, [Finished { ticket: short, outcome: Ok(()), bytes_done: 10, value: 0 }]);
     engine.poll(Instant::ORIGIN, &mut finished);
     engine.cancel(long);
     assert!(!engine.poll(Instant::ORIGIN, &mut finished));
     let ticket = Ticket { channel: 0, serial: 1 };
-    assert_eq!(finished[1], Finished { ticket, outcome: Err(Failure::Cancelled), bytes_done: 20 });
+    assert_eq!(finished[1], Finished { ticket, outcome: Err(Failure::Cancelled), bytes_done: 20, value: 0 });
     let mut bytes = [0; 100];
     memory[1].read(0, &mut bytes).unwrap();
     assert!(bytes[..20].iter().all(|byte| *byte == 1) && bytes[20..].iter().all(|byte| *byte == 2));

@@ -10,9 +10,9 @@
 
 use memferry_transfer::wire::{
     COMPLETION_WORDS, SUBMISSION_WORDS, decode_completion, decode_request, encode_completion, encode_request,
-    tag_of,
+    place_list, tag_of,
 };
-use memferry_transfer::{Operation, Span};
+use memferry_transfer::{Operation, Request};
 
 use crate::input::Input;
 
@@ -33,25 +33,48 @@ pub fn request_slot(data: &[u8]) {
 }
 
 fn submission(slot: [u64; SUBMISSION_WORDS]) {
-    let decoded = decode_request(&slot);
+    // A list area as hostile as the slot: its words are those of the slot, over and over.
+    let fetch = |first: u64, words: usize| {
+        let end = first.checked_add(words as u64).filter(|end| *end <= LIST_WORDS)?;
+        Some((first..end).map(|word| slot[word as usize % SUBMISSION_WORDS]).collect())
+    };
+    let decoded = decode_request(&slot, fetch);
     let mut elsewhere = slot;
     elsewhere[0] ^= SEQUENCE;
-    assert_eq!(decode_request(&elsewhere), decoded, "the sequence is the ring's");
-    if let Ok(request) = decoded {
-        let again = encode_request(tag_of(&slot), &request).expect("what came out of a slot fits one");
+    assert_eq!(decode_request(&elsewhere, fetch), decoded, "the sequence is the ring's");
+    if let Ok(request) = &decoded {
+        let mut again = [0; SUBMISSION_WORDS];
+        let list = encode_request(tag_of(&slot), request, &mut again).expect("what came out of a slot fits one");
+        if !list.is_empty() {
+            place_list(&mut again, slot[3]);
+            assert_eq!(fetch(slot[3], list.len()), Some(list.clone()));
+        }
         let mut expected = slot;
         expected[0] &= !SEQUENCE;
-        for index in used_words(&request.operation) {
+        for index in used_words(request) {
             assert_eq!(again[index], expected[index], "word {index} of {request:?}");
         }
-        assert_eq!(decode_request(&again), decoded);
-        let _ = (request.operation.total_bytes(), request.operation.name());
+        assert_eq!(decode_request(&again, |_, _| Some(list)), decoded);
+        let _ = request.operation().map(|operation| (operation.total_bytes(), operation.name()));
     }
 }
 
-/// The words of a slot that mean something for `operation`.
-fn used_words(operation: &Operation<Span>) -> Vec<usize> {
+/// Words of a channel's list area.
+const LIST_WORDS: u64 = 1 << 13;
+
+/// The words of a slot that mean something for the request that came out of it.
+fn used_words(request: &Request) -> Vec<usize> {
+    let Some(operation) = request.operation() else { return vec![0, 1, 2, 3] };
     match operation {
+        Operation::ScatterGather { lists } => {
+            // Where a list of nothing lies is nobody's concern.
+            let empty = lists.source.is_empty() && lists.destination.is_empty();
+            if empty { vec![0, 1, 2, 4] } else { (0..5).collect() }
+        }
+        Operation::Xor { .. } | Operation::Compare { .. } => (0..8).collect(),
+        Operation::Crc { .. } => vec![0, 1, 2, 3, 4, 5, 7],
+        Operation::CopyCrc { .. } => (0..9).collect(),
+        Operation::DualCopy { .. } => (0..10).collect(),
         Operation::Nop => (0..3).collect(),
         Operation::Copy { .. } => (0..8).collect(),
         Operation::Fill { .. } => vec![0, 1, 2, 3, 5, 6, 7],

@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering;
 
 use memferry_memory::parking::Fences;
-use memferry_memory::queue_pair::{COMPLETION_WORDS, ClientEnd, Layout, SUBMISSION_WORDS, ServiceEnd};
+use memferry_memory::queue_pair::{COMPLETION_WORDS, ClientEnd, LIST_WORDS, Layout, SUBMISSION_WORDS, ServiceEnd};
 use memferry_memory::ring::LONG;
 use memferry_memory::storage::{HeapWords, RingStorage};
 
@@ -69,13 +69,13 @@ impl Rig {
 
     /// First word of the slot of position `position`.
     fn slot(&self, position: u32) -> usize {
-        let slots = self.client.words() - self.capacity as usize * SUBMISSION_WORDS;
+        let slots = self.client.words() - LIST_WORDS - self.capacity as usize * SUBMISSION_WORDS;
         slots + (position % self.capacity) as usize * SUBMISSION_WORDS
     }
 
     /// One step; whether it wrote to the client's memory.
     fn step(&mut self, input: &mut Input<'_>) -> bool {
-        match input.u8() % 11 {
+        match input.u8() % 12 {
             0 => self.scribble(usize::from(input.u8()) * 3, input.u64()),
             1 => self.scribble(usize::from(input.u8()), u64::from(input.u8())),
             2 => self.offer(u32::from(input.u8() % 4), u64::from(input.u32()), input.u8()),
@@ -86,6 +86,7 @@ impl Rig {
             7 => return self.cancels(input.u64()),
             8 => return self.tell(),
             9 => self.cancel(input.u64()),
+            10 => return self.fetch(input.u64(), input.u32()),
             _ => (0..self.client.words()).for_each(|index| self.scribble(index, input.u64())),
         }
         true
@@ -182,6 +183,20 @@ impl Rig {
         self.honest.cancel(tag);
         assert!(!untouched || self.service.cancels_pending(), "the generation did not change");
         assert!(self.service.cancel_requested(tag), "a cancel of {tag} was lost");
+    }
+
+    /// Takes a list from where a request may say it lies.
+    fn fetch(&self, first: u64, words: u32) -> bool {
+        let area = self.client.words() - LIST_WORDS;
+        // Within the area about half of the time.
+        let first = if words % 2 == 0 { first % (LIST_WORDS as u64 + 8) } else { first };
+        let words = words as usize % (LIST_WORDS + 8);
+        let inside = first.checked_add(words as u64).is_some_and(|end| end <= LIST_WORDS as u64);
+        let expected = inside.then(|| {
+            (0..words).map(|word| self.load(area + first as usize + word)).collect::<Vec<_>>()
+        });
+        assert_eq!(self.service.fetch_list(first, words), expected);
+        false
     }
 
     fn tell(&mut self) -> bool {

@@ -30,9 +30,10 @@ struct Watched {
     page: usize,
 }
 
+/// The guarded mappings: on the stack of the thread that works under them.
 struct Guard {
-    watched: [Watched; 2],
-    hit: [AtomicBool; 2],
+    watched: *const [Watched],
+    hit: *const [AtomicBool],
 }
 
 thread_local! {
@@ -61,26 +62,31 @@ pub fn install() -> io::Result<()> {
     if previous.is_some() { Ok(()) } else { Err(io::Error::other("cannot install the SIGBUS handler")) }
 }
 
-/// Runs `access`, which touches only `first` and `second`, and tells whether their memory failed meanwhile.
+/// Runs `access`, which touches only `mappings`, and tells whether their memory failed meanwhile.
 ///
 /// # Errors
 /// [`MemoryFault`]; the result of `access` is thrown away.
-pub fn guarded<T>(first: &Mapping, second: &Mapping, access: impl FnOnce() -> T) -> Result<T, MemoryFault> {
-    let mappings = [first, second];
+#[inline]
+pub fn guarded<T, const N: usize>(
+    mappings: [&Mapping; N],
+    access: impl FnOnce() -> T,
+) -> Result<T, MemoryFault> {
     let watched = mappings.map(|mapping| {
         let start = mapping.pointer() as usize;
         // A page is only replaced where nothing else can lie in it.
         let length = if mapping.has_own_pages() { mapping.length_bytes() } else { 0 };
         Watched { start, end: start + length, page: mapping.page_bytes() }
     });
-    let guard = Guard { watched, hit: [const { AtomicBool::new(false) }; 2] };
+    let hit = [const { AtomicBool::new(false) }; N];
+    let guard =
+        Guard { watched: &raw const watched as *const [Watched], hit: &raw const hit as *const [AtomicBool] };
     let outer = GUARD.with(|current| current.swap((&raw const guard).cast_mut(), Ordering::Relaxed));
     // The handler runs on this thread in the middle of `access`: nothing of it may be moved across these.
     compiler_fence(Ordering::SeqCst);
     let result = access();
     compiler_fence(Ordering::SeqCst);
     GUARD.with(|current| current.store(outer, Ordering::Relaxed));
-    for (mapping, hit) in mappings.iter().zip(&guard.hit) {
+    for (mapping, hit) in mappings.iter().zip(&hit) {
         if hit.load(Ordering::Relaxed) {
             mapping.mark_damaged();
         }
@@ -92,12 +98,13 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     // SAFETY: the kernel passes a valid siginfo to a SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     let guard = GUARD.with(|current| current.load(Ordering::Relaxed));
-    // SAFETY: non-null only while `guarded` runs on this thread, whose frame holds the guard.
-    if let Some(guard) = unsafe { guard.as_ref() }
-        && let Some(index) = guard.watched.iter().position(|w| (w.start..w.end).contains(&address))
-        && replace_page(address & !(guard.watched[index].page - 1), guard.watched[index].page)
+    // SAFETY: non-null only while `guarded` runs on this thread, whose frame holds the guard and what it points to.
+    let mappings = unsafe { guard.as_ref().map(|guard| (&*guard.watched, &*guard.hit)) };
+    if let Some((watched, hit)) = mappings
+        && let Some(index) = watched.iter().position(|w| (w.start..w.end).contains(&address))
+        && replace_page(address & !(watched[index].page - 1), watched[index].page)
     {
-        guard.hit[index].store(true, Ordering::Relaxed);
+        hit[index].store(true, Ordering::Relaxed);
         return;
     }
     pass_on(signal, info, context);
@@ -153,7 +160,7 @@ mod tests {
         let sound = Mapping::owned(vec![0; 8]);
         // Not a registered frame: nothing was sealed, so it can shrink.
         rustix::fs::ftruncate(&descriptor, page as u64).unwrap();
-        let touch = |offset: u64| guarded(&mapping, &sound, || mapping.write(offset, &[1; 8]).unwrap());
+        let touch = |offset: u64| guarded([&mapping, &sound], || mapping.write(offset, &[1; 8]).unwrap());
         assert_eq!(touch(0), Ok(()));
         assert_eq!(touch(page as u64 + 8), Err(MemoryFault));
         assert!(mapping.damaged() && !sound.damaged());

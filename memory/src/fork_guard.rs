@@ -54,6 +54,7 @@ impl ForkGuard {
     ///
     /// # Errors
     /// [`Forked`] in a child.
+    #[inline]
     pub fn check(&self) -> Result<(), Forked> {
         if self.word().load(Ordering::Relaxed) == 1 { Ok(()) } else { Err(Forked) }
     }

@@ -144,26 +144,31 @@ impl Mapping {
     }
 
     /// Bytes it covers.
+    #[inline]
     pub fn length_bytes(&self) -> usize {
         self.0.length
     }
 
     /// What may be done through it.
+    #[inline]
     pub fn access(&self) -> Access {
         self.0.access
     }
 
     /// The size of the pages behind it.
+    #[inline]
     pub fn page_bytes(&self) -> usize {
         self.0.page_bytes
     }
 
     /// Its first byte. Using it is unsafe: stay inside, copy raw (M2), and do not write when read-only (M3).
+    #[inline]
     pub fn pointer(&self) -> *mut u8 {
         self.0.base.as_ptr()
     }
 
     /// Whether memory failed in it: part of it was replaced and holds nothing of anyone's.
+    #[inline]
     pub fn damaged(&self) -> bool {
         self.0.damaged.load(Ordering::Acquire)
     }
@@ -174,11 +179,13 @@ impl Mapping {
     }
 
     /// Whether its pages are its own: memory taken over from this process shares its first and last with neighbours.
+    #[inline]
     pub(crate) fn has_own_pages(&self) -> bool {
         matches!(self.0.backing, Backing::Mapped)
     }
 
     /// Whether both are one range.
+    #[inline]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -233,6 +240,7 @@ impl Mapping {
 }
 
 impl Memory for Mapping {
+    #[inline]
     fn length(&self) -> u64 {
         self.0.length as u64
     }

@@ -39,6 +39,7 @@ impl Fences {
     }
 
     /// Orders the publisher's store before its look at the flag.
+    #[inline]
     pub fn light(self) {
         match self {
             // Loom knows no membarrier; a full fence on the light side stands for what the heavy side forces on it.
@@ -84,6 +85,7 @@ pub fn park(set: impl Fn(u64), fences: Fences, ready: impl FnOnce() -> bool, sle
 }
 
 /// Whether the peer has to be woken for what was just published.
+#[inline]
 pub fn must_wake(parked: &AtomicU64, fences: Fences) -> bool {
     fences.light();
     parked.load(Ordering::Relaxed) != 0

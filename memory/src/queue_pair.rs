@@ -4,13 +4,16 @@
 //! client memory  (client writes, service reads)        service memory  (service writes, client reads)
 //!   client parked                                        lane parked, wake word
 //!   completions consumed (hint)                          submissions consumed (hint)
-//!   cancel generation, cancel words                      closed
+//!   cancel generation, cancel and stop words             closed
 //!   submission slots, 16 words                           completion slots, 4 words
+//!   list area: segments of requests not taken yet        progress words of long requests
 //! ```
 //!
 //! Each side keeps its own counts privately. What it reads from the other is a hint that is range-checked, a flag, or a
 //! slot that is copied once. Words that change at different times lie in different cache lines. Sleeping is done on the
 //! service's eventfd (lane) or on the wake word as a futex (client), by the callers.
+
+use std::collections::VecDeque;
 
 use thiserror::Error;
 
@@ -26,6 +29,18 @@ const SUBMISSION_SHORT: usize = 8;
 pub const COMPLETION_WORDS: usize = 4;
 /// Requests a queue pair may hold at most.
 pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
+
+/// Words of the list area. A list is freed when the service has taken its request.
+pub const LIST_WORDS: usize = 1 << 13;
+
+/// What the client's parked flag says: wake me for completions, or for progress too.
+const PARKED_FOR_PROGRESS: u64 = 2;
+/// In a cancel word: end the loop after its present round, rather than at once.
+const STOP: u64 = 1 << 63;
+/// In a progress word: from the last byte down.
+const DOWNWARD: u64 = 1 << 63;
+/// Bits of a progress word that count bytes; those above, but for the highest, are of the tag.
+const PROGRESS_BITS: u32 = 40;
 
 const LINE: usize = 8;
 const CLIENT_PARKED: usize = 0;
@@ -71,6 +86,7 @@ impl Layout {
     }
 
     /// Requests that may be outstanding.
+    #[inline]
     pub fn capacity(self) -> u32 {
         self.capacity
     }
@@ -84,14 +100,33 @@ impl Layout {
         Slots { first_word: COMPLETION_SLOTS, capacity: self.capacity, short_words: COMPLETION_WORDS }
     }
 
+    fn list_area(self) -> usize {
+        self.submission_slots().first_word + self.capacity as usize * SUBMISSION_WORDS
+    }
+
     /// Words of the client's memory.
     pub fn client_words(self) -> usize {
-        self.submission_slots().first_word + self.capacity as usize * SUBMISSION_WORDS
+        self.list_area() + LIST_WORDS
+    }
+
+    fn progress_words(self) -> usize {
+        COMPLETION_SLOTS + self.capacity as usize * COMPLETION_WORDS
     }
 
     /// Words of the service's memory.
     pub fn service_words(self) -> usize {
-        COMPLETION_SLOTS + self.capacity as usize * COMPLETION_WORDS
+        self.progress_words() + self.capacity as usize
+    }
+
+    #[inline]
+    const fn slot_of(self, tag: u64) -> usize {
+        (tag & (self.capacity as u64 - 1)) as usize
+    }
+
+    /// The word that tells how far the request with `tag` has come, given what it is to say.
+    #[inline]
+    fn progress_word(self, tag: u64) -> usize {
+        self.progress_words() + self.slot_of(tag)
     }
 
     fn check<S: RingStorage>(self, client: &S, service: &S) -> Result<(), TooSmall> {
@@ -105,8 +140,39 @@ impl Layout {
         Ok(())
     }
 
+    #[inline]
     const fn cancel_word(self, tag: u64) -> usize {
-        CANCEL_WORDS + (tag & (self.capacity as u64 - 1)) as usize
+        CANCEL_WORDS + self.slot_of(tag)
+    }
+}
+
+/// Where lists lie that the service has not taken yet: a ring of words.
+#[derive(Debug, Default)]
+struct ListArea {
+    /// Of each list: the submission after it, and where the area's use ended with it, in words since the beginning.
+    used: VecDeque<(u32, u64)>,
+    first: u64,
+    end: u64,
+}
+
+impl ListArea {
+    /// Frees the lists of requests before submission `taken`.
+    fn free(&mut self, taken: u32) {
+        while let Some((after, end)) = self.used.front().copied()
+            && taken.wrapping_sub(after) as i32 >= 0
+        {
+            self.first = end;
+            self.used.pop_front();
+        }
+    }
+
+    /// Room for `words` in one piece: its first word, and where the area's use ends with it.
+    fn room(&self, words: usize) -> Option<(usize, u64)> {
+        let (area, words) = (LIST_WORDS as u64, words as u64);
+        let at = self.end % area;
+        let skipped = if at + words > area { area - at } else { 0 };
+        let end = self.end + skipped + words;
+        (words <= area && end - self.first <= area).then(|| (((end - words) % area) as usize, end))
     }
 }
 
@@ -119,6 +185,7 @@ pub struct ClientEnd<S> {
     fences: Fences,
     submissions: Producer<SUBMISSION_WORDS>,
     completions: Consumer<COMPLETION_WORDS>,
+    lists: ListArea,
 }
 
 impl<S: RingStorage> ClientEnd<S> {
@@ -130,10 +197,12 @@ impl<S: RingStorage> ClientEnd<S> {
         layout.check(&client, &service)?;
         let submissions = Producer::new(layout.submission_slots());
         let completions = Consumer::new(layout.completion_slots());
-        Ok(Self { layout, own: client, peer: service, fences, submissions, completions })
+        let lists = ListArea::default();
+        Ok(Self { layout, own: client, peer: service, fences, submissions, completions, lists })
     }
 
     /// Requests that may be outstanding.
+    #[inline]
     pub fn capacity(&self) -> u32 {
         self.layout.capacity
     }
@@ -142,25 +211,52 @@ impl<S: RingStorage> ClientEnd<S> {
     ///
     /// # Errors
     /// [`RingFull`] when the service has not taken enough; a service that lies about it looks full.
+    #[inline]
     pub fn stage(&mut self, slot: &[u64; SUBMISSION_WORDS]) -> Result<(), RingFull> {
         if self.submissions.free() == 0 {
-            let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Acquire);
-            self.submissions.consumed(claimed as u32).map_err(|_| RingFull)?;
+            self.look_at_consumed()?;
         }
         self.submissions.stage(&self.own, slot)
     }
 
+    fn look_at_consumed(&mut self) -> Result<(), RingFull> {
+        let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Acquire);
+        self.submissions.consumed(claimed as u32).map_err(|_| RingFull)
+    }
+
+    /// Writes a list for the request that is staged next; gives its first word within the list area.
+    ///
+    /// # Errors
+    /// [`RingFull`] when lists of requests the service has not taken yet leave no room, or it is longer than the area.
+    pub fn stage_list(&mut self, list: &[u64]) -> Result<u64, RingFull> {
+        self.lists.free(self.submissions.known_consumed());
+        if self.lists.room(list.len()).is_none() {
+            self.look_at_consumed()?;
+            self.lists.free(self.submissions.known_consumed());
+        }
+        let (first, end) = self.lists.room(list.len()).ok_or(RingFull)?;
+        for (index, word) in list.iter().enumerate() {
+            self.own.word(self.layout.list_area() + first + index).store(*word, Ordering::Relaxed);
+        }
+        self.lists.used.push_back((self.submissions.staged().wrapping_add(1), end));
+        self.lists.end = end;
+        Ok(first as u64)
+    }
+
     /// Makes staged requests visible; returns whether the lane has to be woken.
+    #[inline]
     pub fn publish(&mut self) -> bool {
         self.submissions.publish(&self.own) > 0 && self.lane_must_wake()
     }
 
     /// Whether the lane sleeps: what was just written needs a wake-up.
+    #[inline]
     fn lane_must_wake(&self) -> bool {
         must_wake(self.peer.word(LANE_PARKED), self.fences)
     }
 
     /// Takes the next completion slot as a private copy.
+    #[inline]
     pub fn pop(&mut self) -> Option<[u64; COMPLETION_WORDS]> {
         let slot = self.completions.pop(&self.peer)?;
         let count = u64::from(self.completions.count());
@@ -169,39 +265,107 @@ impl<S: RingStorage> ClientEnd<S> {
     }
 
     /// Whether a completion waits.
+    #[inline]
     pub fn ready(&self) -> bool {
         self.completions.ready(&self.peer)
     }
 
     /// Asks that the request with `tag` end early; returns whether the lane has to be woken.
     pub fn cancel(&mut self, tag: u64) -> bool {
-        self.own.word(self.layout.cancel_word(tag)).store(tag.wrapping_add(1), Ordering::Relaxed);
+        self.end_early(tag, tag.wrapping_add(1))
+    }
+
+    /// Asks that the loop with `tag` end after its present round; returns whether the lane has to be woken.
+    pub fn stop(&mut self, tag: u64) -> bool {
+        self.end_early(tag, tag.wrapping_add(1) | STOP)
+    }
+
+    fn end_early(&mut self, tag: u64, how: u64) -> bool {
+        self.own.word(self.layout.cancel_word(tag)).store(how, Ordering::Relaxed);
         let generation = self.own.word(CANCEL_GENERATION);
         let next = generation.load(Ordering::Relaxed).wrapping_add(1);
         generation.store(next, Ordering::Release);
         self.lane_must_wake()
     }
 
+    /// How far the request with `tag` has come: bytes, and whether they count from the last one down. What they cover is
+    /// seen by this thread. `None` when the service has not said; it need not.
+    pub fn progress(&self, tag: u64) -> Option<(u64, bool)> {
+        let word = self.peer.word(self.layout.progress_word(tag)).load(Ordering::Acquire);
+        let of_tag = (word & !DOWNWARD) >> PROGRESS_BITS == progress_name(tag);
+        (word != 0 && of_tag).then_some((word & ((1 << PROGRESS_BITS) - 1), word & DOWNWARD != 0))
+    }
+
+    /// What the parked flag has to be for a sleeper that waits for progress too.
+    pub const fn parked_for_progress() -> u64 {
+        PARKED_FOR_PROGRESS
+    }
+
+    /// What a thread needs that sleeps on this queue pair while another uses it.
+    pub fn sleeper(&self) -> Sleeper<S>
+    where
+        S: Clone,
+    {
+        Sleeper { own: self.own.clone(), peer: self.peer.clone(), fences: self.fences }
+    }
+
     /// Whether the service closed this queue pair.
+    #[inline]
     pub fn closed(&self) -> bool {
         self.peer.word(CLOSED).load(Ordering::Acquire) != 0
     }
 
     /// The flag the client raises while it sleeps.
+    #[inline]
     pub fn parked(&self) -> &AtomicU64 {
         self.own.word(CLIENT_PARKED)
     }
 
     /// The word the service changes when it wakes the client; its low half, in memory order of a little-endian
     /// machine, is the futex.
+    #[inline]
     pub fn wake_word(&self) -> &AtomicU64 {
         self.peer.word(WAKE_WORD)
     }
 
     /// How the flags are ordered.
+    #[inline]
     pub fn fences(&self) -> Fences {
         self.fences
     }
+}
+
+/// The flag and the word a client sleeps on, for another thread than the one that uses the channel.
+#[derive(Clone, Debug)]
+pub struct Sleeper<S> {
+    own: S,
+    peer: S,
+    fences: Fences,
+}
+
+impl<S: RingStorage> Sleeper<S> {
+    /// As [`ClientEnd::parked`].
+    #[inline]
+    pub fn parked(&self) -> &AtomicU64 {
+        self.own.word(CLIENT_PARKED)
+    }
+
+    /// As [`ClientEnd::wake_word`].
+    #[inline]
+    pub fn wake_word(&self) -> &AtomicU64 {
+        self.peer.word(WAKE_WORD)
+    }
+
+    /// As [`ClientEnd::fences`].
+    #[inline]
+    pub fn fences(&self) -> Fences {
+        self.fences
+    }
+}
+
+/// The part of a progress word that names its request.
+const fn progress_name(tag: u64) -> u64 {
+    tag.wrapping_add(1) & ((1 << (63 - PROGRESS_BITS)) - 1)
 }
 
 /// The service's side.
@@ -229,26 +393,38 @@ impl<S: RingStorage> ServiceEnd<S> {
     }
 
     /// Requests that may be outstanding.
+    #[inline]
     pub fn capacity(&self) -> u32 {
         self.layout.capacity
     }
 
     /// Takes the next request as a private copy.
+    #[inline]
     pub fn pop(&mut self) -> Option<[u64; SUBMISSION_WORDS]> {
         self.submissions.pop(&self.peer)
     }
 
+    /// Takes the next request as [`pop`](Self::pop), when others were taken just before.
+    #[inline]
+    pub fn pop_next(&mut self) -> Option<[u64; SUBMISSION_WORDS]> {
+        self.submissions.look_ahead(&self.peer);
+        self.submissions.pop(&self.peer)
+    }
+
     /// Whether a request waits.
+    #[inline]
     pub fn ready(&self) -> bool {
         self.submissions.ready(&self.peer)
     }
 
     /// Whether a lane that is about to sleep must not: a request or a cancel waits here.
+    #[inline]
     pub fn has_news(&self) -> bool {
         self.ready() || self.cancels_pending()
     }
 
     /// Tells the client how many requests were taken.
+    #[inline]
     pub fn tell_consumed(&self) {
         let count = u64::from(self.submissions.count());
         self.own.word(SUBMISSIONS_CONSUMED).store(count, Ordering::Release);
@@ -256,6 +432,7 @@ impl<S: RingStorage> ServiceEnd<S> {
 
     /// [`completion_room`](Self::completion_room) as far as it is known without a look at the client's memory, whose line
     /// moves with every completion the client takes.
+    #[inline]
     pub fn known_completion_room(&self) -> u32 {
         self.completions.free()
     }
@@ -264,6 +441,7 @@ impl<S: RingStorage> ServiceEnd<S> {
     ///
     /// # Errors
     /// [`ImpossibleCount`]: the client lies.
+    #[inline]
     pub fn completion_room(&mut self) -> Result<u32, ImpossibleCount> {
         let claimed = self.peer.word(COMPLETIONS_CONSUMED).load(Ordering::Acquire);
         self.completions.consumed(claimed as u32)?;
@@ -274,11 +452,13 @@ impl<S: RingStorage> ServiceEnd<S> {
     ///
     /// # Errors
     /// [`RingFull`]: more completions than admission reserved.
+    #[inline]
     pub fn stage(&mut self, slot: &[u64; COMPLETION_WORDS]) -> Result<(), RingFull> {
         self.completions.stage(&self.own, slot)
     }
 
     /// Makes staged completions visible; returns whether the client has to be woken.
+    #[inline]
     pub fn publish(&mut self) -> bool {
         self.completions.publish(&self.own) > 0 && must_wake(self.peer.word(CLIENT_PARKED), self.fences)
     }
@@ -290,18 +470,51 @@ impl<S: RingStorage> ServiceEnd<S> {
     }
 
     /// Whether a cancel was asked for that [`cancels_changed`](Self::cancels_changed) has not told yet.
+    #[inline]
     pub fn cancels_pending(&self) -> bool {
         self.peer.word(CANCEL_GENERATION).load(Ordering::Relaxed) != self.cancel_seen
     }
 
     /// Whether any cancel was told by [`cancels_changed`](Self::cancels_changed) so far.
+    #[inline]
     pub fn cancels_seen(&self) -> bool {
         self.cancel_seen != 0
     }
 
     /// Whether the request with `tag` is to be cancelled.
+    #[inline]
     pub fn cancel_requested(&self, tag: u64) -> bool {
         self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed) == tag.wrapping_add(1)
+    }
+
+    /// Whether the loop with `tag` is to end after its present round.
+    pub fn stop_requested(&self, tag: u64) -> bool {
+        let word = self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed);
+        word == (tag.wrapping_add(1) | STOP)
+    }
+
+    /// A private copy of `words` words of the list area from `first`, `None` when they are not in it.
+    pub fn fetch_list(&self, first: u64, words: usize) -> Option<Vec<u64>> {
+        let first = usize::try_from(first).ok()?;
+        let end = first.checked_add(words).filter(|end| *end <= LIST_WORDS)?;
+        let area = self.layout.list_area();
+        Some((first..end).map(|word| self.peer.word(area + word).load(Ordering::Relaxed)).collect())
+    }
+
+    /// Tells how far the request with `tag` has come; what was moved until now is visible to who reads it. Returns whether
+    /// the client has to be woken for it.
+    pub fn tell_progress(&self, tag: u64, bytes: u64, downward: bool) -> bool {
+        let bytes = bytes.min((1 << PROGRESS_BITS) - 1);
+        let down = if downward { DOWNWARD } else { 0 };
+        let word = progress_name(tag) << PROGRESS_BITS | bytes | down;
+        self.own.word(self.layout.progress_word(tag)).store(word, Ordering::Release);
+        self.fences.light();
+        self.peer.word(CLIENT_PARKED).load(Ordering::Relaxed) == PARKED_FOR_PROGRESS
+    }
+
+    /// Forgets the progress of a request that is over: a later one of the same slot begins without.
+    pub fn clear_progress(&self, tag: u64) {
+        self.own.word(self.layout.progress_word(tag)).store(0, Ordering::Relaxed);
     }
 
     /// Raises or lowers the flag that asks clients for wake-ups.
@@ -323,11 +536,13 @@ impl<S: RingStorage> ServiceEnd<S> {
     }
 
     /// The word a parked client sleeps on.
+    #[inline]
     pub fn wake_word(&self) -> &AtomicU64 {
         self.own.word(WAKE_WORD)
     }
 
     /// How the flags are ordered.
+    #[inline]
     pub fn fences(&self) -> Fences {
         self.fences
     }

@@ -1,7 +1,7 @@
 //! A ring of slots between a producer and a consumer that do not trust each other.
 //!
 //! ```text
-//! stage:   words 1.. and the header without its sequence        (not visible: the sequence is a lap old)
+//! stage:   words 1..; the header is kept aside                   (not visible: the one in the slot is a lap old)
 //! publish: header with the sequence of this lap, release
 //! pop:     header, acquire; wrong sequence means empty; then the rest, ONCE, into a private copy
 //! ```
@@ -22,6 +22,9 @@ pub const LONG: u64 = 1 << 63;
 
 const SEQUENCE: u64 = 0xffff_ffff;
 
+/// How many slots ahead of the one in hand the next ones are fetched.
+const AHEAD: u32 = 6;
+
 /// Where a ring's slots lie in a storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slots {
@@ -34,12 +37,14 @@ pub struct Slots {
 }
 
 impl Slots {
+    #[inline]
     const fn at(&self, position: u32, words: usize) -> usize {
         self.first_word + (position & (self.capacity - 1)) as usize * words
     }
 }
 
 /// The sequence a slot carries when the element at `position` is in it.
+#[inline]
 const fn sequence(position: u32) -> u64 {
     position.wrapping_add(1) as u64
 }
@@ -67,6 +72,8 @@ pub struct RingFull;
 #[derive(Debug)]
 pub struct Producer<const WORDS: usize> {
     slots: Slots,
+    /// Headers of staged slots, by slot.
+    headers: Box<[u64]>,
     staged: u32,
     published: u32,
     consumed: u32,
@@ -79,23 +86,33 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// When the capacity is no power of two up to 2^16: it is this crate's layout, not a peer's word.
     pub fn new(slots: Slots) -> Self {
         assert!(slots.capacity.is_power_of_two() && slots.capacity <= 1 << 16);
-        Self { slots, staged: 0, published: 0, consumed: 0 }
+        let headers = (0..slots.capacity).map(|_| 0).collect();
+        Self { slots, headers, staged: 0, published: 0, consumed: 0 }
     }
 
     /// Slots that may be staged now.
+    #[inline]
     pub fn free(&self) -> u32 {
         self.slots.capacity - self.staged.wrapping_sub(self.consumed)
     }
 
-    /// Elements published so far, modulo 2^32.
-    pub fn published(&self) -> u32 {
-        self.published
+    /// Elements staged so far, modulo 2^32.
+    #[inline]
+    pub fn staged(&self) -> u32 {
+        self.staged
+    }
+
+    /// Elements the peer is known to have consumed, modulo 2^32.
+    #[inline]
+    pub fn known_consumed(&self) -> u32 {
+        self.consumed
     }
 
     /// Takes the peer's word for how much it consumed.
     ///
     /// # Errors
     /// [`ImpossibleCount`]; the known count stays.
+    #[inline]
     pub fn consumed(&mut self, claimed: u32) -> Result<(), ImpossibleCount> {
         let outstanding = self.published.wrapping_sub(self.consumed);
         if claimed.wrapping_sub(self.consumed) > outstanding {
@@ -110,29 +127,33 @@ impl<const WORDS: usize> Producer<WORDS> {
     ///
     /// # Errors
     /// [`RingFull`].
+    #[inline]
     pub fn stage<S: RingStorage>(&mut self, storage: &S, slot: &[u64; WORDS]) -> Result<(), RingFull> {
         if self.free() == 0 {
             return Err(RingFull);
         }
         let at = self.slots.at(self.staged, WORDS);
         let used = if slot[0] & LONG == 0 { self.slots.short_words } else { WORDS };
-        for (index, word) in slot.iter().enumerate().take(used).skip(1) {
-            storage.word(at + index).store(*word, Ordering::Relaxed);
+        let words = storage.slice(at + 1, used - 1);
+        for (word, value) in words.iter().zip(&slot[1..used]) {
+            word.store(*value, Ordering::Relaxed);
         }
-        // The sequence of the lap before this one: no consumer waits for it any more.
-        let stale = sequence(self.staged.wrapping_sub(self.slots.capacity));
-        storage.word(at).store(slot[0] & !SEQUENCE | stale, Ordering::Relaxed);
+        // What lies in the slot's header has the sequence of a lap ago: no consumer waits for it any more.
+        self.headers[(self.staged & (self.slots.capacity - 1)) as usize] = slot[0];
         self.staged = self.staged.wrapping_add(1);
+        // The consumer has read the line of a slot a lap ago: taking it back takes as long as handing it over.
+        storage.prefetch(self.slots.at(self.staged.wrapping_add(AHEAD), WORDS), true);
         Ok(())
     }
 
     /// Makes everything staged visible, in order; returns how many.
+    #[inline]
     pub fn publish<S: RingStorage>(&mut self, storage: &S) -> u32 {
         let count = self.staged.wrapping_sub(self.published);
         while self.published != self.staged {
-            let header = storage.word(self.slots.at(self.published, WORDS));
-            let staged = header.load(Ordering::Relaxed);
-            header.store(staged & !SEQUENCE | sequence(self.published), Ordering::Release);
+            let header = self.headers[(self.published & (self.slots.capacity - 1)) as usize];
+            let word = storage.word(self.slots.at(self.published, WORDS));
+            word.store(header & !SEQUENCE | sequence(self.published), Ordering::Release);
             self.published = self.published.wrapping_add(1);
         }
         count
@@ -157,17 +178,26 @@ impl<const WORDS: usize> Consumer<WORDS> {
     }
 
     /// Elements taken so far, modulo 2^32: what is told to the producer.
+    #[inline]
     pub fn count(&self) -> u32 {
         self.consumed
     }
 
     /// Whether an element waits.
+    #[inline]
     pub fn ready<S: RingStorage>(&self, storage: &S) -> bool {
         let header = storage.word(self.slots.at(self.consumed, WORDS));
         header.load(Ordering::Relaxed) & SEQUENCE == sequence(self.consumed)
     }
 
+    /// Fetches the line of a slot further on: worth while where more than one element is known to wait.
+    #[inline]
+    pub fn look_ahead<S: RingStorage>(&self, storage: &S) {
+        storage.prefetch(self.slots.at(self.consumed.wrapping_add(AHEAD), WORDS), false);
+    }
+
     /// Takes the next element as a private copy, its sequence cleared; words beyond a short slot are zero.
+    #[inline]
     pub fn pop<S: RingStorage>(&mut self, storage: &S) -> Option<[u64; WORDS]> {
         let at = self.slots.at(self.consumed, WORDS);
         let header = storage.word(at).load(Ordering::Acquire);
@@ -177,8 +207,9 @@ impl<const WORDS: usize> Consumer<WORDS> {
         let mut slot = [0; WORDS];
         slot[0] = header & !SEQUENCE;
         let used = if header & LONG == 0 { self.slots.short_words } else { WORDS };
-        for (index, word) in slot.iter_mut().enumerate().take(used).skip(1) {
-            *word = storage.word(at + index).load(Ordering::Relaxed);
+        let words = storage.slice(at + 1, used - 1);
+        for (word, value) in words.iter().zip(&mut slot[1..used]) {
+            *value = word.load(Ordering::Relaxed);
         }
         self.consumed = self.consumed.wrapping_add(1);
         Some(slot)

@@ -7,14 +7,27 @@ use crate::sync::AtomicU64;
 
 /// A fixed number of atomic words.
 pub trait RingStorage {
+    /// `count` words from `first` on, which must be there.
+    ///
+    /// # Panics
+    /// When they are not: indices come from this crate's own layout, never from a peer.
+    fn slice(&self, first: usize, count: usize) -> &[AtomicU64];
+
     /// How many there are.
     fn words(&self) -> usize;
+
+    /// Asks for the cache line of word `index`, to be read or `written` soon. Words that do not exist are ignored.
+    #[inline]
+    fn prefetch(&self, _index: usize, _written: bool) {}
 
     /// Word `index`, which must be below [`words`](Self::words).
     ///
     /// # Panics
-    /// When it is not: indices come from this crate's own layout, never from a peer.
-    fn word(&self, index: usize) -> &AtomicU64;
+    /// As [`slice`](Self::slice).
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        &self.slice(index, 1)[0]
+    }
 }
 
 /// Words on the heap, shared by the two sides of a test.
@@ -29,12 +42,12 @@ impl HeapWords {
 }
 
 impl RingStorage for HeapWords {
-    fn words(&self) -> usize {
-        self.0.len()
+    fn slice(&self, first: usize, count: usize) -> &[AtomicU64] {
+        &self.0[first..][..count]
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
-        &self.0[index]
+    fn words(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -48,8 +61,8 @@ mod mapped {
     use super::RingStorage;
     use crate::mapping::Mapping;
 
-    /// Words of a mapped memfd.
-    #[derive(Debug)]
+    /// Words of a mapped memfd; clones share them.
+    #[derive(Clone, Debug)]
     pub struct MappedWords {
         mapping: Mapping,
         words: usize,
@@ -71,16 +84,43 @@ mod mapped {
     }
 
     impl RingStorage for MappedWords {
+        #[inline]
+        fn slice(&self, first: usize, count: usize) -> &[AtomicU64] {
+            let end = first.checked_add(count);
+            assert!(end.is_some_and(|end| end <= self.words), "{count} words from {first} of {}", self.words);
+            let words = self.mapping.pointer().cast::<AtomicU64>().wrapping_add(first);
+            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words), and the start was checked to be
+            // aligned. Atomics are valid for every bit pattern; on a read-only mapping callers only load (M3).
+            unsafe { std::slice::from_raw_parts(words, count) }
+        }
+
+        #[inline]
         fn words(&self) -> usize {
             self.words
         }
 
-        fn word(&self, index: usize) -> &AtomicU64 {
-            assert!(index < self.words, "word {index} of {}", self.words);
-            let word = self.mapping.pointer().cast::<AtomicU64>().wrapping_add(index);
-            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words), and the start was checked to be
-            // aligned. Atomics are valid for every bit pattern; on a read-only mapping callers only load (M3).
-            unsafe { &*word }
+        #[inline]
+        fn prefetch(&self, index: usize, written: bool) {
+            if index < self.words {
+                let word = self.mapping.pointer().cast::<u64>().wrapping_add(index);
+                prefetch(word, written);
+            }
         }
     }
+
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[inline]
+    fn prefetch(word: *const u64, written: bool) {
+        use std::arch::asm;
+        if written {
+            // SAFETY: a hint that touches no memory architecturally, whatever the address; processors without it ignore it.
+            unsafe { asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
+        } else {
+            // SAFETY: as above.
+            unsafe { asm!("prefetcht0 [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
+        }
+    }
+
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    fn prefetch(_word: *const u64, _written: bool) {}
 }

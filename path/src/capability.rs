@@ -15,10 +15,11 @@ mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use memferry_clock::Instant;
 use memferry_transfer::{
-    Failure, Handle, Memory, Operation, Region, Request, Rights, SessionId, Side, Span, WhenBusy,
+    Count2d, Failure, Handle, Memory, Operation, Plane, Reach, Region, Request, Rights, SessionId, Side,
+    Span, Task, Terms,
 };
+use smallvec::SmallVec;
 use thiserror::Error;
 
 use table::{Node, Table};
@@ -95,7 +96,20 @@ pub struct Accepted {
 /// The capabilities a request holds in flight. Given back by [`Capabilities::release`] exactly once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use = "claims that are not released keep their memory from being revoked"]
-pub struct Claims([Option<u32>; 2]);
+pub struct Claims(SmallVec<[u32; 3]>);
+
+impl Claims {
+    /// Of what names no memory.
+    pub(crate) fn none() -> Self {
+        Self(SmallVec::new())
+    }
+}
+
+/// An operation that was checked but claims nothing: good while the table it was checked against stays as it is.
+pub(crate) struct Resolved<M> {
+    pub(crate) operation: Operation<Region<M>>,
+    nodes: SmallVec<[u32; 3]>,
+}
 
 /// A request that may touch what it names: output of admission.
 #[derive(Debug)]
@@ -104,8 +118,7 @@ pub struct Admitted<M> {
     operation: Operation<Region<M>>,
     claims: Claims,
     session: SessionId,
-    when_busy: WhenBusy,
-    deadline: Option<Instant>,
+    terms: Terms,
 }
 
 impl<M> Admitted<M> {
@@ -114,14 +127,13 @@ impl<M> Admitted<M> {
         self.session
     }
 
-    /// What to do when all channels are busy.
-    pub fn when_busy(&self) -> WhenBusy {
-        self.when_busy
+    /// On which terms it is served.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
     }
 
-    /// When it is given up.
-    pub fn deadline(&self) -> Option<Instant> {
-        self.deadline
+    pub(crate) fn terms_mut(&mut self) -> &mut Terms {
+        &mut self.terms
     }
 
     pub(crate) fn claims(&self) -> &Claims {
@@ -130,6 +142,14 @@ impl<M> Admitted<M> {
 
     pub(crate) fn into_parts(self) -> (Operation<Region<M>>, Claims) {
         (self.operation, self.claims)
+    }
+}
+
+impl<M: Clone> Admitted<M> {
+    /// The same request once more, without claims: good while the original keeps its own.
+    pub(crate) fn again(&self) -> Self {
+        let (operation, session, terms) = (self.operation.clone(), self.session, self.terms);
+        Self { operation, claims: Claims::none(), session, terms }
     }
 }
 
@@ -279,7 +299,7 @@ impl<M: Memory> Capabilities<M> {
     /// Whether a request in flight holds a revoked capability.
     pub fn uses_revoked(&self, claims: &Claims) -> bool {
         let revoked = |index: &u32| self.table.at(*index).is_some_and(|node| node.revoked);
-        claims.0.iter().flatten().any(revoked)
+        claims.0.iter().any(revoked)
     }
 
     /// The sessions that registered memory of which `named` is true.
@@ -296,114 +316,112 @@ impl<M: Memory> Capabilities<M> {
         self.held.get(&session).map_or(0, BTreeSet::len)
     }
 
-    /// Checks a request against the capabilities of `session` and counts what it names as in flight.
+    /// Checks a transfer against the capabilities of `session` and counts what it names as in flight.
     ///
     /// # Errors
-    /// The [`Failure`] the request completes with; nothing is in flight then.
+    /// The [`Failure`] the request completes with; nothing is in flight then. A loop is no transfer: `BadLoop`.
     pub fn admit(
         &mut self,
         session: SessionId,
         request: &Request,
         longest_bytes: u64,
     ) -> Result<Admitted<M>, Failure> {
-        if request.operation.total_bytes() > longest_bytes {
-            return Err(Failure::TooLong { limit: longest_bytes });
-        }
-        let (operation, claims) = match request.operation {
-            Operation::Nop => (Operation::Nop, Claims([None, None])),
-            Operation::Copy { source, destination, length } => {
-                let (source, first) = self.region(session, Side::Source, source, length)?;
-                let (destination, second) = self.region(session, Side::Destination, destination, length)?;
-                (Operation::Copy { source, destination, length }, Claims([Some(first), Some(second)]))
-            }
-            Operation::Fill { destination, length, pattern } => {
-                if length % pattern.length_bytes() != 0 {
-                    return Err(Failure::FillLength { pattern_bytes: pattern.length_bytes() });
-                }
-                let (destination, claim) = self.region(session, Side::Destination, destination, length)?;
-                (Operation::Fill { destination, length, pattern }, Claims([Some(claim), None]))
-            }
-            Operation::Copy2d { source, destination, mut shape } => {
-                let (source, first) =
-                    self.plane(session, Side::Source, source, &mut shape.source, &shape.count)?;
-                let (destination, second) = self.plane(
-                    session,
-                    Side::Destination,
-                    destination,
-                    &mut shape.destination,
-                    &shape.count,
-                )?;
-                (Operation::Copy2d { source, destination, shape }, Claims([Some(first), Some(second)]))
-            }
-            Operation::Fill2d { destination, mut shape } => {
-                let (destination, claim) = self.plane(
-                    session,
-                    Side::Destination,
-                    destination,
-                    &mut shape.destination,
-                    &shape.count,
-                )?;
-                (Operation::Fill2d { destination, shape }, Claims([Some(claim), None]))
+        let Task::Transfer(operation) = &request.task else { return Err(Failure::BadLoop) };
+        let resolved = self.resolve(session, operation, longest_bytes)?;
+        Ok(self.claim(session, resolved, request.terms))
+    }
+
+    /// Checks an operation against the capabilities of `session`.
+    pub(crate) fn resolve(
+        &self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        longest_bytes: u64,
+    ) -> Result<Resolved<M>, Failure> {
+        let mut nodes = SmallVec::new();
+        let note = |index| {
+            if nodes.last() != Some(&index) {
+                nodes.push(index);
             }
         };
-        for index in claims.0.into_iter().flatten() {
-            self.table.count_in_flight(index, 1);
+        let operation = self.checked(session, operation, longest_bytes, M::clone, note)?;
+        Ok(Resolved { operation, nodes })
+    }
+
+    /// As [`resolve`](Self::resolve), over borrowed memory: for what is over while the table stays as it is.
+    #[inline]
+    pub(crate) fn borrowed<'a>(
+        &'a self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        longest_bytes: u64,
+    ) -> Result<Operation<Region<&'a M>>, Failure> {
+        self.checked(session, operation, longest_bytes, |memory| memory, |_| ())
+    }
+
+    /// Checks an operation; `keep` gives what stands for an operand's memory, `note` sees its node.
+    #[inline]
+    fn checked<'a, Q: Memory>(
+        &'a self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        longest_bytes: u64,
+        keep: impl Fn(&'a M) -> Q,
+        mut note: impl FnMut(u32),
+    ) -> Result<Operation<Region<Q>>, Failure> {
+        // The commonest kinds are spelled out: they are most of what a lane does for small requests.
+        let mut plain = |side, span: &Span, length| {
+            let (node, memory) = self.usable(session, side, span.handle)?;
+            let outside = Failure::OutOfBounds { side, available: node.length };
+            if span.offset.checked_add(length).is_none_or(|end| end > node.length) {
+                return Err(outside);
+            }
+            note(span.handle.index());
+            Region::new(keep(memory), node.offset + span.offset, length).ok_or(outside)
+        };
+        match operation {
+            Operation::Nop => return Ok(Operation::Nop),
+            Operation::Copy { source, destination, length } if *length <= longest_bytes => {
+                let source = plain(Side::Source, source, *length)?;
+                let destination = plain(Side::Destination, destination, *length)?;
+                return Ok(Operation::Copy { source, destination, length: *length });
+            }
+            _ => {}
         }
-        let (when_busy, deadline) = (request.when_busy, request.deadline);
-        Ok(Admitted { operation, claims, session, when_busy, deadline })
+        if operation.total_bytes() > longest_bytes {
+            return Err(Failure::TooLong { limit: longest_bytes });
+        }
+        check_lengths(operation)?;
+        operation.try_map(|side, span, reach| match reach {
+            Reach::Bytes(length) => Ok((plain(side, span, length)?, 0)),
+            Reach::Walk(plane, count) => {
+                let (node, _) = self.usable(session, side, span.handle)?;
+                let outside = Failure::OutOfBounds { side, available: node.length };
+                let (first, length, start) = extent(span.offset, plane, count).ok_or(outside)?;
+                Ok((plain(side, &Span::new(span.handle, first), length)?, start))
+            }
+        })
+    }
+
+    /// Counts what was resolved as in flight.
+    pub(crate) fn claim(&mut self, session: SessionId, resolved: Resolved<M>, terms: Terms) -> Admitted<M> {
+        for index in &resolved.nodes {
+            self.table.count_in_flight(*index, 1);
+        }
+        Admitted { operation: resolved.operation, claims: Claims(resolved.nodes), session, terms }
     }
 
     /// Ends a request's claims.
     pub fn release(&mut self, claims: Claims) {
-        for index in claims.0.into_iter().flatten() {
+        for index in claims.0 {
             if self.table.count_in_flight(index, -1) == 0 {
                 self.settled(index);
             }
         }
     }
 
-    /// The region a 1-D operand names.
-    fn region(
-        &self,
-        session: SessionId,
-        side: Side,
-        span: Span,
-        length: u64,
-    ) -> Result<(Region<M>, u32), Failure> {
-        let (node, memory) = self.usable(session, side, span.handle)?;
-        let outside = Failure::OutOfBounds { side, available: node.length };
-        let end = span.offset.checked_add(length).ok_or(outside)?;
-        if end > node.length {
-            return Err(outside);
-        }
-        let region = Region::new(memory.clone(), node.offset + span.offset, length).ok_or(outside)?;
-        Ok((region, span.handle.index()))
-    }
-
-    /// The region a 2-D operand touches; the walk is rebased onto it.
-    fn plane(
-        &self,
-        session: SessionId,
-        side: Side,
-        span: Span,
-        plane: &mut memferry_transfer::Plane,
-        count: &memferry_transfer::Count2d,
-    ) -> Result<(Region<M>, u32), Failure> {
-        let (node, memory) = self.usable(session, side, span.handle)?;
-        let outside = Failure::OutOfBounds { side, available: node.length };
-        plane.start = plane.start.checked_add(span.offset).ok_or(outside)?;
-        let extent = plane.extent(count).map_err(|_| outside)?;
-        let (first, length) = extent.map_or((0, 0), |extent| (extent.first, extent.length));
-        let end = first.checked_add(length).ok_or(outside)?;
-        if end > node.length {
-            return Err(outside);
-        }
-        *plane = plane.rebased(first);
-        let region = Region::new(memory.clone(), node.offset + first, length).ok_or(outside)?;
-        Ok((region, span.handle.index()))
-    }
-
     /// The live node of a handle that carries the right a side needs.
+    #[inline]
     fn usable(&self, session: SessionId, side: Side, handle: Handle) -> Result<(&Node<M>, &M), Failure> {
         let Some(node) = self.table.get(handle).filter(|node| node.session == session) else {
             return Err(if self.table.was(handle, session) {
@@ -506,6 +524,31 @@ impl<M: Memory> Capabilities<M> {
             }
         }
     }
+}
+
+/// What can be said of an operation without knowing its memory.
+fn check_lengths(operation: &Operation<Span>) -> Result<(), Failure> {
+    match operation {
+        Operation::Fill { length, pattern, .. } if length % pattern.length_bytes() != 0 => {
+            Err(Failure::FillLength { pattern_bytes: pattern.length_bytes() })
+        }
+        Operation::ScatterGather { lists } => {
+            let source_bytes = lists.total_bytes(Side::Source);
+            let equal = source_bytes == lists.total_bytes(Side::Destination);
+            if equal { Ok(()) } else { Err(Failure::SegmentTotals { source_bytes }) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bytes a walk touches, counted from its capability's first: where they begin, how many, and where it starts among
+/// them. `None` when that is no range.
+fn extent(offset: u64, mut plane: Plane, count: Count2d) -> Option<(u64, u64, u64)> {
+    plane.start = plane.start.checked_add(offset)?;
+    Some(match plane.extent(&count).ok()? {
+        Some(extent) => (extent.first, extent.length, plane.start - extent.first),
+        None => (0, 0, plane.start),
+    })
 }
 
 #[cfg(test)]

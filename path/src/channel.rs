@@ -6,12 +6,13 @@
 //! ```
 //!
 //! The thesis's driver returns an error when all 32 channels are occupied and names a waiting list as the alternative
-//! (Wicki 2014, 3.4); here the request chooses. Requests of one queue start in the order they came. Running them is the
-//! engine's.
+//! (Wicki 2014, 3.4); here the request chooses. Higher classes get channels first. Requests of one queue start in the
+//! order they came, so one that follows a waiting one of a lower class waits in that class. Running them is the engine's.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use memferry_transfer::{Descriptor, Failure, SessionId, WhenBusy};
+use memferry_clock::Instant;
+use memferry_transfer::{Descriptor, Failure, PriorityClass, SessionId, WhenBusy};
 
 use crate::capability::{Admitted, Claims};
 use crate::completion::QueueKey;
@@ -34,6 +35,10 @@ pub(crate) struct Origin {
     pub(crate) queue: QueueKey,
     pub(crate) user: u32,
     pub(crate) tag: u64,
+    /// The next request of the queue depends on this one.
+    pub(crate) linked: bool,
+    /// It is done again and again, in a loop.
+    pub(crate) member: bool,
 }
 
 /// A request with a channel to itself: output of placement.
@@ -51,18 +56,19 @@ pub(crate) struct Unfolded<M> {
     pub(crate) claims: Claims,
     pub(crate) origin: Origin,
     pub(crate) channel: u32,
-    pub(crate) deadline: Option<memferry_clock::Instant>,
+    pub(crate) deadline: Option<Instant>,
 }
 
 impl<M> Placed<M> {
     /// The engine's descriptor and what the ledger keeps meanwhile.
     pub(crate) fn unfold(self) -> Unfolded<M> {
-        let (channel, origin, deadline) = (self.channel, self.origin, self.admitted.deadline());
+        let (channel, origin, terms) = (self.channel, self.origin, *self.admitted.terms());
         let (operation, claims) = self.admitted.into_parts();
         // Admission checked the same bounds; should the two ever disagree, the request fails and nothing moves.
         let descriptor = Descriptor::new(channel, operation)
+            .map(|descriptor| descriptor.with_hint(terms.hint))
             .map_err(|error| Failure::OutOfBounds { side: error.side, available: 0 });
-        Unfolded { descriptor, claims, origin, channel, deadline }
+        Unfolded { descriptor, claims, origin, channel, deadline: terms.deadline }
     }
 }
 
@@ -73,22 +79,61 @@ pub(crate) struct Unplaced {
     pub(crate) failure: Failure,
 }
 
+/// Where requests of a class wait.
+const fn rank(class: PriorityClass) -> usize {
+    match class {
+        PriorityClass::High => 0,
+        PriorityClass::Normal => 1,
+        PriorityClass::Low => 2,
+    }
+}
+
+/// What waits of one queue.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    count: u32,
+    /// The rank of the latest.
+    rank: usize,
+}
+
 /// The channels of one engine and who waits for them.
 pub(crate) struct Channels<M> {
     states: Vec<ChannelState>,
     /// Whose request a busy channel serves.
     holders: Vec<Option<u32>>,
+    /// How many each user holds.
+    held: BTreeMap<u32, usize>,
     /// Users of more than one id have queues here, so that none may hold more than its share.
     pub(crate) crowded: bool,
-    waiting: VecDeque<(Admitted<M>, Origin)>,
-    waiting_per_session: usize,
+    /// By rank, each in the order they came.
+    waiting: [VecDeque<(Admitted<M>, Origin)>; 3],
+    waiting_count: usize,
+    /// Of those that wait, how many have a deadline.
+    timed: usize,
+    /// By queue, and how many of each user.
+    of_queue: Vec<Waiting>,
+    of_user: BTreeMap<u32, usize>,
+    waiting_per_user: usize,
 }
 
 impl<M> Channels<M> {
-    pub(crate) fn new(channels: u32, waiting_per_session: usize) -> Self {
+    pub(crate) fn new(channels: u32, waiting_per_user: usize) -> Self {
         let states = vec![ChannelState::Free; channels as usize];
         let holders = vec![None; channels as usize];
-        Self { states, holders, crowded: false, waiting: VecDeque::new(), waiting_per_session }
+        let (held, waiting, of_queue, of_user) = Default::default();
+        let (crowded, waiting_count, timed) = (false, 0, 0);
+        Self {
+            states,
+            holders,
+            held,
+            crowded,
+            waiting,
+            waiting_count,
+            timed,
+            of_queue,
+            of_user,
+            waiting_per_user,
+        }
     }
 
     pub(crate) fn states(&self) -> &[ChannelState] {
@@ -96,9 +141,15 @@ impl<M> Channels<M> {
     }
 
     pub(crate) fn set(&mut self, channel: u32, state: ChannelState) {
-        if let Some(entry) = self.states.get_mut(channel as usize) {
-            *entry = state;
-            self.holders[channel as usize] = None;
+        let Some(entry) = self.states.get_mut(channel as usize) else { return };
+        *entry = state;
+        if let Some(user) = self.holders[channel as usize].take()
+            && let Some(count) = self.held.get_mut(&user)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&user);
+            }
         }
     }
 
@@ -107,16 +158,26 @@ impl<M> Channels<M> {
         self.set(channel, ChannelState::Busy);
         if let Some(holder) = self.holders.get_mut(channel as usize) {
             *holder = Some(user);
+            *self.held.entry(user).or_default() += 1;
         }
     }
 
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting_count
+    }
+
+    /// Whether a request of the queue waits.
+    #[inline]
+    pub(crate) fn waits(&self, queue: QueueKey) -> bool {
+        self.waiting_count > 0 && self.of_queue.get(queue.0 as usize).is_some_and(|queue| queue.count > 0)
     }
 
     /// The earliest deadline among the requests that wait.
-    pub(crate) fn next_deadline(&self) -> Option<memferry_clock::Instant> {
-        self.waiting.iter().filter_map(|(admitted, _)| admitted.deadline()).min()
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if self.timed == 0 {
+            return None;
+        }
+        self.waiting.iter().flatten().filter_map(|(admitted, _)| admitted.terms().deadline).min()
     }
 
     /// Places a new request: `Ok(None)` when it waits.
@@ -126,12 +187,10 @@ impl<M> Channels<M> {
         origin: Origin,
         policy: &mut dyn Policy,
     ) -> Result<Option<Placed<M>>, Unplaced> {
-        let session = admitted.session();
-        let overtakes = self.waiting.iter().any(|(_, other)| other.queue == origin.queue);
-        let choice = if overtakes {
+        let choice = if self.waits(origin.queue) {
             Choice::Busy { usable: self.usable() }
         } else {
-            self.choose(session, origin.user, policy)
+            self.choose(admitted.session(), origin.user, policy)
         };
         let usable = match choice {
             Choice::Channel(channel) => {
@@ -141,17 +200,48 @@ impl<M> Channels<M> {
             Choice::Busy { usable } => usable,
         };
         let all_faulted = self.usable() == 0;
-        let failure = match admitted.when_busy() {
+        let of_user = self.of_user.get(&origin.user).copied().unwrap_or(0);
+        let failure = match admitted.terms().when_busy {
             _ if all_faulted => Failure::ChannelFaulted,
             WhenBusy::Refuse => Failure::ChannelsBusy { channels: u64::from(usable) },
-            WhenBusy::Wait if self.waiting_of(session) < self.waiting_per_session => {
-                self.waiting.push_back((admitted, origin));
+            WhenBusy::Wait if of_user < self.waiting_per_user => {
+                self.wait(admitted, origin);
                 return Ok(None);
             }
-            WhenBusy::Wait => Failure::WaitingQuota { limit: self.waiting_per_session as u64 },
+            WhenBusy::Wait => Failure::WaitingQuota { limit: self.waiting_per_user as u64 },
         };
         let (_, claims) = admitted.into_parts();
         Err(Unplaced { claims, origin, failure })
+    }
+
+    fn wait(&mut self, admitted: Admitted<M>, origin: Origin) {
+        let index = origin.queue.0 as usize;
+        if index >= self.of_queue.len() {
+            self.of_queue.resize_with(index + 1, Default::default);
+        }
+        let queue = &mut self.of_queue[index];
+        let own = rank(admitted.terms().class);
+        queue.rank = if queue.count > 0 { own.max(queue.rank) } else { own };
+        queue.count += 1;
+        *self.of_user.entry(origin.user).or_default() += 1;
+        self.waiting_count += 1;
+        self.timed += usize::from(admitted.terms().deadline.is_some());
+        self.waiting[queue.rank].push_back((admitted, origin));
+    }
+
+    /// Keeps count of a request that waits no more.
+    fn waits_no_more(&mut self, admitted: &Admitted<M>, origin: Origin) {
+        self.waiting_count -= 1;
+        self.timed -= usize::from(admitted.terms().deadline.is_some());
+        if let Some(queue) = self.of_queue.get_mut(origin.queue.0 as usize) {
+            queue.count -= 1;
+        }
+        if let Some(count) = self.of_user.get_mut(&origin.user) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_user.remove(&origin.user);
+            }
+        }
     }
 
     /// Places the first waiting request that can be: one of a queue only when no earlier one of that queue still waits.
@@ -160,18 +250,22 @@ impl<M> Channels<M> {
             return None;
         }
         let mut held_back: Vec<QueueKey> = Vec::new();
-        for index in 0..self.waiting.len() {
-            let (admitted, origin) = &self.waiting[index];
-            if held_back.contains(&origin.queue) {
-                continue;
-            }
-            match self.choose(admitted.session(), origin.user, policy) {
-                Choice::Channel(channel) => {
-                    let (admitted, origin) = self.waiting.remove(index)?;
-                    self.hold(channel, origin.user);
-                    return Some(Placed { admitted, origin, channel });
+        for rank in 0..self.waiting.len() {
+            for index in 0..self.waiting[rank].len() {
+                let (admitted, origin) = &self.waiting[rank][index];
+                let (session, origin) = (admitted.session(), *origin);
+                if held_back.contains(&origin.queue) {
+                    continue;
                 }
-                Choice::Busy { .. } => held_back.push(origin.queue),
+                match self.choose(session, origin.user, policy) {
+                    Choice::Channel(channel) => {
+                        let (admitted, origin) = self.waiting[rank].remove(index)?;
+                        self.waits_no_more(&admitted, origin);
+                        self.hold(channel, origin.user);
+                        return Some(Placed { admitted, origin, channel });
+                    }
+                    Choice::Busy { .. } => held_back.push(origin.queue),
+                }
             }
         }
         None
@@ -183,12 +277,18 @@ impl<M> Channels<M> {
         mut gives_up: impl FnMut(&Admitted<M>, Origin) -> Option<Failure>,
     ) -> Vec<Unplaced> {
         let mut given_up = Vec::new();
-        for (admitted, origin) in std::mem::take(&mut self.waiting) {
-            match gives_up(&admitted, origin) {
-                None => self.waiting.push_back((admitted, origin)),
-                Some(failure) => {
-                    let (_, claims) = admitted.into_parts();
-                    given_up.push(Unplaced { claims, origin, failure });
+        if self.waiting_count == 0 {
+            return given_up;
+        }
+        for rank in 0..self.waiting.len() {
+            for (admitted, origin) in std::mem::take(&mut self.waiting[rank]) {
+                match gives_up(&admitted, origin) {
+                    None => self.waiting[rank].push_back((admitted, origin)),
+                    Some(failure) => {
+                        self.waits_no_more(&admitted, origin);
+                        let (_, claims) = admitted.into_parts();
+                        given_up.push(Unplaced { claims, origin, failure });
+                    }
                 }
             }
         }
@@ -198,10 +298,11 @@ impl<M> Channels<M> {
     /// The policy's choice; a channel that does not exist or is not free counts as busy. Whatever the policy, while users
     /// share an engine one of them holds at most half of its channels, and alone it leaves an eighth to who may come:
     /// requests may run for hours, and another user's must not wait for all of them.
-    fn choose(&self, session: SessionId, user: u32, policy: &mut dyn Policy) -> Choice {
+    #[inline]
+    pub(crate) fn choose(&self, session: SessionId, user: u32, policy: &mut dyn Policy) -> Choice {
         let channels = self.states.len();
         let share = if self.crowded { (channels / 2).max(1) } else { channels - channels / 8 };
-        let held = || self.holders.iter().filter(|holder| **holder == Some(user)).count();
+        let held = || self.held.get(&user).copied().unwrap_or(0);
         match policy.choose(session, &self.states) {
             Choice::Channel(channel) if self.states.get(channel as usize) != Some(&ChannelState::Free) => {
                 Choice::Busy { usable: self.usable() }
@@ -214,9 +315,5 @@ impl<M> Channels<M> {
     /// Channels that have not failed.
     pub(crate) fn usable(&self) -> u32 {
         self.states.iter().filter(|state| **state != ChannelState::Faulted).count() as u32
-    }
-
-    fn waiting_of(&self, session: SessionId) -> usize {
-        self.waiting.iter().filter(|(admitted, _)| admitted.session() == session).count()
     }
 }

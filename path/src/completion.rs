@@ -9,7 +9,7 @@
 //! completions into rings is the caller's.
 
 use memferry_clock::Instant;
-use memferry_transfer::{Completion, EngineKind, Failure, Finished, SessionId, Ticket};
+use memferry_transfer::{Completion, EngineKind, Failure, Finished, PriorityClass, SessionId, Ticket};
 
 use crate::capability::Claims;
 use crate::channel::Origin;
@@ -33,6 +33,8 @@ pub struct Delivery {
     pub queue: QueueKey,
     /// What happened.
     pub completion: Completion,
+    /// The client was told how far it had come before.
+    pub watermarked: bool,
 }
 
 /// A request in an engine.
@@ -43,6 +45,26 @@ pub(crate) struct Running {
     pub(crate) deadline: Option<Instant>,
     /// Why it was asked to end early; the first reason stands.
     pub(crate) ending: Option<Failure>,
+    /// What the client was told of its progress, bytes.
+    pub(crate) told: u64,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    pub(crate) outcome: Result<(), Failure>,
+    pub(crate) bytes_done: u64,
+    pub(crate) value: u64,
+    /// Whether an engine had it.
+    pub(crate) moved: bool,
+    pub(crate) watermarked: bool,
+}
+
+impl End {
+    /// Of a request that no engine had.
+    pub(crate) const fn refused(failure: Failure) -> Self {
+        Self { outcome: Err(failure), bytes_done: 0, value: 0, moved: false, watermarked: false }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -51,8 +73,12 @@ pub(crate) struct Queue {
     pub(crate) user: u32,
     /// Reservations, requests, and completions that were not taken yet.
     pub(crate) outstanding: u32,
+    /// Started requests that have not ended.
+    pub(crate) active: u32,
     /// Nobody listens any more.
     pub(crate) closing: bool,
+    /// The highest class its requests may use.
+    pub(crate) class: PriorityClass,
 }
 
 /// The queues of one path and the requests running for them.
@@ -72,7 +98,8 @@ impl Ledger {
     }
 
     pub(crate) fn open(&mut self, session: SessionId, user: u32) -> QueueKey {
-        let queue = Queue { session, user, outstanding: 0, closing: false };
+        let class = PriorityClass::Normal;
+        let queue = Queue { session, user, outstanding: 0, active: 0, closing: false, class };
         let index = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len());
         if index == self.queues.len() {
             self.queues.push(None);
@@ -81,11 +108,13 @@ impl Ledger {
         QueueKey(index as u32)
     }
 
+    #[inline]
     pub(crate) fn queue(&mut self, key: QueueKey) -> Option<&mut Queue> {
         self.queues.get_mut(key.0 as usize)?.as_mut()
     }
 
     /// Forgets closing queues with nothing outstanding; returns whose they were.
+    #[inline]
     pub(crate) fn forget_closed(&mut self, key: QueueKey) -> Option<SessionId> {
         let slot = self.queues.get_mut(key.0 as usize)?;
         let queue = slot.filter(|queue| queue.closing && queue.outstanding == 0)?;
@@ -135,39 +164,34 @@ impl Ledger {
         Some(running)
     }
 
-    /// The delivery of a request the engine finished, `None` when nobody listens.
-    pub(crate) fn finish(&mut self, running: &Running, finished: &Finished) -> Option<Delivery> {
+    /// How a running request ended by the engine's report.
+    pub(crate) fn end(running: &Running, finished: &Finished) -> End {
         let outcome = match (finished.outcome, running.ending) {
             (Err(Failure::Cancelled), Some(reason)) => Err(reason),
             (outcome, _) => outcome,
         };
-        self.deliver(running.origin, outcome, finished.bytes_done, self.kind)
-    }
-
-    /// The delivery of a request that ended before an engine had it.
-    pub(crate) fn refuse(&mut self, origin: Origin, failure: Failure) -> Option<Delivery> {
-        self.deliver(origin, Err(failure), 0, EngineKind::None)
+        let (bytes_done, value, watermarked) = (finished.bytes_done, finished.value, running.told > 0);
+        End { outcome, bytes_done, value, moved: true, watermarked }
     }
 
     /// One of a queue's reservations has come to its end.
+    #[inline]
     pub(crate) fn ended(&mut self, key: QueueKey) {
         if let Some(queue) = self.queue(key) {
             queue.outstanding = queue.outstanding.saturating_sub(1);
         }
     }
 
-    fn deliver(
-        &mut self,
-        origin: Origin,
-        outcome: Result<(), Failure>,
-        bytes_done: u64,
-        engine: EngineKind,
-    ) -> Option<Delivery> {
+    /// The delivery of a request that ended, `None` when nobody listens. `inherited`: it failed as another did.
+    #[inline]
+    pub(crate) fn deliver(&mut self, origin: Origin, end: &End, inherited: bool) -> Option<Delivery> {
         if self.queue(origin.queue)?.closing {
             self.ended(origin.queue);
             return None;
         }
-        let completion = Completion { tag: origin.tag, outcome, bytes_done, engine };
-        Some(Delivery { queue: origin.queue, completion })
+        let engine = if end.moved { self.kind } else { EngineKind::None };
+        let End { outcome, bytes_done, value, watermarked, .. } = *end;
+        let completion = Completion { tag: origin.tag, outcome, inherited, bytes_done, value, engine };
+        Some(Delivery { queue: origin.queue, completion, watermarked })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Request ─admit─► Admitted ─place─► Placed ─post─► Posted ─engine─► Finished ─settle─► Completion
-//!      capability        policy, channel         completion                      (exactly one)
+//!      capability  order   policy, channel        completion                      (exactly one)
 //! ```
 //!
 //! Each stage's output has private fields, so only that stage makes it and none can be skipped. [`Path`] joins them for
@@ -16,7 +16,7 @@
 //! use memferry_transfer::{Failure, Pattern, Request, Rights, SessionId, Side, Span};
 //!
 //! let engine = FakeEngine::new(1, Timing { latency_ps: 0, ps_per_byte: 10, preemption_bytes: None });
-//! let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_session: 8 });
+//! let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 8 });
 //! let (mut capabilities, session) = (Capabilities::new(16), SessionId(1));
 //! let memory = SimMemory::new(vec![0; 4]);
 //! let frame = capabilities.register(session, memory.clone(), Rights::WRITE)?;
@@ -46,10 +46,10 @@
 //!
 //! ```compile_fail,E0308
 //! use memferry_conformance::SimMemory;
-//! use memferry_transfer::{Descriptor, Request};
+//! use memferry_transfer::{Descriptor, Operation, Span};
 //!
-//! fn skip_admission(request: Request) -> Descriptor<SimMemory> {
-//!     Descriptor::new(0, request.operation).unwrap()
+//! fn skip_admission(operation: Operation<Span>) -> Descriptor<SimMemory> {
+//!     Descriptor::new(0, operation).unwrap()
 //! }
 //! ```
 //!
@@ -93,14 +93,15 @@
 //! use memferry_transfer::Failure;
 //!
 //! fn complete_twice(path: &mut Path<FakeEngine>, reservation: Reservation) {
-//!     path.refuse(reservation, 1, Failure::Cancelled);
-//!     path.refuse(reservation, 1, Failure::Cancelled);
+//!     path.refuse(reservation, 1, false, Failure::Cancelled);
+//!     path.refuse(reservation, 1, false, Failure::Cancelled);
 //! }
 //! ```
 
 pub mod capability;
 pub mod channel;
 pub mod completion;
+mod order;
 pub mod policy;
 mod steps;
 

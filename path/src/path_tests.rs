@@ -10,6 +10,7 @@ mod channels;
 mod endings;
 mod faults;
 mod interleavings;
+mod orders;
 mod queues;
 mod simulation;
 
@@ -38,15 +39,15 @@ struct Bed {
 }
 
 impl Bed {
-    fn new(channels: u32, policy: impl Policy + 'static, waiting_per_session: usize) -> Self {
-        Self::over(FakeEngine::new(channels, TIMING), Box::new(policy), waiting_per_session)
+    fn new(channels: u32, policy: impl Policy + 'static, waiting_per_user: usize) -> Self {
+        Self::over(FakeEngine::new(channels, TIMING), Box::new(policy), waiting_per_user)
     }
 
-    fn over(engine: FakeEngine, policy: Box<dyn Policy>, waiting_per_session: usize) -> Self {
+    fn over(engine: FakeEngine, policy: Box<dyn Policy>, waiting_per_user: usize) -> Self {
         Self {
             clock: VirtualClock::new(),
             capabilities: Capabilities::new(64),
-            path: Path::new(engine, policy, PathLimits { waiting_per_session }),
+            path: Path::new(engine, policy, PathLimits { waiting_per_user }),
             log: Vec::new(),
         }
     }
@@ -141,5 +142,6 @@ fn at(picoseconds: u128) -> Instant {
 
 /// A completion of a request that no engine had.
 fn refused(tag: u64, failure: Failure) -> Completion {
-    Completion { tag, outcome: Err(failure), bytes_done: 0, engine: EngineKind::None }
+    let (outcome, engine) = (Err(failure), EngineKind::None);
+    Completion { tag, outcome, inherited: false, bytes_done: 0, value: 0, engine }
 }

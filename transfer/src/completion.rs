@@ -7,6 +7,7 @@
 use thiserror::Error;
 
 use crate::handle::Handle;
+use crate::request::PriorityClass;
 use crate::wire::SlotError;
 
 /// Which operand of an operation a failure is about.
@@ -106,6 +107,21 @@ pub enum Failure {
         /// Bytes of the pattern.
         pattern_bytes: u64,
     },
+    /// The two lists of a scatter-gather transfer hold different numbers of bytes.
+    #[error("the destination's segments do not hold the {source_bytes} bytes of the source's")]
+    SegmentTotals {
+        /// Bytes of the source's segments.
+        source_bytes: u64,
+    },
+    /// The session may not use that class.
+    #[error("this client may use class {granted} at most")]
+    ClassNotGranted {
+        /// The highest it may use.
+        granted: PriorityClass,
+    },
+    /// A loop without anything to repeat, or within another.
+    #[error("a loop repeats the linked requests that follow it: at least one, and no other loop")]
+    BadLoop,
     /// Every engine channel this client may use is busy and the request would not wait.
     #[error("all {channels} engine channels this client may use are busy; retry, or let the request wait")]
     ChannelsBusy {
@@ -148,8 +164,13 @@ pub struct Completion {
     pub tag: u64,
     /// Whether it did all it asked for.
     pub outcome: Result<(), Failure>,
-    /// Bytes of the destination visited, in the operation's order.
+    /// The failure is that of an earlier request this one was linked to.
+    pub inherited: bool,
+    /// Bytes visited, in the operation's order; those of a request in a loop in all rounds.
     pub bytes_done: u64,
-    /// What moved them.
+    /// What was found: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a
+    /// loop; else 0.
+    pub value: u64,
+    /// What moved the bytes.
     pub engine: EngineKind,
 }

@@ -17,12 +17,19 @@ use memferry_clock::Instant;
 use thiserror::Error;
 
 use crate::completion::{EngineKind, Failure, Side};
-use crate::request::Operation;
+use crate::operation::{Operation, Operations, Reach};
+use crate::request::CacheHint;
 
 /// Memory as an engine addresses it: cheap to clone, alive while a clone is.
 pub trait Memory: Clone {
     /// Bytes it covers.
     fn length(&self) -> u64;
+}
+
+impl<M: Memory> Memory for &M {
+    fn length(&self) -> u64 {
+        (**self).length()
+    }
 }
 
 /// A checked range of memory.
@@ -63,6 +70,7 @@ impl<M> Region<M> {
 pub struct Descriptor<M> {
     channel: u32,
     operation: Operation<Region<M>>,
+    hint: CacheHint,
 }
 
 /// A descriptor's operation would leave a region.
@@ -73,38 +81,65 @@ pub struct LeavesRegion {
     pub side: Side,
 }
 
+/// An operation, borrowed, whose every byte lies in its regions.
+#[derive(Clone, Copy, Debug)]
+pub struct Confined<'a, M> {
+    operation: &'a Operation<Region<M>>,
+    hint: CacheHint,
+}
+
+impl<'a, M> Confined<'a, M> {
+    /// The operation, checked.
+    ///
+    /// # Errors
+    /// As [`Descriptor::new`].
+    #[inline]
+    pub fn new(operation: &'a Operation<Region<M>>, hint: CacheHint) -> Result<Self, LeavesRegion> {
+        check(operation)?;
+        Ok(Self { operation, hint })
+    }
+
+    /// What is to be done.
+    pub const fn operation(&self) -> &'a Operation<Region<M>> {
+        self.operation
+    }
+
+    /// What is wished for the caches.
+    pub const fn hint(&self) -> CacheHint {
+        self.hint
+    }
+}
+
+/// Whether every byte of the operation lies in its regions.
+#[inline]
+fn check<M>(operation: &Operation<Region<M>>) -> Result<(), LeavesRegion> {
+    operation.visit(|side, region, reach| {
+        let end = match reach {
+            Reach::Bytes(length) => Some(length),
+            Reach::Walk(plane, count) => match plane.extent(&count) {
+                Ok(Some(extent)) => Some(extent.first + extent.length),
+                Ok(None) => Some(0),
+                Err(_) => None,
+            },
+        };
+        if end.is_some_and(|end| end <= region.length) { Ok(()) } else { Err(LeavesRegion { side }) }
+    })
+}
+
 impl<M> Descriptor<M> {
     /// Work for engine channel `channel`.
     ///
     /// # Errors
     /// [`LeavesRegion`] when the operation is not confined to its regions.
     pub fn new(channel: u32, operation: Operation<Region<M>>) -> Result<Self, LeavesRegion> {
-        let confined = |side, region: &Region<M>, end: Option<u64>| {
-            if end.is_some_and(|end| end <= region.length) { Ok(()) } else { Err(LeavesRegion { side }) }
-        };
-        let end_of = |plane: &crate::Plane, count: &crate::Count2d| match plane.extent(count) {
-            Ok(Some(extent)) => Some(extent.first + extent.length),
-            Ok(None) => Some(0),
-            Err(_) => None,
-        };
-        match &operation {
-            Operation::Nop => {}
-            Operation::Copy { source, destination, length } => {
-                confined(Side::Source, source, Some(*length))?;
-                confined(Side::Destination, destination, Some(*length))?;
-            }
-            Operation::Fill { destination, length, .. } => {
-                confined(Side::Destination, destination, Some(*length))?;
-            }
-            Operation::Copy2d { source, destination, shape } => {
-                confined(Side::Source, source, end_of(&shape.source, &shape.count))?;
-                confined(Side::Destination, destination, end_of(&shape.destination, &shape.count))?;
-            }
-            Operation::Fill2d { destination, shape } => {
-                confined(Side::Destination, destination, end_of(&shape.destination, &shape.count))?;
-            }
-        }
-        Ok(Self { channel, operation })
+        check(&operation)?;
+        Ok(Self { channel, operation, hint: CacheHint::Auto })
+    }
+
+    /// The same work with a wish for the caches.
+    pub fn with_hint(mut self, hint: CacheHint) -> Self {
+        self.hint = hint;
+        self
     }
 
     /// The engine channel it is for.
@@ -115,6 +150,11 @@ impl<M> Descriptor<M> {
     /// What is to be done.
     pub const fn operation(&self) -> &Operation<Region<M>> {
         &self.operation
+    }
+
+    /// What is wished for the caches.
+    pub const fn hint(&self) -> CacheHint {
+        self.hint
     }
 }
 
@@ -131,8 +171,10 @@ pub struct EngineCapabilities {
     pub preemption_bytes: Option<u64>,
     /// Whether copies within overlapping memory behave as `memmove`.
     pub overlapping_copy: bool,
-    /// Whether 2-D operations are performed.
-    pub two_dimensional: bool,
+    /// The kinds of operations performed.
+    pub operations: Operations,
+    /// Operations that visit no more bytes than this are done at once by [`Engine::perform`]; 0: none.
+    pub immediate_bytes: u64,
 }
 
 /// A descriptor in an engine: channel and the serial of the post.
@@ -174,8 +216,30 @@ pub struct Finished {
     pub ticket: Ticket,
     /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`.
     pub outcome: Result<(), Failure>,
-    /// Destination bytes visited, in the operation's order.
+    /// Bytes visited, in the operation's order.
     pub bytes_done: u64,
+    /// What was found, as a completion's value.
+    pub value: u64,
+}
+
+/// The end of an operation that was done at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// As in [`Finished`].
+    pub outcome: Result<(), Failure>,
+    /// As in [`Finished`].
+    pub bytes_done: u64,
+    /// As in [`Finished`].
+    pub value: u64,
+}
+
+/// How far a transfer has come: the part of its destination that is final, visible to whoever reads this with acquire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Watermark {
+    /// Bytes visited, in the operation's order.
+    pub bytes: u64,
+    /// The order is from the last byte down, as when the destination overlaps the source from above.
+    pub downward: bool,
 }
 
 /// What moves bytes.
@@ -200,6 +264,17 @@ pub trait Engine {
 
     /// Makes progress and appends what ended. Returns whether there is more to do without waiting.
     fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool;
+
+    /// Does a short operation on the calling thread, now; `None` when this engine does not do that, or not with this one.
+    /// No channel is used, so it does not matter what they hold.
+    fn perform(&mut self, _operation: &Confined<'_, &Self::Memory>) -> Option<Ended> {
+        None
+    }
+
+    /// How far a descriptor has come; `None` when the engine cannot tell before the end.
+    fn watermark(&self, _ticket: Ticket) -> Option<Watermark> {
+        None
+    }
 
     /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case, without a doorbell
     /// too when the descriptor was posted but not started.

@@ -29,26 +29,31 @@ pub struct Handle(u64);
 
 impl Handle {
     /// The handle of slot `index` in its `generation` (from 1).
+    #[inline]
     pub const fn new(index: u32, generation: u32) -> Self {
         Self((generation as u64) << 32 | index as u64)
     }
 
     /// The handle with these bits, as they came from a client: it may name nothing.
+    #[inline]
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
     /// The bits a client sends back.
+    #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
 
     /// The slot index.
+    #[inline]
     pub const fn index(self) -> u32 {
         self.0 as u32
     }
 
     /// The generation of the slot this handle was made for.
+    #[inline]
     pub const fn generation(self) -> u32 {
         (self.0 >> 32) as u32
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Request ──encode──► ring slot ──decode──► Request        (request, wire)
-//! Operation<Span>     names memory by capability handle    (handle, request)
+//! Operation<Span>     names memory by capability handle    (handle, operation)
 //! Operation<Region>   names memory an engine may touch     (engine)
 //! Completion          exactly one for each request         (completion)
 //! ```
@@ -19,13 +19,16 @@ pub mod engine;
 pub mod geometry;
 pub mod handle;
 pub mod image;
+pub mod operation;
 pub mod request;
 pub mod wire;
 
 pub use completion::{Completion, EngineKind, Failure, Side};
 pub use engine::{
-    Descriptor, Engine, EngineCapabilities, Finished, Memory, RefusalReason, Refused, Region, Ticket,
+    Confined, Descriptor, Ended, Engine, EngineCapabilities, Finished, Memory, RefusalReason, Refused,
+    Region, Ticket, Watermark,
 };
 pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 pub use handle::{Handle, Rights, SessionId};
-pub use request::{Operation, Pattern, Request, Span, WhenBusy};
+pub use operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations, Pattern, Reach, Segment};
+pub use request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};

@@ -1,13 +1,18 @@
-//! What a client may ask for: operations over named memory, and how they are to be served.
+//! What a client may ask for: an operation over memory named by capability, and the terms on which it is served.
 //!
-//! [`Operation`] is generic over how memory is named: a client writes [`Span`]s (handle and offset), admission
-//! turns them into [`Region`](crate::Region)s an engine may touch. The operations are those of Wicki 2014,
-//! listings 1 and 4 (`mem_copy`, `mem_fill`, `mem_copy_2d`, `mem_fill_2d`), with lengths and offsets of one's own.
+//! ```text
+//! Request { what: Operation<Span> or Repeat, terms } ─► ring slot ─► the service
+//! ```
+//!
+//! A client writes [`Span`]s (handle and offset); admission turns them into [`Region`](crate::Region)s an engine may
+//! touch. Terms say when a request may start (links, fences), how long it may take, who goes first, and what becomes of
+//! the caches. What operations do is in [`operation`](crate::operation).
 
 use memferry_clock::Instant;
 
 use crate::geometry::{Copy2d, Fill2d};
 use crate::handle::Handle;
+use crate::operation::{Operation, Pattern};
 
 /// A place in a frame, named by capability: `offset` bytes after the first byte the capability covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,107 +30,6 @@ impl Span {
     }
 }
 
-/// The value a fill repeats.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pattern {
-    /// One byte, as `memset` and `mem_fill` of Wicki 2014, listing 1.
-    Byte(u8),
-    /// Two bytes, little-endian.
-    Half(u16),
-    /// A 24-bit colour in four bytes, little-endian, the upper eight bits zero (Wicki 2014, 2.3.2.2).
-    Color(crate::geometry::Color24),
-    /// Four bytes, little-endian.
-    Word(u32),
-}
-
-impl Pattern {
-    /// Bytes after which the pattern repeats: 1, 2 or 4.
-    pub const fn length_bytes(self) -> u64 {
-        match self {
-            Self::Byte(_) => 1,
-            Self::Half(_) => 2,
-            Self::Color(_) | Self::Word(_) => 4,
-        }
-    }
-
-    /// The pattern repeated to four bytes, as they lie in memory from an address where the pattern begins.
-    pub const fn word_bytes(self) -> [u8; 4] {
-        match self {
-            Self::Byte(value) => [value; 4],
-            Self::Half(value) => {
-                let [low, high] = value.to_le_bytes();
-                [low, high, low, high]
-            }
-            Self::Color(color) => color.value().to_le_bytes(),
-            Self::Word(value) => value.to_le_bytes(),
-        }
-    }
-}
-
-/// One transfer over memory named as `R`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation<R> {
-    /// Moves nothing; completes. Measures the path.
-    Nop,
-    /// Copies `length` bytes; the ranges may overlap, as with `memmove`.
-    Copy {
-        /// Where bytes are read.
-        source: R,
-        /// Where they go.
-        destination: R,
-        /// How many.
-        length: u64,
-    },
-    /// Repeats `pattern` over `length` bytes, a multiple of the pattern's length.
-    Fill {
-        /// Where the first byte goes.
-        destination: R,
-        /// How many bytes.
-        length: u64,
-        /// What is repeated.
-        pattern: Pattern,
-    },
-    /// Moves pixels one by one in the order of Wicki 2014, listing 3.
-    Copy2d {
-        /// The frame that is read; the shape's starts count from here.
-        source: R,
-        /// The frame that is written.
-        destination: R,
-        /// Counts, walks and the transparent colour.
-        shape: Copy2d,
-    },
-    /// Writes one colour to pixels in the order of Wicki 2014, listing 3.
-    Fill2d {
-        /// The frame that is written.
-        destination: R,
-        /// Counts, walk and colour.
-        shape: Fill2d,
-    },
-}
-
-impl<R> Operation<R> {
-    /// The operation's name, for messages.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Nop => "nop",
-            Self::Copy { .. } => "copy",
-            Self::Fill { .. } => "fill",
-            Self::Copy2d { .. } => "copy_2d",
-            Self::Fill2d { .. } => "fill_2d",
-        }
-    }
-
-    /// Bytes of destination memory the whole operation visits, saturating.
-    pub fn total_bytes(&self) -> u64 {
-        match self {
-            Self::Nop => 0,
-            Self::Copy { length, .. } | Self::Fill { length, .. } => *length,
-            Self::Copy2d { shape, .. } => shape.count.total_bytes(),
-            Self::Fill2d { shape, .. } => shape.count.total_bytes(),
-        }
-    }
-}
-
 /// What the service does with a request that finds every engine channel it may use busy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum WhenBusy {
@@ -137,52 +41,142 @@ pub enum WhenBusy {
     Wait,
 }
 
-/// A transfer and the terms on which it is to be served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request {
-    /// What is to be moved.
-    pub operation: Operation<Span>,
+/// What is to become of the CPU caches. A wish: an engine that cannot tell ignores it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CacheHint {
+    /// The engine decides.
+    #[default]
+    Auto,
+    /// The destination will be read soon: leave it in the caches.
+    Keep,
+    /// Neither side will be read soon: leave the caches alone.
+    Stream,
+}
+
+/// Who goes first where requests wait for an engine channel. A session may use the classes it was granted.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum PriorityClass {
+    /// After all others.
+    Low,
+    /// What everyone has.
+    #[default]
+    Normal,
+    /// Before all others.
+    High,
+}
+
+impl core::fmt::Display for PriorityClass {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+        })
+    }
+}
+
+/// How a request is to be served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Terms {
     /// What to do when all channels are busy.
     pub when_busy: WhenBusy,
     /// When it is given up, checked between chunks; the clock is `CLOCK_MONOTONIC`.
     pub deadline: Option<Instant>,
+    /// Wish for the caches.
+    pub hint: CacheHint,
+    /// Its class.
+    pub class: PriorityClass,
+    /// The next request of this channel starts when this one has succeeded, and fails as this one did if it fails.
+    pub linked: bool,
+    /// It starts when every earlier request of this channel has ended, however.
+    pub fenced: bool,
+}
+
+/// What a request asks for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Task {
+    /// A transfer.
+    Transfer(Operation<Span>),
+    /// The linked requests that follow, again and again: `rounds` times, or until stopped when 0. All complete when the
+    /// loop ends, this one with the rounds that were whole.
+    Repeat {
+        /// How often; 0 is until stopped.
+        rounds: u32,
+    },
+}
+
+/// A transfer and the terms on which it is to be served.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Request {
+    /// What is to be done.
+    pub task: Task,
+    /// On which terms.
+    pub terms: Terms,
 }
 
 impl Request {
     /// A request that waits for a channel and has no deadline.
-    pub const fn new(operation: Operation<Span>) -> Self {
-        Self { operation, when_busy: WhenBusy::Wait, deadline: None }
+    pub fn new(operation: Operation<Span>) -> Self {
+        Self { task: Task::Transfer(operation), terms: Terms::default() }
+    }
+
+    /// Begins a loop over the linked requests that follow.
+    pub fn repeat(rounds: u32) -> Self {
+        Self { task: Task::Repeat { rounds }, terms: Terms::default() }.linked()
     }
 
     /// Copies `length` bytes (overlap allowed).
-    pub const fn copy(source: Span, destination: Span, length: u64) -> Self {
+    pub fn copy(source: Span, destination: Span, length: u64) -> Self {
         Self::new(Operation::Copy { source, destination, length })
     }
 
     /// Fills `length` bytes with a repeated pattern.
-    pub const fn fill(destination: Span, length: u64, pattern: Pattern) -> Self {
+    pub fn fill(destination: Span, length: u64, pattern: Pattern) -> Self {
         Self::new(Operation::Fill { destination, length, pattern })
     }
 
     /// `mem_copy_2d` of Wicki 2014, listing 4. The spans' offsets are added to the walks' starts.
-    pub const fn copy_2d(source: Span, destination: Span, shape: Copy2d) -> Self {
+    pub fn copy_2d(source: Span, destination: Span, shape: Copy2d) -> Self {
         Self::new(Operation::Copy2d { source, destination, shape })
     }
 
     /// `mem_fill_2d` of Wicki 2014, listing 4.
-    pub const fn fill_2d(destination: Span, shape: Fill2d) -> Self {
+    pub fn fill_2d(destination: Span, shape: Fill2d) -> Self {
         Self::new(Operation::Fill2d { destination, shape })
     }
 
-    /// The same request, refused instead of queued when all channels are busy.
-    pub const fn refuse_when_busy(mut self) -> Self {
-        self.when_busy = WhenBusy::Refuse;
+    /// The transfer, `None` when it begins a loop.
+    pub fn operation(&self) -> Option<&Operation<Span>> {
+        match &self.task {
+            Task::Transfer(operation) => Some(operation),
+            Task::Repeat { .. } => None,
+        }
+    }
+
+    /// The same request, refused instead of queued when all engine channels are busy.
+    pub fn refuse_when_busy(mut self) -> Self {
+        self.terms.when_busy = WhenBusy::Refuse;
         self
     }
 
     /// The same request, given up at `deadline`.
-    pub const fn with_deadline(mut self, deadline: Instant) -> Self {
-        self.deadline = Some(deadline);
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.terms.deadline = Some(deadline);
+        self
+    }
+
+    /// The same request; the next one of the channel starts when it has succeeded.
+    pub fn linked(mut self) -> Self {
+        self.terms.linked = true;
+        self
+    }
+
+    /// The same request, started when all earlier ones of the channel have ended.
+    pub fn fenced(mut self) -> Self {
+        self.terms.fenced = true;
         self
     }
 }

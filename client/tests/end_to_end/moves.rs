@@ -1,93 +1,87 @@
 //! What transfers do to memory: random ones as the oracle has it, images pixel by pixel.
 
-use memferry::{Channel, Copy2d, Failure, Image, Pattern, Side, Turn, turned_copy};
-use memferry_conformance::oracle::{self, Place};
-use memferry_transfer::Operation;
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use memferry::{Channel, Failure, Image, Pattern, Side, TransferError, Turn, turned_copy};
+use memferry_conformance::requests::{self, Draft, RequestFixture, request_suite};
+use memferry_transfer::{Operation, Segment};
 
 use super::*;
 
-/// An operation over frames by number; each operand has an offset of its own.
-type Draft = Operation<(usize, u64)>;
-
-fn operand() -> impl Strategy<Value = (usize, u64)> {
-    (0..3_usize, prop_oneof![4 => 0..600_u64, 1 => FRAME_BYTES - 40..=FRAME_BYTES])
+/// A client as the suite for requests drives it.
+struct Served {
+    frames: Vec<Frame>,
+    channel: Channel,
 }
 
-fn count() -> impl Strategy<Value = Count2d> {
-    let pixel = prop_oneof![Just(PixelSize::Bits8), Just(PixelSize::Bits16), Just(PixelSize::Bits32)];
-    (pixel, 0..40_u32, 0..12_u32).prop_map(|(pixel, x_count, y_count)| Count2d { pixel, x_count, y_count })
-}
-
-fn plane() -> impl Strategy<Value = Plane> {
-    let step = || prop_oneof![3 => Just(1_i64), 2 => Just(4), 1 => Just(-4), 1 => Just(0), 2 => -60..60_i64];
-    (0..2500_u64, step(), step()).prop_map(|(start, x_step, y_step)| Plane { start, x_step, y_step })
-}
-
-fn draft() -> impl Strategy<Value = Draft> {
-    let color = (0..1_u32 << 24).prop_map(|value| Color24::new(value).expect("24 bits"));
-    let pattern = prop_oneof![
-        any::<u8>().prop_map(Pattern::Byte),
-        any::<u16>().prop_map(Pattern::Half),
-        any::<u32>().prop_map(Pattern::Word),
-        color.clone().prop_map(Pattern::Color),
-    ];
-    let lengths = prop_oneof![0..50_u64, 0..1500_u64];
-    prop_oneof![
-        1 => Just(Operation::Nop),
-        4 => (operand(), operand(), lengths)
-            .prop_map(|(source, destination, length)| Operation::Copy { source, destination, length }),
-        3 => (operand(), pattern, 0..300_u64).prop_map(|(destination, pattern, times)| {
-            Operation::Fill { destination, length: times * pattern.length_bytes(), pattern }
-        }),
-        5 => (operand(), operand(), count(), plane(), plane(), proptest::option::of(color.clone())).prop_map(
-            |(from, to, count, source, destination, transparent)| {
-                let shape = Copy2d { count, source, destination, transparent };
-                Operation::Copy2d { source: from, destination: to, shape }
+impl RequestFixture for Served {
+    fn run(&mut self, draft: &Draft) -> requests::Served {
+        let transfer = match transfer(draft, &self.frames) {
+            Ok(transfer) => transfer,
+            Err(TransferError::Unequal { one_bytes, .. }) => {
+                // The library sees what the service would say.
+                let outcome = Err(Failure::SegmentTotals { source_bytes: one_bytes });
+                return requests::Served { outcome, bytes_done: 0, value: 0 };
             }
-        ),
-        3 => (operand(), count(), plane(), color).prop_map(|(to, count, destination, color)| {
-            Operation::Fill2d { destination: to, shape: Fill2d { count, destination, color } }
-        }),
-    ]
+            Err(error) => panic!("{error}"),
+        };
+        let ticket = self.channel.submit(transfer).expect("room in the ring");
+        let Completion { outcome, bytes_done, value, .. } =
+            self.channel.wait(ticket, PATIENCE).expect("a completion");
+        requests::Served { outcome, bytes_done, value }
+    }
+
+    fn fill(&mut self, frame: usize, bytes: &[u8]) {
+        self.frames[frame].write(0, bytes).expect("the frame's own bytes");
+    }
+
+    fn contents(&mut self, frame: usize) -> Vec<u8> {
+        contents(&self.frames[frame])
+    }
 }
 
 /// The draft as a client writes it down.
-fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer {
-    let range = |(frame, offset): (usize, u64), length| frames[frame].range(offset, length);
-    match *draft {
-        Operation::Nop => Transfer::nop(),
+fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, TransferError> {
+    let range = |(frame, offset): &(usize, u64), length| frames[*frame].range(*offset, length);
+    let segments = |list: &[Segment<(usize, u64)>]| -> Vec<_> {
+        list.iter().map(|segment| range(&segment.place, segment.length)).collect()
+    };
+    match draft {
+        Operation::Nop => Ok(Transfer::nop()),
         Operation::Copy { source, destination, length } => {
-            Transfer::copy(&range(source, length), &range(destination, length)).expect("equal lengths")
+            Transfer::copy(&range(source, *length), &range(destination, *length))
         }
         Operation::Fill { destination, length, pattern } => {
-            Transfer::fill(&range(destination, length), pattern)
+            Ok(Transfer::fill(&range(destination, *length), *pattern))
         }
         Operation::Copy2d { source, destination, shape } => {
-            Transfer::copy_2d(&range(source, 0), &range(destination, 0), shape)
+            Ok(Transfer::copy_2d(&range(source, 0), &range(destination, 0), *shape))
         }
-        Operation::Fill2d { destination, shape } => Transfer::fill_2d(&range(destination, 0), shape),
+        Operation::Fill2d { destination, shape } => Ok(Transfer::fill_2d(&range(destination, 0), *shape)),
+        Operation::ScatterGather { lists } => {
+            Transfer::scatter_gather(&segments(&lists.source), &segments(&lists.destination))
+        }
+        Operation::Xor { sources, destination, length } => {
+            let sources: Vec<_> = sources.iter().map(|source| range(source, *length)).collect();
+            Transfer::xor(&sources, &range(destination, *length))
+        }
+        Operation::Compare { first, second, length } => {
+            Transfer::compare(&range(first, *length), &range(second, *length))
+        }
+        Operation::Crc { source, length, seed } => Ok(Transfer::crc32c(&range(source, *length), *seed)),
+        Operation::CopyCrc { source, destination, length, seed } => {
+            Transfer::copy_crc32c(&range(source, *length), &range(destination, *length), *seed)
+        }
+        Operation::DualCopy { source, destinations: [one, other], length } => {
+            Transfer::dual_copy(&range(source, *length), [&range(one, *length), &range(other, *length)])
+        }
     }
 }
 
-/// The draft as the oracle takes it: walks over whole frames, with the offsets worked into their starts.
-fn placed(draft: &Draft) -> Operation<Place> {
-    let moved = |plane: Plane, (_, offset): (usize, u64)| Plane { start: plane.start + offset, ..plane };
-    let mut operation = *draft;
-    match &mut operation {
-        Operation::Copy2d { source, destination, shape } => {
-            shape.source = moved(shape.source, *source);
-            shape.destination = moved(shape.destination, *destination);
-            (source.1, destination.1) = (0, 0);
-        }
-        Operation::Fill2d { destination, shape } => {
-            shape.destination = moved(shape.destination, *destination);
-            destination.1 = 0;
-        }
-        Operation::Nop | Operation::Copy { .. } | Operation::Fill { .. } => {}
-    }
-    oracle::renamed(&operation, |&(memory, offset)| Place { memory, offset, length: FRAME_BYTES - offset })
+#[test]
+fn requests_of_every_kind_are_as_the_oracle_has_them() {
+    let client = client();
+    let frames = (0..requests::FRAMES).map(|_| frame(&client)).collect();
+    let channel = client.open_channel(8).expect("a channel");
+    request_suite(Served { frames, channel }, 200);
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
@@ -97,41 +91,6 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
         (state >> 56) as u8
     };
     (0..length).map(|_| next()).collect()
-}
-
-fn check(channel: &mut Channel, frames: &[Frame], drafts: &[Draft], seed: u64) {
-    let mut expected: Vec<_> =
-        (0..frames.len()).map(|frame| noise(seed ^ frame as u64, FRAME_BYTES as usize)).collect();
-    for (frame, bytes) in frames.iter().zip(&expected) {
-        frame.write(0, bytes).expect("the frame's own bytes");
-    }
-    for draft in drafts {
-        let ticket = channel.submit(transfer(draft, frames)).expect("room in the ring");
-        let completion = channel.wait(ticket, PATIENCE).expect("a completion");
-        let outside = |side| Failure::OutOfBounds { side, available: FRAME_BYTES };
-        let visited = oracle::apply(&placed(draft), &mut expected);
-        assert_eq!(outcome(completion), visited.map_err(|left| outside(left.side)), "{draft:?}");
-        // Whole frames are compared, so what lies outside the operation's ranges is, too.
-        for (frame, bytes) in frames.iter().zip(&expected) {
-            assert!(contents(frame) == *bytes, "{draft:?} wrote something else than the oracle");
-        }
-    }
-}
-
-#[test]
-fn random_transfers_write_what_the_oracle_writes_and_nothing_else() {
-    let client = client();
-    let frames = [frame(&client), frame(&client), frame(&client)];
-    let channel = std::cell::RefCell::new(client.open_channel(8).expect("a channel"));
-    let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
-    let drafts = proptest::collection::vec(draft(), 1..12);
-    let outcome = TestRunner::new(config).run(&(drafts, any::<u64>()), |(drafts, seed)| {
-        check(&mut channel.borrow_mut(), &frames, &drafts, seed);
-        Ok(())
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
-    }
 }
 
 /// Where a pixel of the turned picture comes from, for a source of `width` x `height`.

@@ -54,9 +54,12 @@ fn frames_of_another_client_are_refused_and_given_back() {
         Transfer::copy(&foreign.all(), &own.all()).expect("fits"),
         Transfer::fill(&foreign.all(), Pattern::Byte(1)),
     ] {
-        let request = *transfer.request();
+        let request = transfer.request().clone();
         let refused = channel.submit(transfer).unwrap_err();
-        assert_eq!((refused.reason, *refused.transfer.request()), (SubmitReason::ForeignFrame, request));
+        assert_eq!(
+            (refused.reason, refused.transfer.request().clone()),
+            (SubmitReason::ForeignFrame, request)
+        );
     }
     assert_eq!(channel.outstanding(), 0);
     // A clone is the same client.

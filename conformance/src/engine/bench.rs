@@ -7,7 +7,9 @@
 //! It panics when the engine breaks the contract, and knows no particular engine.
 
 use memferry_clock::Instant;
-use memferry_transfer::{Descriptor, Engine, Finished, Operation, Refused, Region, Ticket};
+use memferry_transfer::{
+    CacheHint, Confined, Descriptor, Ended, Engine, Finished, Operation, Refused, Region, Ticket,
+};
 
 use super::{EngineFixture, EngineSetup};
 use crate::oracle::{self, Place};
@@ -76,6 +78,11 @@ impl<X: EngineFixture> Bench<X> {
         }
     }
 
+    /// What a memory holds.
+    pub(super) fn contents(&self, memory: usize) -> Vec<u8> {
+        self.fixture.contents(&self.memories[memory])
+    }
+
     /// One poll at the present.
     pub(super) fn poll(&mut self, finished: &mut Vec<Finished>) -> bool {
         let now = self.now;
@@ -118,10 +125,31 @@ impl<X: EngineFixture> Bench<X> {
         let ticket = self.post(0, operation);
         self.engine().ring_doorbell();
         let finished = self.drive(1);
+        let value = oracle::value(operation, &self.expected);
         let bytes_done = self.expect(operation);
-        let report = Finished { ticket, outcome: Ok(()), bytes_done };
+        let report = Finished { ticket, outcome: Ok(()), bytes_done, value };
         assert_eq!(finished, [report], "the report of {operation:?}");
         self.verify(operation);
+    }
+
+    /// Lets the engine perform the operation at once, and compares with the oracle; whether it did.
+    pub(super) fn perform(&mut self, operation: &Operation<Place>) -> bool {
+        let memories = self.memories.clone();
+        let region = |place: &Place| {
+            Region::new(&memories[place.memory], place.offset, place.length)
+                .expect("the suite's places are within its memories")
+        };
+        let named = oracle::renamed(operation, region);
+        let confined = Confined::new(&named, CacheHint::Auto).expect("confined to their places");
+        let Some(ended) = self.engine().perform(&confined) else {
+            self.verify(&"an operation that was not performed");
+            return false;
+        };
+        let value = oracle::value(operation, &self.expected);
+        let bytes_done = self.expect(operation);
+        assert_eq!(ended, Ended { outcome: Ok(()), bytes_done, value }, "the end of {operation:?}");
+        self.verify(operation);
+        true
     }
 
     /// Lets the oracle perform the operation; its bytes.

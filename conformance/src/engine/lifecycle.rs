@@ -9,11 +9,12 @@
 
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Color24, Count2d, Engine, Failure, Fill2d, Finished, Operation, Pattern, PixelSize, Plane, Ticket,
+    Color24, Count2d, Engine, Failure, Fill2d, Finished, Operation, Operations, Pattern, PixelSize, Plane,
+    Ticket, Watermark,
 };
 
 use super::bench::Bench;
-use super::operations::{memories, noise, place};
+use super::operations::{all_operations, memories, noise, place};
 use super::{EngineFixture, EngineSetup};
 use crate::oracle::{self, Place};
 
@@ -83,8 +84,9 @@ pub(super) fn cancelled_before_the_start_moves_nothing<X: EngineFixture>(make: &
             if ring {
                 bench.engine().ring_doorbell();
             }
-            let end = Finished { ticket, outcome: Err(Failure::Cancelled), bytes_done: 0 };
-            assert_eq!(bench.drive(1), [end]);
+            let finished = bench.drive(1);
+            let end = (finished[0].ticket, finished[0].outcome, finished[0].bytes_done);
+            assert_eq!(end, (ticket, Err(Failure::Cancelled), 0));
             bench.verify(&"a cancel before the doorbell");
             bench.run(&copy(200));
         }
@@ -112,7 +114,11 @@ impl<X: EngineFixture> Bench<X> {
     /// Compares memory with what the report of a transfer that was asked to end early says.
     pub(super) fn verify_cancelled(&mut self, operation: &Operation<Place>, ticket: Ticket, end: &Finished) {
         assert_eq!(end.ticket, ticket);
-        let whole = operation.total_bytes();
+        // A comparison is over where it finds a difference.
+        let whole = match operation {
+            Operation::Compare { .. } => oracle::value(operation, &self.expected),
+            _ => operation.total_bytes(),
+        };
         match end.outcome {
             Ok(()) => assert_eq!(end.bytes_done, whole, "it was done, says the engine"),
             Err(Failure::Cancelled) => assert!(end.bytes_done <= whole, "{end:?} of {whole} bytes"),
@@ -152,7 +158,7 @@ pub(super) fn stale_and_unknown_cancels_are_ignored<X: EngineFixture>(make: &imp
     bench.engine().cancel(Ticket { serial: ticket.serial.wrapping_add(1), ..ticket });
     bench.engine().cancel(Ticket { channel: 1, ..ticket });
     bench.engine().cancel(Ticket { channel: channels, serial: 1 });
-    assert_eq!(bench.drive(1), [Finished { ticket, outcome: Ok(()), bytes_done: 300 }]);
+    assert_eq!(bench.drive(1), [Finished { ticket, outcome: Ok(()), bytes_done: 300, value: 0 }]);
     bench.expect(&operation);
     bench.verify(&"stale cancels");
 }
@@ -198,7 +204,7 @@ pub(super) fn tickets_of_a_channel_differ<X: EngineFixture>(make: &impl Fn(Engin
         tickets.push(ticket);
         bench.engine().ring_doorbell();
         let finished = bench.drive(1);
-        assert_eq!(finished, [Finished { ticket, outcome: Ok(()), bytes_done: length }]);
+        assert_eq!(finished, [Finished { ticket, outcome: Ok(()), bytes_done: length, value: 0 }]);
     }
 }
 
@@ -208,6 +214,7 @@ pub(super) fn finished_reports_are_appended<X: EngineFixture>(make: &impl Fn(Eng
         ticket: Ticket { channel: 99, serial: 99 },
         outcome: Err(Failure::MemoryFault),
         bytes_done: 9,
+        value: 0,
     };
     let mut finished = vec![earlier];
     let ticket = bench.post(0, &copy(8));
@@ -217,5 +224,69 @@ pub(super) fn finished_reports_are_appended<X: EngineFixture>(make: &impl Fn(Eng
             bench.wait();
         }
     }
-    assert_eq!(finished, [earlier, Finished { ticket, outcome: Ok(()), bytes_done: 8 }]);
+    assert_eq!(finished, [earlier, Finished { ticket, outcome: Ok(()), bytes_done: 8, value: 0 }]);
+}
+
+pub(super) fn short_operations_are_done_at_once_or_not_at_all<X: EngineFixture>(
+    make: &impl Fn(EngineSetup) -> X,
+) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let capabilities = bench.engine().capabilities();
+    // A channel that holds a descriptor is not in the way.
+    let running = bench.post(0, &copy(300));
+    for operation in all_operations(&capabilities) {
+        let performed = bench.perform(&operation);
+        assert!(!performed || operation.total_bytes() <= capabilities.immediate_bytes, "{operation:?}");
+    }
+    let longest = copy(capabilities.immediate_bytes.min(400));
+    assert_eq!(bench.perform(&longest), capabilities.immediate_bytes > 0);
+    bench.engine().ring_doorbell();
+    assert_eq!(bench.drive(1)[0].ticket, running);
+}
+
+pub(super) fn kinds_that_are_not_announced_are_refused<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let mut capabilities = bench.engine().capabilities();
+    let announced = std::mem::replace(&mut capabilities.operations, Operations::all());
+    for operation in all_operations(&capabilities).filter(|operation| !announced.contains(operation.kind())) {
+        let refused = bench.try_post(1, &operation).expect_err("accepted what it does not announce");
+        assert_eq!(refused.reason, RefusalReason::Unsupported);
+    }
+}
+
+pub(super) fn watermarks_cover_what_is_final<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let overlapping =
+        Operation::Copy { source: place(0, 16, 300), destination: place(0, 40, 300), length: 300 };
+    for operation in [copy(400), overlapping] {
+        let mut bench = Bench::new(make, SETUP, &memories());
+        let ticket = bench.post(0, &operation);
+        bench.engine().ring_doorbell();
+        let (mut finished, mut highest) = (Vec::new(), 0);
+        let mut done = bench.expected.clone();
+        oracle::apply(&operation, &mut done).expect("confined");
+        while finished.is_empty() {
+            if !bench.poll(&mut finished) && finished.is_empty() {
+                bench.wait();
+            }
+            let Some(watermark) = bench.engine().watermark(ticket) else { continue };
+            assert!(watermark.bytes >= highest, "a watermark that falls");
+            highest = watermark.bytes;
+            bench.verify_final(&operation, watermark, &done);
+        }
+        assert_eq!(bench.engine().watermark(ticket), None, "of what has ended");
+    }
+}
+
+impl<X: EngineFixture> Bench<X> {
+    /// Compares the part of a copy's destination that a watermark covers.
+    fn verify_final(&self, operation: &Operation<Place>, watermark: Watermark, done: &[Vec<u8>]) {
+        let Operation::Copy { destination, length, .. } = operation else { return };
+        let (first, last) = match watermark.downward {
+            false => (0, watermark.bytes),
+            true => (length - watermark.bytes, *length),
+        };
+        let range = (destination.offset + first) as usize..(destination.offset + last) as usize;
+        let found = self.contents(destination.memory);
+        assert_eq!(found[range.clone()], done[destination.memory][range], "{watermark:?} of {operation:?}");
+    }
 }

@@ -64,7 +64,7 @@ pub trait EngineFixture {
 /// When the engine breaks the contract; the captured output names the test.
 pub fn engine_suite<X: EngineFixture>(make: impl Fn(EngineSetup) -> X) {
     let make = &make;
-    let tests: [(&str, &dyn Fn()); 13] = [
+    let tests: [(&str, &dyn Fn()); 16] = [
         ("every operation equals the oracle", &|| operations::every_operation_equals_the_oracle(make)),
         ("overlapping copies are memmoves", &|| operations::overlapping_copies_are_memmoves(make)),
         ("operations of no bytes finish", &|| operations::operations_of_no_bytes_finish(make)),
@@ -76,6 +76,9 @@ pub fn engine_suite<X: EngineFixture>(make: impl Fn(EngineSetup) -> X) {
         ("all channels at once", &|| lifecycle::all_channels_finish_once_each(make)),
         ("a channel serves again and again", &|| lifecycle::tickets_of_a_channel_differ(make)),
         ("reports are appended", &|| lifecycle::finished_reports_are_appended(make)),
+        ("short ones at once", &|| lifecycle::short_operations_are_done_at_once_or_not_at_all(make)),
+        ("unannounced kinds", &|| lifecycle::kinds_that_are_not_announced_are_refused(make)),
+        ("watermarks", &|| lifecycle::watermarks_cover_what_is_final(make)),
         ("random operations equal the oracle", &|| random::random_operations_equal_the_oracle(make)),
         ("random cancels leave a true prefix", &|| random::random_cancels_leave_a_true_prefix(make)),
     ];

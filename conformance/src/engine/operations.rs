@@ -6,7 +6,10 @@
 //!
 //! Shapes at random are in `random`, more than one transfer at a time is in `lifecycle`.
 
-use memferry_transfer::{Color24, Copy2d, Count2d, Engine, Fill2d, Operation, Pattern, PixelSize, Plane};
+use memferry_transfer::{
+    Color24, Copy2d, Count2d, Engine, EngineCapabilities, Fill2d, Lists, Operation, Pattern, PixelSize,
+    Plane, Segment,
+};
 
 use super::bench::Bench;
 use super::{EngineFixture, EngineSetup};
@@ -33,10 +36,76 @@ pub(super) const fn place(memory: usize, offset: u64, length: u64) -> Place {
 pub(super) fn every_operation_equals_the_oracle<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     for chunk_bytes in CHUNKS {
         let mut bench = Bench::new(make, EngineSetup { channels: 1, chunk_bytes }, &memories());
-        for operation in simple_operations().into_iter().chain(shapes()).chain(neighbours()) {
+        let announced = bench.engine().capabilities();
+        for operation in all_operations(&announced) {
             bench.run(&operation);
         }
     }
+}
+
+/// Every operation of these tests of a kind the engine announces.
+pub(super) fn all_operations(capabilities: &EngineCapabilities) -> impl Iterator<Item = Operation<Place>> {
+    let announced = capabilities.operations;
+    let all =
+        simple_operations().into_iter().chain(lists()).chain(looks()).chain(shapes()).chain(neighbours());
+    all.filter(move |operation| announced.contains(operation.kind()))
+}
+
+/// Lists cut alike, cut differently, of nothing, in any order, overlapping themselves and each other.
+fn lists() -> Vec<Operation<Place>> {
+    let list = |memory, segments: &[(u64, u64)]| {
+        let segment = |(offset, length): &(u64, u64)| Segment {
+            place: place(memory, *offset, *length),
+            length: *length,
+        };
+        segments.iter().map(segment).collect()
+    };
+    let cuts: [(&[_], &[_]); 7] = [
+        (&[], &[]),
+        (&[(20, 0)], &[]),
+        (&[(20, 100)], &[(30, 100)]),
+        (&[(20, 7), (100, 0), (40, 93)], &[(300, 50), (30, 1), (31, 0), (200, 49)]),
+        (&[(200, 64), (40, 64), (20, 64)], &[(30, 192)]),
+        (&[(16, 150), (150, 30)], &[(40, 30), (40, 30), (60, 120)]),
+        (&[(100, 5), (60, 130)], &[(16, 1), (20, 1), (90, 133)]),
+    ];
+    let operations = cuts.iter().flat_map(|(source, destination)| {
+        [0, 1].map(|memory| Lists { source: list(0, source), destination: list(memory, destination) })
+    });
+    operations.map(|lists| Operation::ScatterGather { lists: Box::new(lists) }).collect()
+}
+
+/// Operations that look at bytes: xor, comparisons, checksums, a copy to two places.
+fn looks() -> Vec<Operation<Place>> {
+    let mut operations = Vec::new();
+    for length in [0, 1, 7, 64, 200] {
+        let (source, destination) = (place(0, 17, length), place(1, 33, length));
+        for count in [1, 2, 5] {
+            let sources: Box<[_]> = (0..count).map(|index| place(0, 20 + 9 * index, length)).collect();
+            operations.push(Operation::Xor { sources: sources.clone(), destination, length });
+            // In place: the destination is a source.
+            let sources = sources.iter().copied().chain([destination]).collect();
+            operations.push(Operation::Xor { sources, destination, length });
+        }
+        operations.push(Operation::Compare { first: source, second: source, length });
+        operations.push(Operation::Compare { first: source, second: destination, length });
+        let destinations = [destination, place(1, 240, length)];
+        operations.push(Operation::DualCopy { source, destinations, length });
+        for seed in [0, 0xdead_beef] {
+            operations.push(Operation::Crc { source, length, seed });
+            operations.push(Operation::CopyCrc { source, destination, length, seed });
+            for offset in [16, 20, 90] {
+                let destination = place(0, offset, length);
+                operations.push(Operation::CopyCrc { source, destination, length, seed });
+            }
+            // Equal for a while: the copy was just made.
+            let second = place(1, 33, 240);
+            operations.push(Operation::CopyCrc { source, destination, length, seed });
+            let first = place(0, 17, 240);
+            operations.push(Operation::Compare { first, second, length: length + 40 });
+        }
+    }
+    operations
 }
 
 fn simple_operations() -> Vec<Operation<Place>> {

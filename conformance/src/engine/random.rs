@@ -9,7 +9,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use memferry_transfer::{Color24, Copy2d, Count2d, Engine, Fill2d, Operation, Pattern, PixelSize, Plane};
+use memferry_transfer::{
+    Color24, Copy2d, Count2d, Engine, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Segment,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestRunner};
 
@@ -51,7 +53,16 @@ pub(super) fn random_cancels_leave_a_true_prefix<X: EngineFixture>(make: &impl F
 }
 
 fn overlaps(operation: &Operation<Place>) -> bool {
-    matches!(operation, Operation::Copy { source, destination, .. } if source.memory == destination.memory)
+    match operation {
+        Operation::Copy { source, destination, .. } | Operation::CopyCrc { source, destination, .. } => {
+            source.memory == destination.memory
+        }
+        Operation::ScatterGather { lists } => {
+            let memory = |list: &[Segment<Place>]| list.first().map(|segment| segment.place.memory);
+            memory(&lists.source) == memory(&lists.destination)
+        }
+        _ => false,
+    }
 }
 
 fn check<S: Strategy>(strategy: S, test: impl Fn(S::Value)) {
@@ -93,10 +104,42 @@ struct Draft {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Copy { length: u64 },
-    Fill { pattern: Pattern, pieces: u64 },
-    Copy2d { count: Count2d, source: [i64; 2], destination: [i64; 2], transparent: Option<Color24> },
-    Fill2d { count: Count2d, destination: [i64; 2], color: Color24 },
+    Copy {
+        length: u64,
+    },
+    Fill {
+        pattern: Pattern,
+        pieces: u64,
+    },
+    Copy2d {
+        count: Count2d,
+        source: [i64; 2],
+        destination: [i64; 2],
+        transparent: Option<Color24>,
+    },
+    Fill2d {
+        count: Count2d,
+        destination: [i64; 2],
+        color: Color24,
+    },
+    /// Offsets and lengths of the source's segments; offsets and where the destination's end.
+    Lists {
+        source: Vec<(u64, u64)>,
+        destination: Vec<(u64, u64)>,
+    },
+    Xor {
+        sources: Vec<u64>,
+        in_place: bool,
+        length: u64,
+    },
+    Compare {
+        length: u64,
+        equal: bool,
+    },
+    CopyCrc {
+        length: u64,
+        seed: u32,
+    },
 }
 
 fn draft() -> impl Strategy<Value = Draft> {
@@ -130,7 +173,18 @@ fn kind() -> impl Strategy<Value = Kind> {
     let fill_2d = (count(), color()).prop_flat_map(|(count, color)| {
         steps(count).prop_map(move |destination| Kind::Fill2d { count, destination, color })
     });
+    let places = |most: u64| proptest::collection::vec((0..300_u64, 0..most), 0..6);
+    let lists =
+        (places(60), places(300)).prop_map(|(source, destination)| Kind::Lists { source, destination });
+    let xor = (proptest::collection::vec(0..60_u64, 1..6), any::<bool>(), length.clone())
+        .prop_map(|(sources, in_place, length)| Kind::Xor { sources, in_place, length });
+    let compare = (length.clone(), any::<bool>()).prop_map(|(length, equal)| Kind::Compare { length, equal });
+    let crc = (length.clone(), any::<u32>()).prop_map(|(length, seed)| Kind::CopyCrc { length, seed });
     prop_oneof![
+        2 => lists,
+        1 => xor,
+        1 => compare,
+        1 => crc,
         1 => length.prop_map(|length| Kind::Copy { length }),
         1 => (pattern, 0..80_u64).prop_map(|(pattern, pieces)| Kind::Fill { pattern, pieces }),
         4 => copy_2d,
@@ -170,6 +224,27 @@ fn steps(count: Count2d) -> impl Strategy<Value = [i64; 2]> {
     prop_oneof![5 => (x_step, y_step).prop_map(|(x, y)| [x, y]), 1 => equal]
 }
 
+/// Lists within two places of 400 bytes: the second with as many bytes as the first, its last segments cut or added.
+fn cut(from: &Place, source: &[(u64, u64)], to: &Place, destination: &[(u64, u64)]) -> Lists<Place> {
+    let segment = |within: &Place, offset, length: u64| Segment {
+        place: Place { memory: within.memory, offset: within.offset + offset, length },
+        length,
+    };
+    let source: Box<[_]> =
+        source.iter().map(|(offset, length)| segment(from, *offset, (*length).min(400 - offset))).collect();
+    let mut left: u64 = source.iter().map(|segment| segment.length).sum();
+    let mut cut: Vec<_> = destination
+        .iter()
+        .map(|(offset, length)| {
+            let length = (*length).min(left).min(400 - offset);
+            left -= length;
+            segment(to, *offset, length)
+        })
+        .collect();
+    cut.push(segment(to, 400 - left, left));
+    Lists { source, destination: cut.into() }
+}
+
 impl Draft {
     fn case(&self) -> Case {
         let places = |lengths: [u64; 2]| {
@@ -200,6 +275,30 @@ impl Draft {
                 let (source, destination) = places([reach; 2]);
                 let shape = Fill2d { count: *count, destination: to, color: *color };
                 (source, destination, Operation::Fill2d { destination, shape })
+            }
+            Kind::Lists { source, destination } => {
+                let (from, to) = places([400; 2]);
+                let lists = Box::new(cut(&from, source, &to, destination));
+                (from, to, Operation::ScatterGather { lists })
+            }
+            Kind::Xor { sources, in_place, length } => {
+                let (source, destination) = places([*length + 60, *length]);
+                // The sources are elsewhere, or exactly the destination.
+                let destination = Place { memory: 1, ..destination };
+                let at = |offset: &u64| Place { offset: source.offset + offset, length: *length, ..source };
+                let own = in_place.then_some(destination);
+                let sources = sources.iter().map(at).chain(own).collect();
+                (source, destination, Operation::Xor { sources, destination, length: *length })
+            }
+            Kind::Compare { length, equal } => {
+                let (first, other) = places([*length; 2]);
+                let second = if *equal { first } else { other };
+                (first, other, Operation::Compare { first, second, length: *length })
+            }
+            Kind::CopyCrc { length, seed } => {
+                let (source, destination) = places([*length; 2]);
+                let (length, seed) = (*length, *seed);
+                (source, destination, Operation::CopyCrc { source, destination, length, seed })
             }
         };
         let length = source.offset + source.length + destination.offset + destination.length + MARGIN;

@@ -13,6 +13,7 @@
 
 #![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
 
+use std::borrow::Borrow;
 use std::ptr;
 
 use memferry_memory::mapping::{Access, Mapping};
@@ -23,21 +24,30 @@ use memferry_transfer::{Color24, PixelSize, Region};
 pub(super) struct OutsideRegion;
 
 /// Pixels at equal distances within a region.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Run<'a> {
+#[derive(Debug)]
+pub(super) struct Run<'a, M> {
     /// Where they lie.
-    pub(super) region: &'a Region<Mapping>,
+    pub(super) region: &'a Region<M>,
     /// Offset of the first pixel's first byte.
     pub(super) first: i128,
     /// Bytes from one pixel to the next.
     pub(super) step: i64,
 }
 
+impl<M> Clone for Run<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for Run<'_, M> {}
+
 /// Copies `length` bytes as `memmove` does.
-pub(super) fn copy(
-    source: &Region<Mapping>,
+#[inline]
+pub(super) fn copy<M: Borrow<Mapping>>(
+    source: &Region<M>,
     from: u64,
-    destination: &Region<Mapping>,
+    destination: &Region<M>,
     to: u64,
     length: u64,
 ) -> Result<(), OutsideRegion> {
@@ -49,9 +59,34 @@ pub(super) fn copy(
     Ok(())
 }
 
+/// Copies bytes out of a region into memory of this process alone.
+pub(super) fn load<M: Borrow<Mapping>>(
+    source: &Region<M>,
+    from: u64,
+    bytes: &mut [u8],
+) -> Result<(), OutsideRegion> {
+    let from = contiguous(source, from, bytes.len() as u64)?;
+    // SAFETY: M1, M2: the range was just checked to lie in its region; `bytes` is a unique reference, so they are apart.
+    unsafe { ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
+    Ok(())
+}
+
+/// Copies bytes of this process alone into a region.
+pub(super) fn store<M: Borrow<Mapping>>(
+    destination: &Region<M>,
+    to: u64,
+    bytes: &[u8],
+) -> Result<(), OutsideRegion> {
+    let to = contiguous(writable(destination)?, to, bytes.len() as u64)?;
+    // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable; no reference to
+    // frame memory exists, so they are apart.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    Ok(())
+}
+
 /// Repeats `word` over `length` bytes; the first byte becomes `word[0]`.
-pub(super) fn fill(
-    destination: &Region<Mapping>,
+pub(super) fn fill<M: Borrow<Mapping>>(
+    destination: &Region<M>,
     at: u64,
     length: u64,
     word: [u8; 4],
@@ -77,10 +112,10 @@ pub(super) fn fill(
 }
 
 /// Reads a pixel, writes it, and goes on to the next, `count` times; leaves out pixels of the `transparent` colour.
-pub(super) fn copy_pixels(
+pub(super) fn copy_pixels<M: Borrow<Mapping>>(
     size: PixelSize,
-    source: Run<'_>,
-    destination: Run<'_>,
+    source: Run<'_, M>,
+    destination: Run<'_, M>,
     count: u64,
     transparent: Option<Color24>,
 ) -> Result<(), OutsideRegion> {
@@ -100,9 +135,9 @@ pub(super) fn copy_pixels(
 }
 
 /// Writes the low bytes of `color` to `count` pixels.
-pub(super) fn fill_pixels(
+pub(super) fn fill_pixels<M: Borrow<Mapping>>(
     size: PixelSize,
-    destination: Run<'_>,
+    destination: Run<'_, M>,
     count: u64,
     color: Color24,
 ) -> Result<(), OutsideRegion> {
@@ -122,17 +157,23 @@ pub(super) fn fill_pixels(
 }
 
 /// The region, when its mapping may be written (M3).
-fn writable(region: &Region<Mapping>) -> Result<&Region<Mapping>, OutsideRegion> {
-    if region.memory().access() == Access::ReadWrite { Ok(region) } else { Err(OutsideRegion) }
+#[inline]
+fn writable<M: Borrow<Mapping>>(region: &Region<M>) -> Result<&Region<M>, OutsideRegion> {
+    if region.memory().borrow().access() == Access::ReadWrite { Ok(region) } else { Err(OutsideRegion) }
 }
 
 /// The address of `length` bytes at `offset` that all lie in `region`.
-fn contiguous(region: &Region<Mapping>, offset: u64, length: u64) -> Result<*mut u8, OutsideRegion> {
+#[inline]
+fn contiguous<M: Borrow<Mapping>>(
+    region: &Region<M>,
+    offset: u64,
+    length: u64,
+) -> Result<*mut u8, OutsideRegion> {
     let end = offset.checked_add(length).ok_or(OutsideRegion)?;
     if end > region.length() {
         return Err(OutsideRegion);
     }
-    Ok(region.memory().pointer().wrapping_add((region.offset() + offset) as usize))
+    Ok(region.memory().borrow().pointer().wrapping_add((region.offset() + offset) as usize))
 }
 
 /// A checked run: the first pixel's address and the distance to the next.
@@ -143,13 +184,17 @@ struct Pixels {
 }
 
 /// The address of a run whose `count` pixels all lie in its region. Offsets are linear, so the ends decide.
-fn strided(run: &Run<'_>, count: u64, size: PixelSize) -> Result<Pixels, OutsideRegion> {
+fn strided<M: Borrow<Mapping>>(
+    run: &Run<'_, M>,
+    count: u64,
+    size: PixelSize,
+) -> Result<Pixels, OutsideRegion> {
     let inside = |first: i128| {
         let first = u64::try_from(first).map_err(|_| OutsideRegion)?;
         contiguous(run.region, first, size.bytes())
     };
     let Some(steps) = count.checked_sub(1) else {
-        return Ok(Pixels { first: run.region.memory().pointer(), step: 0 });
+        return Ok(Pixels { first: run.region.memory().borrow().pointer(), step: 0 });
     };
     let travelled = i128::from(steps).checked_mul(i128::from(run.step)).ok_or(OutsideRegion)?;
     inside(run.first.checked_add(travelled).ok_or(OutsideRegion)?)?;
@@ -235,6 +280,9 @@ mod tests {
         for (offset, length) in [(0, 9), (8, 1), (u64::MAX, 1), (1, u64::MAX)] {
             assert_eq!(copy(&region, offset, &region, 0, length), Err(OutsideRegion));
             assert_eq!(copy(&region, 0, &region, offset, length), Err(OutsideRegion));
+            let mut bytes = vec![0; length.min(9) as usize];
+            assert_eq!(load(&region, offset.min(8), &mut bytes), Err(OutsideRegion));
+            assert_eq!(store(&region, offset.min(8), &bytes), Err(OutsideRegion));
             assert_eq!(fill(&region, offset, length, [1; 4]), Err(OutsideRegion));
             assert_eq!(fill(&region, offset, length, [1, 2, 3, 4]), Err(OutsideRegion));
         }

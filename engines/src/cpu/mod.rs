@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! post ──► channel: Job { descriptor, done } ──ring_doorbell──► started
+//! perform ──► a short one, at once
 //! poll ──► each started job, in turn: one chunk ──progress──► kernels, under bus_error::guarded
 //!              all done ──► Finished Ok            cancelled ──► Finished Cancelled, before the next chunk
 //!              memory failed ──► Finished MemoryFault, bytes before that chunk
@@ -11,21 +12,32 @@
 //! the others by one chunk each round. The engine starts no thread, allocates nothing after [`CpuEngine::new`] and
 //! does not sleep.
 
+mod blocks;
 mod kernels;
 mod progress;
 
+use std::borrow::Borrow;
+
 use memferry_clock::Instant;
-use memferry_memory::bus_error::guarded;
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operation, Refused, Region, Ticket,
+    Confined, Descriptor, Ended, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operation,
+    Operations, Refused, Region, Side, Ticket, Watermark,
 };
+use progress::State;
 
 /// Bytes a job moves per poll unless the service chooses otherwise.
 ///
 /// Measured with glibc's `memmove`: chunks of 64 to 512 KiB lose nothing against one long copy of 1 MiB or 64 MiB.
 pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
+
+/// Bytes up to which a transfer is done at once, on the thread that submits it to the path.
+///
+/// The lane holds the capability table meanwhile: this much takes less than a microsecond even from cold memory.
+const IMMEDIATE_BYTES: u64 = 1024;
+/// Segments and sources up to which one is.
+const IMMEDIATE_OPERANDS: usize = 8;
 
 /// Longest transfer, bytes.
 const LONGEST_BYTES: u64 = 1 << 40;
@@ -75,8 +87,7 @@ struct Channel {
 #[derive(Debug)]
 struct Job {
     descriptor: Descriptor<Mapping>,
-    /// Destination bytes visited.
-    done: u64,
+    state: State,
     /// The doorbell was rung.
     started: bool,
     cancelled: bool,
@@ -115,7 +126,8 @@ impl Engine for CpuEngine {
             longest_bytes: LONGEST_BYTES,
             preemption_bytes: Some(self.chunk_bytes),
             overlapping_copy: true,
-            two_dimensional: true,
+            operations: Operations::all(),
+            immediate_bytes: IMMEDIATE_BYTES,
         }
     }
 
@@ -126,7 +138,7 @@ impl Engine for CpuEngine {
         let number = descriptor.channel();
         let channel = &mut self.channels[number as usize];
         channel.serial = channel.serial.wrapping_add(1);
-        channel.job = Some(Job { descriptor, done: 0, started: false, cancelled: false });
+        channel.job = Some(Job { descriptor, state: State::default(), started: false, cancelled: false });
         self.busy.push(number);
         self.posted += 1;
         Ok(Ticket { channel: number, serial: channel.serial })
@@ -147,7 +159,7 @@ impl Engine for CpuEngine {
         while let Some(number) = self.busy.get(index).copied() {
             let channel = &mut self.channels[number as usize];
             let serial = channel.serial;
-            let Some((outcome, bytes_done)) = channel.step(self.chunk_bytes) else {
+            let Some((outcome, state)) = channel.step(self.chunk_bytes) else {
                 active |= index < first_unstarted;
                 index += 1;
                 continue;
@@ -158,9 +170,34 @@ impl Engine for CpuEngine {
             } else {
                 self.posted -= 1;
             }
-            finished.push(Finished { ticket: Ticket { channel: number, serial }, outcome, bytes_done });
+            let (ticket, bytes_done) = (Ticket { channel: number, serial }, state.done);
+            finished.push(Finished { ticket, outcome, bytes_done, value: state.value });
         }
         active
+    }
+
+    #[inline]
+    fn perform(&mut self, confined: &Confined<'_, &Mapping>) -> Option<Ended> {
+        let operation = confined.operation();
+        if let Operation::Nop = operation {
+            return Some(Ended { outcome: Ok(()), bytes_done: 0, value: 0 });
+        }
+        if !is_short(operation) || !performs(operation) {
+            return None;
+        }
+        let mut state = State::default();
+        let outcome = match progress::advance(operation, &mut state, IMMEDIATE_BYTES) {
+            Ok(true) => Ok(()),
+            Ok(false) => return None,
+            Err(failure) => Err(failure),
+        };
+        Some(Ended { outcome, bytes_done: state.done, value: state.value })
+    }
+
+    fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
+        let channel = self.channels.get(ticket.channel as usize)?;
+        let job = channel.job.as_ref().filter(|_| channel.serial == ticket.serial)?;
+        progress::watermark(job.descriptor.operation(), job.state.done)
     }
 
     fn cancel(&mut self, ticket: Ticket) {
@@ -178,14 +215,14 @@ impl Engine for CpuEngine {
 }
 
 impl Channel {
-    /// Moves one chunk of the job; how it ended when it did, with the bytes done. The job is gone then: once the report is
+    /// Moves one chunk of the job; how it ended when it did, and how far it came. The job is gone then: once the report is
     /// seen, its memory may be given back.
-    fn step(&mut self, chunk_bytes: u64) -> Option<(Result<(), Failure>, u64)> {
+    fn step(&mut self, chunk_bytes: u64) -> Option<(Result<(), Failure>, State)> {
         let job = self.job.as_mut()?;
         let outcome = job.advance(chunk_bytes)?;
-        let bytes_done = job.done;
+        let state = job.state;
         self.job = None;
-        Some((outcome, bytes_done))
+        Some((outcome, state))
     }
 }
 
@@ -198,35 +235,33 @@ impl Job {
         if !self.started {
             return None;
         }
-        let operation = self.descriptor.operation();
-        let Some((first, second)) = touched(operation) else { return Some(Ok(())) };
-        match guarded(first, second, || progress::advance(operation, self.done, chunk_bytes)) {
-            Ok(Ok(moved)) => {
-                self.done += moved;
-                (self.done >= operation.total_bytes()).then_some(Ok(()))
-            }
-            // The descriptor was checked, so this is an error of `progress`; nothing was touched.
-            Ok(Err(kernels::OutsideRegion)) => Some(Err(Failure::ChannelFaulted)),
-            Err(_) => Some(Err(Failure::MemoryFault)),
+        match progress::advance(self.descriptor.operation(), &mut self.state, chunk_bytes) {
+            Ok(over) => over.then_some(Ok(())),
+            Err(failure) => Some(Err(failure)),
         }
     }
 }
 
-/// The mappings an operation reads and writes, one twice when there is no other.
-fn touched(operation: &Operation<Region<Mapping>>) -> Option<(&Mapping, &Mapping)> {
-    match operation {
-        Operation::Nop => None,
-        Operation::Copy { source, destination, .. } | Operation::Copy2d { source, destination, .. } => {
-            Some((source.memory(), destination.memory()))
-        }
-        Operation::Fill { destination, .. } | Operation::Fill2d { destination, .. } => {
-            Some((destination.memory(), destination.memory()))
-        }
-    }
+/// Whether the operation is short enough and its destinations may be written.
+#[inline]
+fn performs<M: Borrow<Mapping>>(operation: &Operation<Region<M>>) -> bool {
+    let writable = operation.visit(|side, region, _| {
+        let writable = side == Side::Source || region.memory().borrow().access() == Access::ReadWrite;
+        if writable { Ok(()) } else { Err(()) }
+    });
+    writable.is_ok() && operation.total_bytes() <= LONGEST_BYTES
 }
 
-/// Whether the operation is short enough and its destination may be written.
-fn performs(operation: &Operation<Region<Mapping>>) -> bool {
-    let writable = touched(operation).is_none_or(|(_, written)| written.access() == Access::ReadWrite);
-    writable && operation.total_bytes() <= LONGEST_BYTES
+/// Whether the operation takes no time worth speaking of. Pixels may lie in pages of their own, so 2-D never does.
+#[inline]
+fn is_short<M>(operation: &Operation<Region<M>>) -> bool {
+    let few = match operation {
+        Operation::Copy2d { .. } | Operation::Fill2d { .. } => false,
+        Operation::ScatterGather { lists } => {
+            lists.source.len() + lists.destination.len() <= IMMEDIATE_OPERANDS
+        }
+        Operation::Xor { sources, .. } => sources.len() <= IMMEDIATE_OPERANDS,
+        _ => true,
+    };
+    few && operation.total_bytes() <= IMMEDIATE_BYTES
 }

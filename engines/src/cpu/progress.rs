@@ -4,53 +4,181 @@
 //! (operation, bytes done, chunk) ──► Copy     up, or down from the end when that would overwrite bytes still to be read
 //!                                    Fill     with the pattern turned to the phase of the chunk's first byte
 //!                                    2-D      runs within rows, in the order of Wicki 2014, listing 3
-//!                                ──► kernels ──► bytes moved
+//!                                    lists    piece by piece
+//!                                    others   blocks
+//!                                ──► kernels, under bus_error::guarded ──► bytes moved
 //! ```
 //!
 //! The bytes done are all the state there is. Where the outcome cannot differ from that of one pixel at a time, rows go
 //! to the contiguous kernels. Two mappings of one memory at different addresses are not recognised as overlapping.
 
+use std::borrow::Borrow;
+
+use memferry_memory::bus_error::{MemoryFault, guarded};
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::geometry::Extent;
-use memferry_transfer::{Copy2d, Count2d, Fill2d, Operation, Pattern, PixelSize, Plane, Region};
+use memferry_transfer::{
+    Copy2d, Count2d, Failure, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Region, Segment, Watermark,
+};
 
+use super::blocks;
 use super::kernels::{self, OutsideRegion, Run};
 
-/// Moves the bytes after the first `done` of `operation`, at most `chunk_bytes` (but at least one pixel); tells how many.
-pub(super) fn advance(
-    operation: &Operation<Region<Mapping>>,
-    done: u64,
-    chunk_bytes: u64,
-) -> Result<u64, OutsideRegion> {
-    let length = operation.total_bytes().saturating_sub(done).min(chunk_bytes);
-    if length == 0 {
-        return Ok(0);
-    }
-    match operation {
-        Operation::Nop => Ok(0),
-        Operation::Copy { source, destination, length: total } => {
-            let at = if runs_down(source, destination, *total) { total - done - length } else { done };
-            kernels::copy(source, at, destination, at, length).map(|()| length)
-        }
-        Operation::Fill { destination, pattern, .. } => {
-            kernels::fill(destination, done, length, phased(*pattern, done)).map(|()| length)
-        }
-        Operation::Copy2d { source, destination, shape } => {
-            copy_2d(source, destination, shape, done, chunk_bytes)
-        }
-        Operation::Fill2d { destination, shape } => fill_2d(destination, shape, done, chunk_bytes),
+/// How far an operation has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct State {
+    /// Bytes visited.
+    pub(super) done: u64,
+    /// What was found so far.
+    pub(super) value: u64,
+    /// Nothing is left to do, whatever the bytes.
+    pub(super) over: bool,
+}
+
+impl From<OutsideRegion> for Failure {
+    /// The descriptor was checked, so this is an error of this module; nothing was touched.
+    fn from(_: OutsideRegion) -> Self {
+        Self::ChannelFaulted
     }
 }
 
+/// Runs one step over `mappings` and nothing else.
+pub(super) fn step<T, const N: usize>(
+    mappings: [&Mapping; N],
+    access: impl FnOnce() -> Result<T, OutsideRegion>,
+) -> Result<T, Failure> {
+    Ok(guarded(mappings, access).map_err(|MemoryFault| Failure::MemoryFault)??)
+}
+
+/// Moves the bytes after those that are done, at most `chunk_bytes` (but at least one pixel); tells whether all is done.
+pub(super) fn advance<M: Borrow<Mapping>>(
+    operation: &Operation<Region<M>>,
+    state: &mut State,
+    chunk_bytes: u64,
+) -> Result<bool, Failure> {
+    let total = operation.total_bytes();
+    let length = total.saturating_sub(state.done).min(chunk_bytes);
+    let done = state.done;
+    if length > 0 {
+        state.done += match operation {
+            Operation::Nop => 0,
+            Operation::Copy { source, destination, length: total } => {
+                let at = if runs_down(source, destination, *total) { total - done - length } else { done };
+                step([source.memory().borrow(), destination.memory().borrow()], || {
+                    kernels::copy(source, at, destination, at, length).map(|()| length)
+                })?
+            }
+            Operation::Fill { destination, pattern, .. } => step([destination.memory().borrow()], || {
+                kernels::fill(destination, done, length, phased(*pattern, done)).map(|()| length)
+            })?,
+            Operation::Copy2d { source, destination, shape } => {
+                step([source.memory().borrow(), destination.memory().borrow()], || {
+                    copy_2d(source, destination, shape, done, chunk_bytes)
+                })?
+            }
+            Operation::Fill2d { destination, shape } => {
+                step([destination.memory().borrow()], || fill_2d(destination, shape, done, chunk_bytes))?
+            }
+            Operation::ScatterGather { lists } => scatter_gather(lists, done, length)?,
+            looks => blocks::advance(looks, state, length)?,
+        };
+    } else {
+        blocks::begin(operation, state);
+    }
+    Ok(state.over || state.done >= total)
+}
+
+/// How far a transfer's destination is final; `None` where bytes done say nothing about places.
+pub(super) fn watermark<M: Borrow<Mapping>>(
+    operation: &Operation<Region<M>>,
+    done: u64,
+) -> Option<Watermark> {
+    let downward = match operation {
+        Operation::Copy { source, destination, length }
+        | Operation::CopyCrc { source, destination, length, .. } => runs_down(source, destination, *length),
+        Operation::Fill { .. } | Operation::Xor { .. } | Operation::DualCopy { .. } => false,
+        Operation::Nop
+        | Operation::ScatterGather { .. }
+        | Operation::Copy2d { .. }
+        | Operation::Fill2d { .. }
+        | Operation::Compare { .. }
+        | Operation::Crc { .. } => return None,
+    };
+    Some(Watermark { bytes: done, downward })
+}
+
+/// A place in a list: the segment, and where in it.
+struct Cursor<'a, M> {
+    left: &'a [Segment<Region<M>>],
+    within: u64,
+}
+
+impl<'a, M> Cursor<'a, M> {
+    /// The place `bytes` after the list's first.
+    fn at(list: &'a [Segment<Region<M>>], bytes: u64) -> Self {
+        let mut cursor = Self { left: list, within: bytes };
+        cursor.skip_ended();
+        cursor
+    }
+
+    fn skip_ended(&mut self) {
+        while let [segment, left @ ..] = self.left
+            && self.within >= segment.length
+        {
+            self.within -= segment.length;
+            self.left = left;
+        }
+    }
+
+    fn go_on(&mut self, bytes: u64) {
+        self.within += bytes;
+        self.skip_ended();
+    }
+}
+
+/// Moves piece by piece; a piece that overlaps itself upwards begins with its end.
+fn scatter_gather<M: Borrow<Mapping>>(
+    lists: &Lists<Region<M>>,
+    done: u64,
+    length: u64,
+) -> Result<u64, Failure> {
+    let (mut from, mut to) = (Cursor::at(&lists.source, done), Cursor::at(&lists.destination, done));
+    let mut moved = 0;
+    while moved < length
+        && let (Some(source), Some(destination)) = (from.left.first(), to.left.first())
+    {
+        // The piece began where the later of the two segments did.
+        let before = from.within.min(to.within);
+        let after = (source.length - from.within).min(destination.length - to.within);
+        let bytes = after.min(length - moved);
+        let (source, destination) = (&source.place, &destination.place);
+        let (start, other_start) = (from.within - before, to.within - before);
+        let (low, high) = (address(source) + start, address(destination) + other_start);
+        let down = low < high && high - low < before + after;
+        let at = if down { after - bytes } else { before };
+        step([source.memory().borrow(), destination.memory().borrow()], || {
+            kernels::copy(source, start + at, destination, other_start + at, bytes)
+        })?;
+        moved += bytes;
+        from.go_on(bytes);
+        to.go_on(bytes);
+    }
+    Ok(moved)
+}
+
 /// Whether a copy of `length` bytes must run from the end: its destination overlaps the source from above.
-fn runs_down(source: &Region<Mapping>, destination: &Region<Mapping>, length: u64) -> bool {
+pub(super) fn runs_down<M: Borrow<Mapping>>(
+    source: &Region<M>,
+    destination: &Region<M>,
+    length: u64,
+) -> bool {
     let (from, to) = (address(source), address(destination));
     from < to && to - from < length
 }
 
 /// Where the region lies in this process.
-fn address(region: &Region<Mapping>) -> u64 {
-    region.memory().pointer().addr() as u64 + region.offset()
+fn address<M: Borrow<Mapping>>(region: &Region<M>) -> u64 {
+    region.memory().borrow().pointer().addr() as u64 + region.offset()
 }
 
 /// The pattern's bytes as they follow one another from the byte `offset` bytes after its beginning.
@@ -60,9 +188,9 @@ fn phased(pattern: Pattern, offset: u64) -> [u8; 4] {
     word
 }
 
-fn copy_2d(
-    source: &Region<Mapping>,
-    destination: &Region<Mapping>,
+fn copy_2d<M: Borrow<Mapping>>(
+    source: &Region<M>,
+    destination: &Region<M>,
     shape: &Copy2d,
     done: u64,
     chunk_bytes: u64,
@@ -82,8 +210,8 @@ fn copy_2d(
     })
 }
 
-fn fill_2d(
-    destination: &Region<Mapping>,
+fn fill_2d<M: Borrow<Mapping>>(
+    destination: &Region<M>,
     shape: &Fill2d,
     done: u64,
     chunk_bytes: u64,
@@ -113,8 +241,8 @@ fn inside(offset: i128) -> Result<u64, OutsideRegion> {
 }
 
 /// Whether no byte the shape reads lies among those it writes. Then the order of reads and writes shows nowhere.
-fn are_apart(source: &Region<Mapping>, destination: &Region<Mapping>, shape: &Copy2d) -> bool {
-    let range = |region, plane: &Plane| match plane.extent(&shape.count) {
+fn are_apart<M: Borrow<Mapping>>(source: &Region<M>, destination: &Region<M>, shape: &Copy2d) -> bool {
+    let range = |region: &Region<M>, plane: &Plane| match plane.extent(&shape.count) {
         Ok(Some(Extent { first, length })) => {
             let start = u128::from(address(region)) + u128::from(first);
             Some((start, start + u128::from(length)))

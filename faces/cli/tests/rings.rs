@@ -32,6 +32,13 @@ fn submit(channel: &mut RawChannel, slot: &[u64; 16]) {
 }
 
 /// What a slot completes with.
+/// The slot of a request without a list.
+fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
+    let mut slot = [0; wire::SUBMISSION_WORDS];
+    assert_eq!(wire::encode_request(tag, request, &mut slot).unwrap(), []);
+    slot
+}
+
 fn outcome(channel: &mut RawChannel, slot: &[u64; 16]) -> Result<(), Failure> {
     submit(channel, slot);
     let completion = wire::decode_completion(&channel.completion()).expect("a completion");
@@ -72,7 +79,7 @@ fn every_integer_at_its_limits_is_served_or_refused_and_moves_nothing_outside() 
             let copy = Operation::Copy { source: at(offset), destination: at(0), length };
             for operation in [fill, copy] {
                 tag += 1;
-                let slot = wire::encode_request(tag, &Request::new(operation)).unwrap();
+                let slot = encoded(tag, &Request::new(operation.clone()));
                 let inside = offset.checked_add(length).is_some_and(|end| end <= 4096);
                 let result = outcome(&mut channel, &slot);
                 assert_eq!(result.is_ok(), inside && length <= 4096, "{operation:?}: {result:?}");
@@ -100,7 +107,7 @@ fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
                         (Plane { start, x_step, y_step }, Plane { start: 0, x_step: 0, y_step: 0 });
                     let shape = Copy2d { count, source: walk, destination: rows, transparent: None };
                     let request = Request::copy_2d(Span::new(handle, 0), Span::new(handle, 0), shape);
-                    let slot = wire::encode_request(tag, &request).unwrap();
+                    let slot = encoded(tag, &request);
                     // What walks outside, or for ever, is refused; the oracle says which stays inside.
                     let corners = [
                         (0, 0),
@@ -131,7 +138,7 @@ fn stale_and_forged_handles_name_nothing() {
     let read = |handle: Handle| {
         let source = Span::new(handle, 0);
         let request = Request::copy(source, Span::new(own, 0), 1);
-        wire::encode_request(1, &request).unwrap()
+        encoded(1, &request)
     };
     assert_eq!(outcome(&mut raw_channel, &read(own)), Ok(()));
     let mut forged = vec![foreign, frame.handle(), Handle::from_bits(0), Handle::from_bits(u64::MAX)];
@@ -154,7 +161,7 @@ fn counts_that_jump_or_lie_end_the_session() {
     // Words 8 and following of the client's memory hold its count of completions.
     for lie in [5, 7, 1 << 31, u64::MAX] {
         let (raw, mut channel, _) = raw_client(&service, 4096, 4);
-        let nop = wire::encode_request(1, &Request::new(Operation::Nop)).unwrap();
+        let nop = encoded(1, &Request::new(Operation::Nop));
         for _ in 0..4 {
             assert_eq!(outcome(&mut channel, &nop), Ok(()));
         }
@@ -203,7 +210,7 @@ fn more_requests_than_completions_read_end_the_session() {
     let (raw, mut channel, _) = raw_client(&service, 4096, 4);
     // A well-behaved client cannot do this: it stops at its capacity. This one takes the service's count as leave.
     for tag in 0..64 {
-        let slot = wire::encode_request(tag, &Request::new(Operation::Nop)).unwrap();
+        let slot = encoded(tag, &Request::new(Operation::Nop));
         let started = std::time::Instant::now();
         while channel.end.stage(&slot).is_err() && !channel.end.closed() {
             assert!(started.elapsed() < SOON);
@@ -261,7 +268,7 @@ fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
     rustix::fs::fcntl_setfl(&channel.doorbell, rustix::fs::OFlags::empty()).unwrap();
     harness::assert_moves_bytes(&client);
     rustix::io::read(&channel.doorbell, &mut [0u8; 8]).unwrap();
-    let nop = wire::encode_request(1, &Request::new(Operation::Nop)).unwrap();
+    let nop = encoded(1, &Request::new(Operation::Nop));
     assert_eq!(outcome(&mut channel, &nop), Ok(()));
 }
 

@@ -73,6 +73,7 @@ impl<M> Table<M> {
     }
 
     /// The node a handle names in its generation.
+    #[inline]
     pub(super) fn get(&self, handle: Handle) -> Option<&Node<M>> {
         let slot = self.slots.get(handle.index() as usize)?;
         if slot.generation == handle.generation() { slot.node.as_ref() } else { None }
@@ -84,15 +85,18 @@ impl<M> Table<M> {
         slot.is_some_and(|slot| handle.generation() < slot.generation && slot.last_session == Some(session))
     }
 
+    #[inline]
     pub(super) fn at(&self, index: u32) -> Option<&Node<M>> {
         self.slots.get(index as usize)?.node.as_ref()
     }
 
+    #[inline]
     pub(super) fn at_mut(&mut self, index: u32) -> Option<&mut Node<M>> {
         self.slots.get_mut(index as usize)?.node.as_mut()
     }
 
     /// Changes a node's count of requests in flight; returns the new count.
+    #[inline]
     pub(super) fn count_in_flight(&mut self, index: u32, change: i32) -> u32 {
         self.at_mut(index).map_or(0, |node| {
             node.in_flight = node.in_flight.saturating_add_signed(change);

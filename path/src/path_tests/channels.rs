@@ -66,11 +66,12 @@ fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
 }
 
 #[test]
-fn the_waiting_quota_is_each_sessions_own_over_all_its_queues() {
+fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
     let mut bed = Bed::new(1, Shared::new(), 2);
     let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
     let (one, two) = (bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
-    let foreign = bed.path.open_queue(B, 0);
+    let foreign = bed.path.open_queue(B, 1);
+    let (third, same_user) = (bed.frame(C, 100).0, bed.path.open_queue(C, 0));
     bed.submit(one, 1, &fill(frame, 100));
     bed.submit(one, 2, &fill(frame, 100));
     bed.submit(two, 3, &fill(frame, 100));
@@ -78,6 +79,8 @@ fn the_waiting_quota_is_each_sessions_own_over_all_its_queues() {
         bed.submit(queue, tag, &fill(frame, 100));
         assert_eq!(bed.completion(tag), refused(tag, Failure::WaitingQuota { limit: 2 }));
     }
+    bed.submit(same_user, 8, &fill(third, 100));
+    assert_eq!(bed.completion(8), refused(8, Failure::WaitingQuota { limit: 2 }));
     bed.submit(foreign, 6, &fill(other, 100));
     assert_eq!(bed.path.waiting(), 3);
     // What leaves the list makes room.
@@ -85,7 +88,7 @@ fn the_waiting_quota_is_each_sessions_own_over_all_its_queues() {
     bed.submit(two, 7, &fill(frame, 100));
     bed.run_for(100_000);
     let done = [1, 2, 6, 7].map(|tag| (tag, Ok(())));
-    assert_eq!(bed.outcomes()[3..], done);
+    assert_eq!(bed.outcomes()[4..], done);
 }
 
 #[test]

@@ -161,7 +161,7 @@ fn stopping_fails_what_waits_and_cancel_all_ends_what_runs() {
     bed.collect();
     assert_eq!(bed.completion(2), refused(2, Failure::ServiceStopping));
     assert!(!bed.path.idle());
-    bed.path.cancel_all();
+    bed.path.cancel_all(&mut bed.capabilities);
     bed.run_for(10_000);
     assert_eq!(bed.completion(1).outcome, Err(Failure::Cancelled));
     assert!(bed.path.idle());

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
+use memferry_transfer::Task;
 
 const CAPACITY: u32 = 4;
 const CHANNELS: u32 = 3;
@@ -17,8 +18,9 @@ const CHANNELS: u32 = 3;
 #[derive(Clone, Debug)]
 enum Step {
     Open { session: usize },
-    Submit { queue: Index, bytes: u64, deadline_ps: Option<u128>, waits: bool, foreign: bool },
-    Refuse { queue: Index },
+    Submit { queue: Index, bytes: u64, deadline_ps: Option<u128>, waits: bool, foreign: bool, order: u8 },
+    Refuse { queue: Index, linked: bool },
+    Stop { queue: Index },
     GiveBack { queue: Index },
     Cancel { tag: Index },
     Close { queue: Index },
@@ -40,13 +42,15 @@ fn step() -> impl Strategy<Value = Step> {
         Just(Fault::Fails { failure: Failure::ChannelFaulted, after_bytes: 3 }),
         Just(Fault::Fails { failure: Failure::MemoryFault, after_bytes: 3 }),
     ];
-    let submit = (any(), 0..60_u64, proptest::option::of(0..4000_u128), proptest::bool::ANY, 0..10_u8);
+    let submit =
+        (any(), 0..60_u64, proptest::option::of(0..4000_u128), proptest::bool::ANY, 0..10_u8, 0..12_u8);
     prop_oneof![
         2 => (0..3_usize).prop_map(|session| Step::Open { session }),
-        16 => submit.prop_map(|(queue, bytes, deadline_ps, waits, foreign)| {
-            Step::Submit { queue, bytes, deadline_ps, waits, foreign: foreign == 0 }
+        16 => submit.prop_map(|(queue, bytes, deadline_ps, waits, foreign, order)| {
+            Step::Submit { queue, bytes, deadline_ps, waits, foreign: foreign == 0, order }
         }),
-        1 => any().prop_map(|queue| Step::Refuse { queue }),
+        1 => (any(), proptest::bool::ANY).prop_map(|(queue, linked)| Step::Refuse { queue, linked }),
+        1 => any().prop_map(|queue| Step::Stop { queue }),
         1 => any().prop_map(|queue| Step::GiveBack { queue }),
         4 => any().prop_map(|tag| Step::Cancel { tag }),
         2 => any().prop_map(|queue| Step::Close { queue }),
@@ -92,17 +96,22 @@ impl World {
         let now = self.bed.clock.now();
         match step {
             Step::Open { session } => self.open(session),
-            Step::Submit { queue, bytes, deadline_ps, waits, foreign } => {
+            Step::Submit { queue, bytes, deadline_ps, waits, foreign, order } => {
                 let Some((ring, reservation, tag)) = self.reserve(queue) else { return };
                 let owner = (self.rings[ring].session + usize::from(foreign)) % 3;
                 let mut request = fill(self.frames[owner], bytes);
-                request.deadline = deadline_ps.map(|deadline| now.after_picoseconds(deadline));
+                request.terms.deadline = deadline_ps.map(|deadline| now.after_picoseconds(deadline));
                 request = if waits { request } else { request.refuse_when_busy() };
+                if order == 4 {
+                    request.task = Task::Repeat { rounds: bytes as u32 % 4 };
+                }
+                request.terms.linked = matches!(order, 1 | 3 | 4);
+                request.terms.fenced = matches!(order, 2 | 3);
                 self.bed.path.submit(now, reservation, tag, &request, &mut self.bed.capabilities);
             }
-            Step::Refuse { queue } => {
+            Step::Refuse { queue, linked } => {
                 let Some((_, reservation, tag)) = self.reserve(queue) else { return };
-                self.bed.path.refuse(reservation, tag, Failure::Unsupported);
+                self.bed.path.refuse(reservation, tag, linked, Failure::Unsupported);
             }
             Step::GiveBack { queue } => {
                 let Some((_, reservation, _)) = self.reserve(queue) else { return };
@@ -114,6 +123,12 @@ impl World {
                     let tag = tag.index(self.requests.len());
                     let key = self.rings[self.requests[tag].0].key;
                     self.bed.path.cancel(key, tag as u64, &mut self.bed.capabilities);
+                }
+            }
+            Step::Stop { queue } => {
+                if !self.rings.is_empty() {
+                    let key = self.rings[queue.index(self.rings.len())].key;
+                    self.bed.path.stop_loops(key, |_| true);
                 }
             }
             Step::Close { queue } => self.close(queue),
@@ -178,7 +193,7 @@ impl World {
 
     fn receive(&mut self) {
         let deliveries: Vec<_> = self.bed.path.take_deliveries().collect();
-        for Delivery { queue, completion } in deliveries {
+        for Delivery { queue, completion, .. } in deliveries {
             let (ring, completions) = &mut self.requests[completion.tag as usize];
             *completions += 1;
             let ring = &mut self.rings[*ring];
@@ -199,15 +214,18 @@ impl World {
             }
         }
         self.run_out();
+        // Loops go on until stopped, and what was linked to a request that never came waits for it.
+        for ring in self.rings.iter().filter(|ring| ring.open) {
+            self.bed.path.cancel_where(ring.key, |_| true, &mut self.bed.capabilities);
+        }
+        self.run_out();
         let mut owed = BTreeMap::new();
         for (tag, (ring, completions)) in self.requests.iter().enumerate() {
             if self.rings[*ring].open && *completions != 1 {
                 owed.insert(tag, completions);
             }
         }
-        // Exclusive clients may wait for others that never depart.
-        let waiting = self.bed.path.waiting();
-        assert_eq!(owed.len(), waiting, "{owed:?}");
+        assert!(owed.is_empty() && self.bed.path.waiting() == 0, "{owed:?}");
         for ring in self.rings.iter_mut().filter(|ring| ring.open) {
             self.bed.path.close_queue(ring.key, &mut self.bed.capabilities);
         }

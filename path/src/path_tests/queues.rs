@@ -35,7 +35,7 @@ fn a_completion_counts_until_it_was_taken() {
     let nop = Request::new(Operation::Nop);
     for (tag, failure) in [(1, Failure::Cancelled), (2, Failure::Unsupported)] {
         let reservation = bed.path.reserve(queue, 2).unwrap();
-        bed.path.refuse(reservation, tag, failure);
+        bed.path.refuse(reservation, tag, false, failure);
     }
     assert!(bed.path.reserve(queue, 2).is_none(), "two completions are on their way to a ring of two");
     bed.collect();
@@ -78,7 +78,7 @@ fn completions_not_taken_yet_die_with_their_queue() {
     let (queue, other) = (bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
     for (queue, tag) in [(queue, 1), (other, 2)] {
         let reservation = bed.path.reserve(queue, 8).unwrap();
-        bed.path.refuse(reservation, tag, Failure::Cancelled);
+        bed.path.refuse(reservation, tag, false, Failure::Cancelled);
     }
     bed.path.close_queue(queue, &mut bed.capabilities);
     assert!(bed.path.queue_gone(queue));
@@ -149,14 +149,16 @@ fn a_late_report_for_an_earlier_post_ends_nothing() {
     let (queue, ticket) = (ledger.open(A, 0), Ticket { channel: 1, serial: 7 });
     let nop = Request::new(Operation::Nop);
     let (_, claims) = bed.capabilities.admit(A, &nop, 0).unwrap().into_parts();
-    let origin = Origin { queue, user: 0, tag: 3 };
-    ledger.start(Running { ticket, origin, claims, deadline: None, ending: None });
+    let origin = Origin { queue, user: 0, tag: 3, linked: false, member: false };
+    ledger.start(Running { ticket, origin, claims, deadline: None, ending: None, told: 0 });
     for (channel, serial) in [(1, 6), (1, 8), (0, 7), (2, 7), (u32::MAX, 7)] {
         assert!(ledger.take(Ticket { channel, serial }).is_none());
     }
     let running = ledger.take(ticket).unwrap();
-    let report = Finished { ticket, outcome: Ok(()), bytes_done: 5 };
-    let completion = Completion { tag: 3, outcome: Ok(()), bytes_done: 5, engine: EngineKind::Simulated };
-    assert_eq!(ledger.finish(&running, &report), Some(Delivery { queue, completion }));
+    let report = Finished { ticket, outcome: Ok(()), bytes_done: 5, value: 0 };
+    let (outcome, engine) = (Ok(()), EngineKind::Simulated);
+    let completion = Completion { tag: 3, outcome, inherited: false, bytes_done: 5, value: 0, engine };
+    let delivery = ledger.deliver(running.origin, &Ledger::end(&running, &report), false);
+    assert_eq!(delivery, Some(Delivery { queue, completion, watermarked: false }));
     assert!(ledger.take(ticket).is_none());
 }

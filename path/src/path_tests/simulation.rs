@@ -218,6 +218,13 @@ impl Simulation {
         let kind = noise.below(10);
         let operation = match kind {
             0 => Operation::Nop,
+            1 if noise.below(3) == 0 => {
+                Operation::Compare { first: spans[0], second: spans[1], length: noise.below(200) }
+            }
+            2 if noise.below(3) == 0 => {
+                let (length, seed) = (noise.below(200), noise.next() as u32);
+                Operation::CopyCrc { source: spans[0], destination: spans[1], length, seed }
+            }
             1..=3 => Operation::Copy { source: spans[0], destination: spans[1], length: noise.below(200) },
             4..=5 => {
                 let value = noise.next() as u32;
@@ -239,7 +246,8 @@ impl Simulation {
                 Operation::Fill2d { destination: spans[1], shape }
             }
         };
-        (operation, placed(&operation, &[from, to]))
+        let placed = placed(&operation, &[from, to]);
+        (operation, placed)
     }
 
     /// The log's operations done by the oracle, one after the other.
@@ -248,7 +256,10 @@ impl Simulation {
         for (_, Delivery { completion, .. }) in &self.bed.log {
             let operation = &self.operations[&completion.tag];
             if completion.outcome.is_ok() {
-                assert_eq!(completion.bytes_done, operation.total_bytes());
+                let value = oracle::value(operation, &memories);
+                let whole =
+                    if let Operation::Compare { .. } = operation { value } else { operation.total_bytes() };
+                assert_eq!((completion.bytes_done, completion.value), (whole, value));
             }
             if completion.engine == EngineKind::None {
                 assert_eq!(completion.bytes_done, 0);
@@ -284,6 +295,10 @@ fn placed(operation: &Operation<Span>, operands: &[(Named, u64); 2]) -> Operatio
     let moved = |plane: &Plane, offset| Plane { start: plane.start + offset, ..*plane };
     match *operation {
         Operation::Nop => Operation::Nop,
+        Operation::Compare { length, .. } => Operation::Compare { first: from, second: to, length },
+        Operation::CopyCrc { length, seed, .. } => {
+            Operation::CopyCrc { source: from, destination: to, length, seed }
+        }
         Operation::Copy { length, .. } => Operation::Copy { source: from, destination: to, length },
         Operation::Fill { length, pattern, .. } => Operation::Fill { destination: to, length, pattern },
         Operation::Copy2d { shape, .. } => {
@@ -296,6 +311,7 @@ fn placed(operation: &Operation<Span>, operands: &[(Named, u64); 2]) -> Operatio
             let shape = Fill2d { destination: moved(&shape.destination, operands[1].1), ..shape };
             Operation::Fill2d { destination: all_of_to, shape }
         }
+        ref other => unreachable!("the simulation asks for no {}", other.name()),
     }
 }
 

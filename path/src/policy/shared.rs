@@ -25,6 +25,7 @@ impl Policy for Shared {
         "shared"
     }
 
+    #[inline]
     fn choose(&mut self, _client: SessionId, channels: &[ChannelState]) -> Choice {
         let count = channels.len();
         let free = (0..count)

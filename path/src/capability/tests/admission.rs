@@ -1,6 +1,7 @@
 //! Admission: each failure it can give, on both sides of each operation, with integers at their limits.
 
-use memferry_transfer::{Color24, Copy2d, Count2d, Descriptor, Fill2d, Plane};
+use memferry_clock::Instant;
+use memferry_transfer::{Color24, Copy2d, Count2d, Descriptor, Fill2d, Plane, WhenBusy};
 
 use super::*;
 
@@ -36,7 +37,9 @@ fn reading(source: Span, destination: Span) -> [Request; 2] {
 
 /// What is refused leaves nothing in flight: revoking everything is over at once.
 fn refused(table: &mut Capabilities<Counted>, session: SessionId, request: &Request) -> Failure {
-    let failure = table.admit(session, request, MAX).expect_err(request.operation.name());
+    let failure = table
+        .admit(session, request, MAX)
+        .expect_err(request.operation().map_or("repeat", |operation| operation.name()));
     let root = table.register(session, Counted::new(1), ALL).unwrap();
     let revocation = table.revoke(session, root).unwrap();
     assert_eq!(table.take_finished(), [revocation]);
@@ -59,10 +62,20 @@ fn check_both_sides(
 ) {
     let (good, bad) = (Span::new(good, 0), Span::new(bad, 0));
     for request in writing(good, bad) {
-        assert_eq!(refused(table, A, &request), failure(DESTINATION), "{}", request.operation.name());
+        assert_eq!(
+            refused(table, A, &request),
+            failure(DESTINATION),
+            "{}",
+            request.operation().map_or("repeat", |operation| operation.name())
+        );
     }
     for request in reading(bad, good) {
-        assert_eq!(refused(table, A, &request), failure(Side::Source), "{}", request.operation.name());
+        assert_eq!(
+            refused(table, A, &request),
+            failure(Side::Source),
+            "{}",
+            request.operation().map_or("repeat", |operation| operation.name())
+        );
     }
 }
 
@@ -71,7 +84,7 @@ fn good_handles_are_admitted_in_every_operation() {
     let (mut table, handle) = with_middle();
     for request in writing(Span::new(handle, 50), Span::new(handle, 0)) {
         let admitted = table.admit(A, &request, 8).unwrap();
-        assert_eq!((admitted.session(), admitted.deadline()), (A, None));
+        assert_eq!((admitted.session(), admitted.terms().deadline), (A, None));
         let (operation, claims) = admitted.into_parts();
         assert_eq!(operation.total_bytes(), 8);
         Descriptor::new(0, operation).unwrap();
@@ -186,7 +199,7 @@ fn requests_longer_than_the_limit_are_refused_whatever_they_name() {
 fn a_request_that_moves_nothing_needs_no_capability_but_its_handles_count() {
     let (mut table, handle) = with_middle();
     let (operation, claims) = table.admit(A, &Request::new(Operation::Nop), 0).unwrap().into_parts();
-    assert_eq!((operation, &claims), (Operation::Nop, &Claims([None, None])));
+    assert_eq!((operation, &claims), (Operation::Nop, &Claims::none()));
     table.release(claims);
 
     let none = Count2d { x_count: 0, ..COUNT };
@@ -275,6 +288,6 @@ fn the_terms_of_a_request_pass_through() {
     let deadline = Instant::from_nanoseconds(7);
     let request = fill(handle, 0, 1).refuse_when_busy().with_deadline(deadline);
     let admitted = table.admit(A, &request, MAX).unwrap();
-    assert_eq!((admitted.when_busy(), admitted.deadline()), (WhenBusy::Refuse, Some(deadline)));
+    assert_eq!((admitted.terms().when_busy, admitted.terms().deadline), (WhenBusy::Refuse, Some(deadline)));
     release(&mut table, admitted);
 }

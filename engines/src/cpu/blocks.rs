@@ -1,0 +1,130 @@
+//! Operations that look at bytes: a block at a time, through memory of this process alone.
+//!
+//! ```text
+//! regions ──load──► private block ──crc, xor, compare──► value            ──store──► regions
+//! ```
+//!
+//! What is checked is what is written: nobody else can change the block in between, so a CRC is that of the bytes stored,
+//! even while the source is being overwritten. Blocks fit the first-level cache.
+
+use std::borrow::Borrow;
+
+use memferry_memory::mapping::Mapping;
+use memferry_transfer::{Failure, Operation, Region};
+
+use super::kernels::{load, store};
+use super::progress::{State, runs_down, step};
+
+const BLOCK: usize = 4096;
+
+/// Sets what a transfer of no bytes finds.
+pub(super) fn begin<M: Borrow<Mapping>>(operation: &Operation<Region<M>>, state: &mut State) {
+    if let Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. } = operation
+        && state.done == 0
+    {
+        state.value = u64::from(*seed);
+    }
+}
+
+/// Does the `length` bytes after those that are done; tells how many that were.
+pub(super) fn advance<M: Borrow<Mapping>>(
+    operation: &Operation<Region<M>>,
+    state: &mut State,
+    length: u64,
+) -> Result<u64, Failure> {
+    begin(operation, state);
+    let mut moved = 0;
+    while moved < length && !state.over {
+        let bytes = (length - moved).min(BLOCK as u64);
+        moved += block(operation, state, state.done + moved, bytes as usize)?;
+    }
+    Ok(moved)
+}
+
+/// Does one block of `bytes` after the first `done`.
+fn block<M: Borrow<Mapping>>(
+    operation: &Operation<Region<M>>,
+    state: &mut State,
+    done: u64,
+    bytes: usize,
+) -> Result<u64, Failure> {
+    let mut space = [0; BLOCK];
+    let block = &mut space[..bytes];
+    match operation {
+        Operation::Compare { first, second, .. } => return compare(first, second, state, done, block),
+        Operation::Crc { source, .. } => {
+            step([source.memory().borrow()], || load(source, done, block))?;
+            state.value = append(state.value, block);
+        }
+        Operation::CopyCrc { source, destination, length, seed } => {
+            let down = runs_down(source, destination, *length);
+            let at = if down { length - done - bytes as u64 } else { done };
+            step([source.memory().borrow(), destination.memory().borrow()], || {
+                load(source, at, block)?;
+                store(destination, at, block)
+            })?;
+            state.value = match down {
+                false => append(state.value, block),
+                true => before(block, state.value, done, (*length, *seed)),
+            };
+        }
+        Operation::DualCopy { source, destinations: [one, other], .. } => {
+            step([source.memory().borrow(), one.memory().borrow(), other.memory().borrow()], || {
+                load(source, done, block)?;
+                store(one, done, block)?;
+                store(other, done, block)
+            })?;
+        }
+        Operation::Xor { sources, destination, .. } => {
+            xor(sources, done, block)?;
+            step([destination.memory().borrow()], || store(destination, done, block))?;
+        }
+        _ => return Err(Failure::Unsupported),
+    }
+    Ok(bytes as u64)
+}
+
+fn append(crc: u64, block: &[u8]) -> u64 {
+    u64::from(crc32c::crc32c_append(crc as u32, block))
+}
+
+/// The CRC when blocks come from the last one down: that of `block` followed by the `done` bytes whose CRC is `value`. The
+/// seed goes before the first byte, which comes last.
+fn before(block: &[u8], value: u64, done: u64, (length, seed): (u64, u32)) -> u64 {
+    let after = if done == 0 { 0 } else { value as u32 };
+    let crc = crc32c::crc32c_combine(crc32c::crc32c(block), after, done as usize);
+    let whole = done + block.len() as u64 == length;
+    u64::from(if whole { crc32c::crc32c_combine(seed, crc, length as usize) } else { crc })
+}
+
+fn compare<M: Borrow<Mapping>>(
+    first: &Region<M>,
+    second: &Region<M>,
+    state: &mut State,
+    done: u64,
+    block: &mut [u8],
+) -> Result<u64, Failure> {
+    let mut space = [0; BLOCK];
+    let other = &mut space[..block.len()];
+    step([first.memory().borrow(), second.memory().borrow()], || {
+        load(first, done, block)?;
+        load(second, done, other)
+    })?;
+    let equal = match *block == *other {
+        true => block.len(),
+        false => block.iter().zip(&*other).take_while(|(one, other)| one == other).count(),
+    };
+    state.over = equal < block.len();
+    state.value = done + equal as u64;
+    Ok(equal as u64)
+}
+
+fn xor<M: Borrow<Mapping>>(sources: &[Region<M>], done: u64, block: &mut [u8]) -> Result<(), Failure> {
+    let mut space = [0; BLOCK];
+    let next = &mut space[..block.len()];
+    for source in sources {
+        step([source.memory().borrow()], || load(source, done, next))?;
+        block.iter_mut().zip(&*next).for_each(|(byte, next)| *byte ^= next);
+    }
+    Ok(())
+}

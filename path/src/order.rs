@@ -1,0 +1,461 @@
+//! Between capability and channel, order: requests that may not start yet, because others of their queue have to end first.
+//!
+//! ```text
+//! accept ─► held, in order ─ next: link kept? fence passed? ─► placement
+//!    │            ▲                                                │
+//!    │            └──────────── ended: Ok frees the next, Err fails it with the same reason
+//!    └─ repeat: members are collected, then done by turns, round after round, until stopped
+//! ```
+//!
+//! Only queues that use links, fences or loops have an [`Order`]; all others never come here. Requests start in the order
+//! they came, so what follows a held request waits behind it, and what follows a loop waits until it has ended. Links are
+//! io_uring's, fences those of a DSA batch, loops those of a DMA controller's linked channels (Wicki 2014, 2.3.2.4).
+//! Nothing here touches channels, engines or the table: what ended without an engine leaves as a [`Fate`].
+
+use std::collections::VecDeque;
+
+use memferry_clock::Instant;
+use memferry_transfer::{Failure, Terms};
+
+use crate::capability::{Admitted, Claims};
+use crate::channel::Origin;
+use crate::completion::{End, QueueKey};
+
+/// A request that ended here; its claims are to be released, or quarantined with a failed channel.
+pub(crate) struct Fate {
+    pub(crate) origin: Origin,
+    pub(crate) claims: Claims,
+    pub(crate) end: End,
+    pub(crate) inherited: bool,
+    pub(crate) quarantine: Option<u32>,
+}
+
+impl Fate {
+    fn failed(origin: Origin, claims: Claims, failure: Failure, inherited: bool) -> Self {
+        Self { origin, claims, end: End::refused(failure), inherited, quarantine: None }
+    }
+}
+
+/// A request as it comes from admission.
+pub(crate) enum Arrived<M> {
+    /// It failed there.
+    Refused(Failure),
+    /// A transfer.
+    Transfer(Admitted<M>),
+    /// A loop over what follows.
+    Repeat(u32),
+}
+
+/// What the next request of the queue depends on.
+#[derive(Clone, Copy, Default)]
+enum Incoming {
+    #[default]
+    Nothing,
+    /// The one before it.
+    Linked,
+    /// The one before it, which failed so.
+    Broken(Failure),
+}
+
+/// How the request that was started last stands, when the next depends on it.
+#[derive(Clone, Copy, Default)]
+enum Link {
+    #[default]
+    Kept,
+    Running,
+    Broken(Failure),
+}
+
+/// Not started yet.
+struct Held<M> {
+    step: Step<M>,
+    origin: Origin,
+    /// It depends on the request before it.
+    linked: bool,
+    fenced: bool,
+}
+
+enum Step<M> {
+    One(Admitted<M>),
+    Loop(Chain<M>),
+}
+
+struct Member<M> {
+    admitted: Admitted<M>,
+    origin: Origin,
+    bytes: u64,
+    value: u64,
+}
+
+/// A loop: its members keep their claims until it ends.
+struct Chain<M> {
+    origin: Origin,
+    terms: Terms,
+    linked: bool,
+    rounds: u32,
+    members: Vec<Member<M>>,
+    at: usize,
+    /// Rounds that were whole.
+    done: u64,
+    running: bool,
+    /// It is to end after the present round.
+    stop: bool,
+    /// It is to end at once.
+    ending: Option<Failure>,
+    /// The channel that failed under it.
+    quarantine: Option<u32>,
+}
+
+impl<M: Clone> Chain<M> {
+    fn new(origin: Origin, terms: Terms, linked: bool, rounds: u32) -> Self {
+        let (members, quarantine) = (Vec::new(), None);
+        let (at, done, running, stop, ending) = (0, 0, false, false, None);
+        Self { origin, terms, linked, rounds, members, at, done, running, stop, ending, quarantine }
+    }
+
+    fn add(&mut self, mut admitted: Admitted<M>, origin: Origin) {
+        let terms = admitted.terms_mut();
+        terms.deadline = [terms.deadline, self.terms.deadline].into_iter().flatten().min();
+        let origin = Origin { member: true, linked: false, ..origin };
+        self.members.push(Member { admitted, origin, bytes: 0, value: 0 });
+    }
+
+    fn is_over(&self) -> bool {
+        let whole = self.at == 0 && (self.stop || self.rounds > 0 && self.done >= u64::from(self.rounds));
+        self.ending.is_some() || whole
+    }
+
+    fn member_ended(&mut self, end: &End) {
+        self.running = false;
+        let Some(member) = self.members.get_mut(self.at) else { return };
+        member.bytes = member.bytes.saturating_add(end.bytes_done);
+        member.value = end.value;
+        match end.outcome {
+            Err(failure) => self.ending = Some(failure),
+            Ok(()) => {
+                self.at += 1;
+                if self.at == self.members.len() {
+                    (self.at, self.done) = (0, self.done + 1);
+                }
+            }
+        }
+    }
+
+    /// The end of all of it: with a failure, members before the failed one had succeeded in that round.
+    fn finish(self, fates: &mut Vec<Fate>) {
+        let quarantine = self.quarantine;
+        let moved = self.done > 0 || self.at > 0 || self.ending.is_some();
+        let end = |outcome, bytes_done, value| End { outcome, bytes_done, value, moved, watermarked: false };
+        let outcome = self.ending.map_or(Ok(()), Err);
+        let whole = Fate {
+            origin: self.origin,
+            claims: Claims::none(),
+            end: end(outcome, 0, self.done),
+            inherited: outcome.is_err(),
+            quarantine: None,
+        };
+        for (index, member) in self.members.into_iter().enumerate() {
+            let outcome = if index < self.at { Ok(()) } else { outcome };
+            let inherited = outcome.is_err() && index > self.at;
+            let (_, claims) = member.admitted.into_parts();
+            let end = end(outcome, member.bytes, member.value);
+            fates.push(Fate { origin: member.origin, claims, end, inherited, quarantine });
+        }
+        fates.push(whole);
+    }
+
+    /// Nothing of it was started: all of it fails.
+    fn fail(self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
+        for member in self.members {
+            let (_, claims) = member.admitted.into_parts();
+            fates.push(Fate::failed(member.origin, claims, failure, inherited));
+        }
+        fates.push(Fate::failed(self.origin, Claims::none(), failure, inherited));
+    }
+
+    fn given_up(&self, gives_up: &mut GivesUp<'_>) -> Option<Failure> {
+        gives_up(self.origin, &Claims::none(), &self.terms).or_else(|| {
+            let mut members = self.members.iter();
+            members
+                .find_map(|member| gives_up(member.origin, member.admitted.claims(), member.admitted.terms()))
+        })
+    }
+}
+
+/// Names the failure a request is given up with.
+pub(crate) type GivesUp<'a> = dyn FnMut(Origin, &Claims, &Terms) -> Option<Failure> + 'a;
+
+/// What one queue holds back.
+pub(crate) struct Order<M> {
+    incoming: Incoming,
+    link: Link,
+    held: VecDeque<Held<M>>,
+    collecting: Option<Chain<M>>,
+    looping: Option<Chain<M>>,
+}
+
+impl<M: Clone> Order<M> {
+    fn new() -> Self {
+        let (incoming, link, held) = (Incoming::Nothing, Link::Kept, VecDeque::new());
+        Self { incoming, link, held, collecting: None, looping: None }
+    }
+
+    /// Whether the queue needs no order any more.
+    fn is_over(&self) -> bool {
+        let nothing = matches!(self.incoming, Incoming::Nothing);
+        nothing && self.held.is_empty() && self.collecting.is_none() && self.looping.is_none()
+    }
+
+    /// Takes the queue's next request.
+    pub(crate) fn accept(
+        &mut self,
+        origin: Origin,
+        arrived: Arrived<M>,
+        terms: &Terms,
+        fates: &mut Vec<Fate>,
+    ) {
+        let incoming = std::mem::take(&mut self.incoming);
+        let inherited = if let Incoming::Broken(failure) = incoming { Some(failure) } else { None };
+        let failed = match self.try_accept(origin, arrived, terms, incoming) {
+            Ok(()) => None,
+            Err((claims, own)) => {
+                let failure = inherited.unwrap_or(own);
+                fates.push(Fate::failed(origin, claims, failure, inherited.is_some()));
+                if let Some(chain) = self.collecting.take() {
+                    chain.fail(failure, true, fates);
+                }
+                Some(failure)
+            }
+        };
+        if origin.linked {
+            self.incoming = failed.map_or(Incoming::Linked, Incoming::Broken);
+        }
+    }
+
+    /// Holds a request, or says why it fails; a request that inherits a failure is given back with any.
+    fn try_accept(
+        &mut self,
+        origin: Origin,
+        arrived: Arrived<M>,
+        terms: &Terms,
+        incoming: Incoming,
+    ) -> Result<(), (Claims, Failure)> {
+        let broken = matches!(incoming, Incoming::Broken(_));
+        let linked = matches!(incoming, Incoming::Linked);
+        match (arrived, &mut self.collecting) {
+            (Arrived::Refused(failure), _) => Err((Claims::none(), failure)),
+            (Arrived::Transfer(admitted), _) if broken => Err((admitted.into_parts().1, Failure::Cancelled)),
+            (Arrived::Repeat(_), Some(_)) => Err((Claims::none(), Failure::BadLoop)),
+            (Arrived::Repeat(_), None) if broken || !origin.linked => Err((Claims::none(), Failure::BadLoop)),
+            (Arrived::Repeat(rounds), None) => {
+                // What links to the loop's first member is the loop itself; nothing can link to its end.
+                let origin = Origin { linked: false, ..origin };
+                self.collecting = Some(Chain::new(origin, *terms, linked, rounds));
+                Ok(())
+            }
+            (Arrived::Transfer(admitted), Some(chain)) => {
+                chain.add(admitted, origin);
+                if !origin.linked
+                    && let Some(chain) = self.collecting.take()
+                {
+                    let (origin, linked, fenced) = (chain.origin, chain.linked, chain.terms.fenced);
+                    self.held.push_back(Held { step: Step::Loop(chain), origin, linked, fenced });
+                }
+                Ok(())
+            }
+            (Arrived::Transfer(admitted), None) => {
+                self.held.push_back(Held { step: Step::One(admitted), origin, linked, fenced: terms.fenced });
+                Ok(())
+            }
+        }
+    }
+
+    /// The next request that may start, when `active` others of the queue run.
+    pub(crate) fn next(&mut self, active: u32, fates: &mut Vec<Fate>) -> Option<(Admitted<M>, Origin)> {
+        loop {
+            if let Some(chain) = self.looping.take_if(|chain| !chain.running && chain.is_over()) {
+                chain.finish(fates);
+            }
+            if let Some(chain) = &mut self.looping {
+                let member = chain.members.get(chain.at).filter(|_| !chain.running)?;
+                let next = (member.admitted.again(), member.origin);
+                chain.running = true;
+                return Some(next);
+            }
+            let head = self.held.front()?;
+            match self.link {
+                Link::Running if head.linked => return None,
+                Link::Broken(failure) if head.linked => {
+                    let held = self.held.pop_front()?;
+                    self.link = if held.origin.linked { Link::Broken(failure) } else { Link::Kept };
+                    held.fail(failure, true, fates);
+                    continue;
+                }
+                _ => {}
+            }
+            if head.fenced && active > 0 {
+                return None;
+            }
+            let Held { step, origin, .. } = self.held.pop_front()?;
+            self.link = if origin.linked { Link::Running } else { Link::Kept };
+            match step {
+                Step::One(admitted) => return Some((admitted, origin)),
+                Step::Loop(chain) => self.looping = Some(chain),
+            }
+        }
+    }
+
+    /// Takes note of the end of a started request; gives it back when it is to be delivered.
+    pub(crate) fn ended(&mut self, origin: Origin, end: End) -> Option<End> {
+        if origin.member {
+            if let Some(chain) = &mut self.looping {
+                chain.member_ended(&end);
+            }
+            return None;
+        }
+        if origin.linked {
+            self.link = end.outcome.map_or_else(Link::Broken, |()| Link::Kept);
+        }
+        Some(end)
+    }
+
+    /// The memory of the loop that runs is to be quarantined with a channel that failed.
+    pub(crate) fn quarantine(&mut self, channel: u32) {
+        if let Some(chain) = &mut self.looping {
+            chain.quarantine = Some(channel);
+        }
+    }
+
+    /// Gives up requests that did not start, and what is linked to them.
+    pub(crate) fn give_up_held(&mut self, gives_up: &mut GivesUp<'_>, fates: &mut Vec<Fate>) {
+        let mut carried = None;
+        for held in std::mem::take(&mut self.held) {
+            let inherited = carried.take().filter(|_| held.linked);
+            match held.given_up(gives_up).or(inherited) {
+                None => self.held.push_back(held),
+                Some(failure) => {
+                    carried = Some(failure).filter(|_| held.origin.linked);
+                    held.fail(failure, inherited.is_some(), fates);
+                }
+            }
+        }
+        if let Some(failure) = carried {
+            self.break_incoming(failure, true, fates);
+        }
+        if let Some(failure) = self.collecting.as_ref().and_then(|chain| chain.given_up(gives_up)) {
+            self.break_incoming(failure, false, fates);
+        }
+    }
+
+    /// Ends the loop that runs when one of its requests is to end; its running member is the caller's to cancel.
+    pub(crate) fn end_loop(&mut self, gives_up: &mut GivesUp<'_>) -> Option<Failure> {
+        let chain = self.looping.as_mut()?;
+        let failure = chain.given_up(gives_up)?;
+        Some(*chain.ending.get_or_insert(failure))
+    }
+
+    /// What comes next fails too.
+    fn break_incoming(&mut self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
+        if let Some(chain) = self.collecting.take() {
+            chain.fail(failure, inherited, fates);
+        }
+        self.incoming = Incoming::Broken(failure);
+    }
+
+    /// Ends loops after their present round.
+    pub(crate) fn stop(&mut self, named: &dyn Fn(Origin) -> bool) {
+        let held = self.held.iter_mut().filter_map(|held| match &mut held.step {
+            Step::Loop(chain) => Some(chain),
+            Step::One(_) => None,
+        });
+        let chains = held.chain(&mut self.looping).chain(&mut self.collecting);
+        for chain in chains.filter(|chain| named(chain.origin)) {
+            chain.stop = true;
+        }
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let held = self.held.iter().filter_map(|held| match &held.step {
+            Step::One(admitted) => admitted.terms().deadline,
+            Step::Loop(chain) => chain.terms.deadline,
+        });
+        held.chain(self.collecting.as_ref().and_then(|chain| chain.terms.deadline)).min()
+    }
+}
+
+impl<M: Clone> Held<M> {
+    fn given_up(&self, gives_up: &mut GivesUp<'_>) -> Option<Failure> {
+        match &self.step {
+            Step::One(admitted) => gives_up(self.origin, admitted.claims(), admitted.terms()),
+            Step::Loop(chain) => chain.given_up(gives_up),
+        }
+    }
+
+    fn fail(self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
+        match self.step {
+            Step::One(admitted) => {
+                let (_, claims) = admitted.into_parts();
+                fates.push(Fate::failed(self.origin, claims, failure, inherited));
+            }
+            Step::Loop(chain) => chain.fail(failure, inherited, fates),
+        }
+    }
+}
+
+/// The orders of the queues that have one.
+pub(crate) struct Orders<M> {
+    queues: Vec<Option<Box<Order<M>>>>,
+    count: usize,
+}
+
+impl<M: Clone> Orders<M> {
+    pub(crate) const fn new() -> Self {
+        Self { queues: Vec::new(), count: 0 }
+    }
+
+    /// Whether no queue holds anything back.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    #[inline]
+    pub(crate) fn get(&mut self, key: QueueKey) -> Option<&mut Order<M>> {
+        if self.count == 0 {
+            return None;
+        }
+        self.queues.get_mut(key.0 as usize)?.as_deref_mut()
+    }
+
+    pub(crate) fn get_or_begin(&mut self, key: QueueKey) -> &mut Order<M> {
+        let index = key.0 as usize;
+        if index >= self.queues.len() {
+            self.queues.resize_with(index + 1, || None);
+        }
+        let slot = &mut self.queues[index];
+        self.count += usize::from(slot.is_none());
+        slot.get_or_insert_with(|| Box::new(Order::new()))
+    }
+
+    /// Ends an order that is over, or any when its queue is `gone`.
+    pub(crate) fn tidy(&mut self, key: QueueKey, gone: bool) {
+        if let Some(slot) = self.queues.get_mut(key.0 as usize)
+            && slot.take_if(|order| gone || order.is_over()).is_some()
+        {
+            self.count -= 1;
+        }
+    }
+
+    /// The queues that have one.
+    pub(crate) fn keys(&self) -> Vec<QueueKey> {
+        let keys = (0..).zip(&self.queues).filter(|(_, order)| order.is_some());
+        keys.map(|(key, _)| QueueKey(key)).collect()
+    }
+
+    /// The earliest deadline of what is held back.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if self.count == 0 {
+            return None;
+        }
+        self.queues.iter().flatten().filter_map(|order| order.next_deadline()).min()
+    }
+}

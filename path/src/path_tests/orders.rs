@@ -1,0 +1,304 @@
+//! Links, fences, loops and classes: what starts when, and what fails with what.
+//!
+//! ```text
+//! requests with terms ─► Bed ─► the order in which they end, their outcomes, what they inherit
+//! ```
+
+use super::*;
+use memferry_transfer::PriorityClass;
+
+fn bed(channels: u32) -> (Bed, QueueKey, Handle) {
+    let mut bed = Bed::new(channels, Shared::new(), 64);
+    let (frame, _) = bed.frame(A, 64);
+    let queue = bed.path.open_queue(A, 0);
+    (bed, queue, frame)
+}
+
+/// Tag, outcome, inherited, value, in the order they ended.
+type Ends = Vec<(u64, Result<(), Failure>, bool, u64)>;
+
+impl Bed {
+    fn ends(&self) -> Ends {
+        let end = |completion: Completion| {
+            (completion.tag, completion.outcome, completion.inherited, completion.value)
+        };
+        self.log.iter().map(|(_, delivery)| end(delivery.completion)).collect()
+    }
+
+    /// So many turns, each when the path asks for it.
+    fn turns(&mut self, count: usize) {
+        for _ in 0..count {
+            self.turn();
+            let Some(next) = self.path.next_wake() else { return };
+            self.clock.advance_to(next.max(self.clock.now()));
+        }
+    }
+
+    fn drain(&mut self) {
+        self.turns(1000);
+        assert!(self.path.idle(), "it never ends");
+    }
+
+    fn ended_at(&self, tag: u64) -> u128 {
+        let of_tag = |(_, delivery): &&(Instant, Delivery)| delivery.completion.tag == tag;
+        self.log.iter().find(of_tag).expect("it ended").0.picoseconds()
+    }
+}
+
+const OK: Result<(), Failure> = Ok(());
+
+#[test]
+fn a_linked_request_starts_when_the_one_before_has_succeeded() {
+    let (mut bed, queue, frame) = bed(4);
+    bed.submit(queue, 1, &fill(frame, 10).linked());
+    bed.submit(queue, 2, &fill(frame, 10).linked());
+    bed.submit(queue, 3, &fill(frame, 10));
+    // Not linked, but nothing starts before what came earlier.
+    bed.submit(queue, 4, &fill(frame, 0));
+    bed.drain();
+    assert_eq!(bed.ends(), [1, 2, 4, 3].map(|tag| (tag, OK, false, 0)));
+    let times = [1, 2, 3].map(|tag| bed.ended_at(tag));
+    assert_eq!(times, [1100, 2200, 3300]);
+    assert_eq!(bed.ended_at(4), 3200, "beside the third");
+}
+
+#[test]
+fn a_failure_fails_all_that_is_linked_to_it_with_the_same_reason_and_nothing_else() {
+    let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
+    for late in [false, true] {
+        let (mut bed, queue, frame) = bed(4);
+        // At admission, or in the engine.
+        let first = if late { fill(frame, 60) } else { fill(frame, 65) };
+        let reason = if late { Failure::MemoryFault } else { outside };
+        if late {
+            bed.path.engine_mut().inject(0, Fault::Fails { failure: reason, after_bytes: 0 });
+        }
+        bed.submit(queue, 1, &first.linked());
+        bed.submit(queue, 2, &fill(frame, 10).linked());
+        bed.submit(queue, 3, &fill(frame, 10));
+        bed.submit(queue, 4, &fill(frame, 10));
+        bed.drain();
+        let failed = [(1, Err(reason), false, 0), (2, Err(reason), true, 0), (3, Err(reason), true, 0)];
+        assert_eq!(bed.ends(), [&failed[..], &[(4, OK, false, 0)]].concat(), "late {late}");
+    }
+}
+
+#[test]
+fn what_is_linked_to_a_request_that_cannot_be_read_fails_with_it() {
+    let (mut bed, queue, frame) = bed(4);
+    bed.submit(queue, 1, &fill(frame, 10).linked());
+    let reservation = bed.path.reserve(queue, 8).unwrap();
+    bed.path.refuse(reservation, 2, true, Failure::Unsupported);
+    bed.submit(queue, 3, &fill(frame, 10).linked());
+    bed.submit(queue, 4, &fill(frame, 10));
+    bed.submit(queue, 5, &fill(frame, 10));
+    bed.drain();
+    let mut ends = bed.ends();
+    ends.sort_by_key(|end| end.0);
+    let reason = Err(Failure::Unsupported);
+    let expected = [(1, OK, false, 0), (2, reason, false, 0), (3, reason, true, 0), (4, reason, true, 0)];
+    assert_eq!(ends, [&expected[..], &[(5, OK, false, 0)]].concat());
+}
+
+#[test]
+fn a_fence_waits_for_all_that_came_before_and_holds_what_comes_after() {
+    let (mut bed, queue, frame) = bed(8);
+    bed.submit(queue, 1, &fill(frame, 60));
+    bed.submit(queue, 2, &fill(frame, 10));
+    bed.submit(queue, 3, &Request::new(Operation::Nop).fenced());
+    bed.submit(queue, 4, &fill(frame, 10));
+    // Another queue is not concerned.
+    let other = bed.path.open_queue(A, 0);
+    bed.submit(other, 5, &fill(frame, 10));
+    bed.drain();
+    let times = [2, 5, 1, 3, 4].map(|tag| bed.ended_at(tag));
+    assert_eq!(times, [1100, 1100, 1600, 2600, 2700]);
+}
+
+#[test]
+fn a_fence_passes_failures_and_needs_nothing_to_wait_for() {
+    let (mut bed, queue, frame) = bed(8);
+    bed.submit(queue, 1, &fill(frame, 0).fenced());
+    bed.submit(queue, 2, &fill(frame, 65));
+    bed.path.engine_mut().inject(0, Fault::Fails { failure: Failure::MemoryFault, after_bytes: 0 });
+    bed.submit(queue, 3, &fill(frame, 10).fenced());
+    bed.drain();
+    assert_eq!(bed.ends().len(), 3);
+    assert_eq!((bed.ended_at(1), bed.ended_at(3)), (1000, 2100));
+}
+
+#[test]
+fn a_loop_repeats_its_members_in_order_and_tells_the_rounds() {
+    let (mut bed, queue, frame) = bed(4);
+    bed.submit(queue, 1, &Request::repeat(3));
+    bed.submit(queue, 2, &fill(frame, 10).linked());
+    bed.submit(queue, 3, &fill(frame, 20));
+    bed.submit(queue, 4, &fill(frame, 0));
+    bed.drain();
+    assert_eq!(bed.ends(), [(2, OK, false, 0), (3, OK, false, 0), (1, OK, false, 3), (4, OK, false, 0)]);
+    let bytes: Vec<_> = bed.log.iter().map(|(_, delivery)| delivery.completion.bytes_done).collect();
+    assert_eq!(bytes, [30, 60, 0, 0]);
+    assert_eq!((bed.ended_at(1), bed.ended_at(4)), (3 * (1100 + 1200), 3 * (1100 + 1200) + 1000));
+}
+
+#[test]
+fn an_endless_loop_goes_on_until_stopped_and_its_round_is_whole_then() {
+    let (mut bed, queue, frame) = bed(4);
+    bed.submit(queue, 1, &Request::repeat(0));
+    bed.submit(queue, 2, &fill(frame, 10).linked());
+    bed.submit(queue, 3, &fill(frame, 10));
+    // Others are served meanwhile.
+    let other = bed.path.open_queue(B, 1);
+    let (their, _) = bed.frame(B, 64);
+    bed.submit(other, 4, &fill(their, 30));
+    bed.turns(25);
+    assert!(bed.ends().contains(&(4, OK, false, 0)) && bed.log.len() == 1);
+    bed.path.stop_loops(queue, |tag| tag == 3);
+    bed.turns(5);
+    assert_eq!(bed.log.len(), 1, "a member's name does not stop the loop");
+    bed.path.stop_loops(queue, |tag| tag == 1);
+    bed.drain();
+    let ends = bed.ends();
+    let rounds = ends[3].3;
+    assert!(rounds > 5, "{ends:?}");
+    assert_eq!(ends[1..], [(2, OK, false, 0), (3, OK, false, 0), (1, OK, false, rounds)]);
+    assert_eq!(bed.log[1].1.completion.bytes_done, 10 * rounds);
+}
+
+#[test]
+fn cancel_deadline_failure_and_revocation_end_a_loop_at_once() {
+    for (case, reason) in
+        [Failure::Cancelled, Failure::Cancelled, Failure::DeadlineExceeded, Failure::MemoryFault]
+            .into_iter()
+            .enumerate()
+    {
+        let (mut bed, queue, frame) = bed(1);
+        let repeat = Request::repeat(0);
+        let deadline = at(10_500);
+        bed.submit(queue, 1, &if case == 2 { repeat.with_deadline(deadline) } else { repeat });
+        bed.submit(queue, 2, &fill(frame, 10).linked());
+        bed.submit(queue, 3, &fill(frame, 20));
+        bed.submit(queue, 4, &Request::new(Operation::Nop));
+        bed.turns(9);
+        match case {
+            0 => bed.cancel(queue, 1),
+            1 => {
+                bed.capabilities.revoke(A, frame).unwrap();
+                bed.path.cancel_revoked(&mut bed.capabilities);
+            }
+            2 => {}
+            _ => bed.path.engine_mut().inject(0, Fault::Fails { failure: reason, after_bytes: 0 }),
+        }
+        bed.turns(30);
+        let ends = bed.ends();
+        assert_eq!(ends.len(), 4, "case {case}: {ends:?}");
+        let of = |tag| *ends.iter().find(|end| end.0 == tag).unwrap();
+        assert_eq!(of(1).1, Err(reason), "case {case}");
+        assert!(of(2).1 == Err(reason) || of(3).1 == Err(reason), "case {case}: {ends:?}");
+        let after = if case == 3 { Err(Failure::MemoryFault) } else { OK };
+        assert_eq!(of(4).1, after, "what was behind the loop starts: case {case}");
+        bed.capabilities.close(A);
+        let freed = bed.capabilities.take_dropped().len();
+        assert_eq!(freed, 1, "its claims are released: case {case}");
+    }
+}
+
+#[test]
+fn a_loop_that_cannot_be_is_refused_whole() {
+    let (mut bed, queue, frame) = bed(4);
+    let mut alone = Request::repeat(2);
+    alone.terms.linked = false;
+    bed.submit(queue, 1, &alone);
+    // Within another.
+    bed.submit(queue, 2, &Request::repeat(2));
+    bed.submit(queue, 3, &fill(frame, 10).linked());
+    bed.submit(queue, 4, &Request::repeat(2));
+    bed.submit(queue, 5, &fill(frame, 10));
+    // With a member that may not be.
+    bed.submit(queue, 6, &Request::repeat(2));
+    bed.submit(queue, 7, &fill(frame, 10).linked());
+    bed.submit(queue, 8, &fill(frame, 65).linked());
+    bed.submit(queue, 9, &fill(frame, 10));
+    bed.submit(queue, 10, &fill(frame, 10));
+    bed.drain();
+    let mut ends = bed.ends();
+    ends.sort_by_key(|end| end.0);
+    let bad = Err(Failure::BadLoop);
+    let outside = Err(Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 });
+    let expected = [
+        (1, bad, false, 0),
+        (2, bad, true, 0),
+        (3, bad, true, 0),
+        (4, bad, false, 0),
+        (5, bad, true, 0),
+        (6, outside, true, 0),
+        (7, outside, true, 0),
+        (8, outside, false, 0),
+        (9, outside, true, 0),
+        (10, OK, false, 0),
+    ];
+    assert_eq!(ends, expected);
+}
+
+#[test]
+fn held_requests_are_cancelled_with_what_is_linked_to_them_and_closed_without_a_word() {
+    let (mut bed, queue, frame) = bed(2);
+    bed.submit(queue, 1, &fill(frame, 60).linked());
+    bed.submit(queue, 2, &fill(frame, 10).linked());
+    bed.submit(queue, 3, &fill(frame, 10));
+    bed.submit(queue, 4, &fill(frame, 10).fenced());
+    bed.cancel(queue, 2);
+    let cancelled = Err(Failure::Cancelled);
+    assert_eq!(bed.ends(), [(2, cancelled, false, 0), (3, cancelled, true, 0)]);
+    bed.submit(queue, 5, &Request::repeat(0));
+    bed.submit(queue, 6, &fill(frame, 10).linked());
+    bed.close(queue);
+    bed.drain();
+    assert_eq!(bed.log.len(), 2, "nobody listens any more");
+    assert!(bed.path.queue_gone(queue) && bed.path.idle());
+    bed.capabilities.close(A);
+    assert_eq!(bed.capabilities.take_dropped().len(), 1);
+}
+
+#[test]
+fn a_held_request_is_given_up_at_its_deadline_while_others_still_run() {
+    let (mut bed, queue, frame) = bed(2);
+    bed.submit(queue, 1, &fill(frame, 60));
+    bed.submit(queue, 2, &fill(frame, 10).fenced().with_deadline(at(1200)));
+    bed.drain();
+    assert_eq!(bed.ends(), [(2, Err(Failure::DeadlineExceeded), false, 0), (1, OK, false, 0)]);
+    assert_eq!(bed.ended_at(2), 1200);
+}
+
+#[test]
+fn higher_classes_get_channels_first_but_never_overtake_their_own_queue() {
+    let (mut bed, queue, frame) = bed(1);
+    let other = bed.path.open_queue(A, 0);
+    let third = bed.path.open_queue(A, 0);
+    for key in [queue, other, third] {
+        bed.path.grant_class(key, PriorityClass::High);
+    }
+    let class = |class| {
+        let mut request = fill(frame, 0);
+        request.terms.class = class;
+        request
+    };
+    bed.submit(queue, 1, &class(PriorityClass::Normal));
+    bed.submit(queue, 2, &class(PriorityClass::Low));
+    bed.submit(queue, 3, &class(PriorityClass::High));
+    bed.submit(other, 4, &class(PriorityClass::Normal));
+    bed.submit(third, 5, &class(PriorityClass::High));
+    bed.drain();
+    let order: Vec<_> = bed.ends().iter().map(|end| end.0).collect();
+    assert_eq!(order, [1, 5, 4, 2, 3]);
+}
+
+#[test]
+fn a_class_that_was_not_granted_is_refused() {
+    let (mut bed, queue, frame) = bed(1);
+    let mut request = fill(frame, 1);
+    request.terms.class = PriorityClass::High;
+    bed.submit(queue, 1, &request);
+    let refused = Failure::ClassNotGranted { granted: PriorityClass::Normal };
+    assert_eq!(bed.ends(), [(1, Err(refused), false, 0)]);
+}

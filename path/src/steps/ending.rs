@@ -1,0 +1,164 @@
+//! How requests are ended before their time: cancelled, overdue, revoked, or because their queue or the service ends.
+//!
+//! ```text
+//! who is meant ─┬─ waits for a channel ─► given up at once
+//!               ├─ held by its queue's order ─► given up, with what is linked to it
+//!               ├─ runs ─► the engine is asked; its report says how it ended
+//!               └─ a loop ─► its running member is cancelled, and all of it ends with that
+//! ```
+
+use memferry_clock::Instant;
+use memferry_transfer::{Engine, Failure, Terms};
+
+use super::Path;
+use crate::capability::{Capabilities, Claims};
+use crate::channel::Origin;
+use crate::completion::QueueKey;
+
+impl<E: Engine> Path<E> {
+    /// Stops listening to a queue: what waits is dropped, what runs is cancelled, no delivery follows. The queue is gone
+    /// once nothing of it runs ([`queue_gone`](Self::queue_gone)).
+    pub fn close_queue(&mut self, key: QueueKey, capabilities: &mut Capabilities<E::Memory>) {
+        let Some(queue) = self.ledger.queue(key) else { return };
+        queue.closing = true;
+        self.channels.crowded = self.ledger.is_crowded();
+        for _ in self.deliveries.extract_if(.., |delivery| delivery.queue == key) {
+            self.ledger.ended(key);
+        }
+        let of_queue = |origin: Origin| origin.queue == key;
+        self.end_where(Some(key), capabilities, |origin, _, _, _| {
+            of_queue(origin).then_some(Failure::Cancelled)
+        });
+        self.forget(key);
+    }
+
+    /// Asks that the request a queue knows by `tag` end early.
+    pub fn cancel(&mut self, queue: QueueKey, tag: u64, capabilities: &mut Capabilities<E::Memory>) {
+        self.cancel_where(queue, |candidate| candidate == tag, capabilities);
+    }
+
+    /// Asks that the requests of a queue whose tag `named` accepts end early.
+    pub fn cancel_where(
+        &mut self,
+        queue: QueueKey,
+        named: impl Fn(u64) -> bool,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        self.end_where(Some(queue), capabilities, |origin, _, _, _| {
+            (origin.queue == queue && named(origin.tag)).then_some(Failure::Cancelled)
+        });
+    }
+
+    /// Asks that loops of a queue whose tag `named` accepts end when their present round is whole.
+    pub fn stop_loops(&mut self, queue: QueueKey, named: impl Fn(u64) -> bool) {
+        if let Some(order) = self.orders.get(queue) {
+            order.stop(&|origin| named(origin.tag));
+        }
+    }
+
+    /// Asks that requests which use revoked memory end early.
+    pub fn cancel_revoked(&mut self, capabilities: &mut Capabilities<E::Memory>) {
+        self.end_where(None, capabilities, |_, claims, _, capabilities| {
+            capabilities.uses_revoked(claims).then_some(Failure::Cancelled)
+        });
+    }
+
+    /// Fails everything that did not start because the service stops; loops end after their present round.
+    pub fn stop(&mut self, capabilities: &mut Capabilities<E::Memory>) {
+        let mut given_up =
+            self.channels.give_up(|_, origin| (!origin.member).then_some(Failure::ServiceStopping));
+        for key in self.orders.keys() {
+            let Some(order) = self.orders.get(key) else { continue };
+            order.stop(&|_| true);
+            order.give_up_held(&mut |_, _, _| Some(Failure::ServiceStopping), &mut self.fates);
+            self.stirred.push(key);
+        }
+        for unplaced in given_up.drain(..) {
+            self.unplaced(unplaced, capabilities);
+        }
+        self.stir(capabilities);
+    }
+
+    /// Asks that everything that runs end early, and what waits.
+    pub fn cancel_all(&mut self, capabilities: &mut Capabilities<E::Memory>) {
+        self.end_where(None, capabilities, |_, _, _, _| Some(Failure::Cancelled));
+    }
+
+    /// Gives up what waited or was held beyond its deadline, and what waits for channels that have all failed.
+    pub(super) fn give_up_overdue(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) {
+        let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
+        let all_faulted = self.channels.usable() == 0;
+        if all_faulted || overdue(self.channels.next_deadline()) {
+            let given_up = self.channels.give_up(|admitted, _| match overdue(admitted.terms().deadline) {
+                true => Some(Failure::DeadlineExceeded),
+                false => all_faulted.then_some(Failure::ChannelFaulted),
+            });
+            for unplaced in given_up {
+                self.unplaced(unplaced, capabilities);
+            }
+        }
+        if overdue(self.orders.next_deadline()) {
+            for key in self.orders.keys() {
+                let Some(order) = self.orders.get(key) else { continue };
+                let mut late = |_: Origin, _: &Claims, terms: &Terms| {
+                    overdue(terms.deadline).then_some(Failure::DeadlineExceeded)
+                };
+                order.give_up_held(&mut late, &mut self.fates);
+                self.stirred.push(key);
+            }
+        }
+        self.stir(capabilities);
+    }
+
+    /// Ends what `ends` names a failure for, wherever it is; orders of `only` that queue are looked at, or all.
+    fn end_where(
+        &mut self,
+        only: Option<QueueKey>,
+        capabilities: &mut Capabilities<E::Memory>,
+        ends: impl Fn(Origin, &Claims, &Terms, &Capabilities<E::Memory>) -> Option<Failure>,
+    ) {
+        let given_up = self
+            .channels
+            .give_up(|admitted, origin| ends(origin, admitted.claims(), admitted.terms(), capabilities));
+        for unplaced in given_up {
+            self.unplaced(unplaced, capabilities);
+        }
+        for running in self.ledger.running() {
+            if let Some(reason) = ends(running.origin, &running.claims, &Terms::default(), capabilities) {
+                running.ending.get_or_insert(reason);
+                self.engine.cancel(running.ticket);
+            }
+        }
+        if !self.orders.is_empty() {
+            let keys = only.map_or_else(|| self.orders.keys(), |key| vec![key]);
+            for key in keys {
+                self.end_in_order(key, capabilities, &ends);
+            }
+        }
+        self.stir(capabilities);
+    }
+
+    fn end_in_order(
+        &mut self,
+        key: QueueKey,
+        capabilities: &mut Capabilities<E::Memory>,
+        ends: &impl Fn(Origin, &Claims, &Terms, &Capabilities<E::Memory>) -> Option<Failure>,
+    ) {
+        let Some(order) = self.orders.get(key) else { return };
+        let mut gives_up =
+            |origin: Origin, claims: &Claims, terms: &Terms| ends(origin, claims, terms, capabilities);
+        order.give_up_held(&mut gives_up, &mut self.fates);
+        let ending = order.end_loop(&mut gives_up);
+        self.stirred.push(key);
+        let Some(reason) = ending else { return };
+        let of_loop = |origin: Origin| origin.queue == key && origin.member;
+        for running in self.ledger.running().filter(|running| of_loop(running.origin)) {
+            running.ending.get_or_insert(reason);
+            self.engine.cancel(running.ticket);
+        }
+        let given_up = self.channels.give_up(|_, origin| of_loop(origin).then_some(reason));
+        for unplaced in given_up {
+            self.unplaced(unplaced, capabilities);
+        }
+    }
+}

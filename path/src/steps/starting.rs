@@ -1,0 +1,249 @@
+//! How a request starts: through admission, order and placement into the engine.
+//!
+//! ```text
+//! submit ─┬─ nothing holds it back ─┬─ short: done at once, before anything else is looked at
+//!         │                         └─ admitted ─► place ─► post
+//!         └─ links, fences, loops ─► order ─ stir ─► place ─► post
+//! ```
+
+use memferry_clock::Instant;
+use memferry_transfer::{
+    Confined, Ended, Engine, Failure, Operation, RefusalReason, Request, SessionId, Span, Task, Terms,
+};
+
+use super::Path;
+use crate::capability::{Admitted, Capabilities};
+use crate::channel::{ChannelState, Origin, Placed, Unplaced};
+use crate::completion::{End, Queue, QueueKey, Reservation, Running};
+use crate::order::Arrived;
+use crate::policy::Choice;
+
+impl<E: Engine> Path<E> {
+    /// Takes a request through admission and placement, and posts it when a channel is free. A short one is over when this
+    /// returns, where the engine does such at once.
+    #[inline]
+    pub fn submit(
+        &mut self,
+        now: Instant,
+        reservation: Reservation,
+        tag: u64,
+        request: &Request,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        let queue = reservation.queue;
+        let Some(&mut Queue { session, user, closing, active, class, .. }) = self.ledger.queue(queue) else {
+            return;
+        };
+        let terms = &request.terms;
+        let origin = Origin { queue, user, tag, linked: terms.linked, member: false };
+        if closing {
+            return self.refused(origin, Failure::Cancelled);
+        }
+        let failure = if terms.deadline.is_some_and(|deadline| deadline <= now) {
+            Some(Failure::DeadlineExceeded)
+        } else {
+            (terms.class > class).then_some(Failure::ClassNotGranted { granted: class })
+        };
+        let free = !terms.linked && (!terms.fenced || active == 0) && self.orders.get(queue).is_none();
+        match (&request.task, failure) {
+            (_, Some(failure)) if free => self.refused(origin, failure),
+            (Task::Transfer(operation), None) if free => {
+                self.start(session, origin, operation, terms, capabilities);
+            }
+            (task, failure) => self.arrange(session, origin, task, terms, failure, capabilities),
+        }
+    }
+
+    /// Completes a reserved request as failed before admission; what is `linked` to it fails too.
+    pub fn refuse(&mut self, reservation: Reservation, tag: u64, linked: bool, failure: Failure) {
+        // Who asked matters only to placement.
+        let queue = reservation.queue;
+        let origin = Origin { queue, user: 0, tag, linked, member: false };
+        if !linked && self.orders.get(queue).is_none() {
+            return self.refused(origin, failure);
+        }
+        let (arrived, terms) = (Arrived::Refused(failure), Terms::default());
+        self.orders.get_or_begin(queue).accept(origin, arrived, &terms, &mut self.fates);
+        self.stirred.push(queue);
+    }
+
+    fn refused(&mut self, origin: Origin, failure: Failure) {
+        self.deliver(origin, &End::refused(failure), false);
+    }
+
+    /// Starts a request that nothing holds back.
+    #[inline]
+    fn start(
+        &mut self,
+        session: SessionId,
+        origin: Origin,
+        operation: &Operation<Span>,
+        terms: &Terms,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        if operation.total_bytes() <= self.immediate_bytes
+            && let Some(ended) =
+                self.at_once(session, origin.queue, origin.user, operation, terms, capabilities)
+        {
+            let (outcome, bytes_done, value) = (ended.outcome, ended.bytes_done, ended.value);
+            let end = End { outcome, bytes_done, value, moved: true, watermarked: false };
+            return self.deliver(origin, &end, false);
+        }
+        match capabilities.resolve(session, operation, self.longest_bytes) {
+            Ok(resolved) => {
+                let admitted = capabilities.claim(session, resolved, *terms);
+                self.place(admitted, origin, capabilities);
+            }
+            Err(failure) => self.refused(origin, failure),
+        }
+    }
+
+    /// Does a short request of a queue now, when nothing stands in the way: neither its terms, nor what came before it, nor
+    /// its memory, nor the policy. Nothing is reserved or delivered: its completion, for which there has to be `room`, is
+    /// what this returns. On `None` the request goes the ordinary way.
+    #[inline]
+    pub fn try_at_once(
+        &mut self,
+        queue: QueueKey,
+        room: u32,
+        request: &Request,
+        capabilities: &Capabilities<E::Memory>,
+    ) -> Option<Ended> {
+        let Request { task: Task::Transfer(operation), terms } = request else { return None };
+        let &mut Queue { session, user, outstanding, closing, class, active, .. } =
+            self.ledger.queue(queue)?;
+        let free = !closing && outstanding < room && !terms.linked && (!terms.fenced || active == 0);
+        let plain = free && terms.deadline.is_none() && terms.class <= class;
+        if !plain || operation.total_bytes() > self.immediate_bytes || self.orders.get(queue).is_some() {
+            return None;
+        }
+        self.at_once(session, queue, user, operation, terms, capabilities)
+    }
+
+    #[inline]
+    fn at_once(
+        &mut self,
+        session: SessionId,
+        queue: QueueKey,
+        user: u32,
+        operation: &Operation<Span>,
+        terms: &Terms,
+        capabilities: &Capabilities<E::Memory>,
+    ) -> Option<Ended> {
+        if self.channels.waits(queue) {
+            return None;
+        }
+        let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
+        let Choice::Channel(_) = self.channels.choose(session, user, &mut *self.policy) else { return None };
+        let ended = self.engine.perform(&Confined::new(&operation, terms.hint).ok()?)?;
+        self.bytes_moved += ended.bytes_done;
+        Some(ended)
+    }
+
+    /// Hands a request to its queue's order.
+    fn arrange(
+        &mut self,
+        session: SessionId,
+        origin: Origin,
+        task: &Task,
+        terms: &Terms,
+        failure: Option<Failure>,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        let arrived = match (failure, task) {
+            (Some(failure), _) => Arrived::Refused(failure),
+            (None, Task::Repeat { rounds }) => Arrived::Repeat(*rounds),
+            (None, Task::Transfer(operation)) => {
+                match capabilities.resolve(session, operation, self.longest_bytes) {
+                    Ok(resolved) => Arrived::Transfer(capabilities.claim(session, resolved, *terms)),
+                    Err(failure) => Arrived::Refused(failure),
+                }
+            }
+        };
+        self.orders.get_or_begin(origin.queue).accept(origin, arrived, terms, &mut self.fates);
+        self.stirred.push(origin.queue);
+        self.stir(capabilities);
+    }
+
+    /// Starts what orders no longer hold back, and delivers what ended in them; returns whether something started.
+    pub(super) fn stir(&mut self, capabilities: &mut Capabilities<E::Memory>) -> bool {
+        let mut started = false;
+        while let Some(key) = self.stirred.pop() {
+            loop {
+                let active = self.ledger.queue(key).map_or(0, |queue| queue.active);
+                let Some(order) = self.orders.get(key) else { break };
+                let next = order.next(active, &mut self.fates);
+                self.meet_fates(capabilities);
+                let Some((admitted, origin)) = next else { break };
+                self.place(admitted, origin, capabilities);
+                started = true;
+            }
+            self.orders.tidy(key, false);
+        }
+        self.meet_fates(capabilities);
+        started
+    }
+
+    /// Delivers what ended without an engine.
+    fn meet_fates(&mut self, capabilities: &mut Capabilities<E::Memory>) {
+        if self.fates.is_empty() {
+            return;
+        }
+        for fate in std::mem::take(&mut self.fates) {
+            match fate.quarantine {
+                Some(channel) => self.quarantined.push((channel, fate.claims)),
+                None => capabilities.release(fate.claims),
+            }
+            self.deliver(fate.origin, &fate.end, fate.inherited);
+        }
+    }
+
+    /// Gives a started request a channel, or lets it wait.
+    fn place(
+        &mut self,
+        admitted: Admitted<E::Memory>,
+        origin: Origin,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        self.count_active(origin.queue);
+        match self.channels.place(admitted, origin, &mut *self.policy) {
+            Ok(Some(placed)) => self.post(placed, capabilities),
+            Ok(None) => {}
+            Err(unplaced) => self.unplaced(unplaced, capabilities),
+        }
+    }
+
+    fn count_active(&mut self, key: QueueKey) {
+        if let Some(queue) = self.ledger.queue(key) {
+            queue.active += 1;
+        }
+    }
+
+    pub(super) fn post(&mut self, placed: Placed<E::Memory>, capabilities: &mut Capabilities<E::Memory>) {
+        let unfolded = placed.unfold();
+        let posted = unfolded.descriptor.and_then(|descriptor| {
+            self.engine.post(descriptor).map_err(|refused| match refused.reason {
+                RefusalReason::Unsupported => Failure::Unsupported,
+                RefusalReason::Busy(_) | RefusalReason::NoSuchChannel(_) => Failure::ChannelFaulted,
+            })
+        });
+        let (claims, origin, deadline) = (unfolded.claims, unfolded.origin, unfolded.deadline);
+        match posted {
+            Ok(ticket) => {
+                self.ledger.start(Running { ticket, origin, claims, deadline, ending: None, told: 0 });
+            }
+            Err(failure) => {
+                // An engine that has no such channel, or has it busy, is not what the channel stage believes it is.
+                let lost = failure == Failure::ChannelFaulted;
+                let state = if lost { ChannelState::Faulted } else { ChannelState::Free };
+                self.channels.set(unfolded.channel, state);
+                self.unplaced(Unplaced { claims, origin, failure }, capabilities);
+            }
+        }
+    }
+
+    pub(super) fn unplaced(&mut self, unplaced: Unplaced, capabilities: &mut Capabilities<E::Memory>) {
+        capabilities.release(unplaced.claims);
+        self.ended(unplaced.origin, End::refused(unplaced.failure));
+    }
+}

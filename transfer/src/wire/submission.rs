@@ -1,0 +1,391 @@
+//! Submission slots. The layout is in the parent module.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use memferry_clock::Instant;
+
+use super::{HEADER_SEQUENCE, LONG, SlotError, SubmissionSlot};
+use crate::completion::Side;
+use crate::geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
+use crate::handle::Handle;
+use crate::operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Segment};
+use crate::request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
+
+const FLAG_REFUSE_WHEN_BUSY: u64 = 1 << 40;
+pub(super) const FLAG_TRANSPARENT: u64 = 1 << 41;
+const FLAG_LINKED: u64 = 1 << 42;
+const FLAG_FENCED: u64 = 1 << 43;
+const HINT_SHIFT: u32 = 44;
+const CLASS_SHIFT: u32 = 46;
+/// All bits of a header that mean something, but for the sequence.
+const KNOWN: u64 = LONG | 0xff_ffff << 32;
+
+pub(super) const NOP: u64 = 1;
+pub(super) const COPY: u64 = 2;
+pub(super) const FILL: u64 = 3;
+pub(super) const COPY_2D: u64 = 4;
+pub(super) const FILL_2D: u64 = 5;
+const SCATTER_GATHER: u64 = 6;
+const XOR: u64 = 7;
+const COMPARE: u64 = 8;
+const CRC: u64 = 9;
+const COPY_CRC: u64 = 10;
+const DUAL_COPY: u64 = 11;
+const REPEAT: u64 = 12;
+/// Width code of a 24-bit colour in a 32-bit fill.
+pub(super) const WIDTH_COLOR: u64 = 3;
+
+/// Words of a segment and of an xor's source in a list.
+const SEGMENT_WORDS: usize = 3;
+const SOURCE_WORDS: usize = 2;
+
+/// Encodes `request` under the client's `tag` into a slot of zeros. The words of its list, when it has one, are given back:
+/// they go to the channel's list area, and where they went into the slot ([`place_list`]).
+///
+/// # Errors
+/// [`SlotError::Start`] when a span's offset plus the walk's start does not fit 64 bits; [`SlotError::Count`] when a list
+/// is too long.
+#[inline]
+pub fn encode_request(tag: u64, request: &Request, slot: &mut SubmissionSlot) -> Result<Vec<u64>, SlotError> {
+    let mut list = Vec::new();
+    slot[1] = tag;
+    // Zero means no deadline, so a deadline at the clock's origin becomes the first nanosecond: as long past.
+    slot[2] = request.terms.deadline.map_or(0, |instant| instant.nanoseconds().max(1));
+    let task = match &request.task {
+        Task::Transfer(operation) => encode_operation(slot, &mut list, operation)?,
+        Task::Repeat { rounds } => {
+            slot[3] = u64::from(*rounds);
+            REPEAT << 32
+        }
+    };
+    slot[0] = task | encode_terms(&request.terms);
+    Ok(list)
+}
+
+/// Writes where the list of a slot lies.
+#[inline]
+pub const fn place_list(slot: &mut SubmissionSlot, first_word: u64) {
+    slot[3] = first_word;
+}
+
+#[inline]
+fn encode_terms(terms: &Terms) -> u64 {
+    let flag = |set, bit| if set { bit } else { 0 };
+    let hint = match terms.hint {
+        CacheHint::Auto => 0,
+        CacheHint::Keep => 1,
+        CacheHint::Stream => 2,
+    };
+    let class = match terms.class {
+        PriorityClass::Normal => 0,
+        PriorityClass::Low => 1,
+        PriorityClass::High => 2,
+    };
+    flag(terms.when_busy == WhenBusy::Refuse, FLAG_REFUSE_WHEN_BUSY)
+        | flag(terms.linked, FLAG_LINKED)
+        | flag(terms.fenced, FLAG_FENCED)
+        | hint << HINT_SHIFT
+        | class << CLASS_SHIFT
+}
+
+#[inline]
+fn encode_operation(
+    slot: &mut SubmissionSlot,
+    list: &mut Vec<u64>,
+    operation: &Operation<Span>,
+) -> Result<u64, SlotError> {
+    let mut first = |span: &Span| (slot[3], slot[4]) = (span.handle.bits(), span.offset);
+    Ok(match operation {
+        Operation::Nop => NOP << 32,
+        Operation::Copy { source, destination, length } => {
+            first(source);
+            second(slot, destination, *length);
+            COPY << 32
+        }
+        Operation::Fill { destination, length, pattern } => {
+            let (width, value) = encode_pattern(*pattern);
+            slot[3] = value;
+            second(slot, destination, *length);
+            FILL << 32 | width << 48
+        }
+        Operation::Copy2d { source, destination, shape } => {
+            encode_plane(slot, Side::Source, *source, &shape.source)?;
+            encode_plane(slot, Side::Destination, *destination, &shape.destination)?;
+            slot[12] = u64::from(shape.transparent.map_or(0, Color24::value));
+            let flag = if shape.transparent.is_some() { FLAG_TRANSPARENT } else { 0 };
+            COPY_2D << 32 | flag | encode_count(slot, &shape.count)
+        }
+        Operation::Fill2d { destination, shape } => {
+            encode_plane(slot, Side::Destination, *destination, &shape.destination)?;
+            slot[12] = u64::from(shape.color.value());
+            FILL_2D << 32 | encode_count(slot, &shape.count)
+        }
+        Operation::ScatterGather { lists } => {
+            slot[4] = encode_lists(list, lists)?;
+            SCATTER_GATHER << 32
+        }
+        Operation::Xor { sources, destination, length } => {
+            slot[4] = counted(sources.len(), 1, MAX_SOURCES)?;
+            list.extend(sources.iter().flat_map(|source| [source.handle.bits(), source.offset]));
+            second(slot, destination, *length);
+            XOR << 32
+        }
+        looks => encode_looks(slot, looks),
+    })
+}
+
+/// Operations that look at bytes.
+fn encode_looks(slot: &mut SubmissionSlot, operation: &Operation<Span>) -> u64 {
+    let mut first = |span: &Span| (slot[3], slot[4]) = (span.handle.bits(), span.offset);
+    match operation {
+        Operation::Compare { first: one, second: other, length } => {
+            first(one);
+            second(slot, other, *length);
+            COMPARE << 32
+        }
+        Operation::Crc { source, length, seed } => {
+            first(source);
+            (slot[5], slot[7]) = (u64::from(*seed), *length);
+            CRC << 32
+        }
+        Operation::CopyCrc { source, destination, length, seed } => {
+            first(source);
+            second(slot, destination, *length);
+            slot[8] = u64::from(*seed);
+            COPY_CRC << 32 | LONG
+        }
+        Operation::DualCopy { source, destinations: [one, other], length } => {
+            first(source);
+            second(slot, one, *length);
+            (slot[8], slot[9]) = (other.handle.bits(), other.offset);
+            DUAL_COPY << 32 | LONG
+        }
+        // All others are the caller's.
+        _ => 0,
+    }
+}
+
+fn second(slot: &mut SubmissionSlot, span: &Span, length: u64) {
+    (slot[5], slot[6], slot[7]) = (span.handle.bits(), span.offset, length);
+}
+
+fn counted(count: usize, least: usize, most: usize) -> Result<u64, SlotError> {
+    let error = SlotError::Count(u32::try_from(count).unwrap_or(u32::MAX));
+    if (least..=most).contains(&count) { Ok(count as u64) } else { Err(error) }
+}
+
+fn encode_lists(list: &mut Vec<u64>, lists: &Lists<Span>) -> Result<u64, SlotError> {
+    let counts = counted(lists.source.len(), 0, MAX_SEGMENTS)?
+        | counted(lists.destination.len(), 0, MAX_SEGMENTS)? << 32;
+    let segments = lists.source.iter().chain(&lists.destination);
+    list.extend(
+        segments.flat_map(|segment| [segment.place.handle.bits(), segment.place.offset, segment.length]),
+    );
+    Ok(counts)
+}
+
+fn encode_pattern(pattern: Pattern) -> (u64, u64) {
+    match pattern {
+        Pattern::Byte(value) => (1, u64::from(value)),
+        Pattern::Half(value) => (2, u64::from(value)),
+        Pattern::Color(color) => (WIDTH_COLOR, u64::from(color.value())),
+        Pattern::Word(value) => (4, u64::from(value)),
+    }
+}
+
+fn encode_count(slot: &mut SubmissionSlot, count: &Count2d) -> u64 {
+    slot[7] = u64::from(count.x_count) | u64::from(count.y_count) << 32;
+    LONG | count.pixel.bytes() << 48
+}
+
+fn encode_plane(slot: &mut SubmissionSlot, side: Side, span: Span, plane: &Plane) -> Result<(), SlotError> {
+    let start = span.offset.checked_add(plane.start).ok_or(SlotError::Start(side))?;
+    let (at, steps) = match side {
+        Side::Source => (3, 8),
+        Side::Destination => (5, 10),
+    };
+    (slot[at], slot[at + 1]) = (span.handle.bits(), start);
+    (slot[steps], slot[steps + 1]) = (plane.x_step as u64, plane.y_step as u64);
+    Ok(())
+}
+
+/// The tag of a slot, readable even when the rest is malformed.
+#[inline]
+pub const fn tag_of(slot: &SubmissionSlot) -> u64 {
+    slot[1]
+}
+
+/// Whether the next request depends on the one in this slot, readable even when the rest is malformed.
+pub const fn is_linked(slot: &SubmissionSlot) -> bool {
+    slot[0] & FLAG_LINKED != 0
+}
+
+/// Decodes a private copy of a slot. `fetch` gives a private copy of that many words from that word of the channel's list
+/// area, when they lie there.
+///
+/// # Errors
+/// Any [`SlotError`] but the two of completions.
+#[inline]
+pub fn decode_request(
+    slot: &SubmissionSlot,
+    fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
+) -> Result<Request, SlotError> {
+    let header = slot[0] & !HEADER_SEQUENCE;
+    if header & !KNOWN != 0 {
+        return Err(SlotError::Reserved);
+    }
+    let (opcode, width) = (header >> 32 & 0xff, (header >> 48 & 0xff) as u8);
+    if !(NOP..=REPEAT).contains(&opcode) {
+        return Err(SlotError::Opcode(opcode as u8));
+    }
+    if (header & LONG != 0) != matches!(opcode, COPY_2D | FILL_2D | COPY_CRC | DUAL_COPY) {
+        return Err(SlotError::Length);
+    }
+    if header & FLAG_TRANSPARENT != 0 && opcode != COPY_2D {
+        return Err(SlotError::Reserved);
+    }
+    if width != 0 && !matches!(opcode, FILL | COPY_2D | FILL_2D) {
+        return Err(SlotError::Width(width));
+    }
+    let task = match opcode {
+        REPEAT => Task::Repeat { rounds: narrow(slot[3])? },
+        NOP => Task::Transfer(Operation::Nop),
+        _ => Task::Transfer(decode_operation(slot, opcode, width, header, fetch)?),
+    };
+    Ok(Request { task, terms: decode_terms(header, slot[2])? })
+}
+
+#[inline]
+fn decode_terms(header: u64, deadline: u64) -> Result<Terms, SlotError> {
+    let hint = match header >> HINT_SHIFT & 3 {
+        0 => CacheHint::Auto,
+        1 => CacheHint::Keep,
+        2 => CacheHint::Stream,
+        _ => return Err(SlotError::Reserved),
+    };
+    let class = match header >> CLASS_SHIFT & 3 {
+        0 => PriorityClass::Normal,
+        1 => PriorityClass::Low,
+        2 => PriorityClass::High,
+        _ => return Err(SlotError::Reserved),
+    };
+    Ok(Terms {
+        when_busy: if header & FLAG_REFUSE_WHEN_BUSY != 0 { WhenBusy::Refuse } else { WhenBusy::Wait },
+        deadline: (deadline != 0).then(|| Instant::from_nanoseconds(deadline)),
+        hint,
+        class,
+        linked: header & FLAG_LINKED != 0,
+        fenced: header & FLAG_FENCED != 0,
+    })
+}
+
+fn narrow(value: u64) -> Result<u32, SlotError> {
+    u32::try_from(value).map_err(|_| SlotError::Value)
+}
+
+#[inline]
+fn decode_operation(
+    slot: &SubmissionSlot,
+    opcode: u64,
+    width: u8,
+    header: u64,
+    fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
+) -> Result<Operation<Span>, SlotError> {
+    let span = |at: usize| Span::new(Handle::from_bits(slot[at]), slot[at + 1]);
+    let (source, destination, length) = (span(3), span(5), slot[7]);
+    Ok(match opcode {
+        COPY => Operation::Copy { source, destination, length },
+        FILL => Operation::Fill { destination, length, pattern: decode_pattern(width, slot[3])? },
+        COPY_2D => decode_copy_2d(slot, width, header & FLAG_TRANSPARENT != 0)?,
+        FILL_2D => decode_fill_2d(slot, width)?,
+        SCATTER_GATHER => Operation::ScatterGather { lists: Box::new(decode_lists(slot, fetch)?) },
+        XOR => Operation::Xor { sources: decode_sources(slot, fetch)?, destination, length },
+        COMPARE => Operation::Compare { first: source, second: destination, length },
+        CRC => Operation::Crc { source, length, seed: narrow(slot[5])? },
+        COPY_CRC => Operation::CopyCrc { source, destination, length, seed: narrow(slot[8])? },
+        _ => Operation::DualCopy { source, destinations: [destination, span(8)], length },
+    })
+}
+
+fn decode_lists(
+    slot: &SubmissionSlot,
+    fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
+) -> Result<Lists<Span>, SlotError> {
+    let (sources, destinations) = (slot[4] as u32 as usize, (slot[4] >> 32) as usize);
+    counted(sources, 0, MAX_SEGMENTS)?;
+    counted(destinations, 0, MAX_SEGMENTS)?;
+    let words = (sources + destinations) * SEGMENT_WORDS;
+    let words = fetch(slot[3], words).filter(|list| list.len() == words).ok_or(SlotError::List)?;
+    let segment =
+        |words: &[u64]| Segment { place: Span::new(Handle::from_bits(words[0]), words[1]), length: words[2] };
+    let (source, destination) = words.split_at(sources * SEGMENT_WORDS);
+    Ok(Lists {
+        source: source.chunks_exact(SEGMENT_WORDS).map(segment).collect(),
+        destination: destination.chunks_exact(SEGMENT_WORDS).map(segment).collect(),
+    })
+}
+
+fn decode_sources(
+    slot: &SubmissionSlot,
+    fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
+) -> Result<Box<[Span]>, SlotError> {
+    let count = usize::try_from(slot[4]).unwrap_or(usize::MAX);
+    counted(count, 1, MAX_SOURCES)?;
+    let words = count * SOURCE_WORDS;
+    let words = fetch(slot[3], words).filter(|list| list.len() == words).ok_or(SlotError::List)?;
+    let source = |words: &[u64]| Span::new(Handle::from_bits(words[0]), words[1]);
+    Ok(words.chunks_exact(SOURCE_WORDS).map(source).collect())
+}
+
+fn decode_pattern(width: u8, value: u64) -> Result<Pattern, SlotError> {
+    let fits = |bits: u32| u32::try_from(value).ok().filter(|value| u64::from(*value) >> bits == 0);
+    match u64::from(width) {
+        1 => fits(8).map(|value| Pattern::Byte(value as u8)),
+        2 => fits(16).map(|value| Pattern::Half(value as u16)),
+        WIDTH_COLOR => fits(24).and_then(Color24::new).map(Pattern::Color),
+        4 => fits(32).map(Pattern::Word),
+        _ => return Err(SlotError::Width(width)),
+    }
+    .ok_or(SlotError::Value)
+}
+
+fn decode_count(slot: &SubmissionSlot, width: u8) -> Result<Count2d, SlotError> {
+    let pixel = PixelSize::from_bytes(u64::from(width)).ok_or(SlotError::Width(width))?;
+    Ok(Count2d { pixel, x_count: slot[7] as u32, y_count: (slot[7] >> 32) as u32 })
+}
+
+fn decode_color(slot: &SubmissionSlot) -> Result<Color24, SlotError> {
+    u32::try_from(slot[12]).ok().and_then(Color24::new).ok_or(SlotError::Value)
+}
+
+const fn decode_plane(slot: &SubmissionSlot, start: usize, steps: usize) -> Plane {
+    Plane { start: slot[start], x_step: slot[steps] as i64, y_step: slot[steps + 1] as i64 }
+}
+
+fn decode_copy_2d(slot: &SubmissionSlot, width: u8, transparent: bool) -> Result<Operation<Span>, SlotError> {
+    let color = decode_color(slot)?;
+    if !transparent && color.value() != 0 {
+        return Err(SlotError::Value);
+    }
+    let shape = Copy2d {
+        count: decode_count(slot, width)?,
+        source: decode_plane(slot, 4, 8),
+        destination: decode_plane(slot, 6, 10),
+        transparent: transparent.then_some(color),
+    };
+    Ok(Operation::Copy2d {
+        source: Span::new(Handle::from_bits(slot[3]), 0),
+        destination: Span::new(Handle::from_bits(slot[5]), 0),
+        shape,
+    })
+}
+
+fn decode_fill_2d(slot: &SubmissionSlot, width: u8) -> Result<Operation<Span>, SlotError> {
+    let shape = Fill2d {
+        count: decode_count(slot, width)?,
+        destination: decode_plane(slot, 6, 10),
+        color: decode_color(slot)?,
+    };
+    Ok(Operation::Fill2d { destination: Span::new(Handle::from_bits(slot[5]), 0), shape })
+}
