@@ -11,6 +11,7 @@ use memferry_memory::fork_guard::{ForkGuard, Forked};
 use memferry_memory::frame::{self, Pages};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::parking::Fences;
+use memferry_memory::placement::Placement;
 use memferry_transfer::{Handle, Rights, SessionId};
 
 pub use memferry_broker::protocol::Grantee;
@@ -107,7 +108,25 @@ impl Client {
     /// # Errors
     /// [`FrameError`].
     pub fn allocate_in(&self, length: u64, pages: Pages) -> Result<Frame, FrameError> {
-        let (descriptor, mapping) = frame::allocate(length, pages)?;
+        self.allocate_with(length, pages.into())
+    }
+
+    /// Allocates like [`allocate`](Self::allocate), with pages of the size and on the NUMA node that `placement` says.
+    ///
+    /// ```
+    /// # use memferry::{Client, FrameError, Placement};
+    /// let client = Client::embedded()?;
+    /// let near = client.allocate_with(1 << 20, Placement { node: Some(0), ..Placement::default() });
+    /// let refused = client.allocate_with(1 << 20, Placement::on_node(1023)).unwrap_err();
+    /// assert!(refused.to_string().contains("no memory node 1023"));
+    /// # drop(near);
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FrameError`]; one that names the nodes there are when the machine has no such node.
+    pub fn allocate_with(&self, length: u64, placement: Placement) -> Result<Frame, FrameError> {
+        let (descriptor, mapping) = frame::allocate_placed(length, placement)?;
         let length = mapping.length_bytes() as u64;
         self.register(descriptor, length, Some(mapping))
     }

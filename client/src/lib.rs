@@ -39,6 +39,7 @@ pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
 pub use memferry_memory::frame::Pages;
 pub use memferry_memory::mapping::AccessError;
+pub use memferry_memory::placement::{BindError, Placement, online_nodes};
 pub use memferry_transfer::geometry::{Addr2d, GeometryError};
 pub use memferry_transfer::image::{Image, ImageError, Turn, turned_copy};
 pub use memferry_transfer::{
