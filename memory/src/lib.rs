@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! mapping      a mapped or owned range, read and written through raw copies only
+//! arena        malloc's calls over such memory, by segments
 //! placement    which pages a frame is made of, and on which NUMA node they lie
 //! frame        what a broker checks and seals before a client's memfd becomes a frame
 //! ring         slots with sequence numbers between two sides that do not trust each other
@@ -20,6 +21,8 @@
     expect(unsafe_code, reason = "mapping memory and touching it is what this crate is for")
 )]
 
+#[cfg(not(loom))]
+pub mod arena;
 #[cfg(not(loom))]
 pub mod bus_error;
 #[cfg(not(loom))]
