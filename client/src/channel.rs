@@ -98,6 +98,13 @@ struct Slot {
     frames: [Option<Frame>; 2],
 }
 
+impl Slot {
+    /// Nobody will learn when the service stops touching the frames of this request.
+    fn abandon(&self) {
+        self.frames.iter().flatten().for_each(Frame::abandon);
+    }
+}
+
 /// A private queue pair with a lane of the service.
 pub struct Channel {
     session: Arc<Session>,
@@ -293,6 +300,7 @@ impl Channel {
         self.lost = true;
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if let Some(tag) = slot.tag.take() {
+                slot.abandon();
                 slot.frames = [None, None];
                 self.free.push(index as u32);
                 let ticket = Ticket { channel: self.number, tag };
@@ -411,6 +419,7 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        self.slots.iter().filter(|slot| slot.tag.is_some()).for_each(Slot::abandon);
         // A lost service forgot it already, and in a forked child it is the parent's.
         let _ = self.session.call(Command::CloseChannel { channel: self.number }, Vec::new());
     }

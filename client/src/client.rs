@@ -16,6 +16,7 @@ use memferry_transfer::{Handle, Rights, SessionId};
 
 pub use memferry_broker::protocol::Grantee;
 
+use crate::arena::{ArenaOptions, FrameArena};
 use crate::channel::Channel;
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
 use crate::frame::{Frame, FrameRange};
@@ -146,7 +147,16 @@ impl Client {
         self.register(descriptor, length, mapped)
     }
 
-    fn register(
+    /// An arena whose memory this client's service can move bytes in: for buffers, and for collections that take an
+    /// allocator. It has no memory before it is used.
+    ///
+    /// # Errors
+    /// [`FrameError::Guard`].
+    pub fn arena(&self, options: ArenaOptions) -> Result<FrameArena, FrameError> {
+        FrameArena::new(self.clone(), options)
+    }
+
+    pub(crate) fn register(
         &self,
         descriptor: OwnedFd,
         length: u64,
@@ -178,8 +188,12 @@ impl Client {
     /// token is no secret: it is good only for whom it was made. Revoke it to take back what was granted.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena, which others may get by a frame derived from it.
     pub fn grant(&self, range: &FrameRange, rights: Rights, to: Grantee) -> Result<Handle, CallError> {
+        // A grant has no end that the block could wait for; a derived frame's ends with the frame.
+        if range.frame().is_window() {
+            return Err(CallError::PartOfArena);
+        }
         let (offset, length) = (range.offset(), range.length());
         let command = Command::Grant { handle: range.frame().handle(), offset, length, rights, to };
         expect_handle(self.session.call(command, Vec::new())?.0)
@@ -203,9 +217,12 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub fn derive(&self, range: &FrameRange, rights: Rights) -> Result<Frame, CallError> {
-        let (offset, length) = (range.offset(), range.length());
-        let command = Command::Derive { handle: range.frame().handle(), offset, length, rights };
+        let (span, length) = (range.span_for(range.length()), range.length());
+        let command = Command::Derive { handle: span.handle, offset: span.offset, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
+        if range.frame().is_window() {
+            return Ok(Frame::derived(range.frame(), handle, length, rights));
+        }
         Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
     }
 

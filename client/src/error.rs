@@ -10,7 +10,7 @@ use memferry_memory::frame::AllocateError;
 use memferry_memory::mapping::AccessError;
 use thiserror::Error;
 
-use crate::{SubmitError, TransferError, WaitError};
+use crate::{BufferError, CopyError, SubmitError, TransferError, WaitError};
 
 /// A client could not be opened.
 #[derive(Debug, Error)]
@@ -54,6 +54,9 @@ pub enum CallError {
     /// The service is gone; connect again.
     #[error("the service was lost; connect again")]
     ServiceLost,
+    /// Memory of an arena is not granted itself.
+    #[error("this is memory of an arena; derive a frame of it, keep that, and grant it")]
+    PartOfArena,
     /// The service answered something else than was asked.
     #[error("the service broke the protocol: {0}")]
     Protocol(&'static str),
@@ -74,6 +77,9 @@ pub enum FrameError {
     /// Memory of this process can be registered only with an embedded service; the memory is given back.
     #[error("only an embedded client may register memory of its own process; allocate a frame instead")]
     NotEmbedded(Vec<u8>),
+    /// The guard against use in a forked child could not be made.
+    #[error("cannot guard an arena against forked children: {0}")]
+    Guard(io::Error),
 }
 
 /// A channel could not be opened.
@@ -102,6 +108,12 @@ pub enum Error {
     /// Opening a channel.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Allocating in an arena.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// Copying between slices of an arena.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
     /// Reading or writing a frame.
     #[error(transparent)]
     Access(#[from] AccessError),

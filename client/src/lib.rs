@@ -16,6 +16,7 @@
 //!
 //! ```text
 //! Client ─ allocate, grant, accept, revoke ─► Frame ─ range ─► Transfer
+//!        ├ arena ─► FrameArena ─ buffer, allocator ─► Buffer, collections ─ range, copy ─► Transfer
 //!        └ open_channel ─► Channel ─ submit(Transfer) ─► Ticket ─ poll, wait, cancel ─► Completion
 //! ```
 //!
@@ -23,6 +24,7 @@
 //! needs no daemon. Frames are shared memory that others may write: bytes go in and out by [`Frame::read`] and
 //! [`Frame::write`], never by reference. A channel belongs to one thread at a time.
 
+mod arena;
 mod channel;
 mod client;
 mod error;
@@ -30,6 +32,9 @@ mod frame;
 mod link;
 mod transfer;
 
+pub use arena::{
+    ArenaOptions, Buffer, BufferError, Copied, CopyError, FrameAllocator, FrameArena, SegmentFrame, Segments,
+};
 pub use channel::{Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError};
@@ -37,6 +42,7 @@ pub use frame::{Frame, FrameRange};
 pub use memferry_broker::protocol::Status;
 pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
+pub use memferry_memory::arena::{Promised, Statistics as ArenaStatistics};
 pub use memferry_memory::frame::Pages;
 pub use memferry_memory::mapping::AccessError;
 pub use memferry_memory::placement::{BindError, Placement, online_nodes};

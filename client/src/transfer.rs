@@ -46,26 +46,31 @@ impl Transfer {
         if source_bytes > destination_bytes {
             return Err(TransferError::TooShort { source_bytes, destination_bytes });
         }
-        let request = Request::copy(source.span(), destination.span(), source_bytes);
+        let request =
+            Request::copy(source.span_for(source_bytes), destination.span_for(source_bytes), source_bytes);
         Ok(Self { request, frames: [Some(source.frame().clone()), Some(destination.frame().clone())] })
     }
 
     /// Repeats a pattern over the whole destination, whose length it must divide (`mem_fill` of Wicki 2014, listing 1).
     pub fn fill(destination: &FrameRange, pattern: Pattern) -> Self {
-        let request = Request::fill(destination.span(), destination.length(), pattern);
+        let request =
+            Request::fill(destination.span_for(destination.length()), destination.length(), pattern);
         Self { request, frames: [Some(destination.frame().clone()), None] }
     }
 
     /// Moves pixels (`mem_copy_2d` of Wicki 2014, listing 4). The shape's starts count from the ranges' offsets; the walk
     /// has to stay in the frames.
     pub fn copy_2d(source: &FrameRange, destination: &FrameRange, shape: Copy2d) -> Self {
-        let request = Request::copy_2d(source.span(), destination.span(), shape);
+        let from = source.span_for_walk(&shape.count, &shape.source);
+        let to = destination.span_for_walk(&shape.count, &shape.destination);
+        let request = Request::copy_2d(from, to, shape);
         Self { request, frames: [Some(source.frame().clone()), Some(destination.frame().clone())] }
     }
 
     /// Writes one colour to pixels (`mem_fill_2d` of Wicki 2014, listing 4).
     pub fn fill_2d(destination: &FrameRange, shape: Fill2d) -> Self {
-        let request = Request::fill_2d(destination.span(), shape);
+        let to = destination.span_for_walk(&shape.count, &shape.destination);
+        let request = Request::fill_2d(to, shape);
         Self { request, frames: [Some(destination.frame().clone()), None] }
     }
 

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use allocator_api2::alloc::{AllocError, Allocator};
 use thiserror::Error as ThisError;
 
-pub use block::{Block, Landing};
+pub use block::{Block, Landing, Promised};
 pub use memfds::{Memfds, Registrar, SegmentError};
 
 use crate::fork_guard::Forked;
@@ -78,10 +78,22 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Segments of 4 MiB, zeroed blocks, no limit.
+    /// Segments of 4 MiB, zeroed blocks, and half of the machine's memory: every page of a segment is there from the
+    /// beginning, so without a limit one mistaken length would take all there is.
     fn default() -> Self {
-        Self { segment_bytes: 4 << 20, zero_on_free: true, limit_bytes: u64::MAX }
+        Self { segment_bytes: 4 << 20, zero_on_free: true, limit_bytes: half_of_memory() }
     }
+}
+
+#[cfg(not(miri))]
+fn half_of_memory() -> u64 {
+    let system = rustix::system::sysinfo();
+    (system.totalram as u64).saturating_mul(u64::from(system.mem_unit.max(1))) / 2
+}
+
+#[cfg(miri)]
+fn half_of_memory() -> u64 {
+    1 << 30
 }
 
 /// What an arena holds.

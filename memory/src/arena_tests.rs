@@ -171,6 +171,7 @@ fn impossible_layouts_are_refused() {
     for align in [0, 3, 4 << 20, usize::MAX, 1 << 63] {
         assert!(matches!(arena.block(1, align), Err(ArenaError::Alignment { .. })), "aligned to {align}");
     }
+    assert!(matches!(arena.block(1 << 45, 1), Err(ArenaError::Limit { .. })));
     for length in [usize::MAX, isize::MAX as usize + 1, isize::MAX as usize - 5] {
         assert!(matches!(arena.block(length, 64), Err(ArenaError::TooLong { .. })), "{length} bytes");
     }

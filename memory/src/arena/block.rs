@@ -191,6 +191,38 @@ impl<S: SegmentSource> Arena<S> {
     }
 }
 
+/// A promise about memory of an arena that somebody holds otherwise than as a [`Block`], so that it may be named in requests.
+#[derive(Clone, Copy, Debug)]
+pub struct Promised {
+    pointer: *const u8,
+    length: usize,
+}
+
+impl Promised {
+    /// Promises that `length` bytes at `pointer` may be moved by a service.
+    ///
+    /// # Safety
+    /// While a request that was made of this, or a name or right that was derived from it, may still be served, the bytes
+    /// stay allocated; if it writes them, nobody uses references to them meanwhile. A request whose end is unknown,
+    /// because the service was lost, may be served for ever.
+    pub const unsafe fn new(pointer: *const u8, length: usize) -> Self {
+        Self { pointer, length }
+    }
+
+    /// Bytes promised.
+    pub const fn length_bytes(&self) -> u64 {
+        self.length as u64
+    }
+}
+
+impl<S: SegmentSource> Arena<S> {
+    /// Where the promised bytes lie; as [`locate`](Self::locate).
+    pub fn locate_promised(&self, promised: Promised) -> Option<(S::Id, u64)> {
+        touched_elsewhere(promised.pointer.cast_mut());
+        self.locate(promised.pointer, promised.length)
+    }
+}
+
 /// Tells the compiler that the bytes at `pointer` are read or written by what it does not see: all stores to them come
 /// before this, and nothing that was loaded from them is still known after it.
 fn touched_elsewhere(pointer: *mut u8) {
