@@ -91,6 +91,10 @@ impl Client {
         Ok(Self { session: Arc::new(session) })
     }
 
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
+        self.session.check_fork()
+    }
+
     /// The session's public name: others grant to it.
     pub fn session(&self) -> SessionId {
         self.session.id

@@ -10,7 +10,7 @@ use memferry_memory::frame::AllocateError;
 use memferry_memory::mapping::AccessError;
 use thiserror::Error;
 
-use crate::{BufferError, CopyError, SubmitError, TransferError, WaitError};
+use crate::{BufferError, CopyError, Frame, RegistrationError, SubmitError, TransferError, WaitError};
 
 /// A client could not be opened.
 #[derive(Debug, Error)]
@@ -65,6 +65,12 @@ pub enum CallError {
     Forked(#[from] Forked),
 }
 
+impl From<Forked> for FrameError {
+    fn from(forked: Forked) -> Self {
+        Self::Call(forked.into())
+    }
+}
+
 /// A frame could not be made.
 #[derive(Debug, Error)]
 pub enum FrameError {
@@ -80,6 +86,20 @@ pub enum FrameError {
     /// The guard against use in a forked child could not be made.
     #[error("cannot guard an arena against forked children: {0}")]
     Guard(io::Error),
+}
+
+/// Memory was not given back; the frame is.
+#[derive(Debug, Error)]
+pub enum TakeBackError {
+    /// Somebody else holds it too.
+    #[error("{0:?} is held by a clone, a range or an unfinished transfer too; drop these first")]
+    Shared(Frame),
+    /// It was not made of memory of this process.
+    #[error("{0:?} was not made of memory of this process")]
+    NotOwned(Frame),
+    /// The service could not be told.
+    #[error("the service did not let go of {1:?}: {0}")]
+    Call(CallError, Frame),
 }
 
 /// A channel could not be opened.
@@ -108,6 +128,12 @@ pub enum Error {
     /// Opening a channel.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Registering memory there was.
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
+    /// Taking memory back.
+    #[error(transparent)]
+    TakeBack(#[from] TakeBackError),
     /// Allocating in an arena.
     #[error(transparent)]
     Buffer(#[from] BufferError),

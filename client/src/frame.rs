@@ -15,6 +15,7 @@
 //! one place where a range becomes a name in a request.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use memferry_broker::protocol::Command;
 use memferry_memory::mapping::{AccessError, Mapping};
@@ -22,6 +23,10 @@ use memferry_transfer::{Count2d, Handle, Plane, Rights, Span};
 
 use crate::arena::SegmentBlock;
 use crate::client::Session;
+use crate::error::{CallError, TakeBackError};
+
+/// How long the service may take to let go of memory after it was revoked.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// Memory the service may move bytes in, as far as its rights go.
 #[derive(Clone)]
@@ -149,6 +154,55 @@ impl Frame {
             Backing::Block(block) => block.write(offset, bytes),
             _ => Err(AccessError::OutOfRange { offset, length: bytes.len() as u64, available: 0 }),
         }
+    }
+
+    /// The memory that [`Client::register_owned`](crate::Client::register_owned) took, without copying it. The service lets
+    /// go of it first; capabilities derived from it end.
+    ///
+    /// # Errors
+    /// [`TakeBackError`] with the frame: while a clone, a range or an unfinished transfer holds it too it stays what it was;
+    /// so does a frame that was made otherwise.
+    pub fn into_owned(self) -> Result<Vec<u8>, TakeBackError> {
+        if !matches!(&self.0.backing, Backing::Mapped(mapping) if mapping.is_owned()) {
+            return Err(TakeBackError::NotOwned(self));
+        }
+        let mut inner = Arc::try_unwrap(self.0).map_err(|shared| TakeBackError::Shared(Self(shared)))?;
+        // One that was revoked before, which waited too, is refused here and as good.
+        match inner.session.call(Command::Revoke { handle: inner.handle }, Vec::new()) {
+            Ok(_) | Err(CallError::Refused(_)) => {}
+            Err(error) => return Err(TakeBackError::Call(error, Self(Arc::new(inner)))),
+        }
+        let Backing::Mapped(mut mapping) = std::mem::replace(&mut inner.backing, Backing::Unmapped) else {
+            return Err(TakeBackError::NotOwned(Self(Arc::new(inner))));
+        };
+        // A lane that settled the last transfer may be about to drop its part of the descriptor.
+        let until = Instant::now() + LETTING_GO;
+        loop {
+            mapping = match mapping.into_owned() {
+                Ok(memory) => return Ok(memory),
+                Err(mapping) => mapping,
+            };
+            if Instant::now() >= until {
+                inner.backing = Backing::Mapped(mapping);
+                return Err(TakeBackError::Shared(Self(Arc::new(inner))));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends its capability; returns when no transfer uses it.
+    pub(crate) fn revoke(&self) -> Result<(), CallError> {
+        self.0.session.call(Command::Revoke { handle: self.0.handle }, Vec::new()).map(|_| ())
+    }
+
+    /// How many hold it: clones, ranges and unfinished transfers.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {

@@ -30,6 +30,7 @@ mod client;
 mod error;
 mod frame;
 mod link;
+mod registration;
 mod transfer;
 
 pub use arena::{
@@ -37,7 +38,7 @@ pub use arena::{
 };
 pub use channel::{Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
-pub use error::{CallError, ConnectError, Error, FrameError, OpenError};
+pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
 pub use frame::{Frame, FrameRange};
 pub use memferry_broker::protocol::Status;
 pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
@@ -52,6 +53,7 @@ pub use memferry_transfer::{
     Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, Handle, Pattern, PixelSize, Plane, Rights,
     SessionId, Side,
 };
+pub use registration::{RegistrationError, RegistrationLimits, RegistrationStatistics, Registrations};
 pub use transfer::{Transfer, TransferError};
 
 /// The end of one request, under the ticket it was submitted with.

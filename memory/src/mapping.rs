@@ -146,6 +146,11 @@ impl Mapping {
         }
     }
 
+    /// Whether it was made of a `Vec` of this process.
+    pub fn is_owned(&self) -> bool {
+        matches!(self.0.backing, Backing::Owned(_))
+    }
+
     /// Bytes it covers.
     pub fn length_bytes(&self) -> usize {
         self.0.length
