@@ -3,7 +3,7 @@
 use allocator_api2::vec::Vec as ArenaVec;
 use memferry::{
     ArenaOptions, BufferError, CallError, Copy2d, CopyError, Failure, FrameAllocator, FrameArena, Grantee,
-    Pattern, Promised, Quotas, Rights, Side, SubmitReason,
+    Pattern, Placement, Promised, Quotas, Rights, Side, SubmitReason,
 };
 
 use super::*;
@@ -241,4 +241,43 @@ fn what_cannot_be_had_is_an_error() {
         client.arena(ArenaOptions { limit_bytes: 64 << 10, ..ArenaOptions::default() }).expect("an arena");
     let _first = limited.buffer(40 << 10).expect("within the limit");
     assert!(matches!(limited.buffer(40 << 10), Err(BufferError::Limit { .. })));
+}
+
+#[test]
+fn segments_lie_on_the_node_asked_for_or_not_at_all() {
+    let client = client();
+    let options = ArenaOptions { placement: Placement::on_node(1023), ..ArenaOptions::default() };
+    let Err(refused) = client.arena(options).expect("an arena").buffer(1) else { panic!("no such node") };
+    assert!(refused.to_string().contains("no memory node 1023; this machine has nodes"), "{refused}");
+}
+
+#[test]
+fn threads_allocate_move_and_free_at_once() {
+    let client = client();
+    let arena = arena(&client);
+    std::thread::scope(|scope| {
+        for thread in 1..=3_u8 {
+            let (client, arena) = (&client, &arena);
+            scope.spawn(move || {
+                let mut channel = client.open_channel(4).expect("a channel");
+                for round in 0..200_usize {
+                    let length = [100, 3000, 9000, 70_000][(round + usize::from(thread)) % 4];
+                    let (from, to) =
+                        (arena.buffer(length).expect("room"), arena.buffer(length).expect("room"));
+                    assert!(bytes_of(&to) == vec![0; length], "an old byte is visible");
+                    from.write(0, &vec![thread; length]).expect("its own bytes");
+                    let transfer = Transfer::copy(&from.range(), &to.range()).expect("fits");
+                    let ticket = channel.submit(transfer).expect("room");
+                    drop(from);
+                    let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+                    assert_eq!(outcome(completion), Ok(length as u64));
+                    assert!(bytes_of(&to) == vec![thread; length], "another's bytes");
+                }
+            });
+        }
+    });
+    arena.trim();
+    let statistics = arena.statistics();
+    assert_eq!((statistics.live_bytes, statistics.segments, statistics.abandoned_bytes), (0, 0, 0));
+    assert_eq!(client.status().expect("a status").sessions[0].frames, 0);
 }
