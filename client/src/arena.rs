@@ -29,13 +29,14 @@
 //! All this trusts the service to write only what was asked for, as every frame does. It does not choose buffers for
 //! anybody, and does not share them between processes.
 
+use std::os::fd::OwnedFd;
+
 use memferry_memory::arena::{
     Arena, ArenaError, Block, Memfds, Options, Promised, Registrar, SegmentError, Statistics,
 };
 use memferry_memory::mapping::AccessError;
 use memferry_memory::placement::Placement;
 use memferry_transfer::{Failure, Side};
-use std::os::fd::OwnedFd;
 use thiserror::Error;
 
 use crate::channel::{Channel, SubmitReason, WaitError};

@@ -7,15 +7,16 @@
 //! locate(pointer, length) ─► the segment's name there and the offset: what a request to the service says
 //! ```
 //!
-//! Three ways to hold a block: as an [`Allocator`] for collections, whose bytes this process refers to; as a [`Block`],
-//! which is read and written by copy; and raw. Invariant A, which the unsafe code here rests on: a segment is nobody
-//! else's memory, it stays mapped until it is retired, and no two blocks in use share a byte. The book-keeping lies
-//! outside the segments, so whoever may write there cannot break it.
+//! Three ways to hold a block: as an [`Allocator`](allocator_api2::alloc::Allocator) for collections, whose bytes this
+//! process refers to; as a [`Block`], which is read and written by copy; and raw. Invariant A, which the unsafe code here
+//! rests on: a segment is nobody else's memory, it stays mapped until it is retired, and no two blocks in use share a
+//! byte. The book-keeping lies outside the segments, so whoever may write there cannot break it.
 //!
 //! A block that is given back twice is found out unless its place was handed out again meanwhile: [`Arena::free`] refuses
 //! it and changes nothing, and a collection's allocator panics. A forked child has none of the memory: allocation fails
 //! there, and giving back does nothing. It does not decide who may write where, and does not speak with a service.
 
+mod allocator;
 mod block;
 mod memfds;
 mod pages;
@@ -26,7 +27,6 @@ use std::error::Error;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use allocator_api2::alloc::{AllocError, Allocator};
 use thiserror::Error as ThisError;
 
 pub use block::{Block, Landing, Promised};
@@ -523,71 +523,6 @@ impl<S: SegmentSource> Drop for Shared<S> {
             drop(mapping);
         }
     }
-}
-
-// SAFETY: A: a block's bytes are no other block's, lie in a segment that stays mapped while the block is in use, and clones
-// share the arena. Moving an arena moves no segment.
-unsafe impl<S: SegmentSource> Allocator for Arena<S> {
-    fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
-        if layout.size() == 0 {
-            let dangling =
-                NonNull::new(std::ptr::without_provenance_mut(layout.align())).ok_or(AllocError)?;
-            return Ok(NonNull::slice_from_raw_parts(dangling, 0));
-        }
-        let pointer = Self::allocate(self, layout).map_err(|_| AllocError)?;
-        Ok(NonNull::slice_from_raw_parts(pointer, layout.size()))
-    }
-
-    unsafe fn deallocate(&self, pointer: NonNull<u8>, layout: Layout) {
-        if layout.size() == 0 {
-            return;
-        }
-        if let Err(error) = self.give_back(pointer.as_ptr().addr(), layout) {
-            panic!("memory given back to an arena that did not hand it out: {error}");
-        }
-    }
-
-    unsafe fn grow(
-        &self,
-        pointer: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-    ) -> Result<NonNull<[u8]>, AllocError> {
-        if fits_in_place(old, new) {
-            return Ok(NonNull::slice_from_raw_parts(pointer, new.size()));
-        }
-        let fresh = Allocator::allocate(self, new)?;
-        // SAFETY: A: the fresh block is another one and not shorter; the caller's old block has `old.size()` bytes and is
-        // given back by its only holder.
-        unsafe {
-            std::ptr::copy_nonoverlapping(pointer.as_ptr(), fresh.cast().as_ptr(), old.size());
-            self.deallocate(pointer, old);
-        }
-        Ok(fresh)
-    }
-
-    unsafe fn shrink(
-        &self,
-        pointer: NonNull<u8>,
-        old: Layout,
-        new: Layout,
-    ) -> Result<NonNull<[u8]>, AllocError> {
-        if fits_in_place(old, new) {
-            return Ok(NonNull::slice_from_raw_parts(pointer, new.size()));
-        }
-        let fresh = Allocator::allocate(self, new)?;
-        // SAFETY: A: as in `grow`; the fresh block has `new.size()` bytes, and the old one has no fewer.
-        unsafe {
-            std::ptr::copy_nonoverlapping(pointer.as_ptr(), fresh.cast().as_ptr(), new.size());
-            self.deallocate(pointer, old);
-        }
-        Ok(fresh)
-    }
-}
-
-/// Whether a block of layout `old` is one of layout `new` too.
-fn fits_in_place(old: Layout, new: Layout) -> bool {
-    old.size() > 0 && new.size() > 0 && old.align() >= new.align() && Shape::of(old) == Shape::of(new)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use allocator_api2::alloc::Allocator;
 use allocator_api2::boxed::Box as ArenaBox;
 use allocator_api2::vec::Vec as ArenaVec;
 use proptest::prelude::*;
