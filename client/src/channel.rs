@@ -28,6 +28,7 @@ use thiserror::Error;
 use crate::Completion;
 use crate::client::Session;
 use crate::error::{CallError, OpenError};
+use crate::frame::Frame;
 use crate::transfer::{Held, Transfer};
 
 /// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
@@ -101,6 +102,13 @@ struct Slot {
 
 /// No request has this tag.
 const NO_TAG: u64 = u64::MAX;
+
+impl Slot {
+    /// Nobody will learn when the service stops touching the frames of this request.
+    fn abandon(&self) {
+        self.held.iter().for_each(Frame::abandon);
+    }
+}
 
 /// A private queue pair with a lane of the service.
 pub struct Channel {
@@ -317,6 +325,7 @@ impl Channel {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let tag = std::mem::replace(&mut slot.tag, NO_TAG);
             if tag != NO_TAG {
+                slot.abandon();
                 slot.held.clear();
                 self.free.push(index as u32);
                 let (outcome, engine) = (Err(Failure::ServiceLost), EngineKind::None);
@@ -441,6 +450,8 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        // Answered before transfers have stopped: what they touch may not be used again until they have.
+        self.slots.iter().filter(|slot| slot.tag != NO_TAG).for_each(Slot::abandon);
         // A lost service forgot it already, and in a forked child it is the parent's.
         let _ = self.session.call(Command::CloseChannel { channel: self.number }, Vec::new());
     }

@@ -11,10 +11,12 @@ use memferry_memory::fork_guard::{ForkGuard, Forked};
 use memferry_memory::frame::{self, Pages};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::parking::Fences;
+use memferry_memory::placement::Placement;
 use memferry_transfer::{Handle, Rights, SessionId};
 
 pub use memferry_broker::protocol::Grantee;
 
+use crate::arena::{ArenaOptions, FrameArena};
 use crate::channel::Channel;
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
 use crate::frame::{Frame, FrameRange};
@@ -89,6 +91,10 @@ impl Client {
         Ok(Self { session: Arc::new(session) })
     }
 
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
+        self.session.check_fork()
+    }
+
     /// The session's public name: others grant to it.
     pub fn session(&self) -> SessionId {
         self.session.id
@@ -107,7 +113,25 @@ impl Client {
     /// # Errors
     /// [`FrameError`].
     pub fn allocate_in(&self, length: u64, pages: Pages) -> Result<Frame, FrameError> {
-        let (descriptor, mapping) = frame::allocate(length, pages)?;
+        self.allocate_with(length, pages.into())
+    }
+
+    /// Allocates like [`allocate`](Self::allocate), with pages of the size and on the NUMA node that `placement` says.
+    ///
+    /// ```
+    /// # use memferry::{Client, FrameError, Placement};
+    /// let client = Client::embedded()?;
+    /// let near = client.allocate_with(1 << 20, Placement { node: Some(0), ..Placement::default() });
+    /// let refused = client.allocate_with(1 << 20, Placement::on_node(1023)).unwrap_err();
+    /// assert!(refused.to_string().contains("no memory node 1023"));
+    /// # drop(near);
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`FrameError`]; one that names the nodes there are when the machine has no such node.
+    pub fn allocate_with(&self, length: u64, placement: Placement) -> Result<Frame, FrameError> {
+        let (descriptor, mapping) = frame::allocate_placed(length, placement)?;
         let length = mapping.length_bytes() as u64;
         self.register(descriptor, length, Some(mapping))
     }
@@ -127,7 +151,16 @@ impl Client {
         self.register(descriptor, length, mapped)
     }
 
-    fn register(
+    /// An arena whose memory this client's service can move bytes in: for buffers, and for collections that take an
+    /// allocator. It has no memory before it is used.
+    ///
+    /// # Errors
+    /// [`FrameError::Guard`].
+    pub fn arena(&self, options: ArenaOptions) -> Result<FrameArena, FrameError> {
+        FrameArena::new(self.clone(), options)
+    }
+
+    pub(crate) fn register(
         &self,
         descriptor: OwnedFd,
         length: u64,
@@ -159,8 +192,12 @@ impl Client {
     /// token is no secret: it is good only for whom it was made. Revoke it to take back what was granted.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena, which others may get by a frame derived from it.
     pub fn grant(&self, range: &FrameRange, rights: Rights, to: Grantee) -> Result<Handle, CallError> {
+        // A grant has no end that the block could wait for; a derived frame's ends with the frame.
+        if range.frame().is_window() {
+            return Err(CallError::PartOfArena);
+        }
         let (offset, length) = (range.offset(), range.length());
         let command = Command::Grant { handle: range.frame().handle(), offset, length, rights, to };
         expect_handle(self.session.call(command, Vec::new())?.0)
@@ -184,9 +221,12 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub fn derive(&self, range: &FrameRange, rights: Rights) -> Result<Frame, CallError> {
-        let (offset, length) = (range.offset(), range.length());
-        let command = Command::Derive { handle: range.frame().handle(), offset, length, rights };
+        let (span, length) = (range.span_for(range.length()), range.length());
+        let command = Command::Derive { handle: span.handle, offset: span.offset, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
+        if range.frame().is_window() {
+            return Ok(Frame::derived(range.frame(), handle, length, rights));
+        }
         Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
     }
 

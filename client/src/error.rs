@@ -10,7 +10,7 @@ use memferry_memory::frame::AllocateError;
 use memferry_memory::mapping::AccessError;
 use thiserror::Error;
 
-use crate::{SubmitError, TransferError, WaitError};
+use crate::{BufferError, CopyError, Frame, RegistrationError, SubmitError, TransferError, WaitError};
 
 /// A client could not be opened.
 #[derive(Debug, Error)]
@@ -54,12 +54,21 @@ pub enum CallError {
     /// The service is gone; connect again.
     #[error("the service was lost; connect again")]
     ServiceLost,
+    /// Memory of an arena is not granted itself.
+    #[error("this is memory of an arena; derive a frame of it, keep that, and grant it")]
+    PartOfArena,
     /// The service answered something else than was asked.
     #[error("the service broke the protocol: {0}")]
     Protocol(&'static str),
     /// This is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+impl From<Forked> for FrameError {
+    fn from(forked: Forked) -> Self {
+        Self::Call(forked.into())
+    }
 }
 
 /// A frame could not be made.
@@ -74,6 +83,23 @@ pub enum FrameError {
     /// Memory of this process can be registered only with an embedded service; the memory is given back.
     #[error("only an embedded client may register memory of its own process; allocate a frame instead")]
     NotEmbedded(Vec<u8>),
+    /// The guard against use in a forked child could not be made.
+    #[error("cannot guard an arena against forked children: {0}")]
+    Guard(io::Error),
+}
+
+/// Memory was not given back; the frame is.
+#[derive(Debug, Error)]
+pub enum TakeBackError {
+    /// Somebody else holds it too.
+    #[error("{0:?} is held by a clone, a range or an unfinished transfer too; drop these first")]
+    Shared(Frame),
+    /// It was not made of memory of this process.
+    #[error("{0:?} was not made of memory of this process")]
+    NotOwned(Frame),
+    /// The service could not be told.
+    #[error("the service did not let go of {1:?}: {0}")]
+    Call(CallError, Frame),
 }
 
 /// A channel could not be opened.
@@ -102,6 +128,18 @@ pub enum Error {
     /// Opening a channel.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Registering memory there was.
+    #[error(transparent)]
+    Registration(#[from] RegistrationError),
+    /// Taking memory back.
+    #[error(transparent)]
+    TakeBack(#[from] TakeBackError),
+    /// Allocating in an arena.
+    #[error(transparent)]
+    Buffer(#[from] BufferError),
+    /// Copying between slices of an arena.
+    #[error(transparent)]
+    Copy(#[from] CopyError),
     /// Reading or writing a frame.
     #[error(transparent)]
     Access(#[from] AccessError),

@@ -3,14 +3,30 @@
 //! Bytes go in and out by copy. Others may write the same memory at any time, so what is read may be torn; a transfer's
 //! destination is whole once its completion came. A frame is given back when its last clone is dropped; transfers in
 //! flight hold one.
+//!
+//! ```text
+//! whole frame   a capability of its own ─────────────── dropped: revoked, which waits until nothing moves there
+//! window        a block of an arena's segment ───────── dropped: the block is given back, or abandoned when an engine
+//!                 named by the segment's capability       may still be writing there
+//! derived       a capability narrowed from either ───── dropped: revoked, then what it was derived from is let go
+//! ```
+//!
+//! The service checks a window's requests against its whole segment, so this module checks them against the window, in the
+//! one place where a range becomes a name in a request.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use memferry_broker::protocol::Command;
 use memferry_memory::mapping::{AccessError, Mapping};
-use memferry_transfer::{Handle, Rights, Span};
+use memferry_transfer::{Count2d, Handle, Plane, Rights, Span};
 
+use crate::arena::SegmentBlock;
 use crate::client::Session;
+use crate::error::{CallError, TakeBackError};
+
+/// How long the service may take to let go of memory after it was revoked.
+const LETTING_GO: Duration = Duration::from_secs(1);
 
 /// Memory the service may move bytes in, as far as its rights go.
 #[derive(Clone)]
@@ -21,7 +37,19 @@ struct Inner {
     handle: Handle,
     length: u64,
     rights: Rights,
-    mapping: Option<Mapping>,
+    backing: Backing,
+}
+
+/// What a frame's bytes are to this process.
+enum Backing {
+    Mapped(Mapping),
+    Unmapped,
+    /// Narrowed from memory that has to be kept as long.
+    Derived(Frame),
+    /// Part of a segment, owned.
+    Block(SegmentBlock),
+    /// Part of a segment, which its holder promised to keep: its first byte there, and what keeps the segment.
+    Promised(u64, #[expect(dead_code, reason = "keeps the segment known to the service")] Frame),
 }
 
 impl Frame {
@@ -32,10 +60,54 @@ impl Frame {
         rights: Rights,
         mapping: Option<Mapping>,
     ) -> Self {
-        Self(Arc::new(Inner { session, handle, length, rights, mapping }))
+        let backing = mapping.map_or(Backing::Unmapped, Backing::Mapped);
+        Self(Arc::new(Inner { session, handle, length, rights, backing }))
     }
 
-    /// The capability's name in this session.
+    /// A capability narrowed from `of`.
+    pub(crate) fn derived(of: &Self, handle: Handle, length: u64, rights: Rights) -> Self {
+        let (session, backing) = (Arc::clone(&of.0.session), Backing::Derived(of.clone()));
+        Self(Arc::new(Inner { session, handle, length, rights, backing }))
+    }
+
+    /// The window that a block is, under its segment's capability.
+    pub(crate) fn of_block(block: SegmentBlock) -> Self {
+        let segment = &block.segment().0.0;
+        let (session, handle, rights) = (Arc::clone(&segment.session), segment.handle, segment.rights);
+        let length = block.length_bytes();
+        Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Block(block) }))
+    }
+
+    /// The window of `length` bytes at `offset` of a segment, whose holder promised to keep it.
+    pub(crate) fn of_promise(segment: Self, offset: u64, length: u64) -> Self {
+        let (session, handle, rights) = (Arc::clone(&segment.0.session), segment.0.handle, segment.0.rights);
+        let backing = Backing::Promised(offset, segment);
+        Self(Arc::new(Inner { session, handle, length, rights, backing }))
+    }
+
+    /// Where it begins in its segment, when it is part of one.
+    fn window(&self) -> Option<u64> {
+        match &self.0.backing {
+            Backing::Block(block) => Some(block.offset()),
+            Backing::Promised(offset, _) => Some(*offset),
+            Backing::Mapped(_) | Backing::Unmapped | Backing::Derived(_) => None,
+        }
+    }
+
+    /// Whether its capability stands for more than this frame.
+    pub(crate) fn is_window(&self) -> bool {
+        self.window().is_some()
+    }
+
+    /// Says that a transfer of it may still be running when its last clone is dropped, though nobody waits for it any more.
+    pub(crate) fn abandon(&self) {
+        // All others are revoked when they are dropped, which waits.
+        if let Backing::Block(block) = &self.0.backing {
+            block.abandon();
+        }
+    }
+
+    /// The capability's name in this session. For memory of an arena it is that of the whole segment.
     pub fn handle(&self) -> Handle {
         self.0.handle
     }
@@ -65,7 +137,11 @@ impl Frame {
     /// # Errors
     /// [`AccessError`]; a frame that was granted to this client is not mapped here and has no bytes to read.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
-        self.mapped(offset, bytes.len())?.read(offset, bytes)
+        match &self.0.backing {
+            Backing::Mapped(mapping) => mapping.read(offset, bytes),
+            Backing::Block(block) => block.read(offset, bytes),
+            _ => Err(AccessError::OutOfRange { offset, length: bytes.len() as u64, available: 0 }),
+        }
     }
 
     /// Copies bytes in.
@@ -73,11 +149,60 @@ impl Frame {
     /// # Errors
     /// [`AccessError`], as [`read`](Self::read).
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        self.mapped(offset, bytes.len())?.write(offset, bytes)
+        match &self.0.backing {
+            Backing::Mapped(mapping) => mapping.write(offset, bytes),
+            Backing::Block(block) => block.write(offset, bytes),
+            _ => Err(AccessError::OutOfRange { offset, length: bytes.len() as u64, available: 0 }),
+        }
     }
 
-    fn mapped(&self, offset: u64, length: usize) -> Result<&Mapping, AccessError> {
-        self.0.mapping.as_ref().ok_or(AccessError::OutOfRange { offset, length: length as u64, available: 0 })
+    /// The memory that [`Client::register_owned`](crate::Client::register_owned) took, without copying it. The service lets
+    /// go of it first; capabilities derived from it end.
+    ///
+    /// # Errors
+    /// [`TakeBackError`] with the frame: while a clone, a range or an unfinished transfer holds it too it stays what it was;
+    /// so does a frame that was made otherwise.
+    pub fn into_owned(self) -> Result<Vec<u8>, TakeBackError> {
+        if !matches!(&self.0.backing, Backing::Mapped(mapping) if mapping.is_owned()) {
+            return Err(TakeBackError::NotOwned(self));
+        }
+        let mut inner = Arc::try_unwrap(self.0).map_err(|shared| TakeBackError::Shared(Self(shared)))?;
+        // One that was revoked before, which waited too, is refused here and as good.
+        match inner.session.call(Command::Revoke { handle: inner.handle }, Vec::new()) {
+            Ok(_) | Err(CallError::Refused(_)) => {}
+            Err(error) => return Err(TakeBackError::Call(error, Self(Arc::new(inner)))),
+        }
+        let Backing::Mapped(mut mapping) = std::mem::replace(&mut inner.backing, Backing::Unmapped) else {
+            return Err(TakeBackError::NotOwned(Self(Arc::new(inner))));
+        };
+        // A lane that settled the last transfer may be about to drop its part of the descriptor.
+        let until = Instant::now() + LETTING_GO;
+        loop {
+            mapping = match mapping.into_owned() {
+                Ok(memory) => return Ok(memory),
+                Err(mapping) => mapping,
+            };
+            if Instant::now() >= until {
+                inner.backing = Backing::Mapped(mapping);
+                return Err(TakeBackError::Shared(Self(Arc::new(inner))));
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends its capability; returns when no transfer uses it.
+    pub(crate) fn revoke(&self) -> Result<(), CallError> {
+        self.0.session.call(Command::Revoke { handle: self.0.handle }, Vec::new()).map(|_| ())
+    }
+
+    /// How many hold it: clones, ranges and unfinished transfers.
+    pub(crate) fn holders(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
@@ -87,8 +212,14 @@ impl Frame {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if matches!(self.backing, Backing::Block(_) | Backing::Promised(..)) {
+            return;
+        }
         // A lost service forgot it already, and in a forked child it is the parent's.
-        let _ = self.session.call(Command::Revoke { handle: self.handle }, Vec::new());
+        let revoked = self.session.call(Command::Revoke { handle: self.handle }, Vec::new());
+        if let (Err(_), Backing::Derived(of)) = (revoked, &self.backing) {
+            of.abandon();
+        }
     }
 }
 
@@ -122,7 +253,30 @@ impl FrameRange {
         self.length
     }
 
-    pub(crate) fn span(&self) -> Span {
-        Span::new(self.frame.handle(), self.offset)
+    /// The place of its first `length` bytes as requests say it. What leaves a window becomes a place that no frame has, so
+    /// that the service refuses it as out of bounds.
+    pub(crate) fn span_for(&self, length: u64) -> Span {
+        let end = self.offset.checked_add(length);
+        self.span_if(end.is_some_and(|end| end <= self.frame.length()))
+    }
+
+    /// The place that a 2-D walk counts from; as [`span_for`](Self::span_for).
+    pub(crate) fn span_for_walk(&self, count: &Count2d, plane: &Plane) -> Span {
+        let start = self.offset.checked_add(plane.start);
+        let extent = start.map(|start| Plane { start, ..*plane }.extent(count));
+        self.span_if(match extent {
+            Some(Ok(Some(extent))) => extent.first + extent.length <= self.frame.length(),
+            Some(Ok(None)) => true,
+            Some(Err(_)) | None => false,
+        })
+    }
+
+    fn span_if(&self, inside: bool) -> Span {
+        let offset = match self.frame.window() {
+            None => self.offset,
+            Some(base) if inside => base.saturating_add(self.offset),
+            Some(_) => u64::MAX,
+        };
+        Span::new(self.frame.handle(), offset)
     }
 }

@@ -16,6 +16,7 @@
 //!
 //! ```text
 //! Client ─ allocate, grant, accept, revoke ─► Frame ─ range ─► Transfer
+//!        ├ arena ─► FrameArena ─ buffer, allocator ─► Buffer, collections ─ range, copy ─► Transfer
 //!        └ open_channel ─► Channel ─ submit(Transfer) ─► Ticket ─ poll, wait, cancel ─► Completion
 //! ```
 //!
@@ -23,28 +24,36 @@
 //! needs no daemon. Frames are shared memory that others may write: bytes go in and out by [`Frame::read`] and
 //! [`Frame::write`], never by reference. A channel belongs to one thread at a time.
 
+mod arena;
 mod channel;
 mod client;
 mod error;
 mod frame;
 mod link;
+mod registration;
 mod transfer;
 
+pub use arena::{
+    ArenaOptions, Buffer, BufferError, Copied, CopyError, FrameAllocator, FrameArena, SegmentFrame, Segments,
+};
 pub use channel::{Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
-pub use error::{CallError, ConnectError, Error, FrameError, OpenError};
+pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
 pub use frame::{Frame, FrameRange};
 pub use memferry_broker::protocol::Status;
 pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
+pub use memferry_memory::arena::{Promised, Statistics as ArenaStatistics};
 pub use memferry_memory::frame::Pages;
 pub use memferry_memory::mapping::AccessError;
+pub use memferry_memory::placement::{BindError, Placement, online_nodes};
 pub use memferry_transfer::geometry::{Addr2d, GeometryError};
 pub use memferry_transfer::image::{Image, ImageError, Turn, turned_copy};
 pub use memferry_transfer::{
     CacheHint, Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, Handle, Operations, Pattern, PixelSize,
     Plane, PriorityClass, Rights, SessionId, Side,
 };
+pub use registration::{RegistrationError, RegistrationLimits, RegistrationStatistics, Registrations};
 pub use transfer::{Transfer, TransferError};
 
 /// The end of one request, under the ticket it was submitted with.

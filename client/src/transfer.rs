@@ -80,15 +80,17 @@ impl Transfer {
     /// [`TransferError::TooShort`].
     pub fn copy(source: &FrameRange, destination: &FrameRange) -> Result<Self, TransferError> {
         fits(source, destination)?;
-        let (source_span, length) = (source.span(), source.length());
-        let operation = Operation::Copy { source: source_span, destination: destination.span(), length };
+        let length = source.length();
+        let (from, to) = (source.span_for(length), destination.span_for(length));
+        let operation = Operation::Copy { source: from, destination: to, length };
         Ok(Self::new(operation, frames([source, destination])))
     }
 
     /// Repeats a pattern over the whole destination, whose length it must divide (`mem_fill` of Wicki 2014, listing 1).
     pub fn fill(destination: &FrameRange, pattern: Pattern) -> Self {
-        let (span, length) = (destination.span(), destination.length());
-        Self::new(Operation::Fill { destination: span, length, pattern }, frames([destination]))
+        let length = destination.length();
+        let operation = Operation::Fill { destination: destination.span_for(length), length, pattern };
+        Self::new(operation, frames([destination]))
     }
 
     /// Writes zeros over the whole destination.
@@ -99,13 +101,16 @@ impl Transfer {
     /// Moves pixels (`mem_copy_2d` of Wicki 2014, listing 4). The shape's starts count from the ranges' offsets; the walk
     /// has to stay in the frames.
     pub fn copy_2d(source: &FrameRange, destination: &FrameRange, shape: Copy2d) -> Self {
-        let operation = Operation::Copy2d { source: source.span(), destination: destination.span(), shape };
+        let from = source.span_for_walk(&shape.count, &shape.source);
+        let to = destination.span_for_walk(&shape.count, &shape.destination);
+        let operation = Operation::Copy2d { source: from, destination: to, shape };
         Self::new(operation, frames([source, destination]))
     }
 
     /// Writes one colour to pixels (`mem_fill_2d` of Wicki 2014, listing 4).
     pub fn fill_2d(destination: &FrameRange, shape: Fill2d) -> Self {
-        Self::new(Operation::Fill2d { destination: destination.span(), shape }, frames([destination]))
+        let to = destination.span_for_walk(&shape.count, &shape.destination);
+        Self::new(Operation::Fill2d { destination: to, shape }, frames([destination]))
     }
 
     /// Moves the bytes of `source`'s ranges, in order, to those of `destination`, in order; the two may be cut differently
@@ -117,7 +122,11 @@ impl Transfer {
         counted("segments", source.len(), 0, MAX_SEGMENTS)?;
         counted("segments", destination.len(), 0, MAX_SEGMENTS)?;
         let list = |ranges: &[FrameRange]| {
-            ranges.iter().map(|range| Segment { place: range.span(), length: range.length() }).collect()
+            let segment = |range: &FrameRange| {
+                let length = range.length();
+                Segment { place: range.span_for(length), length }
+            };
+            ranges.iter().map(segment).collect()
         };
         let lists = Lists { source: list(source), destination: list(destination) };
         let total = |side| lists.total_bytes(side);
@@ -135,8 +144,9 @@ impl Transfer {
         let length = destination.length();
         sources.iter().try_for_each(|source| equal(source.length(), length))?;
         let held = sources.iter().chain([destination]).map(|range| range.frame().clone()).collect();
-        let sources = sources.iter().map(FrameRange::span).collect();
-        Ok(Self::new(Operation::Xor { sources, destination: destination.span(), length }, held))
+        let sources = sources.iter().map(|source| source.span_for(length)).collect();
+        let operation = Operation::Xor { sources, destination: destination.span_for(length), length };
+        Ok(Self::new(operation, held))
     }
 
     /// Finds the first byte that differs: its offset is the completion's value, or the length when there is none.
@@ -145,15 +155,17 @@ impl Transfer {
     /// [`TransferError::Unequal`].
     pub fn compare(first: &FrameRange, second: &FrameRange) -> Result<Self, TransferError> {
         equal(first.length(), second.length())?;
-        let (one, other, length) = (first.span(), second.span(), first.length());
+        let length = first.length();
+        let (one, other) = (first.span_for(length), second.span_for(length));
         Ok(Self::new(Operation::Compare { first: one, second: other, length }, frames([first, second])))
     }
 
     /// Computes the CRC-32C of a range, going on from `seed`, the CRC of what came before (0 to begin). It is the
     /// completion's value.
     pub fn crc32c(source: &FrameRange, seed: u32) -> Self {
-        let (span, length) = (source.span(), source.length());
-        Self::new(Operation::Crc { source: span, length, seed }, frames([source]))
+        let length = source.length();
+        let operation = Operation::Crc { source: source.span_for(length), length, seed };
+        Self::new(operation, frames([source]))
     }
 
     /// Copies, and computes the CRC-32C of the bytes as they were written, as [`crc32c`](Self::crc32c).
@@ -166,7 +178,8 @@ impl Transfer {
         seed: u32,
     ) -> Result<Self, TransferError> {
         fits(source, destination)?;
-        let (from, to, length) = (source.span(), destination.span(), source.length());
+        let length = source.length();
+        let (from, to) = (source.span_for(length), destination.span_for(length));
         let operation = Operation::CopyCrc { source: from, destination: to, length, seed };
         Ok(Self::new(operation, frames([source, destination])))
     }
@@ -177,9 +190,9 @@ impl Transfer {
     /// [`TransferError::TooShort`].
     pub fn dual_copy(source: &FrameRange, destinations: [&FrameRange; 2]) -> Result<Self, TransferError> {
         destinations.iter().try_for_each(|destination| fits(source, destination))?;
-        let (from, length) = (source.span(), source.length());
-        let operation =
-            Operation::DualCopy { source: from, destinations: destinations.map(FrameRange::span), length };
+        let length = source.length();
+        let to = destinations.map(|destination| destination.span_for(length));
+        let operation = Operation::DualCopy { source: source.span_for(length), destinations: to, length };
         let [one, other] = destinations;
         Ok(Self::new(operation, frames([source, one, other])))
     }

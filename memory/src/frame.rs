@@ -1,7 +1,7 @@
 //! Frames: what a client allocates, and what the broker checks and seals before it will move bytes there.
 //!
 //! ```text
-//! client   memfd_create ─ ftruncate ─ fallocate ─ mmap ─────────── send descriptor
+//! client   memfd_create ─ ftruncate ─ mmap (─ mbind) ─ fallocate ─ send descriptor
 //! broker   is it a memfd of that user? ─ mmap ─ add seals ─ size? allocated? ─ Mapping
 //! ```
 //!
@@ -16,6 +16,7 @@ use rustix::fs::{FallocateFlags, FileType, MemfdFlags, SealFlags, Stat};
 use thiserror::Error;
 
 use crate::mapping::{Access, Mapping};
+use crate::placement::{self, BindError, Placement};
 
 /// `f_type` of the file system behind `memfd_create` (statfs(2)).
 const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -47,6 +48,9 @@ pub enum AllocateError {
     /// Nothing to allocate.
     #[error("a frame has at least one byte")]
     Empty,
+    /// Its pages cannot be bound to the node asked for.
+    #[error(transparent)]
+    Node(#[from] BindError),
     /// The system would not give it.
     #[error("cannot allocate a frame of {length} bytes ({step}): {source}")]
     System {
@@ -66,17 +70,29 @@ pub enum AllocateError {
 /// # Errors
 /// [`AllocateError`].
 pub fn allocate(length: u64, pages: Pages) -> Result<(OwnedFd, Mapping), AllocateError> {
-    allocate_named("memferry-frame", length, pages)
+    allocate_placed(length, pages.into())
+}
+
+/// Allocates like [`allocate`], all pages on the node that `placement` names.
+///
+/// # Errors
+/// [`AllocateError`]; [`AllocateError::Node`] when the machine has no such node.
+pub fn allocate_placed(length: u64, placement: Placement) -> Result<(OwnedFd, Mapping), AllocateError> {
+    allocate_named("memferry-frame", length, placement)
 }
 
 /// As [`allocate`], under a name of its own in `/proc/PID/maps`.
-fn allocate_named(name: &str, length: u64, pages: Pages) -> Result<(OwnedFd, Mapping), AllocateError> {
+fn allocate_named(
+    name: &str,
+    length: u64,
+    placement: Placement,
+) -> Result<(OwnedFd, Mapping), AllocateError> {
     let failed =
         |step| move |source: rustix::io::Errno| AllocateError::System { length, step, source: source.into() };
     if length == 0 {
         return Err(AllocateError::Empty);
     }
-    let huge = if pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
+    let huge = if placement.pages == Pages::Huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | huge;
     let descriptor = rustix::fs::memfd_create(name, flags).map_err(failed("memfd_create"))?;
     let page = page_bytes(descriptor.as_fd()).map_err(failed("fstatfs"))?;
@@ -85,9 +101,11 @@ fn allocate_named(name: &str, length: u64, pages: Pages) -> Result<(OwnedFd, Map
         .filter(|rounded| i64::try_from(*rounded).is_ok())
         .ok_or_else(|| failed("rounding to pages")(rustix::io::Errno::NOMEM))?;
     rustix::fs::ftruncate(&descriptor, rounded).map_err(failed("ftruncate"))?;
-    rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, rounded).map_err(failed("fallocate"))?;
     let mapping = Mapping::shared(descriptor.as_fd(), rounded as usize, Access::ReadWrite, page)
         .map_err(|source| AllocateError::System { length, step: "mmap", source })?;
+    // Before there are pages: the policy says where new ones come from and moves none.
+    placement.node.map_or(Ok(()), |node| placement::bind(&mapping, node))?;
+    rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, rounded).map_err(failed("fallocate"))?;
     Ok((descriptor, mapping))
 }
 
@@ -260,7 +278,7 @@ fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
 /// # Errors
 /// [`AllocateError`].
 pub fn allocate_sealed(length: u64, peer_writes: bool) -> Result<(OwnedFd, Mapping), AllocateError> {
-    let (descriptor, mapping) = allocate_named("memferry-ring", length, Pages::Ordinary)?;
+    let (descriptor, mapping) = allocate_named("memferry-ring", length, Placement::default())?;
     let future_write = if peer_writes { SealFlags::empty() } else { SealFlags::FUTURE_WRITE };
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | future_write;
     rustix::fs::fcntl_add_seals(&descriptor, seals).map_err(|source| AllocateError::System {

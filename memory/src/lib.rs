@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! mapping      a mapped or owned range, read and written through raw copies only
+//! arena        malloc's calls over such memory, by segments
+//! placement    which pages a frame is made of, and on which NUMA node they lie
 //! frame        what a broker checks and seals before a client's memfd becomes a frame
 //! ring         slots with sequence numbers between two sides that do not trust each other
 //! parking      park and wake without a fence on the publishing side
@@ -20,6 +22,8 @@
 )]
 
 #[cfg(not(loom))]
+pub mod arena;
+#[cfg(not(loom))]
 pub mod bus_error;
 #[cfg(not(loom))]
 pub mod conduit;
@@ -30,6 +34,8 @@ pub mod frame;
 #[cfg(not(loom))]
 pub mod mapping;
 pub mod parking;
+#[cfg(not(loom))]
+pub mod placement;
 pub mod queue_pair;
 pub mod ring;
 pub mod storage;

@@ -14,7 +14,7 @@ use memferry_transfer::Memory;
 use rustix::mm::{MapFlags, ProtFlags};
 use thiserror::Error;
 
-use crate::fork_guard::ForkGuard;
+use crate::fork_guard::{ForkGuard, Forked};
 
 /// What may be done through a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,6 +41,9 @@ pub enum AccessError {
     /// A store to read-only memory.
     #[error("this memory is mapped read-only")]
     ReadOnly,
+    /// This is a forked child, which does not have this memory.
+    #[error(transparent)]
+    Forked(#[from] Forked),
 }
 
 /// A range of mapped or owned memory; clones share it, the last one gives it back.
@@ -143,6 +146,11 @@ impl Mapping {
         }
     }
 
+    /// Whether it was made of a `Vec` of this process.
+    pub fn is_owned(&self) -> bool {
+        matches!(self.0.backing, Backing::Owned(_))
+    }
+
     /// Bytes it covers.
     #[inline]
     pub fn length_bytes(&self) -> usize {
@@ -204,7 +212,27 @@ impl Mapping {
         Ok(())
     }
 
+    /// Replaces whole pages by private ones, filled with zeros: what others write to the memory that was mapped there is
+    /// not seen any more.
+    ///
+    /// # Errors
+    /// `InvalidInput` for what is not whole pages of this mapping, those of `mmap`; nothing was changed.
+    pub(crate) fn detach(&self, offset: usize, length: usize) -> io::Result<()> {
+        let end = offset.checked_add(length).filter(|end| *end <= self.0.length);
+        let whole = [offset, length].iter().all(|bytes| bytes.is_multiple_of(self.0.page_bytes));
+        if !self.has_own_pages() || !whole || end.is_none() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let (at, flags) = (self.pointer().wrapping_add(offset), MapFlags::PRIVATE | MapFlags::FIXED);
+        // SAFETY: M1: the pages lie in this mapping and stay mapped; their bytes are given up by whoever holds them.
+        unsafe {
+            rustix::mm::mmap_anonymous(at.cast(), length, ProtFlags::READ | ProtFlags::WRITE, flags)?;
+        }
+        Ok(())
+    }
+
     fn checked(&self, offset: u64, length: usize) -> Result<*mut u8, AccessError> {
+        self.0.not_forked.get().map_or(Ok(()), ForkGuard::check)?;
         let available = self.0.length as u64;
         let end = offset.checked_add(length as u64);
         if end.is_none_or(|end| end > available) {
@@ -216,7 +244,7 @@ impl Mapping {
     /// Copies bytes out. A peer that writes meanwhile can make them torn.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`].
+    /// [`AccessError::OutOfRange`], [`AccessError::Forked`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
         let from = self.checked(offset, bytes.len())?;
         // SAFETY: M1 and the check above; `bytes` is a unique reference, so the two do not overlap.
@@ -227,7 +255,7 @@ impl Mapping {
     /// Copies bytes in.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`].
+    /// [`AccessError::OutOfRange`], [`AccessError::ReadOnly`], [`AccessError::Forked`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         if self.0.access == Access::ReadOnly {
             return Err(AccessError::ReadOnly);

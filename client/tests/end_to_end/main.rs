@@ -3,13 +3,16 @@
 //! ```text
 //! moves      random operations of all kinds, images          ends     cancel, deadline, revocation, dropped frames
 //! rings      staging, capacity, tickets, waits, threads      grants   between two sessions of one service
+//! arenas     buffers, collections, what keeps their memory     registrations   memory there was already
 //! ```
 //!
 //! The services here move small chunks on few channels, so that transfers take many turns and wait for each other.
 
+mod arenas;
 mod ends;
 mod grants;
 mod moves;
+mod registrations;
 mod rings;
 
 use std::time::Duration;
