@@ -29,6 +29,7 @@ mod channel;
 mod client;
 mod error;
 mod frame;
+mod future;
 mod link;
 mod registration;
 mod transfer;
@@ -36,9 +37,10 @@ mod transfer;
 pub use arena::{
     ArenaOptions, Buffer, BufferError, Copied, CopyError, FrameAllocator, FrameArena, SegmentFrame, Segments,
 };
-pub use channel::{Channel, SubmitError, SubmitReason, Ticket, WaitError};
+pub use channel::{Arrival, BatchError, Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
+pub use future::{AsyncChannel, Pending};
 pub use frame::{Frame, FrameRange};
 pub use memferry_broker::protocol::Status;
 pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};

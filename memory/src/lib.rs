@@ -8,6 +8,7 @@
 //! ring         slots with sequence numbers between two sides that do not trust each other
 //! parking      park and wake without a fence on the publishing side
 //! queue_pair   the two rings, hints and flags of one client channel, one memfd per direction
+//! signal       an eventfd or another process's ring is told, without blocking
 //! conduit      messages and descriptors over a Unix socket
 //! bus_error    a lane survives memory that fails under it
 //! fork_guard   a forked child learns that the rings are not its own
@@ -38,6 +39,8 @@ pub mod parking;
 pub mod placement;
 pub mod queue_pair;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod signal;
 pub mod storage;
 
 /// Atomics that loom can interleave when it checks this crate.

@@ -3,26 +3,31 @@
 //! ```text
 //! submit ─ stage, publish ─► ring ─► lane      a doorbell is rung only when the lane sleeps
 //! poll, wait ◄─ completions ◄─────── lane      wait spins for about a wake-up's cost, then sleeps
-//! cancel ─ a word the lane looks at between chunks
+//! cancel, stop ─ a word the lane looks at between chunks
 //! ```
 //!
 //! Requests start in the order they were submitted and may complete in any. When the service is lost, each outstanding
 //! ticket gets one completion with [`Failure::ServiceLost`].
 
+mod batch;
+mod waiting;
+
+pub use batch::BatchError;
+pub use waiting::Arrival;
+pub(crate) use waiting::LIVENESS;
+
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memferry_broker::protocol::Command;
 use memferry_memory::fork_guard::Forked;
 use memferry_memory::mapping::{Access, Mapping};
-use memferry_memory::parking::park;
-use memferry_memory::queue_pair::{ClientEnd, Layout, futex};
+use memferry_memory::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_memory::storage::MappedWords;
 use memferry_transfer::wire::{self, SlotError};
-use memferry_transfer::{EngineKind, Failure};
+use memferry_transfer::{EngineKind, Failure, Operation};
 use thiserror::Error;
 
 use crate::Completion;
@@ -31,12 +36,6 @@ use crate::error::{CallError, OpenError};
 use crate::frame::Frame;
 use crate::transfer::{Held, Transfer};
 
-/// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
-const SPIN: Duration = Duration::from_micros(50);
-/// Polls before a wait looks at the clock.
-const SHORT_SPIN: u32 = 64;
-/// How often a sleeper looks whether the service still lives.
-const LIVENESS: Duration = Duration::from_millis(100);
 /// Empty polls between looks whether the service still lives.
 const POLLS_PER_LOOK: u32 = 4096;
 
@@ -98,6 +97,8 @@ struct Slot {
     /// The outstanding request's tag; its low bits are the slot's index. [`NO_TAG`] when there is none.
     tag: u64,
     held: Held,
+    /// Bytes the whole of it visits.
+    length: u64,
 }
 
 /// No request has this tag.
@@ -155,7 +156,7 @@ impl Channel {
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
         let end = ClientEnd::new(layout, own, peer, session.fences)
             .map_err(|_| protocol("the channel's memory is too small"))?;
-        let slots = (0..capacity).map(|_| Slot { tag: NO_TAG, held: Held::new() }).collect();
+        let slots = (0..capacity).map(|_| Slot { tag: NO_TAG, held: Held::new(), length: 0 }).collect();
         Ok(Self {
             session,
             number,
@@ -167,7 +168,7 @@ impl Channel {
             staged: false,
             finished: VecDeque::new(),
             empty_polls: 0,
-            spin: SPIN,
+            spin: waiting::SPIN,
             broken: false,
             lost: false,
         })
@@ -203,6 +204,7 @@ impl Channel {
                 let index = self.slot_of(tag);
                 let slot = &mut self.slots[index];
                 slot.tag = tag;
+                slot.length = transfer.request.operation().map_or(0, Operation::total_bytes);
                 if !transfer.held.is_empty() {
                     slot.held = transfer.held;
                 }
@@ -247,6 +249,21 @@ impl Channel {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
+    /// Asks that the loop that `ticket`, of [`Transfer::repeat`], began end when its present round is whole.
+    ///
+    /// # Errors
+    /// As [`cancel`](Self::cancel).
+    pub fn stop(&mut self, ticket: Ticket) -> Result<(), WaitError> {
+        self.session.check_fork().map_err(WaitError::Forked)?;
+        if !self.is_outstanding(ticket) {
+            return Err(WaitError::UnknownTicket);
+        }
+        if self.end.stop(ticket.tag) {
+            self.ring_doorbell();
+        }
+        Ok(())
+    }
+
     /// Asks that a transfer end early. Its completion comes in any case and says how it ended.
     ///
     /// # Errors
@@ -271,6 +288,21 @@ impl Channel {
         (tag & u64::from(self.end.capacity() - 1)) as usize
     }
 
+    /// Whether this is a forked child of the process that opened the channel.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.session.check_fork().is_err()
+    }
+
+    /// Whether [`poll`](Self::poll) is worth while: there is a completion, or the service is gone.
+    pub(crate) fn has_news(&mut self) -> bool {
+        !self.finished.is_empty() || self.end.ready() || self.end.closed() || self.session.link.lost()
+    }
+
+    /// What a thread sleeps on that waits for this channel.
+    pub(crate) fn sleeper(&self) -> Sleeper<MappedWords> {
+        self.end.sleeper()
+    }
+
     /// The next completion, if one is there.
     pub fn poll(&mut self) -> Option<Completion> {
         self.finished.pop_front().or_else(|| self.poll_ring())
@@ -287,7 +319,8 @@ impl Channel {
         }
         self.empty_polls = self.empty_polls.wrapping_add(1);
         let look = self.empty_polls.is_multiple_of(POLLS_PER_LOOK) && self.outstanding() > 0;
-        if self.broken || self.end.closed() || (look && self.session.link.lost()) {
+        let lost = self.session.link.known_lost() || look && self.session.link.lost();
+        if self.broken || self.end.closed() || lost {
             return self.give_up();
         }
         None
@@ -335,116 +368,6 @@ impl Channel {
             }
         }
         self.finished.pop_front()
-    }
-
-    /// Waits until the transfer is done, at most for `limit`. Completions of others stay for [`poll`](Self::poll).
-    ///
-    /// # Errors
-    /// [`WaitError`].
-    pub fn wait(&mut self, ticket: Ticket, limit: Option<Duration>) -> Result<Completion, WaitError> {
-        self.session.check_fork().map_err(WaitError::Forked)?;
-        if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
-            return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
-        }
-        if !self.is_outstanding(ticket) {
-            return Err(WaitError::UnknownTicket);
-        }
-        self.publish();
-        // An awake lane answers a small request before it is worth looking at the clock.
-        for _ in 0..SHORT_SPIN {
-            if let Some(completion) = self.poll_ring() {
-                if completion.ticket == ticket {
-                    return Ok(completion);
-                }
-                self.finished.push_back(completion);
-            }
-        }
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-        loop {
-            if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
-                return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
-            }
-            let completion = self.next_from_ring(deadline)?;
-            if completion.ticket == ticket {
-                return Ok(completion);
-            }
-            self.finished.push_back(completion);
-        }
-    }
-
-    /// Waits for any completion, at most for `limit`.
-    ///
-    /// # Errors
-    /// [`WaitError::TimedOut`], [`WaitError::UnknownTicket`] when nothing is outstanding, [`WaitError::Forked`].
-    pub fn wait_any(&mut self, limit: Option<Duration>) -> Result<Completion, WaitError> {
-        self.session.check_fork().map_err(WaitError::Forked)?;
-        if let Some(completion) = self.finished.pop_front() {
-            return Ok(completion);
-        }
-        if self.outstanding() == 0 {
-            return Err(WaitError::UnknownTicket);
-        }
-        self.next_from_ring(limit.and_then(|limit| Instant::now().checked_add(limit)))
-    }
-
-    /// Spins, then sleeps, until the ring gives a completion.
-    fn next_from_ring(&mut self, deadline: Option<Instant>) -> Result<Completion, WaitError> {
-        self.publish();
-        if let Some(completion) = self.spin_for_completion(deadline) {
-            return Ok(completion);
-        }
-        loop {
-            if let Some(completion) = self.poll_ring() {
-                return Ok(completion);
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                return Err(WaitError::TimedOut);
-            }
-            self.sleep(left.map_or(LIVENESS, |left| left.min(LIVENESS)));
-            if !self.end.ready()
-                && self.session.link.lost()
-                && let Some(completion) = self.give_up()
-            {
-                return Ok(completion);
-            }
-        }
-    }
-
-    /// Spins while that has been worth it: a spin that found nothing halves the next, one that did restores it.
-    fn spin_for_completion(&mut self, deadline: Option<Instant>) -> Option<Completion> {
-        // An awake lane answers a small request before it is worth looking at the clock.
-        for _ in 0..SHORT_SPIN {
-            if let Some(completion) = self.poll_ring() {
-                return Some(completion);
-            }
-        }
-        let until = Instant::now() + self.spin;
-        let until = deadline.map_or(until, |deadline| deadline.min(until));
-        loop {
-            for _ in 0..32 {
-                if let Some(completion) = self.poll_ring() {
-                    self.spin = SPIN;
-                    return Some(completion);
-                }
-                std::hint::spin_loop();
-            }
-            if Instant::now() >= until {
-                self.spin /= 2;
-                return None;
-            }
-        }
-    }
-
-    fn sleep(&self, limit: Duration) {
-        let word = self.end.wake_word();
-        let expected = word.load(Ordering::Acquire);
-        park(
-            |value| self.end.parked().store(value, Ordering::Relaxed),
-            self.end.fences(),
-            || self.end.ready() || self.end.closed(),
-            || futex::wait(word, expected, limit),
-        );
     }
 }
 
