@@ -8,7 +8,7 @@
 //! The lane holds the capability table only while it admits a batch or settles, never while it copies. A client that breaks
 //! a rule loses its queue here and its session at the control side. Who serves whom is the path's policy.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Stopwatch};
 
@@ -18,13 +18,14 @@ use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
 use memferry_memory::queue_pair::{ServiceEnd, futex};
 use memferry_memory::storage::MappedWords;
-use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
+use memferry_path::{Capabilities, ChannelState, Delivery, Path, QueueKey, Reservation};
 use memferry_transfer::{Failure, SessionId, wire};
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
 
 use crate::MonotonicClock;
-use crate::protocol::{LaneStatus, Violation};
+use crate::counters::{LaneCounters, QueueCounters};
+use crate::protocol::Violation;
 use crate::service::{Notice, Shared};
 
 /// Requests taken from one queue before the next is looked at.
@@ -33,13 +34,22 @@ const BATCH: usize = 32;
 const SPIN: Duration = Duration::from_micros(50);
 /// Turns between looks at the clock while spinning.
 const TURNS_PER_LOOK: u32 = 64;
+/// Turns between looks at what is busy, for whoever wants to know.
+const TURNS_PER_COUNT: u32 = 64;
 /// Epoll token of the lane's own wake-up descriptor; queues have theirs from 0.
 const WAKE: u64 = u64::MAX;
 
 /// What the control side tells a lane.
 pub(crate) enum LaneCommand {
     /// Serve a new queue pair.
-    Open { session: SessionId, channel: u32, user: u32, end: Box<ServiceEnd<MappedWords>>, doorbell: OwnedFd },
+    Open {
+        session: SessionId,
+        channel: u32,
+        user: u32,
+        end: Box<ServiceEnd<MappedWords>>,
+        doorbell: OwnedFd,
+        counters: Arc<QueueCounters>,
+    },
     /// Stop serving one.
     CloseChannel { session: SessionId, channel: u32 },
     /// Stop serving all of a session's.
@@ -55,23 +65,14 @@ pub(crate) struct LaneHandle {
     commands: Mutex<Vec<LaneCommand>>,
     pending: AtomicBool,
     wake: OwnedFd,
-    counters: Counters,
-}
-
-#[derive(Default)]
-struct Counters {
-    queues: AtomicU64,
-    requests: AtomicU64,
-    failures: AtomicU64,
-    bytes: AtomicU64,
-    parks: AtomicU64,
+    pub(crate) counters: LaneCounters,
 }
 
 impl LaneHandle {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (commands, pending) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        Ok(Self { commands, pending, wake, counters: Counters::default() })
+        Ok(Self { commands, pending, wake, counters: LaneCounters::default() })
     }
 
     pub(crate) fn tell(&self, command: LaneCommand) {
@@ -87,17 +88,6 @@ impl LaneHandle {
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
-
-    pub(crate) fn status(&self) -> LaneStatus {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        LaneStatus {
-            queues: read(&self.counters.queues),
-            requests: read(&self.counters.requests),
-            failures: read(&self.counters.failures),
-            bytes: read(&self.counters.bytes),
-            parks: read(&self.counters.parks),
-        }
-    }
 }
 
 struct Queue {
@@ -109,6 +99,7 @@ struct Queue {
     doorbell: OwnedFd,
     /// Closed: nothing is taken or delivered any more.
     dead: bool,
+    counters: Arc<QueueCounters>,
 }
 
 /// The thread's state.
@@ -123,6 +114,7 @@ pub(crate) struct Lane {
     stopping: Option<Instant>,
     /// Closed queues that are not let go of yet.
     dying: usize,
+    turns: u32,
     /// Kept between turns for its allocation.
     deliveries: Vec<Delivery>,
 }
@@ -137,7 +129,18 @@ impl Lane {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let (queues, deliveries) = (Vec::new(), Vec::new());
-        Ok(Self { handle, shared, path, queues, epoll, spins, stopping: None, dying: 0, deliveries })
+        Ok(Self {
+            handle,
+            shared,
+            path,
+            queues,
+            epoll,
+            spins,
+            stopping: None,
+            dying: 0,
+            turns: 0,
+            deliveries,
+        })
     }
 
     /// Serves until told to stop.
@@ -193,7 +196,17 @@ impl Lane {
         if self.dying > 0 {
             self.reap();
         }
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_COUNT) {
+            self.count_busy();
+        }
         worked
+    }
+
+    fn count_busy(&self) {
+        let busy = self.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
+        self.handle.counters.busy.set(busy as u64);
+        self.handle.counters.waiting.set(self.path.waiting() as u64);
     }
 
     fn capabilities(shared: &Shared) -> MutexGuard<'_, Capabilities<Mapping>> {
@@ -257,7 +270,8 @@ impl Lane {
         }
         drop(capabilities);
         queue.end.tell_consumed();
-        self.handle.counters.requests.fetch_add(taken as u64, Ordering::Relaxed);
+        queue.counters.took(taken as u64);
+        self.handle.counters.requests.add(taken as u64);
         if let Some(violation) = violation {
             self.violate(index, violation);
         }
@@ -274,13 +288,14 @@ impl Lane {
         let mut overrun = None;
         for Delivery { queue: key, completion } in &deliveries {
             if completion.outcome.is_err() {
-                self.handle.counters.failures.fetch_add(1, Ordering::Relaxed);
+                self.handle.counters.failures.add(1);
             }
             if completion.outcome == Err(Failure::MemoryFault) {
                 self.shared.notify(Notice::MemoryFault);
             }
-            self.handle.counters.bytes.fetch_add(completion.bytes_done, Ordering::Relaxed);
+            self.handle.counters.bytes.add(completion.bytes_done);
             let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            queue.counters.completed(completion.bytes_done, completion.outcome.is_err());
             if queue.end.stage(&wire::encode_completion(completion)).is_err() {
                 // Room was reserved, so the client took its count back.
                 overrun = Some(key.0 as usize);
@@ -333,9 +348,9 @@ impl Lane {
         let any = !commands.is_empty();
         for command in commands {
             match command {
-                LaneCommand::Open { session, channel, user, end, doorbell } => {
+                LaneCommand::Open { session, channel, user, end, doorbell, counters } => {
                     let key = self.path.open_queue(session, user);
-                    self.open(key, Queue { session, channel, end, doorbell, dead: false });
+                    self.open(key, Queue { session, channel, end, doorbell, dead: false, counters });
                 }
                 LaneCommand::CloseChannel { session, channel } => {
                     self.close_where(|queue| queue.session == session && queue.channel == channel);
@@ -383,6 +398,7 @@ impl Lane {
         let Some(queue) = self.queues[index].take() else { return };
         self.dying -= usize::from(queue.dead);
         let (session, channel) = (queue.session, queue.channel);
+        queue.counters.gone();
         drop(queue);
         self.shared.notify(Notice::QueueGone(session, channel));
     }
@@ -396,12 +412,13 @@ impl Lane {
             }
         }
         let open = self.queues.iter().flatten().count();
-        self.handle.counters.queues.store(open as u64, Ordering::Relaxed);
+        self.handle.counters.queues.set(open as u64);
     }
 
     /// Sleeps until a doorbell or a command, unless something arrived meanwhile.
     fn park(&mut self) {
         self.reap();
+        self.count_busy();
         // Requests may wait for a channel that only another client's end can free; their deadlines still count.
         let limit = self.path.next_wake().map(|wake| {
             let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());
@@ -417,7 +434,7 @@ impl Lane {
             || self.sleep(limit),
         );
         if slept {
-            self.handle.counters.parks.fetch_add(1, Ordering::Relaxed);
+            self.handle.counters.parks.add(1);
         }
     }
 

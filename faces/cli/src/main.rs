@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! serve    the service in front of a socket        status   what it is doing
+//! config   its configuration file                  metrics  the same for Prometheus
 //! copy     a file through it, or embedded          rotate, flip, overlay   pictures
 //! demo     all of it, with two users
 //! ```
@@ -9,6 +10,7 @@
 //! Every command is a thin client of the library; what is measured and checked lives there.
 
 mod canvas;
+mod config;
 mod copy;
 mod demo;
 mod files;
@@ -38,6 +40,8 @@ struct Cli {
 enum Command {
     /// Run the service until SIGTERM or SIGINT.
     Serve(serve::Arguments),
+    /// Check a configuration file of the service, or print one.
+    Config(config::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
     /// Copy a file, its bytes moved by the engine.
@@ -58,6 +62,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::Rotate(arguments) => turn::rotate(&arguments),
