@@ -34,7 +34,7 @@ pub use channel::{Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError};
 pub use frame::{Frame, FrameRange};
-pub use memferry_broker::protocol::Status;
+pub use memferry_broker::protocol::{LaneStatus, SessionStatus, Status};
 pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
 pub use memferry_memory::frame::Pages;

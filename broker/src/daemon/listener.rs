@@ -23,7 +23,7 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum ListenError {
     /// Another service listens there, or is about to.
-    #[error("a service is already listening on {}; stop it or choose another --socket", .0.display())]
+    #[error("a service is already listening on {}; stop it or choose another socket", .0.display())]
     AlreadyRunning(PathBuf),
     /// The socket could not be made.
     #[error("cannot listen on {} ({step}): {source}", path.display())]
@@ -61,11 +61,23 @@ impl Listener {
     /// # Errors
     /// [`ListenError`].
     pub fn bind(path: &Path, mode: u32) -> Result<Self, ListenError> {
+        Self::bind_kind(path, mode, SocketType::SEQPACKET)
+    }
+
+    /// Listens on `path` for streams, as [`bind`](Self::bind) does for packets: for what is served beside the service.
+    ///
+    /// # Errors
+    /// [`ListenError`].
+    pub fn bind_stream(path: &Path, mode: u32) -> Result<Self, ListenError> {
+        Self::bind_kind(path, mode, SocketType::STREAM)
+    }
+
+    fn bind_kind(path: &Path, mode: u32, kind: SocketType) -> Result<Self, ListenError> {
         let failed =
             |step| move |source: io::Error| ListenError::Socket { path: path.to_owned(), step, source };
         let address = SocketAddrUnix::new(path).map_err(|error| failed("address")(error.into()))?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
         refuse_plain_file(path)?;
         let lock = Lock::take(path)?;
         if std::fs::symlink_metadata(path).is_ok() {
@@ -114,7 +126,7 @@ impl Listener {
                 "{count} sockets came{names}, it listens on one; give the socket unit one ListenSequentialPacket="
             )));
         }
-        let kind = (rustix_number(AddressFamily::UNIX.as_raw()), SocketType::SEQPACKET.as_raw() as i32);
+        let kind = (i32::from(AddressFamily::UNIX.as_raw()), SocketType::SEQPACKET.as_raw() as i32);
         let hint =
             "Unix socket of packets; write ListenSequentialPacket=, not ListenStream=, in the socket unit";
         let taken = ListenFd::from_env().take_custom::<OwnedFd>(0, kind.0, kind.1, hint);
@@ -135,12 +147,13 @@ impl Listener {
         &self.address
     }
 
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+    /// The socket, which does not block.
+    pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// Stops listening; what was made here is removed.
-    pub(super) fn close(self) {
+    pub fn close(self) {
         drop(self.socket);
         let Some(bound) = self.bound else { return };
         // What lies there now may be somebody else's.
@@ -153,10 +166,6 @@ impl Listener {
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 128;
-
-fn rustix_number(family: u16) -> i32 {
-    i32::from(family)
-}
 
 fn address_of(socket: &OwnedFd) -> String {
     let name = rustix::net::getsockname(socket).ok().and_then(|name| SocketAddrUnix::try_from(name).ok());

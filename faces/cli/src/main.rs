@@ -14,7 +14,9 @@ mod config;
 mod copy;
 mod demo;
 mod files;
+mod interrupt;
 mod measure;
+mod metrics;
 mod mover;
 mod output;
 mod overlay;
@@ -44,6 +46,8 @@ enum Command {
     Config(config::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
+    /// Print what a running service is doing for Prometheus, or serve it over HTTP.
+    Metrics(metrics::Arguments),
     /// Copy a file, its bytes moved by the engine.
     Copy(copy::Arguments),
     /// Turn a PNG picture by quarters, clockwise.
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::Rotate(arguments) => turn::rotate(&arguments),
         Command::Flip(arguments) => turn::flip(&arguments),
