@@ -212,6 +212,9 @@ impl Daemon {
     }
 
     fn accept(&mut self, listener: &Listener) {
+        if self.spare.is_none() {
+            self.keep_spare();
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(listener.socket(), flags) {
             Ok(socket) => socket,

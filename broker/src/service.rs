@@ -310,7 +310,12 @@ impl Service {
 
     fn open_channel(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
         let layout = Layout::new(capacity).map_err(|error| refusal(RefusalKind::Argument, error))?;
-        let system = |error: &dyn std::error::Error| refusal(RefusalKind::System, error);
+        let system = |error: &dyn std::fmt::Display| {
+            let message = format!(
+                "the service has no memory or descriptors for another channel ({error}); close some, or try again later"
+            );
+            refusal(RefusalKind::System, message)
+        };
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let mut sessions = self.sessions();
         let (user, asymmetric) =
@@ -340,7 +345,7 @@ impl Service {
         let (Some(end), Ok((client, service))) = (end, descriptors) else {
             sessions.remove_channel(session, channel);
             rings.pool.give_back(ring);
-            return Err(refusal(RefusalKind::System, "the channel's memory cannot be used; try again"));
+            return Err(system(&"its memory cannot be shared"));
         };
         rings.with_lanes.insert((session, channel), ring);
         let counters = Arc::new(QueueCounters::default());
