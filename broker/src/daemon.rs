@@ -23,6 +23,7 @@ use std::time::Duration;
 use memferry_memory::conduit;
 use memferry_path::RevocationId;
 use memferry_transfer::SessionId;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::net::SocketFlags;
 use thiserror::Error;
@@ -132,6 +133,8 @@ fn raise_descriptor_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
 }
 
+/// How often a paused service looks for a spare descriptor.
+const PAUSE_NANOSECONDS: i64 = 10_000_000;
 /// What a client is told that is one too many for the process.
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again later";
 /// Unclosed things of a user above which it is turned away.
@@ -145,6 +148,8 @@ struct Daemon {
     signals: UnixStream,
     /// Given up for a moment when descriptors run out, to turn a client away instead of spinning.
     spare: Option<OwnedFd>,
+    /// Nobody is let in for want of a spare.
+    paused: bool,
     connections: BTreeMap<u64, Connection>,
     by_session: BTreeMap<SessionId, u64>,
     /// Who waits for a revocation, with the serial of the command.
@@ -177,6 +182,7 @@ impl Daemon {
             epoll,
             signals,
             spare: None,
+            paused: false,
             connections,
             by_session,
             waiting,
@@ -186,19 +192,34 @@ impl Daemon {
         Ok(daemon)
     }
 
-    fn keep_spare(&mut self) {
-        self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+    /// Whether a descriptor is kept to turn a client away with.
+    fn keep_spare(&mut self) -> bool {
+        if self.spare.is_none() {
+            self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+        }
+        self.spare.is_some()
+    }
+
+    /// Leaves those who come waiting, or not any more.
+    fn pause(&mut self, listener: &Listener, paused: bool) {
+        let events = if paused { EventFlags::empty() } else { EventFlags::IN };
+        let data = EventData::new_u64(LISTENER);
+        self.paused = epoll::modify(&self.epoll, listener.socket(), data, events).is_ok() && paused;
     }
 
     /// Serves until a signal.
     fn run(&mut self, listener: &Listener) -> Result<(), ServeError> {
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
-            let events = match epoll::wait(&self.epoll, &mut space, None) {
+            let limit = self.paused.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE_NANOSECONDS });
+            let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(ServeError::Loop { step: "epoll_wait", source: error.into() }),
             };
+            if self.paused && self.keep_spare() {
+                self.pause(listener, false);
+            }
             for event in events {
                 match event.data.u64() {
                     LISTENER => self.accept(listener),
@@ -212,8 +233,9 @@ impl Daemon {
     }
 
     fn accept(&mut self, listener: &Listener) {
-        if self.spare.is_none() {
-            self.keep_spare();
+        if !self.keep_spare() {
+            // What was turned away is not closed yet. Without a spare, who comes could neither be let in nor told.
+            return self.pause(listener, true);
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = match rustix::net::accept_with(listener.socket(), flags) {
@@ -223,7 +245,7 @@ impl Daemon {
                 if let Ok(socket) = rustix::net::accept_with(listener.socket(), flags) {
                     self.turn_away(NOBODY, socket, OUT_OF_DESCRIPTORS);
                 }
-                return self.keep_spare();
+                return;
             }
             Err(_) => return,
         };
