@@ -5,7 +5,7 @@
 //!          └► default file: about, default
 //! ```
 //!
-//! A new option is a line here, a field of `Options` and one of `Settings`. How many lines a number may have is the
+//! A new option is a line here, a field of `Options` and one of `Settings`. How large a number may be is the
 //! broker's to say (`memferry_broker::config::LIMITS`).
 
 use clap::ValueEnum;

@@ -115,3 +115,25 @@ fn all_mistakes_are_told_in_the_order_of_their_lines() {
     let found = mistakes("[quotas]\nbites = 1\n[service]\nlanes = 0\nchanels = 1\n");
     assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 4, 5]);
 }
+
+#[test]
+fn the_help_names_the_defaults_as_they_are() {
+    use clap::Args;
+    let command = Options::augment_args(clap::Command::new("serve"));
+    let settings = Options::default().resolve();
+    let of_quota = |section: &str, key: &str| match section {
+        "quotas" => format!("quota-{key}"),
+        _ => key.to_owned(),
+    };
+    for (section, entry) in
+        SECTIONS.iter().flat_map(|section| section.entries.iter().map(move |entry| (section, entry)))
+    {
+        let name = of_quota(section.name, entry.key);
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(&name));
+        let help = argument.unwrap_or_else(|| panic!("there is no --{name}")).get_help().unwrap().to_string();
+        let shown = (entry.shown)(&settings).replace('"', "");
+        // These depend on the machine and the user, and are told in words.
+        let told = matches!(entry.key, "lanes" | "socket") || help.contains(&format!("[default: {shown}]"));
+        assert!(told, "--{name}: {help} is not {shown}");
+    }
+}
