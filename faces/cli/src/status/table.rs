@@ -58,9 +58,9 @@ impl Look<'_> {
         heading.extend(self.before.map(|_| cells(["req/s", "bytes/s"])).into_iter().flatten());
         let mut rows = vec![heading];
         for (number, lane) in self.status.lanes.iter().enumerate() {
-            let counts = [number as u64, lane.queues, lane.requests, lane.failures, lane.bytes, lane.parks];
-            let mut row = cells(counts);
-            row.push(lane.waiting.to_string());
+            let mut row = cells([number as u64, lane.queues, lane.requests, lane.failures]);
+            row.push(Bytes(lane.bytes).to_string());
+            row.extend(cells([lane.parks, lane.waiting]));
             row.push(format!("{} of {}", lane.busy, lane.channels));
             if self.before.is_some() {
                 row.extend(Rates::cells(self.lane_rates(number)));
@@ -93,12 +93,11 @@ impl Look<'_> {
                 session.process.into(),
                 session.channels.into(),
                 session.frames.into(),
-                session.bytes,
-                session.requests,
-                session.failures,
-                session.bytes_moved,
-                session.outstanding,
             ]);
+            row.push(Bytes(session.bytes).to_string());
+            row.extend(cells([session.requests, session.failures]));
+            row.push(Bytes(session.bytes_moved).to_string());
+            row.push(session.outstanding.to_string());
             if self.before.is_some() {
                 row.extend(Rates::cells(self.session_rates(index)));
             }
