@@ -252,4 +252,36 @@ mod tests {
         Lock::take(&socket).unwrap().remove();
         std::fs::remove_dir(&directory).unwrap();
     }
+
+    #[test]
+    fn of_those_who_find_a_stale_socket_at_the_same_instant_one_listens() {
+        let directory = std::env::temp_dir().join(format!("memferry-stale-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("s");
+        let gate = std::sync::Barrier::new(4);
+        for _ in 0..200 {
+            drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+            let bind = || {
+                gate.wait();
+                let bound = Listener::bind(&path, 0o600);
+                // Nobody lets go before all have tried.
+                gate.wait();
+                match bound {
+                    Ok(listener) => {
+                        assert_eq!(identity(&path), listener.bound.as_ref().and_then(|bound| bound.file));
+                        listener.close();
+                        1
+                    }
+                    Err(ListenError::AlreadyRunning(_)) => 0,
+                    Err(other) => panic!("{other}"),
+                }
+            };
+            let listening: usize = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(bind)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+            });
+            assert_eq!(listening, 1);
+        }
+        std::fs::remove_dir(&directory).unwrap();
+    }
 }

@@ -179,6 +179,30 @@ fn systemd_hands_its_socket_over() {
     assert!(path.exists());
 }
 
+#[test]
+fn the_unit_files_pass_systemds_own_check() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let place = Place::new();
+    let mut verify = Command::new("systemd-analyze");
+    verify.arg("verify").arg("--man=no");
+    for unit in std::fs::read_dir(units).unwrap() {
+        let unit = unit.unwrap().path();
+        let text = std::fs::read_to_string(&unit).unwrap();
+        // What it starts has to be there: the command just built.
+        let copy = place.path(unit.file_name().unwrap().to_str().unwrap());
+        std::fs::write(&copy, text.replace("/usr/bin/memferry", BINARY)).unwrap();
+        verify.arg(copy);
+    }
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 3);
+    // Without systemd there is nobody to ask.
+    let Ok(output) = verify.output() else { return };
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
 /// Requests of which some end at once, some never, and some wait for a channel.
 fn load(client: &Client) -> (Channel, Vec<Ticket>) {
     let frame = client.allocate(4096).unwrap();
