@@ -111,8 +111,11 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
             return Err(error);
         }
     };
-    if options.sandbox {
-        sandbox::enter()?;
+    if options.sandbox
+        && let Err(error) = sandbox::enter()
+    {
+        listener.close();
+        return Err(error.into());
     }
     let (address, lanes) = (listener.address(), options.service.lanes);
     tracing::info!(socket = address, lanes, "ready");

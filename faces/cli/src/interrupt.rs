@@ -1,7 +1,7 @@
 //! SIGINT and SIGTERM as something to wait for, for commands that go on until they are told to end.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -20,6 +20,17 @@ impl Interrupt {
         Ok(Self(ours))
     }
 
+    /// Ends this process well when a signal comes, whatever it is waiting for then.
+    pub(crate) fn end_process(self) -> io::Result<()> {
+        let wait = move || {
+            if self.wait(None, None).is_ok() {
+                std::process::exit(0);
+            }
+        };
+        std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait)?;
+        Ok(())
+    }
+
     /// Waits until `other` is readable, when there is one, or the time is up; whether a signal came instead.
     pub(crate) fn wait(&self, other: Option<BorrowedFd<'_>>, time: Option<Duration>) -> io::Result<bool> {
         let mut entries = vec![PollFd::new(&self.0, PollFlags::IN)];
@@ -31,11 +42,5 @@ impl Interrupt {
             Err(rustix::io::Errno::INTR) => self.wait(None, Some(Duration::ZERO)),
             Err(error) => Err(error.into()),
         }
-    }
-}
-
-impl AsFd for Interrupt {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }

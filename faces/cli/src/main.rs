@@ -29,6 +29,7 @@ mod turn;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use output::AlreadySaid;
 
 /// User-level DMA: any process hands memory-to-memory transfers to an engine and goes on computing.
 #[derive(Parser)]
@@ -78,7 +79,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if output::reader_is_gone(&error) => ExitCode::FAILURE,
+        Err(error) if output::reader_is_gone(&error) || error.is::<AlreadySaid>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("memferry: {error}");
             ExitCode::FAILURE

@@ -13,6 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::CommandError;
 use crate::config::{self, LogFormat, Options, Settings};
+use crate::output::AlreadySaid;
 
 /// Arguments of `serve`.
 #[derive(Args)]
@@ -49,7 +50,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     // What was handed over has to be found before anything else is opened.
     let activated = Listener::activated()?;
     let settings = arguments.settings()?;
-    start_log(settings.log_format);
+    let format = settings.log_format;
+    start_log(format);
+    start(arguments, settings, activated).map_err(|error| match format {
+        LogFormat::Text => error,
+        // A line for people would be no JSON.
+        LogFormat::Json => {
+            tracing::error!(reason = %error, "failed");
+            AlreadySaid.into()
+        }
+    })
+}
+
+fn start(arguments: &Arguments, settings: Settings, activated: Option<Listener>) -> Result<(), CommandError> {
     if arguments.stop_with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
@@ -76,6 +89,9 @@ fn start_log(format: LogFormat) {
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match format {
         LogFormat::Text => lines.init(),
-        LogFormat::Json => lines.json().flatten_event(true).init(),
+        LogFormat::Json => {
+            lines.json().flatten_event(true).init();
+            std::panic::set_hook(Box::new(|panic| tracing::error!(reason = %panic, "panic")));
+        }
     }
 }

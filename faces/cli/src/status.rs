@@ -67,27 +67,27 @@ pub(crate) fn print(client: &Client, indent: &str) -> Result<(), CommandError> {
 }
 
 fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandError> {
-    let interrupt = Interrupt::new()?;
+    Interrupt::new()?.end_process()?;
     let redraws = std::io::stdout().is_terminal() && !json;
     let mut before: Option<(Status, Instant)> = None;
     loop {
         let (status, now) = (client.status()?, Instant::now());
         let since = before.as_ref().map(|(status, then)| (status, now - *then));
         let look = Look { own: client.session(), status: &status, before: since };
-        let mut out = std::io::stdout().lock();
-        if json {
-            writeln!(out, "{}", look.json()?)?;
+        let text = if json {
+            format!("{}\n", look.json()?)
         } else if redraws {
-            out.write_all(drawn_over(&look.table()).as_bytes())?;
+            drawn_over(&look.table())
         } else {
             let separator = if before.is_some() { "\n" } else { "" };
-            writeln!(out, "{separator}{}", look.table().join("\n"))?;
-        }
+            format!("{separator}{}\n", look.table().join("\n"))
+        };
+        // At once, so that a signal does not leave half of it.
+        let mut out = std::io::stdout();
+        out.write_all(text.as_bytes())?;
         out.flush()?;
         before = Some((status, now));
-        if interrupt.wait(None, Some(interval))? {
-            return Ok(());
-        }
+        std::thread::sleep(interval);
     }
 }
 

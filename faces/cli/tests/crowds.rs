@@ -250,6 +250,12 @@ fn every_line_of_the_json_log_parses_and_says_who_and_why() {
     let many: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
     assert!(many.iter().any(Result::is_err));
     drop((many, client));
+    // A service that fails says so in the same form.
+    let mut second = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    second.args(["serve", "--no-config", "--log-format=json", "--socket"]).arg(&socket);
+    let failed = String::from_utf8(second.output().unwrap().stderr).unwrap();
+    let line: serde_json::Value = serde_json::from_str(failed.trim_end()).unwrap();
+    assert!(line["reason"].as_str().unwrap().contains("a service is already listening on"), "{line}");
     let lines = || -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(&log).unwrap();
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()

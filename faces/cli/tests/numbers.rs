@@ -86,6 +86,15 @@ fn status_watched_as_json_gives_an_object_a_line_with_rates_from_the_second_on()
 }
 
 #[test]
+fn status_watched_ends_well_on_a_signal_though_the_service_does_not_answer() {
+    let service = Service::start(&[]);
+    let mut watch = Going::start(&service.socket, &["status", "--watch=0.05"]);
+    watch.line();
+    service.signal(Signal::STOP);
+    watch.end(Signal::INT);
+}
+
+#[test]
 fn status_watched_fails_when_the_service_ends() {
     let service = Service::start(&[]);
     let mut watch = Going::start(&service.socket, &["status", "--watch=0.05"]);
