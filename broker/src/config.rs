@@ -3,6 +3,10 @@
 use memferry_engines::cpu::DEFAULT_CHUNK_BYTES;
 use memferry_path::PolicyKind;
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// The most lanes a service may have.
+pub const MOST_LANES: u32 = 64;
 
 /// Bounds on what one user may hold, in all its sessions together, and on what a session may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,6 +56,71 @@ impl Default for ServiceConfig {
             policy: PolicyKind::Shared,
             quotas: Quotas::default(),
         }
+    }
+}
+
+/// What one number of a [`ServiceConfig`] may be.
+#[derive(Clone, Copy)]
+pub struct Limit {
+    /// Its name, that of the field.
+    pub name: &'static str,
+    /// The least it may be.
+    pub least: u64,
+    /// The most.
+    pub most: u64,
+    /// Both in words.
+    pub allowed: &'static str,
+    /// Reads it.
+    pub of: fn(&ServiceConfig) -> u64,
+}
+
+/// What every number may be.
+pub const LIMITS: [Limit; 9] = [
+    limit("lanes", (1, MOST_LANES as u64), "from 1 to 64", |config| config.lanes.into()),
+    limit("channels_per_lane", (1, 1024), "from 1 to 1024", |config| config.channels_per_lane.into()),
+    limit("chunk_bytes", (64, 1 << 30), "from 64 to 2^30", |config| config.chunk_bytes),
+    limit("quotas.sessions", (1, 65536), "from 1 to 65536", |config| config.quotas.sessions.into()),
+    limit("quotas.frames", (1, 1 << 20), "from 1 to 2^20", |config| config.quotas.frames.into()),
+    limit("quotas.bytes", (1, 1 << 60), "from 1 to 2^60", |config| config.quotas.bytes),
+    limit("quotas.channels", (1, 65536), "from 1 to 65536", |config| config.quotas.channels.into()),
+    limit("quotas.capabilities", (1, 1 << 20), "from 1 to 2^20", |config| config.quotas.capabilities.into()),
+    limit("quotas.waiting", (0, 1 << 20), "from 0 to 2^20", |config| config.quotas.waiting.into()),
+];
+
+const fn limit(
+    name: &'static str,
+    (least, most): (u64, u64),
+    allowed: &'static str,
+    of: fn(&ServiceConfig) -> u64,
+) -> Limit {
+    Limit { name, least, most, allowed, of }
+}
+
+/// A configured value is outside its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("{name} is {value}, it has to be {allowed}")]
+pub struct ValueError {
+    /// Which.
+    pub name: &'static str,
+    /// As configured.
+    pub value: u64,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+impl ServiceConfig {
+    /// Checks every number.
+    ///
+    /// # Errors
+    /// [`ValueError`] for the first that is outside its range.
+    pub fn check(&self) -> Result<(), ValueError> {
+        for limit in LIMITS {
+            let value = (limit.of)(self);
+            if !(limit.least..=limit.most).contains(&value) {
+                return Err(ValueError { name: limit.name, value, allowed: limit.allowed });
+            }
+        }
+        Ok(())
     }
 }
 

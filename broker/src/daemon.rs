@@ -3,26 +3,29 @@
 //! ```text
 //! listener ─ accept ─► Connection ─ handshake ─► session ─ commands ─► Service::execute ─► replies
 //! pidfd, hang-up ─► disconnect        notifier ─► Service::attend ─► late replies, farewells
-//! SIGTERM, SIGINT ─► Service::stop, remove the socket
+//! SIGTERM, SIGINT ─► Service::stop, remove the socket (one handed over by a supervisor stays)
 //! ```
 //!
 //! One thread; nothing in it waits for a client. A client is gone when its socket hangs up or its process ends, whichever
 //! comes first: a forked child may hold the socket open. Moving bytes is the lanes'.
 
 mod connection;
+mod listener;
+mod supervisor;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use memferry_memory::conduit;
 use memferry_path::RevocationId;
 use memferry_transfer::SessionId;
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketFlags;
 use thiserror::Error;
 
 use crate::closer::Closer;
@@ -31,6 +34,9 @@ use crate::protocol::{self, Answer, Envelope, Violation};
 use crate::sandbox;
 use crate::service::{Executed, Service, StartError};
 use connection::{Connection, Heard};
+use supervisor::Supervisor;
+
+pub use listener::{ListenError, Listener};
 
 const LISTENER: u64 = 0;
 const NOTIFIER: u64 = 1;
@@ -58,19 +64,9 @@ pub struct DaemonOptions {
 /// Why the daemon ended other than by a signal.
 #[derive(Debug, Error)]
 pub enum ServeError {
-    /// Another service listens there.
-    #[error("a service is already listening on {}; stop it or choose another --socket", .0.display())]
-    AlreadyRunning(PathBuf),
-    /// The socket could not be made.
-    #[error("cannot listen on {} ({step}): {source}", path.display())]
-    Socket {
-        /// Where.
-        path: PathBuf,
-        /// What was tried.
-        step: &'static str,
-        /// Its error.
-        source: io::Error,
-    },
+    /// There is no socket to listen on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     /// The service did not start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -87,11 +83,19 @@ pub enum ServeError {
     },
 }
 
-/// Serves until SIGTERM or SIGINT; `ready` is called once clients may connect.
+/// Serves until SIGTERM or SIGINT on the socket that `options` name; `ready` is called once clients may connect.
 ///
 /// # Errors
 /// [`ServeError`].
 pub fn serve(options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
+    serve_on(Listener::bind(&options.socket, options.mode)?, options, ready)
+}
+
+/// Serves until SIGTERM or SIGINT on `listener`; `ready` is called once clients may connect.
+///
+/// # Errors
+/// [`ServeError`].
+pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
     // A lane that panics would leave its clients waiting for ever; the end of the process tells them.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -99,28 +103,31 @@ pub fn serve(options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeE
         std::process::abort();
     }));
     raise_descriptor_limit();
-    let listener = listen(&options.socket, options.mode)?;
-    let bound = identity(&options.socket);
-    let mut daemon = Daemon::new(options, listener)?;
-    if options.sandbox {
-        sandbox::enter()?;
+    let supervisor = Supervisor::connect();
+    let mut daemon = match Daemon::new(options, &listener) {
+        Ok(daemon) => daemon,
+        Err(error) => {
+            listener.close();
+            return Err(error);
+        }
+    };
+    if options.sandbox
+        && let Err(error) = sandbox::enter()
+    {
+        listener.close();
+        return Err(error.into());
     }
-    tracing::info!(socket = %options.socket.display(), lanes = options.service.lanes, "ready");
+    let (address, lanes) = (listener.address(), options.service.lanes);
+    tracing::info!(socket = address, lanes, "ready");
+    supervisor.tell(&format!("READY=1\nSTATUS=Listening on {address} with {lanes} lanes\n"));
     ready();
-    let ended = daemon.run();
+    let ended = daemon.run(&listener);
     tracing::info!("stopping");
+    supervisor.tell("STOPPING=1\nSTATUS=Finishing what runs\n");
     daemon.service.stop(options.grace);
-    // What lies there now may be a newer service's.
-    if bound.is_some() && identity(&options.socket) == bound {
-        let _ = std::fs::remove_file(&options.socket);
-    }
+    listener.close();
+    tracing::info!("stopped");
     ended
-}
-
-/// Which file a path names.
-fn identity(path: &Path) -> Option<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::symlink_metadata(path).ok().map(|about| (about.dev(), about.ino()))
 }
 
 fn raise_descriptor_limit() {
@@ -129,31 +136,10 @@ fn raise_descriptor_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
 }
 
-/// Binds the socket; a stale one, which nobody listens on, is replaced.
-fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
-    let failed = |step| move |source: io::Error| ServeError::Socket { path: path.to_owned(), step, source };
-    let address = SocketAddrUnix::new(path).map_err(|error| failed("address")(error.into()))?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = || rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
-    if let Ok(about) = std::fs::symlink_metadata(path) {
-        // A connection to what is no socket is refused just as one to a stale socket is.
-        if !std::os::unix::fs::FileTypeExt::is_socket(&about.file_type()) {
-            return Err(failed("bind")(io::ErrorKind::AlreadyExists.into()));
-        }
-        let probe = socket().map_err(|error| failed("socket")(error.into()))?;
-        match rustix::net::connect(&probe, &address) {
-            Err(rustix::io::Errno::CONNREFUSED) => std::fs::remove_file(path).map_err(failed("unlink"))?,
-            Ok(()) | Err(_) => return Err(ServeError::AlreadyRunning(path.to_owned())),
-        }
-    }
-    let listener = socket().map_err(|error| failed("socket")(error.into()))?;
-    rustix::net::bind(&listener, &address).map_err(|error| failed("bind")(error.into()))?;
-    let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
-    std::fs::set_permissions(path, permissions).map_err(failed("chmod"))?;
-    rustix::net::listen(&listener, 128).map_err(|error| failed("listen")(error.into()))?;
-    Ok(listener)
-}
-
+/// How often a paused service looks for a spare descriptor.
+const PAUSE_NANOSECONDS: i64 = 10_000_000;
+/// What a client is told that is one too many for the process.
+const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again later";
 /// Unclosed things of a user above which it is turned away.
 const MOST_UNCLOSED: usize = 256;
 
@@ -161,11 +147,12 @@ struct Daemon {
     service: Service,
     /// Where descriptors of clients are closed: never in this thread.
     closer: Closer,
-    listener: OwnedFd,
     epoll: OwnedFd,
     signals: UnixStream,
     /// Given up for a moment when descriptors run out, to turn a client away instead of spinning.
     spare: Option<OwnedFd>,
+    /// Nobody is let in for want of a spare.
+    paused: bool,
     connections: BTreeMap<u64, Connection>,
     by_session: BTreeMap<SessionId, u64>,
     /// Who waits for a revocation, with the serial of the command.
@@ -174,7 +161,7 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn new(options: &DaemonOptions, listener: OwnedFd) -> Result<Self, ServeError> {
+    fn new(options: &DaemonOptions, listener: &Listener) -> Result<Self, ServeError> {
         let failed = |step| move |source: io::Error| ServeError::Loop { step, source };
         let (signals, handler_end) = UnixStream::pair().map_err(failed("signals"))?;
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
@@ -188,17 +175,17 @@ impl Daemon {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
                 .map_err(|error| failed("epoll")(error.into()))
         };
-        add(listener.as_fd(), LISTENER)?;
+        add(listener.socket(), LISTENER)?;
         add(service.notifier(), NOTIFIER)?;
         add(signals.as_fd(), SIGNALS)?;
         let (connections, by_session, waiting) = Default::default();
         let mut daemon = Self {
             service,
             closer,
-            listener,
             epoll,
             signals,
             spare: None,
+            paused: false,
             connections,
             by_session,
             waiting,
@@ -208,52 +195,72 @@ impl Daemon {
         Ok(daemon)
     }
 
-    fn keep_spare(&mut self) {
-        self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+    /// Whether a descriptor is kept to turn a client away with.
+    fn keep_spare(&mut self) -> bool {
+        if self.spare.is_none() {
+            self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
+        }
+        self.spare.is_some()
+    }
+
+    /// Leaves those who come waiting, or not any more.
+    fn pause(&mut self, listener: &Listener, paused: bool) {
+        let events = if paused { EventFlags::empty() } else { EventFlags::IN };
+        let data = EventData::new_u64(LISTENER);
+        self.paused = epoll::modify(&self.epoll, listener.socket(), data, events).is_ok() && paused;
     }
 
     /// Serves until a signal.
-    fn run(&mut self) -> Result<(), ServeError> {
+    fn run(&mut self, listener: &Listener) -> Result<(), ServeError> {
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
-            let events = match epoll::wait(&self.epoll, &mut space, None) {
+            let limit = self.paused.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE_NANOSECONDS });
+            let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(ServeError::Loop { step: "epoll_wait", source: error.into() }),
             };
+            if self.paused && self.keep_spare() {
+                self.pause(listener, false);
+            }
             for event in events {
                 match event.data.u64() {
-                    LISTENER => self.accept(),
+                    LISTENER => self.accept(listener),
                     NOTIFIER => self.attend(),
                     SIGNALS => return Ok(()),
-                    token if token % 2 == 1 => self.drop_connection(token - 1),
+                    token if token % 2 == 1 => self.drop_connection(token - 1, "its process ended"),
                     token => self.hear(token),
                 }
             }
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, listener: &Listener) {
+        if !self.keep_spare() {
+            // What was turned away is not closed yet. Without a spare, who comes could neither be let in nor told.
+            return self.pause(listener, true);
+        }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = match rustix::net::accept_with(&self.listener, flags) {
+        let socket = match rustix::net::accept_with(listener.socket(), flags) {
             Ok(socket) => socket,
             Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
-                tracing::warn!("out of descriptors: a client was turned away");
                 self.spare = None;
-                if let Ok(socket) = rustix::net::accept_with(&self.listener, flags) {
-                    self.closer.close(NOBODY, socket);
+                if let Ok(socket) = rustix::net::accept_with(listener.socket(), flags) {
+                    self.turn_away(NOBODY, socket, OUT_OF_DESCRIPTORS);
                 }
-                return self.keep_spare();
+                return;
             }
             Err(_) => return,
         };
         let connection = match Connection::new(socket) {
             Ok(connection) => connection,
-            Err(socket) => return self.closer.close(NOBODY, socket),
+            Err((socket, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
+                return self.turn_away(NOBODY, socket, OUT_OF_DESCRIPTORS);
+            }
+            Err((socket, _)) => return self.closer.close(NOBODY, socket),
         };
         if let Some(reason) = self.turned_away(connection.user()) {
-            connection.farewell(&Violation::Unwelcome(reason));
-            return self.closer.close(connection.user(), connection);
+            return self.turn_away(connection.user(), connection.into_socket(), &reason);
         }
         let token = self.next;
         self.next += 2;
@@ -263,8 +270,18 @@ impl Daemon {
         if socket_added.is_ok() && process_added.is_ok() {
             self.connections.insert(token, connection);
         } else {
-            self.closer.close(connection.user(), connection);
+            let reason = "the service cannot watch another connection; try again later";
+            self.turn_away(connection.user(), connection.into_socket(), reason);
         }
+    }
+
+    /// Tells a client why it may not come in.
+    fn turn_away(&self, user: u32, socket: OwnedFd, reason: &str) {
+        let user_known = (user != NOBODY).then_some(user);
+        tracing::warn!(user = user_known, reason, "refused");
+        let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
+        let _ = conduit::send(socket.as_fd(), &farewell, &[], false);
+        self.closer.close(user, socket);
     }
 
     /// Why a user may not have another connection, `None` when it may.
@@ -285,15 +302,21 @@ impl Daemon {
         let heard = connection.hear(&mut descriptors);
         match heard {
             Ok(Heard::Nothing) => {}
-            Ok(Heard::Gone) => self.drop_connection(token),
+            Ok(Heard::Gone) => self.drop_connection(token, "it hung up"),
             Ok(Heard::Hello(hello)) => {
                 if let Err(violation) = self.welcome(token, &hello) {
                     self.refuse_connection(token, &violation);
                 }
             }
             Ok(Heard::Command(session, serial, command)) => {
+                let process = connection.process_id();
                 match self.service.execute(session, command, &descriptors) {
-                    Executed::Done(answer, ours) => self.reply(token, serial, answer, &ours),
+                    Executed::Done(answer, ours) => {
+                        if let Err(refusal) = &answer {
+                            tracing::debug!(session = session.0, user, process, reason = %refusal, "refused");
+                        }
+                        self.reply(token, serial, answer, &ours);
+                    }
                     Executed::Later(revocation) => {
                         self.waiting.insert(revocation, (token, serial));
                     }
@@ -318,7 +341,8 @@ impl Daemon {
             .connect(connection.user(), connection.process_id(), both)
             .map_err(|refused| Violation::Unwelcome(refused.message))?;
         self.by_session.insert(session, token);
-        tracing::info!(%session, user = connection.user(), process = connection.process_id(), "connected");
+        let (user, process) = (connection.user(), connection.process_id());
+        tracing::info!(session = session.0, user, process, "connected");
         connection.welcome(protocol::Welcome { version, features, session })
     }
 
@@ -338,8 +362,8 @@ impl Daemon {
             Err(rustix::io::Errno::AGAIN) => self.refuse_connection(token, &Violation::NotReading),
             // The peer is gone, or the machine cannot carry the answer: the session cannot go on in step.
             Err(error) => {
-                tracing::warn!(user = connection.user(), "cannot answer: {error}");
-                self.drop_connection(token);
+                let reason = format!("it cannot be answered: {error}");
+                self.drop_connection(token, &reason);
             }
         }
     }
@@ -362,16 +386,18 @@ impl Daemon {
     fn refuse_connection(&mut self, token: u64, violation: &Violation) {
         if let Some(connection) = self.connections.get(&token) {
             tracing::warn!(
+                session = connection.session().map(|session| session.0),
                 user = connection.user(),
                 process = connection.process_id(),
-                "closed: {violation}"
+                reason = %violation,
+                "violation"
             );
             connection.farewell(violation);
         }
-        self.drop_connection(token);
+        self.drop_connection(token, "a broken rule");
     }
 
-    fn drop_connection(&mut self, token: u64) {
+    fn drop_connection(&mut self, token: u64, reason: &str) {
         let Some(connection) = self.connections.remove(&token) else { return };
         let _ = epoll::delete(&self.epoll, connection.socket());
         let _ = epoll::delete(&self.epoll, connection.process());
@@ -379,7 +405,8 @@ impl Daemon {
         if let Some(session) = connection.session() {
             self.by_session.remove(&session);
             self.service.disconnect(session);
-            tracing::info!(%session, "disconnected");
+            let (user, process) = (connection.user(), connection.process_id());
+            tracing::info!(session = session.0, user, process, reason, "disconnected");
         }
         self.closer.close(connection.user(), connection);
     }

@@ -11,6 +11,7 @@
 
 mod closer;
 pub mod config;
+mod counters;
 pub mod daemon;
 pub mod embedded;
 mod lane;

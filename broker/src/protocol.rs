@@ -225,7 +225,7 @@ pub struct Status {
 }
 
 /// Sessions a [`Status`] names at most: with the most lanes there can be, it still fits a message.
-pub const STATUS_SESSIONS: usize = 128;
+pub const STATUS_SESSIONS: usize = 100;
 
 /// What a session holds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -242,6 +242,16 @@ pub struct SessionStatus {
     pub frames: u32,
     /// Their bytes.
     pub bytes: u64,
+    /// Requests taken from its queue pairs.
+    pub requests: u64,
+    /// Of these, not completed yet.
+    pub outstanding: u64,
+    /// Of the outstanding ones, waiting for an engine channel when their lane last looked.
+    pub waiting: u64,
+    /// Of these, completed with a failure.
+    pub failures: u64,
+    /// Destination bytes visited for it.
+    pub bytes_moved: u64,
 }
 
 /// What a lane has done.
@@ -257,6 +267,12 @@ pub struct LaneStatus {
     pub bytes: u64,
     /// Times it went to sleep.
     pub parks: u64,
+    /// Requests that waited for an engine channel when it last looked.
+    pub waiting: u64,
+    /// Engine channels that were busy then.
+    pub busy: u64,
+    /// Engine channels it has.
+    pub channels: u32,
 }
 
 /// What kind of refusal: stable numbers for programs, the message for people.
@@ -421,6 +437,7 @@ pub fn decode_violation(bytes: &[u8]) -> Option<Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MOST_LANES;
 
     #[test]
     fn handshakes_survive_and_agree_on_the_newest_common_version() {
@@ -465,6 +482,37 @@ mod tests {
             let decoded = decode_command(&envelope(announced, body.clone()), 1, came);
             assert!(matches!(decoded, Err(Violation::Descriptors { .. })), "{announced} {came} {body:?}");
         }
+    }
+
+    #[test]
+    fn the_longest_status_fits_a_message() {
+        let most = u64::MAX;
+        let session = SessionStatus {
+            session: SessionId(most),
+            user: u32::MAX,
+            process: u32::MAX,
+            channels: u32::MAX,
+            frames: u32::MAX,
+            bytes: most,
+            requests: most,
+            outstanding: most,
+            waiting: most,
+            failures: most,
+            bytes_moved: most,
+        };
+        let (queues, requests, failures, bytes) = (most, most, most, most);
+        let (parks, waiting, busy, channels) = (most, most, most, u32::MAX);
+        let lane = LaneStatus { queues, requests, failures, bytes, parks, waiting, busy, channels };
+        let status = Status {
+            process: u32::MAX,
+            uptime_seconds: most,
+            policy: "a policy with a name of forty characters".to_owned(),
+            open_sessions: most,
+            sessions: vec![session; STATUS_SESSIONS],
+            lanes: vec![lane; MOST_LANES as usize],
+        };
+        let reply: Reply = Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(status)) };
+        assert!(encode(&reply).len() <= memferry_memory::conduit::MAXIMUM_BYTES);
     }
 
     #[test]

@@ -27,7 +27,8 @@ use rustix::event::EventfdFlags;
 use thiserror::Error;
 
 use crate::MonotonicClock;
-use crate::config::{ServiceConfig, cpus};
+use crate::config::{ServiceConfig, ValueError, cpus};
+use crate::counters::QueueCounters;
 use crate::lane::{Lane, LaneCommand, LaneHandle};
 use crate::protocol::{Answer, Command, Grantee, Refusal, RefusalKind, STATUS_SESSIONS, Status, Violation};
 use crate::ring_pool::{NoRing, Ring, RingPool};
@@ -64,15 +65,8 @@ pub enum Notice {
 #[derive(Debug, Error)]
 pub enum StartError {
     /// A configured value is outside its range.
-    #[error("{name} is {value}, it has to be {allowed}")]
-    Value {
-        /// Which.
-        name: &'static str,
-        /// As configured.
-        value: u64,
-        /// What it may be.
-        allowed: &'static str,
-    },
+    #[error(transparent)]
+    Value(#[from] ValueError),
     /// The machine would not give what is needed.
     #[error("cannot start the service ({step}): {source}")]
     System {
@@ -125,7 +119,7 @@ impl Service {
     /// # Errors
     /// [`StartError`].
     pub fn start(config: ServiceConfig) -> Result<Self, StartError> {
-        check(&config)?;
+        config.check()?;
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         bus_error::install().map_err(failed("installing the memory error handler"))?;
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -316,7 +310,12 @@ impl Service {
 
     fn open_channel(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
         let layout = Layout::new(capacity).map_err(|error| refusal(RefusalKind::Argument, error))?;
-        let system = |error: &dyn std::error::Error| refusal(RefusalKind::System, error);
+        let system = |error: &dyn std::fmt::Display| {
+            let message = format!(
+                "the service has no memory or descriptors for another channel ({error}); close some, or try again later"
+            );
+            refusal(RefusalKind::System, message)
+        };
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let mut sessions = self.sessions();
         let (user, asymmetric) =
@@ -346,10 +345,13 @@ impl Service {
         let (Some(end), Ok((client, service))) = (end, descriptors) else {
             sessions.remove_channel(session, channel);
             rings.pool.give_back(ring);
-            return Err(refusal(RefusalKind::System, "the channel's memory cannot be used; try again"));
+            return Err(system(&"its memory cannot be shared"));
         };
         rings.with_lanes.insert((session, channel), ring);
-        self.lanes[lane].0.tell(LaneCommand::Open { session, channel, user, end: Box::new(end), doorbell });
+        let counters = Arc::new(QueueCounters::default());
+        sessions.count(session, channel, &counters);
+        let end = Box::new(end);
+        self.lanes[lane].0.tell(LaneCommand::Open { session, channel, user, end, doorbell, counters });
         Ok((Answer::Channel { channel, capacity }, vec![client, service, for_client]))
     }
 
@@ -369,7 +371,11 @@ impl Service {
             policy: self.config.policy.name().to_owned(),
             open_sessions,
             sessions,
-            lanes: self.lanes.iter().map(|(lane, _)| lane.status()).collect(),
+            lanes: self
+                .lanes
+                .iter()
+                .map(|(lane, _)| lane.counters.status(self.config.channels_per_lane))
+                .collect(),
         }
     }
 
@@ -386,6 +392,7 @@ impl Service {
                 Notice::Violation(session, violation) => attended.closed.push((session, violation)),
                 Notice::MemoryFault => damaged = true,
                 Notice::QueueGone(session, channel) => {
+                    self.sessions().channel_gone(session, channel);
                     let mut rings = self.rings();
                     if let Some(ring) = rings.with_lanes.remove(&(session, channel)) {
                         rings.pool.give_back(ring);
@@ -443,25 +450,4 @@ impl Drop for Service {
 fn refused_capability(error: &CapabilityError) -> Refusal {
     let quota = matches!(error, CapabilityError::Quota { .. });
     refusal(if quota { RefusalKind::Quota } else { RefusalKind::Capability }, error)
-}
-
-fn check(config: &ServiceConfig) -> Result<(), StartError> {
-    let quotas = &config.quotas;
-    let limits: [(_, u64, _, _); 9] = [
-        ("lanes", config.lanes.into(), 1..=64, "from 1 to 64"),
-        ("channels_per_lane", config.channels_per_lane.into(), 1..=1024, "from 1 to 1024"),
-        ("chunk_bytes", config.chunk_bytes, 64..=1 << 30, "from 64 to 2^30"),
-        ("quotas.sessions", quotas.sessions.into(), 1..=65536, "from 1 to 65536"),
-        ("quotas.frames", quotas.frames.into(), 1..=1 << 20, "from 1 to 2^20"),
-        ("quotas.bytes", quotas.bytes, 1..=1 << 60, "from 1 to 2^60"),
-        ("quotas.channels", quotas.channels.into(), 1..=65536, "from 1 to 65536"),
-        ("quotas.capabilities", quotas.capabilities.into(), 1..=1 << 20, "from 1 to 2^20"),
-        ("quotas.waiting", quotas.waiting.into(), 0..=1 << 20, "from 0 to 2^20"),
-    ];
-    for (name, value, range, allowed) in limits {
-        if !range.contains(&value) {
-            return Err(StartError::Value { name, value, allowed });
-        }
-    }
-    Ok(())
 }

@@ -3,11 +3,13 @@
 //! Pure data: nothing here touches sockets, lanes or memory. Quotas count by user id, which is the protection boundary.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use memferry_path::RevocationId;
 use memferry_transfer::{Handle, SessionId};
 
 use crate::config::Quotas;
+use crate::counters::{QueueCounters, QueueTotals};
 use crate::protocol::{Refusal, RefusalKind, SessionStatus};
 
 /// One client's connection.
@@ -20,6 +22,10 @@ pub(crate) struct Session {
     pub(crate) next_channel: u32,
     /// Frames it registered, with their bytes.
     pub(crate) frames: BTreeMap<Handle, u64>,
+    /// What lanes count for its channels, those included that a lane has not let go of yet.
+    counters: BTreeMap<u32, Arc<QueueCounters>>,
+    /// What was done in channels that are gone.
+    past: QueueTotals,
 }
 
 /// What a user holds in all sessions.
@@ -75,6 +81,8 @@ impl Sessions {
             channels: BTreeMap::new(),
             next_channel: 0,
             frames: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            past: QueueTotals::default(),
         };
         self.open.insert(id, session);
         Ok(id)
@@ -164,6 +172,21 @@ impl Sessions {
         Some(lane)
     }
 
+    /// A lane serves a channel of the session and counts in `counters`.
+    pub(crate) fn count(&mut self, id: SessionId, channel: u32, counters: &Arc<QueueCounters>) {
+        if let Some(session) = self.open.get_mut(&id) {
+            session.counters.insert(channel, Arc::clone(counters));
+        }
+    }
+
+    /// A lane has let go of a channel: what was done there is kept.
+    pub(crate) fn channel_gone(&mut self, id: SessionId, channel: u32) {
+        let Some(session) = self.open.get_mut(&id) else { return };
+        if let Some(counters) = session.counters.remove(&channel) {
+            session.past = session.past.plus(counters.totals());
+        }
+    }
+
     /// Queue pairs each of `lanes` lanes serves.
     pub(crate) fn lane_loads(&self, lanes: usize) -> Vec<usize> {
         let mut loads = vec![0; lanes];
@@ -175,13 +198,22 @@ impl Sessions {
 
     /// How many sessions there are, and the first `most` of them, `asking` before all others.
     pub(crate) fn status(&self, asking: SessionId, most: usize) -> (u64, Vec<SessionStatus>) {
-        let status = |(id, session): (&SessionId, &Session)| SessionStatus {
-            session: *id,
-            user: session.user,
-            process: session.process,
-            channels: session.channels.len() as u32,
-            frames: session.frames.len() as u32,
-            bytes: session.frames.values().sum(),
+        let status = |(id, session): (&SessionId, &Session)| {
+            let counted = session.counters.values().map(|counters| counters.totals());
+            let totals = counted.fold(session.past, QueueTotals::plus);
+            SessionStatus {
+                session: *id,
+                user: session.user,
+                process: session.process,
+                channels: session.channels.len() as u32,
+                frames: session.frames.len() as u32,
+                bytes: session.frames.values().sum(),
+                requests: totals.requests,
+                outstanding: totals.outstanding,
+                waiting: totals.waiting,
+                failures: totals.failures,
+                bytes_moved: totals.bytes,
+            }
         };
         let asking = self.open.get_key_value(&asking);
         let others = self.open.iter().filter(|(id, _)| asking.is_none_or(|(asking, _)| asking != *id));

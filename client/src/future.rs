@@ -180,7 +180,9 @@ impl Future for Pending {
         let mut wakers = Vec::new();
         for _ in 0..LOOKS {
             wakers.extend(state.collect());
-            if matches!(state.tasks.get(&self.ticket), Some(Task::Done(_)) | None) || state.channel.is_forked() {
+            if matches!(state.tasks.get(&self.ticket), Some(Task::Done(_)) | None)
+                || state.channel.is_forked()
+            {
                 break;
             }
             std::hint::spin_loop();

@@ -40,9 +40,9 @@ pub use arena::{
 pub use channel::{Arrival, BatchError, Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
-pub use future::{AsyncChannel, Pending};
 pub use frame::{Frame, FrameRange};
-pub use memferry_broker::protocol::Status;
+pub use future::{AsyncChannel, Pending};
+pub use memferry_broker::protocol::{LaneStatus, SessionStatus, Status};
 pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
 pub use memferry_memory::arena::{Promised, Statistics as ArenaStatistics};

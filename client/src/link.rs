@@ -42,7 +42,26 @@ pub(crate) struct Opened {
     pub(crate) fences: Fences,
 }
 
+/// How often a connection that ends before the service answered is made anew.
+const ATTEMPTS: u32 = 3;
+
+/// Connects. A service that stops may take a connection and end before it answers; nothing has been done for it then, so it is
+/// made again: with a supervisor that holds the socket, the next service answers.
 pub(crate) fn connect(path: &Path) -> Result<Opened, ConnectError> {
+    for _ in 1..ATTEMPTS {
+        match connect_once(path) {
+            Err(ConnectError::Socket { source, .. })
+                if matches!(
+                    source.kind(),
+                    std::io::ErrorKind::ConnectionReset | std::io::ErrorKind::BrokenPipe
+                ) => {}
+            result => return result,
+        }
+    }
+    connect_once(path)
+}
+
+fn connect_once(path: &Path) -> Result<Opened, ConnectError> {
     let failed =
         |source: rustix::io::Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
     let ended = |violation| ConnectError::Handshake { path: path.to_owned(), violation };

@@ -172,6 +172,11 @@ impl<M> Channels<M> {
         self.waiting_count > 0 && self.of_queue.get(queue.0 as usize).is_some_and(|queue| queue.count > 0)
     }
 
+    /// Requests of the queue that wait.
+    pub(crate) fn waiting_of(&self, queue: QueueKey) -> u32 {
+        self.of_queue.get(queue.0 as usize).map_or(0, |queue| queue.count)
+    }
+
     /// The earliest deadline among the requests that wait.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         if self.timed == 0 {

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use memferry_memory::conduit::{self, ReceiveError};
 use memferry_transfer::SessionId;
+use rustix::io::Errno;
 use rustix::process::PidfdFlags;
 
 use crate::protocol::{self, Command, Hello, Violation, Welcome};
@@ -30,8 +31,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// A connection of whoever made the socket; gives the socket back when its process is gone already.
-    pub(super) fn new(socket: OwnedFd) -> Result<Self, OwnedFd> {
+    /// A connection of whoever made the socket; gives the socket back when its process cannot be watched.
+    pub(super) fn new(socket: OwnedFd) -> Result<Self, (OwnedFd, Errno)> {
         let known = rustix::net::sockopt::socket_peercred(&socket).and_then(|peer| {
             let process = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
             Ok((process, peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw()))
@@ -40,12 +41,16 @@ impl Connection {
             Ok((process, process_id, user)) => {
                 Ok(Self { socket, process, process_id, user, session: None, serial: 0 })
             }
-            Err(_) => Err(socket),
+            Err(error) => Err((socket, error)),
         }
     }
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
     }
 
     pub(super) fn process(&self) -> BorrowedFd<'_> {
@@ -73,6 +78,11 @@ impl Connection {
             Err(ReceiveError::WouldBlock) => return Ok(Heard::Nothing),
             Err(ReceiveError::Closed | ReceiveError::System(_)) => return Ok(Heard::Gone),
             Err(ReceiveError::TooLong) => return Err(Violation::TooLong),
+            // More than came: there was no room in this process for any.
+            Err(ReceiveError::TooManyDescriptors) if came == 0 => {
+                let reason = "it is out of descriptors and could not take the one that came; try again later";
+                return Err(Violation::Unwelcome(reason.to_owned()));
+            }
             Err(ReceiveError::TooManyDescriptors) => {
                 return Err(Violation::Descriptors { expected: 0, got: came });
             }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! serve    the service in front of a socket        status   what it is doing
+//! config   its configuration file                  metrics  the same for Prometheus
 //! copy     a file through it, or embedded          rotate, flip, overlay   pictures
 //! demo     all of it, with two users
 //! ```
@@ -9,10 +10,13 @@
 //! Every command is a thin client of the library; what is measured and checked lives there.
 
 mod canvas;
+mod config;
 mod copy;
 mod demo;
 mod files;
+mod interrupt;
 mod measure;
+mod metrics;
 mod mover;
 mod output;
 mod overlay;
@@ -25,6 +29,7 @@ mod turn;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use output::AlreadySaid;
 
 /// User-level DMA: any process hands memory-to-memory transfers to an engine and goes on computing.
 #[derive(Parser)]
@@ -38,8 +43,12 @@ struct Cli {
 enum Command {
     /// Run the service until SIGTERM or SIGINT.
     Serve(serve::Arguments),
+    /// Check a configuration file of the service, or print one.
+    Config(config::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
+    /// Print what a running service is doing for Prometheus, or serve it over HTTP.
+    Metrics(metrics::Arguments),
     /// Copy a file, its bytes moved by the engine.
     Copy(copy::Arguments),
     /// Turn a PNG picture by quarters, clockwise.
@@ -58,7 +67,9 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
+        Command::Config(arguments) => config::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::Rotate(arguments) => turn::rotate(&arguments),
         Command::Flip(arguments) => turn::flip(&arguments),
@@ -68,7 +79,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) if output::reader_is_gone(&error) => ExitCode::FAILURE,
+        Err(error) if output::reader_is_gone(&error) || error.is::<AlreadySaid>() => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("memferry: {error}");
             ExitCode::FAILURE

@@ -16,6 +16,18 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// A command failed and has said so where its log goes.
+#[derive(Debug)]
+pub(crate) struct AlreadySaid;
+
+impl std::fmt::Display for AlreadySaid {
+    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        to.write_str("it is in the log")
+    }
+}
+
+impl std::error::Error for AlreadySaid {}
+
 /// Whether a command ended because nobody reads its output.
 pub(crate) fn reader_is_gone(error: &CommandError) -> bool {
     error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::BrokenPipe)

@@ -1,107 +1,97 @@
 //! `memferry serve`: the service in front of a socket.
+//!
+//! ```text
+//! command line, configuration file ─► Settings ─► socket handed over, or bound ─► daemon, until a signal
+//! ```
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
-use memferry_broker::config::{Quotas, ServiceConfig};
-use memferry_broker::daemon::{DaemonOptions, serve};
+use memferry_broker::daemon::{DaemonOptions, Listener, serve_on};
 use tracing_subscriber::EnvFilter;
 
-use crate::{CommandError, socket};
+use crate::CommandError;
+use crate::config::{self, LogFormat, Options, Settings};
+use crate::output::AlreadySaid;
 
 /// Arguments of `serve`.
 #[derive(Args)]
 pub(crate) struct Arguments {
-    /// Socket to listen on.
-    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
-    socket: PathBuf,
-    /// Permissions of the socket, octal: who may connect.
-    #[arg(long, default_value = "666", value_parser = octal)]
-    mode: u32,
-    /// CPU copy lanes; one for each CPU but one unless given.
-    #[arg(long)]
-    lanes: Option<u32>,
-    /// Engine channels of each lane.
-    #[arg(long, default_value_t = ServiceConfig::default().channels_per_lane)]
-    channels: u32,
-    /// Bytes a lane moves for one request before it looks at the next.
-    #[arg(long, default_value_t = ServiceConfig::default().chunk_bytes)]
-    chunk: u64,
-    /// Which client gets which engine channel: shared or exclusive.
-    #[arg(long, default_value = "shared", value_parser = policy)]
-    policy: memferry_broker::PolicyKind,
-    /// Sessions a user may hold.
-    #[arg(long, default_value_t = Quotas::default().sessions)]
-    quota_sessions: u32,
-    /// Frames a user may register.
-    #[arg(long, default_value_t = Quotas::default().frames)]
-    quota_frames: u32,
-    /// Bytes of frames a user may register.
-    #[arg(long, default_value_t = Quotas::default().bytes)]
-    quota_bytes: u64,
-    /// Client channels a user may open.
-    #[arg(long, default_value_t = Quotas::default().channels)]
-    quota_channels: u32,
-    /// Capabilities a session may hold.
-    #[arg(long, default_value_t = Quotas::default().capabilities)]
-    quota_capabilities: u32,
-    /// Requests of a session that may wait for an engine channel.
-    #[arg(long, default_value_t = Quotas::default().waiting)]
-    quota_waiting: u32,
-    /// Milliseconds running requests may go on when the service stops.
-    #[arg(long, default_value_t = 2000)]
-    grace_ms: u64,
+    /// Configuration file; /etc/memferry.toml is read when it is there and no other is named.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Read no configuration file.
+    #[arg(long, conflicts_with = "config")]
+    no_config: bool,
+    #[command(flatten)]
+    options: Options,
     /// Do not confine the process with seccomp.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "sandbox")]
     no_sandbox: bool,
     /// Stop when the process that started this one ends.
     #[arg(long, hide = true)]
     stop_with_parent: bool,
 }
 
-fn octal(text: &str) -> Result<u32, String> {
-    let mode = u32::from_str_radix(text, 8).map_err(|_| format!("'{text}' is no octal number"))?;
-    if mode <= 0o777 { Ok(mode) } else { Err(format!("{text} is no file permission; the largest is 777")) }
-}
-
-fn policy(text: &str) -> Result<memferry_broker::PolicyKind, String> {
-    memferry_broker::PolicyKind::from_name(text).ok_or_else(|| {
-        let names: Vec<_> = memferry_broker::PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
-        format!("there is no policy '{text}'; choose one of {}", names.join(", "))
-    })
+impl Arguments {
+    fn settings(&self) -> Result<Settings, CommandError> {
+        let mut options = self.options.clone();
+        if self.no_sandbox {
+            options.sandbox = Some(false);
+        }
+        let file = if self.no_config { Options::default() } else { config::load(self.config.as_deref())? };
+        Ok(options.over(file).resolve())
+    }
 }
 
 /// Serves until a signal.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
-    let filter = EnvFilter::try_from_env("MEMFERRY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // What was handed over has to be found before anything else is opened.
+    let activated = Listener::activated()?;
+    let settings = arguments.settings()?;
+    let format = settings.log_format;
+    start_log(format);
+    start(arguments, settings, activated).map_err(|error| match format {
+        LogFormat::Text => error,
+        // A line for people would be no JSON.
+        LogFormat::Json => {
+            tracing::error!(reason = %error, "failed");
+            AlreadySaid.into()
+        }
+    })
+}
+
+fn start(arguments: &Arguments, settings: Settings, activated: Option<Listener>) -> Result<(), CommandError> {
     if arguments.stop_with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
-    let defaults = ServiceConfig::default();
-    let options = DaemonOptions {
-        socket: arguments.socket.clone(),
-        mode: arguments.mode,
-        service: ServiceConfig {
-            lanes: arguments.lanes.unwrap_or(defaults.lanes),
-            channels_per_lane: arguments.channels,
-            chunk_bytes: arguments.chunk,
-            policy: arguments.policy,
-            quotas: Quotas {
-                sessions: arguments.quota_sessions,
-                frames: arguments.quota_frames,
-                bytes: arguments.quota_bytes,
-                channels: arguments.quota_channels,
-                capabilities: arguments.quota_capabilities,
-                waiting: arguments.quota_waiting,
-            },
-        },
-        grace: Duration::from_millis(arguments.grace_ms),
-        sandbox: !arguments.no_sandbox,
+    settings.service.check()?;
+    let listener = match activated {
+        Some(listener) => listener,
+        None => Listener::bind(&settings.socket, settings.mode)?,
     };
+    let options = DaemonOptions {
+        socket: settings.socket,
+        mode: settings.mode,
+        service: settings.service,
+        grace: settings.grace,
+        sandbox: settings.sandbox,
+    };
+    let address = listener.address().to_owned();
     // Nobody has to be listening for this.
-    serve(&options, || drop(writeln!(std::io::stdout(), "listening on {}", options.socket.display())))?;
+    serve_on(listener, &options, || drop(writeln!(std::io::stdout(), "listening on {address}")))?;
     Ok(())
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("MEMFERRY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => {
+            lines.json().flatten_event(true).init();
+            std::panic::set_hook(Box::new(|panic| tracing::error!(reason = %panic, "panic")));
+        }
+    }
 }

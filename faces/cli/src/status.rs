@@ -1,12 +1,25 @@
-//! `memferry status`: what a running service is doing.
+//! `memferry status`: what a running service is doing, once or again and again.
+//!
+//! ```text
+//! once     Client::status ─► table or JSON
+//! --watch  every so many seconds ─► rates since the last look ─► drawn over the last table, or below it, until a signal
+//! ```
+//!
+//! How the numbers are laid out is `table`'s; who counts them is the service's.
 
+mod table;
+
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use memferry::Client;
+use memferry::{Client, Status};
 
+use crate::interrupt::Interrupt;
 use crate::output::say;
 use crate::{CommandError, socket};
+use table::Look;
 
 /// Arguments of `status`.
 #[derive(Args)]
@@ -14,14 +27,29 @@ pub(crate) struct Arguments {
     /// Socket of the service.
     #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
     socket: PathBuf,
-    /// Print JSON.
+    /// Print JSON; with --watch, one object a line.
     #[arg(long)]
     json: bool,
+    /// Go on showing it, every so many seconds, with rates; Ctrl-C ends it.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = interval)]
+    watch: Option<Duration>,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("'{text}' is no number of seconds"))?;
+    if (0.05..=86_400.0).contains(&seconds) {
+        Ok(Duration::from_secs_f64(seconds))
+    } else {
+        Err(format!("{text} seconds; it has to be from 0.05 to 86400"))
+    }
 }
 
 /// Prints the service's status.
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let client = Client::connect(&arguments.socket)?;
+    if let Some(interval) = arguments.watch {
+        return watch(&client, interval, arguments.json);
+    }
     if arguments.json {
         say!("{}", serde_json::to_string_pretty(&client.status()?)?);
         return Ok(());
@@ -31,52 +59,62 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
 
 /// Prints the service's status for people, each line after `indent`.
 pub(crate) fn print(client: &Client, indent: &str) -> Result<(), CommandError> {
-    let status = client.status()?;
-    say!(
-        "{indent}memferry, process {}, up {} s, policy {}",
-        status.process,
-        status.uptime_seconds,
-        status.policy
-    );
-    say!(
-        "{indent}{:>6} {:>8} {:>12} {:>10} {:>16} {:>8}",
-        "lane",
-        "queues",
-        "requests",
-        "failures",
-        "bytes",
-        "parks"
-    );
-    for (number, lane) in status.lanes.iter().enumerate() {
-        let (queues, requests, failures) = (lane.queues, lane.requests, lane.failures);
-        say!(
-            "{indent}{number:>6} {queues:>8} {requests:>12} {failures:>10} {:>16} {:>8}",
-            lane.bytes,
-            lane.parks
-        );
-    }
-    say!(
-        "{indent}{:>8} {:>8} {:>8} {:>9} {:>7} {:>16}",
-        "session",
-        "user",
-        "process",
-        "channels",
-        "frames",
-        "bytes"
-    );
-    for session in &status.sessions {
-        let (user, process, channels) = (session.user, session.process, session.channels);
-        let own = if session.session == client.session() { " (this command)" } else { "" };
-        say!(
-            "{indent}{:>8} {user:>8} {process:>8} {channels:>9} {:>7} {:>16}{own}",
-            session.session.0,
-            session.frames,
-            session.bytes
-        );
-    }
-    let unnamed = status.open_sessions.saturating_sub(status.sessions.len() as u64);
-    if unnamed > 0 {
-        say!("{indent}and {unnamed} more");
+    let look = Look { own: client.session(), status: &client.status()?, before: None };
+    for line in look.table() {
+        say!("{indent}{line}");
     }
     Ok(())
+}
+
+fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandError> {
+    Interrupt::new()?.end_process()?;
+    let redraws = std::io::stdout().is_terminal() && !json;
+    let mut before: Option<(Status, Instant)> = None;
+    loop {
+        let (status, now) = (client.status()?, Instant::now());
+        let since = before.as_ref().map(|(status, then)| (status, now - *then));
+        let look = Look { own: client.session(), status: &status, before: since };
+        let text = if json {
+            format!("{}\n", look.json()?)
+        } else if redraws {
+            drawn_over(&look.table())
+        } else {
+            let separator = if before.is_some() { "\n" } else { "" };
+            format!("{separator}{}\n", look.table().join("\n"))
+        };
+        // At once, so that a signal does not leave half of it.
+        let mut out = std::io::stdout();
+        out.write_all(text.as_bytes())?;
+        out.flush()?;
+        before = Some((status, now));
+        std::thread::sleep(interval);
+    }
+}
+
+/// The lines as far as they fit the terminal, drawn from its top.
+fn drawn_over(lines: &[String]) -> String {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
+    let fits = |cells: Option<u16>| cells.filter(|cells| *cells > 0).map_or(usize::MAX, usize::from);
+    let (width, height) =
+        (fits(size.map(|size| size.ws_col)), fits(size.map(|size| size.ws_row)).saturating_sub(1));
+    // Home, each line cleared to its end, then what was drawn below before.
+    let mut drawn = String::from("\x1b[H");
+    for line in lines.iter().take(height.max(1)) {
+        drawn.extend(line.chars().take(width));
+        drawn.push_str("\x1b[K\n");
+    }
+    drawn + "\x1b[J"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_seconds_within_reason() {
+        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        for text in ["0", "-1", "nan", "inf", "1e9", "often", ""] {
+            assert!(interval(text).is_err(), "{text}");
+        }
+    }
 }

@@ -274,6 +274,11 @@ impl<E: Engine> Path<E> {
         self.channels.waiting()
     }
 
+    /// Requests of a queue that wait for a channel.
+    pub fn waiting_of(&self, key: QueueKey) -> u32 {
+        self.channels.waiting_of(key)
+    }
+
     /// Bytes visited by finished requests.
     pub fn bytes_moved(&self) -> u64 {
         self.bytes_moved

@@ -235,7 +235,9 @@ impl Service {
     pub(crate) fn start(stage: &Stage) -> Result<Self, CommandError> {
         let socket = stage.place_of(Part::Service, "memferry.sock");
         let mut command = stage.command(Part::Service);
-        command.args(["serve", "--mode", "666", "--stop-with-parent", "--socket"]).arg(&socket);
+        command
+            .args(["serve", "--no-config", "--mode", "666", "--stop-with-parent", "--socket"])
+            .arg(&socket);
         command.stdin(Stdio::null());
         let player = Player::start(command, stage)?;
         match player.hear()? {

@@ -55,6 +55,7 @@ impl Service {
             .arg("serve")
             .arg("--socket")
             .arg(&socket)
+            .args((!arguments.contains(&"--config")).then_some("--no-config"))
             .args(arguments)
             .env("MEMFERRY_LOG", std::env::var("MEMFERRY_TEST_LOG").unwrap_or_else(|_| "off".to_owned()))
             .stdout(Stdio::piped())

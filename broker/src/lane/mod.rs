@@ -8,7 +8,9 @@
 //! The lane holds the capability table only while it admits a batch or settles, never while it copies. A client that breaks
 //! a rule loses its queue here and its session at the control side. Who serves whom is the path's policy.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod serving;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Stopwatch};
 
@@ -18,28 +20,36 @@ use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
 use memferry_memory::queue_pair::{ServiceEnd, futex};
 use memferry_memory::storage::MappedWords;
-use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
-use memferry_transfer::{Completion, Ended, EngineKind, Failure, SessionId, wire};
+use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
+use memferry_transfer::SessionId;
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
 
 use crate::MonotonicClock;
-use crate::protocol::{LaneStatus, Violation};
+use crate::counters::{LaneCounters, QueueCounters};
+use crate::protocol::Violation;
 use crate::service::{Notice, Shared};
 
-/// Requests taken from one queue before the next is looked at.
-const BATCH: usize = 32;
 /// How long an idle lane spins: about what a wake-up across cores costs.
 const SPIN: Duration = Duration::from_micros(50);
 /// Turns between looks at the clock while spinning.
 const TURNS_PER_LOOK: u32 = 64;
+/// Turns between looks at what is busy, for whoever wants to know.
+const TURNS_PER_COUNT: u32 = 64;
 /// Epoll token of the lane's own wake-up descriptor; queues have theirs from 0.
 const WAKE: u64 = u64::MAX;
 
 /// What the control side tells a lane.
 pub(crate) enum LaneCommand {
     /// Serve a new queue pair.
-    Open { session: SessionId, channel: u32, user: u32, end: Box<ServiceEnd<MappedWords>>, doorbell: OwnedFd },
+    Open {
+        session: SessionId,
+        channel: u32,
+        user: u32,
+        end: Box<ServiceEnd<MappedWords>>,
+        doorbell: OwnedFd,
+        counters: Arc<QueueCounters>,
+    },
     /// Stop serving one.
     CloseChannel { session: SessionId, channel: u32 },
     /// Stop serving all of a session's.
@@ -55,23 +65,14 @@ pub(crate) struct LaneHandle {
     commands: Mutex<Vec<LaneCommand>>,
     pending: AtomicBool,
     wake: OwnedFd,
-    counters: Counters,
-}
-
-#[derive(Default)]
-struct Counters {
-    queues: AtomicU64,
-    requests: AtomicU64,
-    failures: AtomicU64,
-    bytes: AtomicU64,
-    parks: AtomicU64,
+    pub(crate) counters: LaneCounters,
 }
 
 impl LaneHandle {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (commands, pending) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        Ok(Self { commands, pending, wake, counters: Counters::default() })
+        Ok(Self { commands, pending, wake, counters: LaneCounters::default() })
     }
 
     pub(crate) fn tell(&self, command: LaneCommand) {
@@ -87,17 +88,6 @@ impl LaneHandle {
         }
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
-
-    pub(crate) fn status(&self) -> LaneStatus {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        LaneStatus {
-            queues: read(&self.counters.queues),
-            requests: read(&self.counters.requests),
-            failures: read(&self.counters.failures),
-            bytes: read(&self.counters.bytes),
-            parks: read(&self.counters.parks),
-        }
-    }
 }
 
 struct Queue {
@@ -109,6 +99,7 @@ struct Queue {
     doorbell: OwnedFd,
     /// Closed: nothing is taken or delivered any more.
     dead: bool,
+    counters: Arc<QueueCounters>,
 }
 
 /// The thread's state.
@@ -125,6 +116,7 @@ pub(crate) struct Lane {
     dying: usize,
     /// Queues that get completions in this turn; kept for its allocation.
     woken: Vec<QueueKey>,
+    turns: u32,
 }
 
 impl Lane {
@@ -137,7 +129,8 @@ impl Lane {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let (queues, woken) = (Vec::new(), Vec::new());
-        Ok(Self { handle, shared, path, queues, epoll, spins, stopping: None, dying: 0, woken })
+        let (stopping, dying, turns) = (None, 0, 0);
+        Ok(Self { handle, shared, path, queues, epoll, spins, stopping, dying, woken, turns })
     }
 
     /// Serves until told to stop.
@@ -195,7 +188,22 @@ impl Lane {
         if self.dying > 0 {
             self.reap();
         }
+        self.turns = self.turns.wrapping_add(1);
+        if self.turns.is_multiple_of(TURNS_PER_COUNT) {
+            self.count_busy();
+        }
         worked
+    }
+
+    fn count_busy(&self) {
+        let busy = self.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
+        self.handle.counters.busy.set(busy as u64);
+        self.handle.counters.waiting.set(self.path.waiting() as u64);
+        for (key, queue) in (0..).zip(&self.queues) {
+            if let Some(queue) = queue {
+                queue.counters.wait(self.path.waiting_of(QueueKey(key)));
+            }
+        }
     }
 
     fn capabilities(shared: &Shared) -> MutexGuard<'_, Capabilities<Mapping>> {
@@ -215,98 +223,6 @@ impl Lane {
             self.shared.notify(Notice::Settled);
         }
         started
-    }
-
-    /// Takes what one client asks for.
-    fn take_requests(&mut self, index: usize) -> bool {
-        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.dead) else { return false };
-        let key = QueueKey(index as u32);
-        if queue.end.cancels_pending() {
-            queue.end.cancels_changed();
-            let mut capabilities = Self::capabilities(&self.shared);
-            self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
-            self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
-        }
-        if !queue.end.ready() {
-            return false;
-        }
-        let mut capabilities = Self::capabilities(&self.shared);
-        let (mut batch, mut violation) = (Batch::default(), None);
-        while batch.taken < BATCH {
-            let next = if batch.taken == 0 { queue.end.pop() } else { queue.end.pop_next() };
-            let Some(slot) = next else { break };
-            batch.taken += 1;
-            let stopping = self.stopping.is_some();
-            let mut taking =
-                Taking { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
-            if let Err(broken) = taking.take(&slot, &mut batch) {
-                violation = Some(broken);
-                break;
-            }
-        }
-        drop(capabilities);
-        if batch.done > 0 && queue.end.publish() {
-            wake(queue);
-        }
-        queue.end.tell_consumed();
-        add(&self.handle.counters.bytes, batch.bytes);
-        add(&self.handle.counters.requests, batch.taken as u64);
-        if batch.memory_failed {
-            self.shared.notify(Notice::MemoryFault);
-        }
-        if let Some(violation) = violation {
-            self.violate(index, violation);
-        }
-        true
-    }
-
-    /// Tells clients how far their long requests have come.
-    fn tell_progress(&mut self) {
-        let queues = &self.queues;
-        self.path.tell_progress(|key, tag, watermark| {
-            let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
-            if !queue.dead && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
-                wake(queue);
-            }
-        });
-    }
-
-    /// Writes completions into rings and wakes who sleeps.
-    fn deliver(&mut self) {
-        if !self.path.has_deliveries() {
-            return;
-        }
-        let (mut failures, mut bytes, mut overrun) = (0, 0, None);
-        self.woken.clear();
-        for Delivery { queue: key, completion, watermarked } in self.path.take_deliveries() {
-            bytes += completion.bytes_done;
-            failures += u64::from(completion.outcome.is_err());
-            if completion.outcome == Err(Failure::MemoryFault) {
-                self.shared.notify(Notice::MemoryFault);
-            }
-            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
-            if watermarked {
-                queue.end.clear_progress(completion.tag);
-            }
-            if queue.end.stage(&wire::encode_completion(&completion)).is_err() {
-                // Room was reserved, so the client took its count back.
-                overrun = Some(key.0 as usize);
-            }
-            if self.woken.last() != Some(&key) {
-                self.woken.push(key);
-            }
-        }
-        for key in &self.woken {
-            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
-            if queue.end.publish() {
-                wake(queue);
-            }
-        }
-        add(&self.handle.counters.failures, failures);
-        add(&self.handle.counters.bytes, bytes);
-        if let Some(index) = overrun {
-            self.violate(index, Violation::RingCounts);
-        }
     }
 
     /// A client broke a rule: its queue is closed and the control side told.
@@ -345,9 +261,9 @@ impl Lane {
         let any = !commands.is_empty();
         for command in commands {
             match command {
-                LaneCommand::Open { session, channel, user, end, doorbell } => {
+                LaneCommand::Open { session, channel, user, end, doorbell, counters } => {
                     let key = self.path.open_queue(session, user);
-                    self.open(key, Queue { session, channel, end, doorbell, dead: false });
+                    self.open(key, Queue { session, channel, end, doorbell, dead: false, counters });
                 }
                 LaneCommand::CloseChannel { session, channel } => {
                     self.close_where(|queue| queue.session == session && queue.channel == channel);
@@ -395,6 +311,7 @@ impl Lane {
         let Some(queue) = self.queues[index].take() else { return };
         self.dying -= usize::from(queue.dead);
         let (session, channel) = (queue.session, queue.channel);
+        queue.counters.gone();
         drop(queue);
         self.shared.notify(Notice::QueueGone(session, channel));
     }
@@ -408,12 +325,13 @@ impl Lane {
             }
         }
         let open = self.queues.iter().flatten().count();
-        self.handle.counters.queues.store(open as u64, Ordering::Relaxed);
+        self.handle.counters.queues.set(open as u64);
     }
 
     /// Sleeps until a doorbell or a command, unless something arrived meanwhile.
     fn park(&mut self) {
         self.reap();
+        self.count_busy();
         // Requests may wait for a channel that only another client's end can free; their deadlines still count.
         let limit = self.path.next_wake().map(|wake| {
             let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());
@@ -429,7 +347,7 @@ impl Lane {
             || self.sleep(limit),
         );
         if slept {
-            add(&self.handle.counters.parks, 1);
+            self.handle.counters.parks.add(1);
         }
     }
 
@@ -447,103 +365,11 @@ impl Lane {
         for index in 0..self.queues.len() {
             let capacity = self.queues[index].as_ref().map_or(0, |queue| queue.end.capacity() as usize);
             // A full ring's worth: a client that goes on asking does not keep the service from ending.
-            for _ in 0..capacity.div_ceil(BATCH) {
+            for _ in 0..capacity.div_ceil(serving::BATCH) {
                 self.take_requests(index);
                 self.deliver();
             }
         }
         self.close_where(|_| true);
     }
-}
-
-/// What was taken from a queue in one turn.
-#[derive(Default)]
-struct Batch {
-    taken: usize,
-    /// Of these, done at once, and their bytes.
-    done: usize,
-    bytes: u64,
-    memory_failed: bool,
-}
-
-/// A queue whose requests are being taken, and what they are checked against.
-struct Taking<'a> {
-    key: QueueKey,
-    path: &'a mut Path<CpuEngine>,
-    queue: &'a mut Queue,
-    capabilities: &'a mut Capabilities<Mapping>,
-    stopping: bool,
-}
-
-impl Taking<'_> {
-    /// Takes one request: does it at once, or hands it to the path.
-    #[inline]
-    fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
-        let (end, tag) = (&mut self.queue.end, wire::tag_of(slot));
-        let decoded = wire::decode_request(slot, |first, words| end.fetch_list(first, words));
-        let cancelled = end.cancels_seen() && end.cancel_requested(tag);
-        if !self.stopping
-            && !cancelled
-            && let Ok(request) = &decoded
-            && let room = end.known_completion_room()
-            && let Some(ended) = self.path.try_at_once(self.key, room, request, self.capabilities)
-        {
-            batch.done += 1;
-            batch.bytes += ended.bytes_done;
-            batch.memory_failed |= ended.outcome == Err(Failure::MemoryFault);
-            return end.stage(&completed(tag, &ended)).map_err(|_| Violation::RingCounts);
-        }
-        let reservation = reserve(self.path, self.key, end)?;
-        let failure = match decoded {
-            _ if self.stopping => Failure::ServiceStopping,
-            _ if cancelled => Failure::Cancelled,
-            Err(error) => Failure::Malformed(error),
-            Ok(request) => {
-                let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
-                self.path.submit(now, reservation, tag, &request, self.capabilities);
-                if self.queue.end.cancels_seen() && self.queue.end.stop_requested(tag) {
-                    self.path.stop_loops(self.key, |candidate| candidate == tag);
-                }
-                return Ok(());
-            }
-        };
-        self.path.refuse(reservation, tag, wire::is_linked(slot), failure);
-        Ok(())
-    }
-}
-
-/// Wakes a client that sleeps.
-fn wake(queue: &Queue) {
-    queue.end.change_wake_word();
-    futex::wake(queue.end.wake_word());
-}
-
-/// The completion of what was done at once.
-fn completed(tag: u64, ended: &Ended) -> wire::CompletionSlot {
-    if ended.outcome.is_ok() {
-        return wire::encode_success(tag, ended.bytes_done, ended.value, EngineKind::CpuLane);
-    }
-    let (outcome, bytes_done, value) = (ended.outcome, ended.bytes_done, ended.value);
-    let engine = EngineKind::CpuLane;
-    wire::encode_completion(&Completion { tag, outcome, inherited: false, bytes_done, value, engine })
-}
-
-/// Adds to a counter that only this thread writes: without a locked instruction.
-fn add(counter: &AtomicU64, count: u64) {
-    if count > 0 {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-    }
-}
-
-/// Makes room for one completion, looking at the client's count only when the known room is used up.
-fn reserve(
-    path: &mut Path<CpuEngine>,
-    key: QueueKey,
-    end: &mut ServiceEnd<MappedWords>,
-) -> Result<Reservation, Violation> {
-    if let Some(reservation) = path.reserve(key, end.known_completion_room()) {
-        return Ok(reservation);
-    }
-    let room = end.completion_room().map_err(|_| Violation::RingCounts)?;
-    path.reserve(key, room).ok_or(Violation::Overrun)
 }

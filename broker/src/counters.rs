@@ -1,0 +1,147 @@
+//! What lanes count while they work, for whoever looks on.
+//!
+//! ```text
+//! lane, the only writer ─ load, add, store ─► QueueCounters, LaneCounters ─ read ─► control side, for a status
+//! ```
+//!
+//! Everything is relaxed and for people: a reader may see one counter a moment before another, and nothing is decided by
+//! them. With one writer an addition needs no locked instruction. Making sense of the numbers is the control side's.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::protocol::LaneStatus;
+
+/// A number with one writer.
+#[derive(Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds; only the one writer may.
+    pub(crate) fn add(&self, more: u64) {
+        self.set(self.get().wrapping_add(more));
+    }
+
+    pub(crate) fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What a lane has done for one queue pair.
+#[derive(Default)]
+pub(crate) struct QueueCounters {
+    taken: Counter,
+    ended: Counter,
+    failures: Counter,
+    bytes: Counter,
+    waiting: Counter,
+}
+
+impl QueueCounters {
+    /// Requests were taken from the ring.
+    pub(crate) fn took(&self, requests: u64) {
+        self.taken.add(requests);
+    }
+
+    /// Requests have their completions, `failures` of them without having done all they asked for.
+    pub(crate) fn completed(&self, requests: u64, failures: u64, bytes: u64) {
+        self.ended.add(requests);
+        self.failures.add(failures);
+        self.bytes.add(bytes);
+    }
+
+    /// So many wait for an engine channel, when the lane last looked.
+    pub(crate) fn wait(&self, requests: u32) {
+        self.waiting.set(u64::from(requests));
+    }
+
+    /// The queue pair is gone, and with it what was outstanding.
+    pub(crate) fn gone(&self) {
+        self.ended.set(self.taken.get());
+        self.waiting.set(0);
+    }
+
+    pub(crate) fn totals(&self) -> QueueTotals {
+        // Looked at in this order, what ends meanwhile cannot make more end than began.
+        let ended = self.ended.get();
+        let requests = self.taken.get();
+        QueueTotals {
+            requests,
+            outstanding: requests.saturating_sub(ended),
+            failures: self.failures.get(),
+            bytes: self.bytes.get(),
+            waiting: self.waiting.get(),
+        }
+    }
+}
+
+/// What was done for a client, in one queue pair or in several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct QueueTotals {
+    pub(crate) requests: u64,
+    pub(crate) outstanding: u64,
+    pub(crate) failures: u64,
+    pub(crate) bytes: u64,
+    pub(crate) waiting: u64,
+}
+
+impl QueueTotals {
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests.wrapping_add(other.requests),
+            outstanding: self.outstanding.wrapping_add(other.outstanding),
+            failures: self.failures.wrapping_add(other.failures),
+            bytes: self.bytes.wrapping_add(other.bytes),
+            waiting: self.waiting.wrapping_add(other.waiting),
+        }
+    }
+}
+
+/// What a lane has done in all, and what it was doing when it last looked.
+#[derive(Default)]
+pub(crate) struct LaneCounters {
+    pub(crate) queues: Counter,
+    pub(crate) requests: Counter,
+    pub(crate) failures: Counter,
+    pub(crate) bytes: Counter,
+    pub(crate) parks: Counter,
+    pub(crate) waiting: Counter,
+    pub(crate) busy: Counter,
+}
+
+impl LaneCounters {
+    /// The numbers, with the engine channels the lane has.
+    pub(crate) fn status(&self, channels: u32) -> LaneStatus {
+        LaneStatus {
+            queues: self.queues.get(),
+            requests: self.requests.get(),
+            failures: self.failures.get(),
+            bytes: self.bytes.get(),
+            parks: self.parks.get(),
+            waiting: self.waiting.get(),
+            busy: self.busy.get(),
+            channels,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outstanding_is_what_was_taken_and_has_not_ended() {
+        let counters = QueueCounters::default();
+        counters.took(5);
+        counters.completed(2, 1, 107);
+        counters.wait(2);
+        let expected = QueueTotals { requests: 5, outstanding: 3, failures: 1, bytes: 107, waiting: 2 };
+        assert_eq!(counters.totals(), expected);
+        assert_eq!(expected.plus(expected).outstanding, 6);
+        counters.gone();
+        assert_eq!(counters.totals(), QueueTotals { outstanding: 0, waiting: 0, ..expected });
+    }
+}

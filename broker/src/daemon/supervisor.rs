@@ -1,0 +1,60 @@
+//! What the daemon tells whoever supervises it: ready, how it is, stopping.
+//!
+//! ```text
+//! NOTIFY_SOCKET ─ connect, before the process is confined ─► Supervisor ─ READY=1, STATUS=…, STOPPING=1 ─► systemd
+//! ```
+//!
+//! The protocol is that of sd_notify(3): a datagram of lines. Connected once, since a confined process connects nowhere.
+//! Without the variable it says nothing. Being handed sockets is `listener`'s.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+
+/// Whoever supervises this process, or nobody.
+pub(super) struct Supervisor(Option<OwnedFd>);
+
+impl Supervisor {
+    /// Connects to the supervisor that the environment names; one that cannot be reached is warned of and counts as none.
+    pub(super) fn connect() -> Self {
+        let Some(name) = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty()) else {
+            return Self(None);
+        };
+        match connect(&name) {
+            Ok(socket) => Self(Some(socket)),
+            Err(error) => {
+                tracing::warn!(socket = %name.display(), "cannot reach the supervisor: {error}");
+                Self(None)
+            }
+        }
+    }
+
+    /// Sends lines such as `READY=1`.
+    pub(super) fn tell(&self, lines: &str) {
+        let Some(socket) = &self.0 else { return };
+        if let Err(error) = rustix::net::send(socket, lines.as_bytes(), SendFlags::NOSIGNAL) {
+            tracing::warn!("cannot tell the supervisor: {error}");
+        }
+    }
+}
+
+/// A path, or a name in the abstract namespace after `@`.
+fn connect(name: &OsStr) -> io::Result<OwnedFd> {
+    let address = match name.as_bytes() {
+        [b'@', rest @ ..] => SocketAddrUnix::new_abstract_name(rest)?,
+        [b'/', ..] => SocketAddrUnix::new(name)?,
+        _ => {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "it is neither a path nor an abstract name",
+            ));
+        }
+    };
+    let kind = SocketType::DGRAM;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket)
+}

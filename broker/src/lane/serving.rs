@@ -1,0 +1,212 @@
+//! What a lane does for its clients in a turn: takes requests out of rings, writes completions and progress into them, and
+//! wakes who sleeps.
+//!
+//! ```text
+//! slot, copied once ─ decode ─┬─ short: done at once ─► completion
+//!                             └─ path ─ ... ─ deliveries ─► completions, wake-ups
+//! ```
+//!
+//! What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module.
+
+use memferry_clock::{Clock, Instant};
+use memferry_engines::cpu::CpuEngine;
+use memferry_memory::mapping::Mapping;
+use memferry_memory::queue_pair::{ServiceEnd, futex};
+use memferry_memory::storage::MappedWords;
+use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
+use memferry_transfer::{Completion, Ended, EngineKind, Failure, wire};
+
+use super::{Lane, Queue};
+use crate::MonotonicClock;
+use crate::protocol::Violation;
+use crate::service::Notice;
+
+/// Requests taken from one queue before the next is looked at.
+pub(super) const BATCH: usize = 32;
+
+impl Lane {
+    /// Takes what one client asks for.
+    pub(super) fn take_requests(&mut self, index: usize) -> bool {
+        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.dead) else { return false };
+        let key = QueueKey(index as u32);
+        if queue.end.cancels_pending() {
+            queue.end.cancels_changed();
+            let mut capabilities = Self::capabilities(&self.shared);
+            self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
+            self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
+        }
+        if !queue.end.ready() {
+            return false;
+        }
+        let mut capabilities = Self::capabilities(&self.shared);
+        let (mut batch, mut violation) = (Batch::default(), None);
+        while batch.taken < BATCH {
+            let next = if batch.taken == 0 { queue.end.pop() } else { queue.end.pop_next() };
+            let Some(slot) = next else { break };
+            batch.taken += 1;
+            let stopping = self.stopping.is_some();
+            let mut taking =
+                Taking { key, path: &mut self.path, queue, capabilities: &mut capabilities, stopping };
+            if let Err(broken) = taking.take(&slot, &mut batch) {
+                violation = Some(broken);
+                break;
+            }
+        }
+        drop(capabilities);
+        if batch.done > 0 && queue.end.publish() {
+            wake(queue);
+        }
+        queue.end.tell_consumed();
+        queue.counters.took(batch.taken as u64);
+        queue.counters.completed(batch.done, batch.failed, batch.bytes);
+        let counters = &self.handle.counters;
+        counters.requests.add(batch.taken as u64);
+        counters.failures.add(batch.failed);
+        counters.bytes.add(batch.bytes);
+        if batch.memory_failed {
+            self.shared.notify(Notice::MemoryFault);
+        }
+        if let Some(violation) = violation {
+            self.violate(index, violation);
+        }
+        true
+    }
+
+    /// Tells clients how far their long requests have come.
+    pub(super) fn tell_progress(&mut self) {
+        let queues = &self.queues;
+        self.path.tell_progress(|key, tag, watermark| {
+            let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
+            if !queue.dead && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
+                wake(queue);
+            }
+        });
+    }
+
+    /// Writes completions into rings and wakes who sleeps.
+    pub(super) fn deliver(&mut self) {
+        if !self.path.has_deliveries() {
+            return;
+        }
+        let (mut failures, mut bytes, mut overrun) = (0, 0, None);
+        self.woken.clear();
+        for Delivery { queue: key, completion, watermarked } in self.path.take_deliveries() {
+            let failed = u64::from(completion.outcome.is_err());
+            bytes += completion.bytes_done;
+            failures += failed;
+            if completion.outcome == Err(Failure::MemoryFault) {
+                self.shared.notify(Notice::MemoryFault);
+            }
+            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            queue.counters.completed(1, failed, completion.bytes_done);
+            if watermarked {
+                queue.end.clear_progress(completion.tag);
+            }
+            if queue.end.stage(&wire::encode_completion(&completion)).is_err() {
+                // Room was reserved, so the client took its count back.
+                overrun = Some(key.0 as usize);
+            }
+            if self.woken.last() != Some(&key) {
+                self.woken.push(key);
+            }
+        }
+        for key in &self.woken {
+            let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
+            if queue.end.publish() {
+                wake(queue);
+            }
+        }
+        self.handle.counters.failures.add(failures);
+        self.handle.counters.bytes.add(bytes);
+        if let Some(index) = overrun {
+            self.violate(index, Violation::RingCounts);
+        }
+    }
+}
+
+/// What was taken from a queue in one turn.
+#[derive(Default)]
+struct Batch {
+    taken: usize,
+    /// Of these, done at once, how many of them failed, and their bytes.
+    done: u64,
+    failed: u64,
+    bytes: u64,
+    memory_failed: bool,
+}
+
+/// A queue whose requests are being taken, and what they are checked against.
+struct Taking<'a> {
+    key: QueueKey,
+    path: &'a mut Path<CpuEngine>,
+    queue: &'a mut Queue,
+    capabilities: &'a mut Capabilities<Mapping>,
+    stopping: bool,
+}
+
+impl Taking<'_> {
+    /// Takes one request: does it at once, or hands it to the path.
+    #[inline]
+    fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
+        let (end, tag) = (&mut self.queue.end, wire::tag_of(slot));
+        let decoded = wire::decode_request(slot, |first, words| end.fetch_list(first, words));
+        let cancelled = end.cancels_seen() && end.cancel_requested(tag);
+        if !self.stopping
+            && !cancelled
+            && let Ok(request) = &decoded
+            && let room = end.known_completion_room()
+            && let Some(ended) = self.path.try_at_once(self.key, room, request, self.capabilities)
+        {
+            batch.done += 1;
+            batch.bytes += ended.bytes_done;
+            batch.failed += u64::from(ended.outcome.is_err());
+            batch.memory_failed |= ended.outcome == Err(Failure::MemoryFault);
+            return end.stage(&completed(tag, &ended)).map_err(|_| Violation::RingCounts);
+        }
+        let reservation = reserve(self.path, self.key, end)?;
+        let failure = match decoded {
+            _ if self.stopping => Failure::ServiceStopping,
+            _ if cancelled => Failure::Cancelled,
+            Err(error) => Failure::Malformed(error),
+            Ok(request) => {
+                let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
+                self.path.submit(now, reservation, tag, &request, self.capabilities);
+                if self.queue.end.cancels_seen() && self.queue.end.stop_requested(tag) {
+                    self.path.stop_loops(self.key, |candidate| candidate == tag);
+                }
+                return Ok(());
+            }
+        };
+        self.path.refuse(reservation, tag, wire::is_linked(slot), failure);
+        Ok(())
+    }
+}
+
+/// Wakes a client that sleeps.
+fn wake(queue: &Queue) {
+    queue.end.change_wake_word();
+    futex::wake(queue.end.wake_word());
+}
+
+/// The completion of what was done at once.
+fn completed(tag: u64, ended: &Ended) -> wire::CompletionSlot {
+    if ended.outcome.is_ok() {
+        return wire::encode_success(tag, ended.bytes_done, ended.value, EngineKind::CpuLane);
+    }
+    let (outcome, bytes_done, value) = (ended.outcome, ended.bytes_done, ended.value);
+    let engine = EngineKind::CpuLane;
+    wire::encode_completion(&Completion { tag, outcome, inherited: false, bytes_done, value, engine })
+}
+
+/// Makes room for one completion, looking at the client's count only when the known room is used up.
+fn reserve(
+    path: &mut Path<CpuEngine>,
+    key: QueueKey,
+    end: &mut ServiceEnd<MappedWords>,
+) -> Result<Reservation, Violation> {
+    if let Some(reservation) = path.reserve(key, end.known_completion_room()) {
+        return Ok(reservation);
+    }
+    let room = end.completion_room().map_err(|_| Violation::RingCounts)?;
+    path.reserve(key, room).ok_or(Violation::Overrun)
+}

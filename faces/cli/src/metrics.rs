@@ -1,0 +1,44 @@
+//! `memferry metrics`: the service's status for Prometheus, once or over HTTP.
+//!
+//! ```text
+//! once      Client::status ─► exposition ─► standard output
+//! --listen  GET /metrics ─► exporter ─► scrape, an ordinary client ─► exposition ─► answer
+//! ```
+//!
+//! The exporter is a process of its own that needs no more than to connect to the service: who speaks HTTP to it never
+//! reaches the service's process. A service that is not there is told as `memferry_up 0`.
+
+mod exporter;
+mod exposition;
+mod request;
+mod scrape;
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::output::say;
+use crate::{CommandError, socket};
+use exporter::Address;
+
+/// Arguments of `metrics`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Socket of the service.
+    #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
+    socket: PathBuf,
+    /// Serve them over HTTP until a signal: 127.0.0.1:PORT or unix:PATH.
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<Address>,
+}
+
+/// Prints the metrics or serves them.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    match &arguments.listen {
+        Some(address) => exporter::run(address, &arguments.socket),
+        None => {
+            say!("{}", scrape::once(&arguments.socket)?.trim_end());
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! One HTTP request, read within a length and a time, and the answer to it.
+//!
+//! ```text
+//! bytes ─ httparse ─► GET or HEAD /metrics ─► 200      another path 404, another method 405
+//!   too long 431, too slow 408, no HTTP 400             connection closed after it
+//! ```
+//!
+//! A connection serves one request: scrapers come every few seconds.
+
+use std::io::{self, Read, Write};
+use std::time::{Duration, Instant};
+
+use super::exposition::CONTENT_TYPE;
+
+/// The most a request may have before its body.
+pub(super) const LONGEST_BYTES: usize = 8 << 10;
+/// The most headers it may have.
+const MOST_HEADERS: usize = 64;
+
+/// A stream whose calls can be bounded in time.
+pub(super) trait Timed: Read + Write {
+    fn limit(&self, time: Duration) -> io::Result<()>;
+    /// No more will be written.
+    fn finish(&self) -> io::Result<()>;
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Asked {
+    Metrics { head: bool },
+    Refused(u16),
+}
+
+/// Reads a request; `deadline` is for all of it, however slowly it comes. `None` when nobody asks any more.
+pub(super) fn read(stream: &mut impl Timed, deadline: Instant) -> Option<Asked> {
+    let (mut bytes, mut piece) = (Vec::new(), [0; 1024]);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some(Asked::Refused(408));
+        }
+        stream.limit(left).ok()?;
+        match stream.read(&mut piece) {
+            Ok(0) if bytes.is_empty() => return None,
+            Ok(0) => return Some(Asked::Refused(400)),
+            Ok(count) => bytes.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                return Some(Asked::Refused(408));
+            }
+            Err(_) => return None,
+        }
+        if let Some(asked) = parse(&bytes) {
+            return Some(asked);
+        }
+        if bytes.len() > LONGEST_BYTES {
+            return Some(Asked::Refused(431));
+        }
+    }
+}
+
+/// What the bytes ask for, `None` while more have to come.
+fn parse(bytes: &[u8]) -> Option<Asked> {
+    let mut headers = [httparse::EMPTY_HEADER; MOST_HEADERS];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(bytes) {
+        Ok(httparse::Status::Partial) => return None,
+        Ok(httparse::Status::Complete(_)) => {}
+        Err(httparse::Error::TooManyHeaders) => return Some(Asked::Refused(431)),
+        Err(_) => return Some(Asked::Refused(400)),
+    }
+    let path = request.path.unwrap_or_default();
+    if path.split('?').next() != Some("/metrics") {
+        return Some(Asked::Refused(404));
+    }
+    Some(match request.method {
+        Some("GET") => Asked::Metrics { head: false },
+        Some("HEAD") => Asked::Metrics { head: true },
+        _ => Asked::Refused(405),
+    })
+}
+
+/// Sends the answer and hears the client out, so that it is not cut off.
+pub(super) fn answer(stream: &mut impl Timed, asked: Asked, metrics: impl FnOnce() -> String) {
+    let (status, body, head) = match asked {
+        Asked::Metrics { head } => (200, metrics(), head),
+        Asked::Refused(status) => (status, format!("{}\n", reason(status)), false),
+    };
+    let kind = if status == 200 { CONTENT_TYPE } else { "text/plain; charset=utf-8" };
+    let allow = if status == 405 { "Allow: GET, HEAD\r\n" } else { "" };
+    let mut text = format!(
+        "HTTP/1.1 {status} {}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
+        reason(status),
+        body.len()
+    );
+    if !head {
+        text.push_str(&body);
+    }
+    if write_within(stream, text.as_bytes(), Instant::now() + PATIENCE).is_none() {
+        return;
+    }
+    let _ = stream.finish();
+    // Closing with unread bytes would reset the connection, and the answer with it.
+    let (deadline, mut rest) = (Instant::now() + Duration::from_secs(1), [0; 4096]);
+    for _ in 0..64 {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || stream.limit(left).is_err() || !matches!(stream.read(&mut rest), Ok(1..)) {
+            return;
+        }
+    }
+}
+
+/// Writes all of it, or `None` when the client does not read it in time.
+fn write_within(stream: &mut impl Timed, mut bytes: &[u8], deadline: Instant) -> Option<()> {
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        stream.limit(left).ok()?;
+        let written = if left.is_zero() { return None } else { stream.write(bytes) };
+        match written {
+            Ok(count @ 1..) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            _ => return None,
+        }
+    }
+    Some(())
+}
+
+/// How long a client may take to read its answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        _ => "Bad Request",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_told_apart() {
+        let metrics = |head| Some(Asked::Metrics { head });
+        let refused = |status| Some(Asked::Refused(status));
+        let cases: [(&[u8], _); 12] = [
+            (b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", metrics(false)),
+            (b"GET /metrics?name=x HTTP/1.0\r\n\r\n", metrics(false)),
+            (b"HEAD /metrics HTTP/1.1\r\n\r\n", metrics(true)),
+            (b"GET /metrics HTTP/1.1\r\nHost: a\r\n", None),
+            (b"", None),
+            (b"GET / HTTP/1.1\r\n\r\n", refused(404)),
+            (b"GET /metrics/ HTTP/1.1\r\n\r\n", refused(404)),
+            (b"POST /metrics HTTP/1.1\r\n\r\n", refused(405)),
+            (b"DELETE /metrics HTTP/1.1\r\n\r\n", refused(405)),
+            (b"\x16\x03\x01\x02\x00", refused(400)),
+            (b"GET /metrics HTTP/9.9\r\n\r\n", refused(400)),
+            (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", refused(400)),
+        ];
+        for (bytes, expected) in cases {
+            assert_eq!(parse(bytes), expected, "{}", String::from_utf8_lossy(bytes));
+        }
+        let many = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(MOST_HEADERS + 1));
+        assert_eq!(parse(many.as_bytes()), refused(431));
+    }
+}

@@ -1,0 +1,195 @@
+//! A status laid out: a table for people, or JSON with rates.
+//!
+//! ```text
+//! Status, the one before it ─► Look ─► lines of a table
+//!                                   └► a JSON object
+//! ```
+//!
+//! Rates are differences over the time between two looks; a session that was not there before has none.
+
+use std::time::Duration;
+
+use memferry::{SessionId, Status};
+use serde_json::Value;
+
+use crate::measure::Bytes;
+
+/// One look at the service.
+pub(super) struct Look<'a> {
+    /// The session that looks.
+    pub(super) own: SessionId,
+    pub(super) status: &'a Status,
+    /// The look before it, and how long ago.
+    pub(super) before: Option<(&'a Status, Duration)>,
+}
+
+/// Requests and bytes in a second.
+#[derive(Clone, Copy)]
+struct Rates {
+    requests: f64,
+    bytes: f64,
+}
+
+impl Rates {
+    fn cells(rates: Option<Self>) -> [String; 2] {
+        let told = |rates: Self| [format!("{:.0}", rates.requests), Bytes(rates.bytes as u64).to_string()];
+        rates.map_or_else(|| ["-".to_owned(), "-".to_owned()], told)
+    }
+}
+
+impl Look<'_> {
+    pub(super) fn table(&self) -> Vec<String> {
+        let status = self.status;
+        let (process, uptime, policy) = (status.process, status.uptime_seconds, &status.policy);
+        let mut lines = vec![format!("memferry, process {process}, up {uptime} s, policy {policy}")];
+        lines.extend(aligned(&self.lanes(), None));
+        let own = status.sessions.iter().position(|session| session.session == self.own);
+        lines.extend(aligned(&self.sessions(), own));
+        let unnamed = status.open_sessions.saturating_sub(status.sessions.len() as u64);
+        if unnamed > 0 {
+            lines.push(format!("and {unnamed} more"));
+        }
+        lines
+    }
+
+    fn lanes(&self) -> Vec<Vec<String>> {
+        let mut heading =
+            cells(["lane", "queues", "requests", "failures", "bytes", "parks", "waiting", "busy"]);
+        heading.extend(self.before.map(|_| cells(["req/s", "bytes/s"])).into_iter().flatten());
+        let mut rows = vec![heading];
+        for (number, lane) in self.status.lanes.iter().enumerate() {
+            let mut row = cells([number as u64, lane.queues, lane.requests, lane.failures]);
+            row.push(Bytes(lane.bytes).to_string());
+            row.extend(cells([lane.parks, lane.waiting]));
+            row.push(format!("{} of {}", lane.busy, lane.channels));
+            if self.before.is_some() {
+                row.extend(Rates::cells(self.lane_rates(number)));
+            }
+            rows.push(row);
+        }
+        rows
+    }
+
+    fn sessions(&self) -> Vec<Vec<String>> {
+        let names = [
+            "session",
+            "user",
+            "process",
+            "channels",
+            "frames",
+            "registered",
+            "requests",
+            "failures",
+            "moved",
+            "outstanding",
+            "waiting",
+        ];
+        let mut heading = cells(names);
+        heading.extend(self.before.map(|_| cells(["req/s", "bytes/s"])).into_iter().flatten());
+        let mut rows = vec![heading];
+        for (index, session) in self.status.sessions.iter().enumerate() {
+            let mut row = cells([
+                session.session.0,
+                session.user.into(),
+                session.process.into(),
+                session.channels.into(),
+                session.frames.into(),
+            ]);
+            row.push(Bytes(session.bytes).to_string());
+            row.extend(cells([session.requests, session.failures]));
+            row.push(Bytes(session.bytes_moved).to_string());
+            row.extend(cells([session.outstanding, session.waiting]));
+            if self.before.is_some() {
+                row.extend(Rates::cells(self.session_rates(index)));
+            }
+            rows.push(row);
+        }
+        rows
+    }
+
+    fn rates(&self, now: (u64, u64), then: impl Fn(&Status) -> Option<(u64, u64)>) -> Option<Rates> {
+        let (before, time) = self.before?;
+        let (requests, bytes) = then(before)?;
+        let seconds = time.as_secs_f64().max(1e-9);
+        let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
+        Some(Rates { requests: rate(now.0, requests), bytes: rate(now.1, bytes) })
+    }
+
+    fn lane_rates(&self, number: usize) -> Option<Rates> {
+        let lane = self.status.lanes.get(number)?;
+        let then = |before: &Status| before.lanes.get(number).map(|lane| (lane.requests, lane.bytes));
+        self.rates((lane.requests, lane.bytes), then)
+    }
+
+    fn session_rates(&self, index: usize) -> Option<Rates> {
+        let session = self.status.sessions.get(index)?;
+        self.rates((session.requests, session.bytes_moved), |before| {
+            let same = before.sessions.iter().find(|other| other.session == session.session)?;
+            Some((same.requests, same.bytes_moved))
+        })
+    }
+
+    /// The status on one line; once there was a look before, each lane and session has its rates.
+    pub(super) fn json(&self) -> serde_json::Result<Value> {
+        let mut value = serde_json::to_value(self.status)?;
+        let mut add = |list: &str, index: usize, rates: Option<Rates>| {
+            let Some(rates) = rates else { return };
+            value[list][index]["requests_per_second"] = rates.requests.into();
+            value[list][index]["bytes_per_second"] = rates.bytes.into();
+        };
+        (0..self.status.lanes.len()).for_each(|lane| add("lanes", lane, self.lane_rates(lane)));
+        (0..self.status.sessions.len()).for_each(|index| add("sessions", index, self.session_rates(index)));
+        Ok(value)
+    }
+}
+
+fn cells<T: ToString, const N: usize>(values: [T; N]) -> Vec<String> {
+    values.iter().map(ToString::to_string).collect()
+}
+
+/// The rows under each other, each column as wide as its widest cell; `own` is the row of this command, from 0.
+fn aligned(rows: &[Vec<String>], own: Option<usize>) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let widest = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<_> = (0..columns).map(widest).collect();
+    let line = |(number, row): (usize, &Vec<String>)| {
+        let cells: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+        let mark = if own.is_some_and(|own| own + 1 == number) { " (this command)" } else { "" };
+        format!("  {}{mark}", cells.join("  "))
+    };
+    rows.iter().enumerate().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(requests: u64) -> Status {
+        let text = format!(
+            r#"{{"process": 9, "uptime_seconds": 1, "policy": "shared", "open_sessions": 3,
+            "sessions": [{{"session": 4, "user": 1, "process": 2, "channels": 1, "frames": 0, "bytes": 0,
+            "requests": {requests}, "outstanding": 1, "waiting": 0, "failures": 0, "bytes_moved": 0}}],
+            "lanes": [{{"queues": 1, "requests": {requests}, "failures": 0, "bytes": 0, "parks": 0, "waiting": 0,
+            "busy": 1, "channels": 32}}]}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn a_second_look_has_rates_and_the_first_none() {
+        let (first, second) = (status(10), status(40));
+        let own = SessionId(4);
+        let look = Look { own, status: &first, before: None };
+        assert!(!look.table().join("\n").contains("req/s"));
+        assert!(look.table().last().unwrap().contains("and 2 more"), "{:?}", look.table());
+        let look = Look { own, status: &second, before: Some((&first, Duration::from_secs(2))) };
+        let table = look.table();
+        assert!(table[1].contains("req/s") && table[2].contains(" 15 "), "{table:?}");
+        assert!(table[4].ends_with("15  0 bytes (this command)"), "{table:?}");
+        assert_eq!(look.json().unwrap()["sessions"][0]["requests_per_second"], 15.0);
+        // A session that is new has no rate.
+        let stranger = Status { sessions: Vec::new(), ..first.clone() };
+        let look = Look { own, status: &second, before: Some((&stranger, Duration::from_secs(2))) };
+        assert!(look.json().unwrap()["sessions"][0].get("requests_per_second").is_none());
+    }
+}

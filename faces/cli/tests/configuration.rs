@@ -1,0 +1,142 @@
+//! The configuration file as people use it: `config check`, `config default`, and `serve --config`.
+//!
+//! ```text
+//! file ─► check: no mistakes, or each with file, line and remedy
+//!      └► serve: what it sets holds, the command line wins
+//! ```
+
+mod harness;
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+use harness::{Service, fresh_directory};
+use memferry::Client;
+
+/// A directory with a file, both gone with the test.
+struct File(PathBuf);
+
+impl File {
+    fn new(bytes: impl AsRef<[u8]>) -> Self {
+        let file = Self(fresh_directory());
+        std::fs::write(file.path(), bytes).unwrap();
+        file
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.join("memferry.toml")
+    }
+
+    fn text(&self) -> String {
+        self.path().display().to_string()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn memferry(arguments: &[&str]) -> Output {
+    let output = Command::new(env!("CARGO_BIN_EXE_memferry")).args(arguments).output().unwrap();
+    assert!(matches!(output.status.code(), Some(0..=2)), "{output:?}");
+    output
+}
+
+fn errors(output: &Output) -> String {
+    assert!(!output.status.success());
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_default_file_passes_its_own_check_and_starts_a_service() {
+    let output = memferry(&["config", "default"]);
+    assert!(output.status.success());
+    let file = File::new(&output.stdout);
+    let check = memferry(&["config", "check", &file.text()]);
+    assert_eq!(String::from_utf8(check.stdout).unwrap(), format!("{}: no mistakes\n", file.text()));
+    Service::start(&["--config", &file.text()]).assert_serves();
+}
+
+#[test]
+fn a_service_does_as_its_file_says_and_the_command_line_wins() {
+    let socket = fresh_directory().join("of-the-file");
+    let told = format!(
+        "[service]\nsocket = \"{}\"\nmode = \"600\"\nlanes = 2\nchannels = 3\npolicy = \"exclusive\"\n[quotas]\nsessions = 2\n",
+        socket.display()
+    );
+    let file = File::new(told);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    command.args(["serve", "--config", &file.text(), "--channels", "5"]);
+    let mut child = command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, format!("listening on {}\n", socket.display()));
+    let client = Client::connect(&socket).unwrap();
+    let status = client.status().unwrap();
+    assert_eq!((status.lanes.len(), status.lanes[0].channels, status.policy.as_str()), (2, 5, "exclusive"));
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let _second = Client::connect(&socket).unwrap();
+    assert!(Client::connect(&socket).err().unwrap().to_string().contains("quota of 2 sessions"));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    std::fs::remove_dir_all(socket.parent().unwrap()).unwrap();
+}
+
+#[test]
+fn mistakes_are_told_with_file_line_and_remedy_by_check_and_by_serve() {
+    let file = File::new("\u{feff}[service]\r\nlane = 2\r\n\r\nchunk = 3\r\n[quotes]\r\n");
+    let name = file.text();
+    let expected = format!(
+        "memferry: {name}:2: [service] has no option 'lane'; did you mean 'lanes'?\n\
+         {name}:4: 'chunk' is 3, it has to be from 64 to 2^30\n\
+         {name}:5: there is no section 'quotes'; did you mean [quotas]?\n"
+    );
+    assert_eq!(errors(&memferry(&["config", "check", &name])), expected);
+    assert_eq!(errors(&memferry(&["serve", "--config", &name])), expected);
+}
+
+#[test]
+fn what_is_no_configuration_file_is_refused_in_words() {
+    let latin = File::new(b"[service]\n# caf\xe9\n");
+    let said = errors(&memferry(&["config", "check", &latin.text()]));
+    assert!(said.contains(":2: this is no UTF-8"), "{said}");
+    let long = File::new(vec![b'\n'; (1 << 20) + 1]);
+    let directory = latin.0.display().to_string();
+    for (path, expected) in [
+        (directory.as_str(), "is a directory"),
+        ("/nonexistent/memferry.toml", "No such file"),
+        ("/dev/zero", "no regular file"),
+        (&long.text(), "it has 1048577 bytes"),
+    ] {
+        for arguments in [["config", "check", path], ["serve", "--config", path]] {
+            let said = errors(&memferry(&arguments));
+            assert!(said.contains(expected) && said.contains(path), "{said}");
+        }
+    }
+    let both = memferry(&["serve", "--config", &latin.text(), "--no-config"]);
+    assert_eq!(both.status.code(), Some(2));
+}
+
+#[test]
+fn an_empty_file_is_no_mistake() {
+    for text in ["", "\u{feff}", "\r\n"] {
+        let file = File::new(text);
+        assert!(memferry(&["config", "check", &file.text()]).status.success(), "{text:?}");
+    }
+}
+
+#[test]
+fn impossible_settings_of_the_command_line_are_told_before_anything_is_made() {
+    let directory = fresh_directory();
+    let socket = directory.join("s").display().to_string();
+    for (option, value) in [("--lanes", "0"), ("--channels", "1025"), ("--quota-waiting", "1048577")] {
+        let said = errors(&memferry(&["serve", "--no-config", "--socket", &socket, option, value]));
+        assert!(said.contains("it has to be from"), "{said}");
+    }
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+    std::fs::remove_dir(&directory).unwrap();
+}
