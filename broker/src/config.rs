@@ -2,6 +2,7 @@
 
 use memferry_engines::cpu::DEFAULT_CHUNK_BYTES;
 use memferry_path::PolicyKind;
+use memferry_transfer::PriorityClass;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -21,7 +22,7 @@ pub struct Quotas {
     pub channels: u32,
     /// Capabilities a session holds: frames, derived, offered, accepted and revoked ones.
     pub capabilities: u32,
-    /// Requests of a session that may wait for an engine channel.
+    /// Requests of a user that may wait for an engine channel, for each lane.
     pub waiting: u32,
 }
 
@@ -32,7 +33,7 @@ impl Default for Quotas {
 }
 
 /// What a service is started with.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceConfig {
     /// CPU copy lanes: threads that move bytes.
     pub lanes: u32,
@@ -44,6 +45,8 @@ pub struct ServiceConfig {
     pub policy: PolicyKind,
     /// Bounds for clients.
     pub quotas: Quotas,
+    /// Users whose requests may be of the high class.
+    pub high_users: Vec<u32>,
 }
 
 impl Default for ServiceConfig {
@@ -55,6 +58,7 @@ impl Default for ServiceConfig {
             chunk_bytes: DEFAULT_CHUNK_BYTES,
             policy: PolicyKind::Shared,
             quotas: Quotas::default(),
+            high_users: Vec::new(),
         }
     }
 }
@@ -109,6 +113,11 @@ pub struct ValueError {
 }
 
 impl ServiceConfig {
+    /// The highest class the requests of a user may have.
+    pub fn class_of(&self, user: u32) -> PriorityClass {
+        if self.high_users.contains(&user) { PriorityClass::High } else { PriorityClass::Normal }
+    }
+
     /// Checks every number.
     ///
     /// # Errors

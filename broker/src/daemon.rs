@@ -168,7 +168,7 @@ impl Daemon {
             let end = handler_end.try_clone().map_err(failed("signals"))?;
             signal_hook::low_level::pipe::register(signal, end).map_err(failed("signals"))?;
         }
-        let service = Service::start(options.service)?;
+        let service = Service::start(options.service.clone())?;
         let closer = Closer::start().map_err(failed("starting the closing threads"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed("epoll")(e.into()))?;
         let add = |fd: std::os::fd::BorrowedFd<'_>, token| {
@@ -370,6 +370,9 @@ impl Daemon {
 
     fn attend(&mut self) {
         let attended = self.service.attend();
+        for (user, descriptor) in attended.unneeded {
+            self.closer.close(user, descriptor);
+        }
         for (session, violation) in attended.closed {
             if let Some(token) = self.by_session.get(&session).copied() {
                 self.refuse_connection(token, &violation);

@@ -61,7 +61,9 @@ impl Embedded {
     ///
     /// # Errors
     /// [`StartError`].
-    pub fn start(config: ServiceConfig) -> Result<Self, StartError> {
+    pub fn start(mut config: ServiceConfig) -> Result<Self, StartError> {
+        // There is nobody here to protect from whom.
+        config.high_users.push(rustix::process::geteuid().as_raw());
         let failed = |step| move |source| StartError::System { step, source };
         let guard = ForkGuard::new().map_err(failed("the fork guard"))?;
         let service = Service::start(config)?;

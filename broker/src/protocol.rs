@@ -11,14 +11,14 @@
 //! what came. A message that breaks a rule ends the session ([`Violation`]); one that asks for what may not be is refused
 //! and the session goes on ([`Refusal`]). Requests for transfers do not come this way but through rings.
 
-use memferry_transfer::{Handle, Rights, SessionId};
+use memferry_transfer::{Handle, Operations, PriorityClass, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
 /// First bytes of a handshake.
 pub const MAGIC: [u8; 8] = *b"MEMFERRY";
 /// Oldest and newest version of the protocol this code speaks.
-pub const VERSIONS: (u16, u16) = (1, 1);
+pub const VERSIONS: (u16, u16) = (2, 2);
 /// Feature: the process is registered for expedited barriers, so parking flags need no full fence.
 pub const FEATURE_ASYMMETRIC_FENCES: u64 = 1;
 
@@ -165,8 +165,29 @@ pub enum Command {
         /// Its number.
         channel: u32,
     },
+    /// Signal the client by a descriptor when completions come while it has asked for that in its ring.
+    Notify {
+        /// The queue pair; each can be given one signal.
+        channel: u32,
+        /// How.
+        by: NotifyBy,
+    },
+    /// What the engines can do.
+    Engines,
     /// How the service is doing.
     Status,
+}
+
+/// How a client is signalled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum NotifyBy {
+    /// By an eventfd that the service makes.
+    Event,
+    /// By a completion in the client's own io_uring, whose descriptor comes along. Its result is 0.
+    Ring {
+        /// The completion's user data.
+        user_data: u64,
+    },
 }
 
 /// To whom a grant is made.
@@ -203,8 +224,31 @@ pub enum Answer {
     },
     /// The queue pair is closed.
     Closed,
+    /// The client will be signalled. One descriptor when by an eventfd.
+    Notified,
+    /// What the engines can do.
+    Engines(EngineStatus),
     /// How the service is doing.
     Status(Status),
+}
+
+/// What the engines of a service can do for the asking client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EngineStatus {
+    /// Kinds of operations; a request of another kind completes as unsupported.
+    pub operations: Operations,
+    /// Longest transfer, bytes visited.
+    pub longest_bytes: u64,
+    /// Transfers up to this many bytes are done at once, without a channel; 0: none are.
+    pub immediate_bytes: u64,
+    /// Cancel and deadline are honoured after at most this many bytes; `None`: only between transfers.
+    pub preemption_bytes: Option<u64>,
+    /// Channels of each engine.
+    pub channels: u32,
+    /// Engines: lanes.
+    pub engines: u32,
+    /// The highest priority class the client may use.
+    pub class: PriorityClass,
 }
 
 /// How the service is doing.
@@ -372,7 +416,7 @@ pub type Reply = Envelope<Result<Answer, Refusal>>;
 impl Command {
     /// Descriptors that belong to the command.
     pub const fn descriptors(&self) -> u8 {
-        matches!(self, Self::Register { .. }) as u8
+        matches!(self, Self::Register { .. } | Self::Notify { by: NotifyBy::Ring { .. }, .. }) as u8
     }
 }
 
@@ -443,14 +487,14 @@ mod tests {
     fn handshakes_survive_and_agree_on_the_newest_common_version() {
         let hello = Hello { versions: (1, 7), features: 5 };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        assert_eq!(hello.agree(), Ok(1));
-        for versions in [(2, 3), (0, 0), (5, 1)] {
+        assert_eq!(hello.agree(), Ok(2));
+        for versions in [(3, 4), (0, 1), (5, 2)] {
             let hello = Hello { versions, features: 0 };
             assert!(matches!(hello.agree(), Err(Violation::Version { .. })), "{versions:?}");
         }
         let welcome = Welcome { version: 1, features: 1, session: SessionId(9) };
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
-        let refused = Violation::Version { client: (2, 3), service: VERSIONS };
+        let refused = Violation::Version { client: (3, 4), service: VERSIONS };
         assert_eq!(Welcome::decode(&encode_violation(&refused)), Err(refused));
         for bytes in [&b""[..], b"MEMFERRY", b"GET / HTTP/1.1\r\n\r\n....."] {
             assert_eq!(Hello::decode(bytes), Err(Violation::NotHello));

@@ -22,15 +22,18 @@ use memferry_memory::queue_pair::{Layout, ServiceEnd};
 use memferry_memory::storage::MappedWords;
 use memferry_memory::{bus_error, frame};
 use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Recipient, RevocationId};
-use memferry_transfer::{Handle, Rights, SessionId};
+use memferry_transfer::{Engine, Handle, Rights, SessionId};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
 use crate::MonotonicClock;
 use crate::config::{ServiceConfig, ValueError, cpus};
 use crate::counters::QueueCounters;
-use crate::lane::{Lane, LaneCommand, LaneHandle};
-use crate::protocol::{Answer, Command, Grantee, Refusal, RefusalKind, STATUS_SESSIONS, Status, Violation};
+use crate::lane::{Lane, LaneCommand, LaneHandle, Opened, Target};
+use crate::protocol::{
+    Answer, Command, EngineStatus, Grantee, NotifyBy, Refusal, RefusalKind, STATUS_SESSIONS, Status,
+    Violation,
+};
 use crate::ring_pool::{NoRing, Ring, RingPool};
 use crate::session::{Sessions, refusal};
 
@@ -49,7 +52,7 @@ impl Shared {
 }
 
 /// What a lane reports to the control side.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Debug)]
 pub enum Notice {
     /// Revocations may be over, memory may be dropped.
     Settled,
@@ -59,6 +62,8 @@ pub enum Notice {
     MemoryFault,
     /// A lane is done with a session's queue pair.
     QueueGone(SessionId, u32),
+    /// A descriptor that a client of that user sent is not needed any more.
+    Unneeded(u32, OwnedFd),
 }
 
 /// Why a service did not start.
@@ -93,6 +98,8 @@ pub struct Attended {
     pub revoked: Vec<(RevocationId, SessionId)>,
     /// Sessions that were closed for breaking a rule or because their memory failed.
     pub closed: Vec<(SessionId, Violation)>,
+    /// Descriptors that clients of these users sent, to be closed where that may block.
+    pub unneeded: Vec<(u32, OwnedFd)>,
 }
 
 /// The memory of queue pairs: with lanes, and kept.
@@ -233,6 +240,11 @@ impl Service {
             }
             Command::Accept { token } => self.accept(session, token),
             Command::CloseChannel { channel } => self.close_channel(session, channel),
+            Command::Notify { channel, by } => match self.notify_client(session, channel, by, descriptors) {
+                Ok(descriptors) => return Executed::Done(Ok(Answer::Notified), descriptors),
+                Err(refused) => Err(refused),
+            },
+            Command::Engines => self.engines(session).map(Answer::Engines),
             Command::Status => Ok(Answer::Status(self.status(session))),
         };
         Executed::Done(answer, Vec::new())
@@ -351,7 +363,9 @@ impl Service {
         let counters = Arc::new(QueueCounters::default());
         sessions.count(session, channel, &counters);
         let end = Box::new(end);
-        self.lanes[lane].0.tell(LaneCommand::Open { session, channel, user, end, doorbell, counters });
+        let class = self.config.class_of(user);
+        let opened = Opened { session, channel, user, class, end, doorbell, counters };
+        self.lanes[lane].0.tell(LaneCommand::Open(opened));
         Ok((Answer::Channel { channel, capacity }, vec![client, service, for_client]))
     }
 
@@ -360,6 +374,59 @@ impl Service {
         let lane = self.sessions().remove_channel(session, channel).ok_or_else(unknown)?;
         self.lanes[lane].0.tell(LaneCommand::CloseChannel { session, channel });
         Ok(Answer::Closed)
+    }
+
+    /// Has a lane signal a client; gives the eventfd, when it is by one.
+    fn notify_client(
+        &self,
+        session: SessionId,
+        channel: u32,
+        by: NotifyBy,
+        descriptors: &[OwnedFd],
+    ) -> Result<Vec<OwnedFd>, Refusal> {
+        let unknown = || refusal(RefusalKind::Argument, format!("channel {channel} is not open"));
+        let system = |error: std::io::Error| refusal(RefusalKind::System, error);
+        let mut sessions = self.sessions();
+        let lane = sessions.lane_of(session, channel).ok_or_else(unknown)?;
+        if !self.lanes[lane].0.signals() {
+            let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); wait or poll instead";
+            return Err(refusal(RefusalKind::System, why));
+        }
+        if !sessions.notify(session, channel) {
+            let why = format!("channel {channel} is signalled already; open another");
+            return Err(refusal(RefusalKind::Argument, why));
+        }
+        let (target, given) = match by {
+            NotifyBy::Event => {
+                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+                let event = rustix::event::eventfd(0, flags).map_err(|error| system(error.into()))?;
+                let given = event.try_clone().map_err(system)?;
+                (Target::Event(event), vec![given])
+            }
+            NotifyBy::Ring { user_data } => {
+                let none = || refusal(RefusalKind::Argument, "no descriptor came");
+                let ring = descriptors.first().ok_or_else(none)?.try_clone().map_err(system)?;
+                (Target::Ring(ring, user_data), Vec::new())
+            }
+        };
+        self.lanes[lane].0.tell(LaneCommand::Notify { session, channel, target });
+        Ok(given)
+    }
+
+    /// What the engines can do for a session. All lanes are alike.
+    fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        let engine = CpuEngine::new(self.config.channels_per_lane, self.config.chunk_bytes).capabilities();
+        Ok(EngineStatus {
+            operations: engine.operations,
+            longest_bytes: engine.longest_bytes,
+            immediate_bytes: engine.immediate_bytes,
+            preemption_bytes: engine.preemption_bytes,
+            channels: engine.channels,
+            engines: self.config.lanes,
+            class: self.config.class_of(user),
+        })
     }
 
     fn status(&self, asking: SessionId) -> Status {
@@ -391,6 +458,7 @@ impl Service {
                 Notice::Settled => {}
                 Notice::Violation(session, violation) => attended.closed.push((session, violation)),
                 Notice::MemoryFault => damaged = true,
+                Notice::Unneeded(user, descriptor) => attended.unneeded.push((user, descriptor)),
                 Notice::QueueGone(session, channel) => {
                     self.sessions().channel_gone(session, channel);
                     let mut rings = self.rings();

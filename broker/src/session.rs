@@ -2,7 +2,7 @@
 //!
 //! Pure data: nothing here touches sockets, lanes or memory. Quotas count by user id, which is the protection boundary.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use memferry_path::RevocationId;
@@ -20,6 +20,8 @@ pub(crate) struct Session {
     /// Channel number to lane.
     pub(crate) channels: BTreeMap<u32, usize>,
     pub(crate) next_channel: u32,
+    /// Channels whose client is signalled by a descriptor.
+    notified: BTreeSet<u32>,
     /// Frames it registered, with their bytes.
     pub(crate) frames: BTreeMap<Handle, u64>,
     /// What lanes count for its channels, those included that a lane has not let go of yet.
@@ -80,6 +82,7 @@ impl Sessions {
             asymmetric_fences,
             channels: BTreeMap::new(),
             next_channel: 0,
+            notified: BTreeSet::new(),
             frames: BTreeMap::new(),
             counters: BTreeMap::new(),
             past: QueueTotals::default(),
@@ -163,9 +166,20 @@ impl Sessions {
         Ok(channel)
     }
 
+    /// The lane of a session's channel.
+    pub(crate) fn lane_of(&self, id: SessionId, channel: u32) -> Option<usize> {
+        self.get(id)?.channels.get(&channel).copied()
+    }
+
+    /// Takes note that a channel is signalled; whether it was not before.
+    pub(crate) fn notify(&mut self, id: SessionId, channel: u32) -> bool {
+        self.open.get_mut(&id).is_some_and(|session| session.notified.insert(channel))
+    }
+
     pub(crate) fn remove_channel(&mut self, id: SessionId, channel: u32) -> Option<usize> {
         let session = self.open.get_mut(&id)?;
         let lane = session.channels.remove(&channel)?;
+        session.notified.remove(&channel);
         if let Some(usage) = self.users.get_mut(&session.user) {
             usage.channels -= 1;
         }

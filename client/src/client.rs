@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memferry_broker::ServiceConfig;
 use memferry_broker::embedded::Embedded;
-use memferry_broker::protocol::{Answer, Command, Status};
+use memferry_broker::protocol::{Answer, Command, EngineStatus, Status};
 use memferry_memory::fork_guard::{ForkGuard, Forked};
 use memferry_memory::frame::{self, Pages};
 use memferry_memory::mapping::{Access, Mapping};
@@ -252,6 +252,17 @@ impl Client {
             return Err(CallError::Protocol("it answered something else").into());
         };
         Channel::open(Arc::clone(&self.session), channel, capacity, descriptors)
+    }
+
+    /// What the engines can do for this client: kinds of operations, limits, the priority class it may use.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn engines(&self) -> Result<EngineStatus, CallError> {
+        match self.session.call(Command::Engines, Vec::new())?.0 {
+            Answer::Engines(status) => Ok(status),
+            _ => Err(CallError::Protocol("it answered something else")),
+        }
     }
 
     /// How the service is doing.

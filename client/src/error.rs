@@ -57,6 +57,9 @@ pub enum CallError {
     /// Memory of an arena is not granted itself.
     #[error("this is memory of an arena; derive a frame of it, keep that, and grant it")]
     PartOfArena,
+    /// The command could not be sent; the client goes on.
+    #[error("cannot send the command to the service: {0}")]
+    Send(io::Error),
     /// The service answered something else than was asked.
     #[error("the service broke the protocol: {0}")]
     Protocol(&'static str),

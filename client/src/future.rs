@@ -109,10 +109,14 @@ impl AsyncChannel {
     pub fn submit(&self, transfer: Transfer) -> Result<Pending, SubmitError> {
         let mut state = self.0.lock();
         // Completions of detached transfers hold slots of the ring until they are taken.
-        state.collect();
-        let ticket = state.channel.submit(transfer)?;
-        state.tasks.insert(ticket, Task::Fresh);
-        Ok(Pending { shared: Arc::clone(&self.0), ticket })
+        let wakers = state.collect();
+        let submitted = state.channel.submit(transfer);
+        if let Ok(ticket) = submitted {
+            state.tasks.insert(ticket, Task::Fresh);
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+        Ok(Pending { shared: Arc::clone(&self.0), ticket: submitted? })
     }
 
     /// Transfers that may be outstanding.
@@ -129,6 +133,7 @@ impl Shared {
 
 impl State {
     /// Takes what the ring has; gives the wakers of those who wait for it.
+    #[must_use = "who is not woken now never is"]
     fn collect(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         while let Some(completion) = self.channel.poll() {

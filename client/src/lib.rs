@@ -37,12 +37,12 @@ mod transfer;
 pub use arena::{
     ArenaOptions, Buffer, BufferError, Copied, CopyError, FrameAllocator, FrameArena, SegmentFrame, Segments,
 };
-pub use channel::{Arrival, BatchError, Channel, SubmitError, SubmitReason, Ticket, WaitError};
+pub use channel::{Armed, Arrival, BatchError, Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
 pub use frame::{Frame, FrameRange};
 pub use future::{AsyncChannel, Pending};
-pub use memferry_broker::protocol::{LaneStatus, SessionStatus, Status};
+pub use memferry_broker::protocol::{EngineStatus, LaneStatus, SessionStatus, Status};
 pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
 pub use memferry_memory::arena::{Promised, Statistics as ArenaStatistics};

@@ -20,6 +20,7 @@ use memferry_memory::conduit::{self, ReceiveError};
 use memferry_memory::parking::Fences;
 use memferry_transfer::SessionId;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::{CallError, ConnectError};
@@ -108,8 +109,12 @@ impl Link {
                 if lost.load(Ordering::Acquire) {
                     return Err(CallError::ServiceLost);
                 }
-                *serial = serial.wrapping_add(1);
-                let answered = exchange(socket, *serial, command, &descriptors);
+                let next = serial.wrapping_add(1);
+                let answered = exchange(socket, next, command, &descriptors);
+                if matches!(answered, Err(CallError::Send(_))) {
+                    return answered;
+                }
+                *serial = next;
                 if !matches!(answered, Ok(_) | Err(CallError::Refused(_))) {
                     lost.store(true, Ordering::Release);
                 }
@@ -163,7 +168,12 @@ fn exchange(
     let bytes = protocol::encode(&Envelope { serial, descriptors: count, body: command });
     let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     let sent = conduit::send(socket.as_fd(), &bytes, &borrowed, true);
-    // A farewell may wait although nothing can be sent any more.
+    // A farewell may wait although nothing can be sent any more; else nobody heard the command, and none will answer.
+    if let Err(error) = sent
+        && !matches!(error, Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)
+    {
+        return Err(CallError::Send(error.into()));
+    }
     let packet = match conduit::receive(socket.as_fd(), true) {
         Ok(packet) => packet,
         Err(ReceiveError::TooLong | ReceiveError::TooManyDescriptors) => {

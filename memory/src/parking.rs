@@ -87,6 +87,12 @@ pub fn park(set: impl Fn(u64), fences: Fences, ready: impl FnOnce() -> bool, sle
 /// Whether the peer has to be woken for what was just published.
 #[inline]
 pub fn must_wake(parked: &AtomicU64, fences: Fences) -> bool {
+    wanted(parked, fences) != 0
+}
+
+/// What the peer's flag says after something was published: 0 when it need not be woken.
+#[inline]
+pub fn wanted(parked: &AtomicU64, fences: Fences) -> u64 {
     fences.light();
-    parked.load(Ordering::Relaxed) != 0
+    parked.load(Ordering::Relaxed)
 }

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 
 use thiserror::Error;
 
-use crate::parking::{Fences, must_wake};
+use crate::parking::{Fences, must_wake, wanted};
 use crate::ring::{Consumer, ImpossibleCount, Producer, RingFull, Slots};
 use crate::storage::RingStorage;
 use crate::sync::{AtomicU64, Ordering};
@@ -33,8 +33,16 @@ pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
 /// Words of the list area. A list is freed when the service has taken its request.
 pub const LIST_WORDS: usize = 1 << 13;
 
-/// What the client's parked flag says: wake me for completions, or for progress too.
+/// What the client's parked flag says: a thread sleeps and waits for completions; for progress too; nobody sleeps, but the
+/// client wants to be signalled by its descriptor.
+const PARKED: u64 = 1;
 const PARKED_FOR_PROGRESS: u64 = 2;
+const SIGNAL_WANTED: u64 = 4;
+
+/// Whether a client's flag says that it wants to be signalled by its descriptor.
+pub const fn wants_signal(flag: u64) -> bool {
+    flag & SIGNAL_WANTED != 0
+}
 /// In a cancel word: end the loop after its present round, rather than at once.
 const STOP: u64 = 1 << 63;
 /// In a progress word: from the last byte down.
@@ -296,9 +304,19 @@ impl<S: RingStorage> ClientEnd<S> {
         (word != 0 && of_tag).then_some((word & ((1 << PROGRESS_BITS) - 1), word & DOWNWARD != 0))
     }
 
-    /// What the parked flag has to be for a sleeper that waits for progress too.
+    /// What the parked flag has to be for a thread that sleeps until a completion comes.
+    pub const fn parked_for_completions() -> u64 {
+        PARKED
+    }
+
+    /// What it has to be for one that waits for progress too.
     pub const fn parked_for_progress() -> u64 {
         PARKED_FOR_PROGRESS
+    }
+
+    /// What it has to be for a client that wants to be signalled by its descriptor.
+    pub const fn signal_wanted() -> u64 {
+        SIGNAL_WANTED
     }
 
     /// What a thread needs that sleeps on this queue pair while another uses it.
@@ -460,7 +478,15 @@ impl<S: RingStorage> ServiceEnd<S> {
     /// Makes staged completions visible; returns whether the client has to be woken.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        self.completions.publish(&self.own) > 0 && must_wake(self.peer.word(CLIENT_PARKED), self.fences)
+        self.publish_for() != 0
+    }
+
+    /// Makes staged completions visible; returns what the client's flag said then: how it wants to be woken, 0 when it need
+    /// not be.
+    #[inline]
+    pub fn publish_for(&mut self) -> u64 {
+        let published = self.completions.publish(&self.own) > 0;
+        if published { wanted(self.peer.word(CLIENT_PARKED), self.fences) } else { 0 }
     }
 
     /// Whether cancels were asked for since this was last called.

@@ -9,6 +9,7 @@
 //! a rule loses its queue here and its session at the control side. Who serves whom is the path's policy.
 
 mod serving;
+mod waking;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +19,10 @@ use memferry_clock::{Clock, Instant};
 use memferry_engines::cpu::CpuEngine;
 use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
-use memferry_memory::queue_pair::{ServiceEnd, futex};
+use memferry_memory::queue_pair::ServiceEnd;
 use memferry_memory::storage::MappedWords;
 use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
-use memferry_transfer::SessionId;
+use memferry_transfer::{PriorityClass, SessionId};
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
 
@@ -29,6 +30,8 @@ use crate::MonotonicClock;
 use crate::counters::{LaneCounters, QueueCounters};
 use crate::protocol::Violation;
 use crate::service::{Notice, Shared};
+pub(crate) use waking::Target;
+use waking::Waking;
 
 /// How long an idle lane spins: about what a wake-up across cores costs.
 const SPIN: Duration = Duration::from_micros(50);
@@ -42,14 +45,9 @@ const WAKE: u64 = u64::MAX;
 /// What the control side tells a lane.
 pub(crate) enum LaneCommand {
     /// Serve a new queue pair.
-    Open {
-        session: SessionId,
-        channel: u32,
-        user: u32,
-        end: Box<ServiceEnd<MappedWords>>,
-        doorbell: OwnedFd,
-        counters: Arc<QueueCounters>,
-    },
+    Open(Opened),
+    /// Signal a client, from now on, when it is woken.
+    Notify { session: SessionId, channel: u32, target: Target },
     /// Stop serving one.
     CloseChannel { session: SessionId, channel: u32 },
     /// Stop serving all of a session's.
@@ -60,19 +58,38 @@ pub(crate) enum LaneCommand {
     Stop { deadline: Instant },
 }
 
+/// A new queue pair.
+pub(crate) struct Opened {
+    pub(crate) session: SessionId,
+    pub(crate) channel: u32,
+    pub(crate) user: u32,
+    /// The highest class of its requests.
+    pub(crate) class: PriorityClass,
+    pub(crate) end: Box<ServiceEnd<MappedWords>>,
+    pub(crate) doorbell: OwnedFd,
+    pub(crate) counters: Arc<QueueCounters>,
+}
+
 /// The control side's end of a lane.
 pub(crate) struct LaneHandle {
     commands: Mutex<Vec<LaneCommand>>,
     pending: AtomicBool,
     wake: OwnedFd,
+    signals: AtomicBool,
     pub(crate) counters: LaneCounters,
 }
 
 impl LaneHandle {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (commands, pending) = (Mutex::new(Vec::new()), AtomicBool::new(false));
-        Ok(Self { commands, pending, wake, counters: LaneCounters::default() })
+        let (commands, counters) = Default::default();
+        let (pending, signals) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Self { commands, pending, wake, signals, counters })
+    }
+
+    /// Whether the lane can signal clients by descriptors.
+    pub(crate) fn signals(&self) -> bool {
+        self.signals.load(Ordering::Relaxed)
     }
 
     pub(crate) fn tell(&self, command: LaneCommand) {
@@ -93,7 +110,10 @@ impl LaneHandle {
 struct Queue {
     session: SessionId,
     channel: u32,
+    user: u32,
     end: Box<ServiceEnd<MappedWords>>,
+    /// Where the client is signalled, when it asked for that.
+    target: Option<Target>,
     /// Kept open so that the client's writes reach the lane's epoll. It is never read: the client shares its file
     /// description and could make a read block.
     doorbell: OwnedFd,
@@ -116,6 +136,7 @@ pub(crate) struct Lane {
     dying: usize,
     /// Queues that get completions in this turn; kept for its allocation.
     woken: Vec<QueueKey>,
+    waking: Waking,
     turns: u32,
 }
 
@@ -129,8 +150,9 @@ impl Lane {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         let (queues, woken) = (Vec::new(), Vec::new());
-        let (stopping, dying, turns) = (None, 0, 0);
-        Ok(Self { handle, shared, path, queues, epoll, spins, stopping, dying, woken, turns })
+        let (stopping, dying, turns, waking) = (None, 0, 0, Waking::new());
+        handle.signals.store(waking.signals(), Ordering::Relaxed);
+        Ok(Self { handle, shared, path, queues, epoll, spins, stopping, dying, woken, waking, turns })
     }
 
     /// Serves until told to stop.
@@ -240,7 +262,7 @@ impl Lane {
             self.path.close_queue(QueueKey(index as u32), &mut capabilities);
             queue.dead = true;
             queue.end.close();
-            futex::wake(queue.end.wake_word());
+            self.waking.wake_for_good(index, queue);
             // The client may keep the doorbell open: it must not wake this lane for a queue that is gone.
             let _ = epoll::delete(&self.epoll, &queue.doorbell);
             self.dying += 1;
@@ -261,9 +283,18 @@ impl Lane {
         let any = !commands.is_empty();
         for command in commands {
             match command {
-                LaneCommand::Open { session, channel, user, end, doorbell, counters } => {
+                LaneCommand::Open(opened) => {
+                    let Opened { session, channel, user, class, end, doorbell, counters } = opened;
                     let key = self.path.open_queue(session, user);
-                    self.open(key, Queue { session, channel, end, doorbell, dead: false, counters });
+                    self.path.grant_class(key, class);
+                    let (target, dead) = (None, false);
+                    self.open(key, Queue { session, channel, user, end, target, doorbell, dead, counters });
+                }
+                LaneCommand::Notify { session, channel, target } => {
+                    let meant = |queue: &&mut Queue| queue.session == session && queue.channel == channel;
+                    if let Some(queue) = self.queues.iter_mut().flatten().find(meant) {
+                        queue.target = Some(target);
+                    }
                 }
                 LaneCommand::CloseChannel { session, channel } => {
                     self.close_where(|queue| queue.session == session && queue.channel == channel);
@@ -308,10 +339,15 @@ impl Lane {
 
     /// Unmaps a closed queue and tells the control side, which may use its memory again.
     fn let_go(&mut self, index: usize) {
-        let Some(queue) = self.queues[index].take() else { return };
+        let Some(mut queue) = self.queues[index].take() else { return };
         self.dying -= usize::from(queue.dead);
         let (session, channel) = (queue.session, queue.channel);
         queue.counters.gone();
+        self.waking.forget(index);
+        let user = queue.user;
+        if let Some(Target::Ring(ring, _)) = queue.target.take() {
+            self.shared.notify(Notice::Unneeded(user, ring));
+        }
         drop(queue);
         self.shared.notify(Notice::QueueGone(session, channel));
     }

@@ -11,7 +11,7 @@
 use memferry_clock::{Clock, Instant};
 use memferry_engines::cpu::CpuEngine;
 use memferry_memory::mapping::Mapping;
-use memferry_memory::queue_pair::{ServiceEnd, futex};
+use memferry_memory::queue_pair::ServiceEnd;
 use memferry_memory::storage::MappedWords;
 use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
 use memferry_transfer::{Completion, Ended, EngineKind, Failure, wire};
@@ -53,10 +53,12 @@ impl Lane {
             }
         }
         drop(capabilities);
-        if batch.done > 0 && queue.end.publish() {
-            wake(queue);
-        }
+        // First that there is room, then what made it: a client that has its completion may submit at once.
         queue.end.tell_consumed();
+        let flag = if batch.done > 0 { queue.end.publish_for() } else { 0 };
+        if flag != 0 {
+            self.waking.wake(index, queue, flag);
+        }
         queue.counters.took(batch.taken as u64);
         queue.counters.completed(batch.done, batch.failed, batch.bytes);
         let counters = &self.handle.counters;
@@ -74,11 +76,11 @@ impl Lane {
 
     /// Tells clients how far their long requests have come.
     pub(super) fn tell_progress(&mut self) {
-        let queues = &self.queues;
+        let (queues, waking) = (&self.queues, &mut self.waking);
         self.path.tell_progress(|key, tag, watermark| {
             let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
             if !queue.dead && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
-                wake(queue);
+                waking.wake(key.0 as usize, queue, 0);
             }
         });
     }
@@ -112,8 +114,9 @@ impl Lane {
         }
         for key in &self.woken {
             let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
-            if queue.end.publish() {
-                wake(queue);
+            let flag = queue.end.publish_for();
+            if flag != 0 {
+                self.waking.wake(key.0 as usize, queue, flag);
             }
         }
         self.handle.counters.failures.add(failures);
@@ -180,12 +183,6 @@ impl Taking<'_> {
         self.path.refuse(reservation, tag, wire::is_linked(slot), failure);
         Ok(())
     }
-}
-
-/// Wakes a client that sleeps.
-fn wake(queue: &Queue) {
-    queue.end.change_wake_word();
-    futex::wake(queue.end.wake_word());
 }
 
 /// The completion of what was done at once.

@@ -10,9 +10,11 @@
 //! ticket gets one completion with [`Failure::ServiceLost`].
 
 mod batch;
+mod notify;
 mod waiting;
 
 pub use batch::BatchError;
+pub use notify::Armed;
 pub use waiting::Arrival;
 pub(crate) use waiting::LIVENESS;
 
@@ -128,6 +130,8 @@ pub struct Channel {
     /// The service wrote a completion that no request belongs to.
     broken: bool,
     lost: bool,
+    /// The client asked to be signalled.
+    armed: bool,
 }
 
 impl Channel {
@@ -171,6 +175,7 @@ impl Channel {
             spin: waiting::SPIN,
             broken: false,
             lost: false,
+            armed: false,
         })
     }
 
@@ -312,6 +317,9 @@ impl Channel {
     fn poll_ring(&mut self) -> Option<Completion> {
         if self.lost || self.session.check_fork().is_err() {
             return None;
+        }
+        if self.armed {
+            self.disarm();
         }
         if let Some(completion) = self.take() {
             self.empty_polls = 0;

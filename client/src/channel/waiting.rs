@@ -25,9 +25,6 @@ const SPINS_FOR_RANGE: u32 = 4096;
 const SHORT_SPIN: u32 = 64;
 /// How often a sleeper looks whether the service still lives.
 pub(crate) const LIVENESS: Duration = Duration::from_millis(100);
-/// Parked until a completion comes.
-const PARKED: u64 = 1;
-
 /// What ended the wait for a part of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
@@ -171,7 +168,8 @@ impl Channel {
             if left == Some(Duration::ZERO) {
                 return Err(WaitError::TimedOut);
             }
-            self.sleep(left.map_or(LIVENESS, |left| left.min(LIVENESS)), PARKED, || false);
+            let parked = ClientEnd::<MappedWords>::parked_for_completions();
+            self.sleep(left.map_or(LIVENESS, |left| left.min(LIVENESS)), parked, || false);
             if !self.end.ready()
                 && self.session.link.lost()
                 && let Some(completion) = self.give_up()

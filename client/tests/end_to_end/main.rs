@@ -1,19 +1,24 @@
 //! An embedded client from submission to completion, held against the byte oracle.
 //!
 //! ```text
-//! moves      random operations of all kinds, images          ends     cancel, deadline, revocation, dropped frames
+//! served     random operations of all kinds     moves  images     ends     cancel, deadline, revocation, dropped frames
 //! rings      staging, capacity, tickets, waits, threads      grants   between two sessions of one service
 //! arenas     buffers, collections, what keeps their memory     registrations   memory there was already
+//! terms      links, fences, loops, batches, parts     signals  eventfd, io_uring     futures  with and without a runtime
 //! ```
 //!
 //! The services here move small chunks on few channels, so that transfers take many turns and wait for each other.
 
 mod arenas;
 mod ends;
+mod futures;
 mod grants;
 mod moves;
 mod registrations;
 mod rings;
+mod served;
+mod signals;
+mod terms;
 
 use std::time::Duration;
 

@@ -173,7 +173,7 @@ fn plain(value: &DeValue<'_>) -> Value {
         DeValue::Boolean(switch) => Value::Boolean(*switch),
         DeValue::Float(_) => Value::Float(0.5),
         DeValue::Datetime(time) => Value::Datetime(*time),
-        DeValue::Array(_) => Value::Array(Vec::new()),
+        DeValue::Array(list) => Value::Array(list.iter().map(|value| plain(value.get_ref())).collect()),
         DeValue::Table(_) => Value::Table(toml::Table::new()),
     }
 }

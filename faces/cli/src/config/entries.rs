@@ -39,8 +39,13 @@ pub(super) const SECTIONS: &[Section] = &[
     Section { name: "service", about: "Where it listens and how it moves bytes.", entries: SERVICE },
     Section {
         name: "quotas",
-        about: "What one user may hold, in all its sessions together; the last two count for each session.",
+        about: "What one user may hold, in all its sessions together; capabilities count for each session.",
         entries: QUOTAS,
+    },
+    Section {
+        name: "classes",
+        about: "Who may use which priority class. Everyone may use normal and low.",
+        entries: CLASSES,
     },
 ];
 
@@ -151,12 +156,20 @@ const QUOTAS: &[Entry] = &[
     },
     Entry {
         key: "waiting",
-        about: "Requests of a session that may wait for an engine channel.",
+        about: "Requests of a user that may wait for an engine channel, for each lane.",
         limit: Some("quotas.waiting"),
         set: |options, value| set(&mut options.quota_waiting, number(value)),
         shown: |settings| settings.service.quotas.waiting.to_string(),
     },
 ];
+
+const CLASSES: &[Entry] = &[Entry {
+    key: "high-users",
+    about: "Users, by number, whose requests may be of the high class.",
+    limit: None,
+    set: |options, value| set(&mut options.high_users, numbers(value)),
+    shown: |settings| format!("{:?}", settings.service.high_users),
+}];
 
 fn set<T>(option: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
     *option = Some(value?);
@@ -214,6 +227,12 @@ fn log_format(value: &Value) -> Result<LogFormat, String> {
     let name = text(value)?;
     let unknown = |_| format!("is wrong: there is no log format '{name}'; choose one of text, json");
     LogFormat::from_str(name, false).map_err(unknown)
+}
+
+fn numbers<T: TryFrom<i64>>(value: &Value) -> Result<Vec<T>, String> {
+    let wanted = "a list of whole numbers, such as [1000, 1001]";
+    let list = value.as_array().ok_or_else(|| expected(wanted, value))?;
+    list.iter().map(|one| number(one).map_err(|reason| format!("holds a value that {reason}"))).collect()
 }
 
 fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {

@@ -60,9 +60,12 @@ pub(crate) struct Options {
     /// Capabilities a session may hold [default: 4096]
     #[arg(long)]
     pub(crate) quota_capabilities: Option<u32>,
-    /// Requests of a session that may wait for an engine channel [default: 1024]
+    /// Requests of a user that may wait for an engine channel, for each lane [default: 1024]
     #[arg(long)]
     pub(crate) quota_waiting: Option<u32>,
+    /// User, by number, whose requests may be of the high priority class; may be given again [default: none]
+    #[arg(long = "high-user", value_name = "UID")]
+    pub(crate) high_users: Option<Vec<u32>>,
     /// Milliseconds running requests may go on when the service stops [default: 2000]
     #[arg(long)]
     pub(crate) grace_ms: Option<u64>,
@@ -101,6 +104,7 @@ impl Options {
             quota_channels: self.quota_channels.or(file.quota_channels),
             quota_capabilities: self.quota_capabilities.or(file.quota_capabilities),
             quota_waiting: self.quota_waiting.or(file.quota_waiting),
+            high_users: self.high_users.or(file.high_users),
             grace_ms: self.grace_ms.or(file.grace_ms),
             sandbox: self.sandbox.or(file.sandbox),
             log_format: self.log_format.or(file.log_format),
@@ -124,6 +128,7 @@ impl Options {
             chunk_bytes: self.chunk.unwrap_or(defaults.chunk_bytes),
             policy: self.policy.unwrap_or(defaults.policy),
             quotas,
+            high_users: self.high_users.unwrap_or(defaults.high_users),
         };
         Settings {
             socket: self.socket.unwrap_or_else(socket::default_path),
