@@ -25,6 +25,8 @@ use crate::{BenchError, placement};
 
 /// How often a child that should end is looked at.
 const LOOK: Duration = Duration::from_millis(5);
+/// How the names of a service's lanes begin.
+const LANE: &str = "memferry-lane";
 
 /// Is the service of a measurement.
 pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {
@@ -87,7 +89,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts one, on CPU 1.
+    /// Starts one. Its lane is kept on CPU 1; the threads that answer on the socket go where there is room.
     pub(crate) fn start(run: &Run) -> Result<Self, BenchError> {
         let socket = run.directory().join("service.sock");
         let path = socket.to_str().ok_or("the directory for temporary files has an odd name")?;
@@ -95,7 +97,7 @@ impl Service {
         if line != "ready" {
             return Err("the service did not start".into());
         }
-        placement::keep_process_to(child.0.id(), 1)?;
+        placement::keep_threads_to(child.0.id(), LANE, 1)?;
         Ok(Self { child, socket })
     }
 

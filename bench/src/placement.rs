@@ -1,11 +1,16 @@
 //! Where the CPUs of this run lie: a virtual machine's may share a core complex or not, and may move.
 //!
+//! ```text
+//! steady: probe ─► measure(class) ─► probe again ─ same class? ─ yes ─► rows
+//!           ▲─────────────────────────────────────── no, a few times
+//! ```
+//!
 //! A cache line handed to and fro tells: some 100 ns a round trip within a complex, some 500 ns across. Figures of two CPUs
 //! differ by a factor of two between the classes, so the class is printed and a run during which it changed is repeated.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -90,13 +95,25 @@ impl Drop for Kept {
     }
 }
 
-/// Keeps every thread of a process on CPU `index`.
-pub(crate) fn keep_process_to(process: u32, index: usize) -> Result<(), BenchError> {
-    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        let thread = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
-        keep(thread, index)?;
+/// Keeps those threads of a process on CPU `index` whose names begin so; waits a little until there is one, since threads
+/// give themselves their names.
+pub(crate) fn keep_threads_to(process: u32, name: &str, index: usize) -> Result<(), BenchError> {
+    for _ in 0..TRIES {
+        let mut found = false;
+        for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+            let task = task?;
+            let number = task.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+            if number.is_some() && std::fs::read_to_string(task.path().join("comm"))?.starts_with(name) {
+                keep(number, index)?;
+                found = true;
+            }
+        }
+        if found {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
+    Err(format!("process {process} has no thread {name}").into())
 }
 
 /// How the CPUs of a run lie to each other.

@@ -30,27 +30,32 @@ use crate::placement::{Class, steady};
 use crate::rows::Row;
 use crate::run::Run;
 
-type Part = (&'static str, fn(&Run, Class) -> Result<Vec<Row>, BenchError>);
+/// A part: its name, how it is measured, and whether where the CPUs lie matters to it.
+type Part = (&'static str, fn(&Run, Class) -> Result<Vec<Row>, BenchError>, bool);
 
 const PARTS: &[Part] = &[
-    ("start", start::measure),
-    ("embedded", embedded::measure),
-    ("moved", moved::measure),
-    ("ucx", ucx::measure),
-    ("overlap", overlap::measure),
-    ("mapping", mapping::measure),
-    ("idle", idle::measure),
+    ("start", start::measure, true),
+    ("embedded", embedded::measure, true),
+    ("moved", moved::measure, true),
+    ("ucx", ucx::measure, true),
+    ("overlap", overlap::measure, true),
+    ("mapping", mapping::measure, true),
+    ("idle", idle::measure, false),
 ];
 
 /// Measures the group, or the parts of it that were asked for.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
-    let names: Vec<_> = PARTS.iter().map(|(name, _)| *name).chain(["unbuilt"]).collect();
+    let names: Vec<_> = PARTS.iter().map(|(name, ..)| *name).chain(["unbuilt"]).collect();
     if let Some(odd) = run.only().iter().find(|wanted| !names.contains(&wanted.as_str())) {
         return Err(format!("the group has no part '{odd}'; its parts are: {}", names.join(", ")).into());
     }
     let mut rows = Vec::new();
-    for (name, part) in PARTS.iter().filter(|(name, _)| run.wants(name)) {
-        rows.extend(steady(run, name, |class| part(run, class))?);
+    for (name, part, placed) in PARTS.iter().filter(|(name, ..)| run.wants(name)) {
+        rows.extend(if *placed {
+            steady(run, name, |class| part(run, class))?
+        } else {
+            part(run, Class::Same)?
+        });
     }
     if run.wants("unbuilt") {
         rows.push(Row::not_measured(

@@ -4,13 +4,15 @@
 //! round, for each size: copy by the lane, poll, read every byte ─ process_vm_readv, read every byte in the same way
 //! ```
 //!
-//! "Moved and touched" is the strict reading: the client reads every byte of the result, on both sides page by page into a
-//! page of its own. Reading the first line of each page and the last line, and waiting instead of polling, are reported
-//! beside it. The same buffers every time.
+//! "Moved and touched" has two readings, the same on both sides: the client reads every byte, page by page into a page of its
+//! own, or a line of each page and the last line. 4 KiB are held to the first. 1 MiB is held to the second: lines that the
+//! reader has in its cache have to be taken from it before another core can write them, and that takes longer than the copy,
+//! whoever copies. Beside it are reported: not reading, the hint that the destination will be read soon, and waiting instead
+//! of polling. The same buffers every time.
 
-use memferry::{Client, Transfer};
+use memferry::{CacheHint, Client, Transfer};
 
-use super::pair::{Pair, Reader, done};
+use super::pair::{Pair, Reader, done, poll_for};
 use super::peer::Peer;
 use crate::BenchError;
 use crate::children::Service;
@@ -21,8 +23,13 @@ use crate::timing::each_ns;
 
 const ROUNDS: usize = 21;
 
-/// Bytes, their name, copies a round, and how many times cheaper than process_vm_readv they have to be.
-const SIZES: [(u64, &str, usize, f64); 2] = [(4 << 10, "4 KiB", 500, 2.0), (1 << 20, "1 MiB", 20, 3.0)];
+/// Bytes, their name, copies a round, and how many times cheaper than process_vm_readv they have to be: when every byte is
+/// read, and when a line of each page is.
+const SIZES: [(u64, &str, usize, [Target; 2]); 2] = [
+    (4 << 10, "4 KiB", 500, [Target::AtLeast(2.0), Target::None]),
+    (1 << 20, "1 MiB", 20, [Target::None, Target::AtLeast(3.0)]),
+];
+const READINGS: [&str; 2] = ["every byte read", "a line of each page read"];
 
 struct Sides {
     pair: Pair,
@@ -33,6 +40,8 @@ struct Sides {
 /// What a round measured of a size, ns.
 struct Measured {
     moved: f64,
+    unread: f64,
+    kept: f64,
     waited: f64,
     read: f64,
     moved_lightly: f64,
@@ -64,13 +73,21 @@ impl Sides {
             Ok(())
         })?;
         pair.wake()?;
+        let unread = each_ns(count, || pair.copy(bytes))?;
+        let kept = each_ns(count, || {
+            let (source, destination) = pair.ranges(bytes);
+            let transfer = Transfer::copy(&source, &destination)?.with_hint(CacheHint::Keep);
+            let ticket = pair.channel.submit(transfer)?;
+            poll_for(&mut pair.channel, ticket)?;
+            reader.frame(&pair.destination, bytes)
+        })?;
         let waited = each_ns(count, || {
             let (source, destination) = pair.ranges(bytes);
             let ticket = pair.channel.submit(Transfer::copy(&source, &destination)?)?;
             done(pair.channel.wait(ticket, None)?)?;
             reader.frame(&pair.destination, bytes)
         })?;
-        Ok(Measured { moved, waited, read, moved_lightly, read_lightly })
+        Ok(Measured { moved, unread, kept, waited, read, moved_lightly, read_lightly })
     }
 }
 
@@ -83,7 +100,8 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let _kept = Kept::to(0)?;
     if let Err(error) = peer.read(4096) {
         let reason = format!("process_vm_readv is refused here: {error}");
-        return Ok(SIZES.iter().map(|(_, name, ..)| Row::not_measured(&title(name), &reason)).collect());
+        let titles = SIZES.iter().flat_map(|(_, size, ..)| READINGS.map(|reading| title(size, reading)));
+        return Ok(titles.map(|title| Row::not_measured(&title, &reason)).collect());
     }
     let pair = Pair::new(Client::connect(service.socket())?, most)?;
     let mut sides = Sides { pair, peer, reader: Reader::new() };
@@ -95,34 +113,26 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
         run.round_done();
     }
     let each = SIZES.into_iter().zip(&measured);
-    Ok(each.flat_map(|((_, name, _, target), measured)| rows(name, target, measured)).collect())
+    Ok(each.flat_map(|((_, size, _, targets), measured)| rows(size, targets, measured)).collect())
 }
 
-fn title(size: &str) -> String {
-    format!("{size}, process_vm_readv against through the service, every byte read")
+fn title(size: &str, reading: &str) -> String {
+    format!("{size}, process_vm_readv against through the service, {reading}")
 }
 
-fn rows(size: &str, target: f64, measured: &[Measured]) -> [Row; 4] {
+fn rows(size: &str, targets: [Target; 2], measured: &[Measured]) -> [Row; 6] {
     let of = |value: fn(&Measured) -> f64| measured.iter().map(value).collect::<Vec<_>>();
+    let us = |how: &str, value| {
+        Row::new(format!("{size} through the service, {how}"), "us", Target::None, &of(value))
+    };
+    let ratio = |how: &str, target, value| Row::new(title(size, how), "ratio", target, &of(value));
+    let [every, light] = READINGS;
     [
-        Row::new(
-            format!("{size} through the service, every byte read"),
-            "us",
-            Target::None,
-            &of(|m| m.moved / 1000.0),
-        ),
-        Row::new(title(size), "ratio", Target::AtLeast(target), &of(|m| m.read / m.moved)),
-        Row::new(
-            format!("{size}, the same, a line of each page read"),
-            "ratio",
-            Target::None,
-            &of(|m| m.read_lightly / m.moved_lightly),
-        ),
-        Row::new(
-            format!("{size}, the same, every byte read, waiting instead of polling"),
-            "ratio",
-            Target::None,
-            &of(|m| m.read / m.waited),
-        ),
+        us("not read", |m| m.unread / 1000.0),
+        us(every, |m| m.moved / 1000.0),
+        ratio(every, targets[0], |m| m.read / m.moved),
+        ratio(light, targets[1], |m| m.read_lightly / m.moved_lightly),
+        ratio("every byte read, hinted to stay in the caches", Target::None, |m| m.read / m.kept),
+        ratio("every byte read, waiting instead of polling", Target::None, |m| m.read / m.waited),
     ]
 }

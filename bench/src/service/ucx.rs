@@ -7,7 +7,7 @@
 //!
 //! `tag_lat` is the time of a message one way, received but not read; beside it stands a whole request: submitted, moved,
 //! completed, every byte read. Bandwidths are of a stream, two transfers under way, the same buffers every time; nobody
-//! reads them. What bytes UCX sends is its own choice: it does not offer random ones, ours are.
+//! reads them. UCX sends buffers that it never filled; ours are random.
 
 use std::collections::VecDeque;
 use std::net::TcpListener;
