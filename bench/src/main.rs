@@ -7,15 +7,20 @@
 //! Claims are ratios of two things measured in the same run, medians of the rounds with minimum and maximum. When the two
 //! CPUs changed places meanwhile, the run is repeated. No test depends on a figure.
 
+mod children;
 mod placement;
 mod rows;
+mod run;
+mod service;
 mod stages;
-mod start;
+mod timing;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+
+use crate::run::Run;
 
 /// Measures one group and prints its rows; without a group, lists them.
 #[derive(Parser)]
@@ -25,24 +30,47 @@ struct Arguments {
     /// Also write the rows as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Few rounds: whether everything works, not how well.
+    #[arg(long)]
+    quick: bool,
+    /// Only these parts of group `service`, with commas between them.
+    #[arg(long, value_name = "PARTS", value_delimiter = ',')]
+    only: Vec<String>,
     /// Be the service of a measurement on this socket.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
+    /// Hold so many random bytes until the input ends.
+    #[arg(long, hide = true)]
+    hold: Option<usize>,
+    /// Become this program, and end with the process that started this one.
+    #[arg(long, hide = true, num_args = 1.., allow_hyphen_values = true)]
+    with_parent: Vec<String>,
 }
 
 type BenchError = Box<dyn std::error::Error>;
 
 /// A group's name, what it is about, and how it is measured.
-type Group = (&'static str, &'static str, fn() -> Result<Vec<rows::Row>, BenchError>);
+type Group = (&'static str, &'static str, fn(&Run) -> Result<Vec<rows::Row>, BenchError>);
 
 const GROUPS: &[Group] = &[
-    ("start", "starting a transfer: through the ring, against system calls and the socket", start::measure),
-    ("stages", "the path's own cost: admission, policy, channel, engine, settling", stages::measure),
+    ("service", "what the service promises, each against the other side", service::measure),
+    ("start", "of these, starting a transfer: the ring, system calls and the socket", |run| {
+        placement::steady(run, "start", |class| service::start::measure(run, class))
+    }),
+    ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
+        placement::steady(run, "stages", |_| stages::measure(run))
+    }),
 ];
 
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(socket) = &arguments.serve {
-        return start::serve(socket);
+        return children::serve(socket);
+    }
+    if let Some(length) = arguments.hold {
+        return children::hold(length);
+    }
+    if !arguments.with_parent.is_empty() {
+        return children::become_program(&arguments.with_parent);
     }
     let Some(name) = &arguments.group else {
         for (name, about, _) in GROUPS {
@@ -54,7 +82,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         let names: Vec<_> = GROUPS.iter().map(|(name, ..)| *name).collect();
         return Err(format!("there is no group '{name}'; choose one of: {}", names.join(", ")).into());
     };
-    let rows = placement::steady(*measure)?;
+    let rows = measure(&Run::begin(arguments.quick, &arguments.only)?)?;
     rows::print(&rows);
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&rows)?;

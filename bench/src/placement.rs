@@ -1,16 +1,23 @@
 //! Where the CPUs of this run lie: a virtual machine's may share a core complex or not, and may move.
 //!
+//! ```text
+//! steady: probe ─► measure(class) ─► probe again ─ same class? ─ yes ─► rows
+//!           ▲─────────────────────────────────────── no, a few times
+//! ```
+//!
 //! A cache line handed to and fro tells: some 100 ns a round trip within a complex, some 500 ns across. Figures of two CPUs
 //! differ by a factor of two between the classes, so the class is printed and a run during which it changed is repeated.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::BenchError;
 use crate::rows::Row;
+use crate::run::Run;
 
 const ROUNDS: u64 = 20_000;
 const TRIES: u32 = 5;
@@ -46,13 +53,28 @@ fn one_ping_pong_ns() -> f64 {
     })
 }
 
-/// Keeps a thread (this one when `None`) on CPU `index` of those it may use, modulo their number: a scheduler that has
-/// other work must not put both sides of a measurement on one CPU.
+/// The CPUs this process may use, as they were when it first asked, which is before it kept itself on one.
+fn allowed() -> Result<&'static [usize], BenchError> {
+    static CPUS: OnceLock<Vec<usize>> = OnceLock::new();
+    if let Some(cpus) = CPUS.get() {
+        return Ok(cpus);
+    }
+    let set = sched_getaffinity(None)?;
+    Ok(CPUS.get_or_init(|| (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()))
+}
+
+/// The number of CPU `index` of those this process may use, modulo how many they are.
+pub(crate) fn cpu(index: usize) -> Result<usize, BenchError> {
+    let cpus = allowed()?;
+    Ok(cpus[index % cpus.len()])
+}
+
+/// Keeps a thread (this one when `None`) on CPU `index`: a scheduler that has other work must not put both sides of a
+/// measurement on one CPU.
 fn keep(thread: Option<Pid>, index: usize) -> Result<CpuSet, BenchError> {
     let before = sched_getaffinity(thread)?;
-    let cpus: Vec<_> = (0..CpuSet::MAX_CPU).filter(|cpu| before.is_set(*cpu)).collect();
     let mut set = CpuSet::new();
-    set.set(cpus[index % cpus.len()]);
+    set.set(cpu(index)?);
     sched_setaffinity(thread, &set)?;
     Ok(before)
 }
@@ -73,34 +95,92 @@ impl Drop for Kept {
     }
 }
 
-/// Keeps every thread of a process on CPU `index`.
-pub(crate) fn keep_process_to(process: u32, index: usize) -> Result<(), BenchError> {
-    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
-        let thread = task?.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
-        keep(thread, index)?;
+/// Keeps those threads of a process on CPU `index` whose names begin so; waits a little until there is one, since threads
+/// give themselves their names.
+pub(crate) fn keep_threads_to(process: u32, name: &str, index: usize) -> Result<(), BenchError> {
+    for _ in 0..TRIES {
+        let mut found = false;
+        for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+            let task = task?;
+            let number = task.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+            if number.is_some() && std::fs::read_to_string(task.path().join("comm"))?.starts_with(name) {
+                keep(number, index)?;
+                found = true;
+            }
+        }
+        if found {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
-    Ok(())
+    Err(format!("process {process} has no thread {name}").into())
 }
 
-fn class(ns: f64) -> &'static str {
-    if ns < ACROSS_NS { "same core complex" } else { "across core complexes" }
+/// How the CPUs of a run lie to each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// There is one.
+    OneCpu,
+    /// In one core complex.
+    Same,
+    /// In different ones.
+    Across,
+}
+
+impl Class {
+    fn of(ns: f64) -> Self {
+        if ns < ACROSS_NS { Self::Same } else { Self::Across }
+    }
+
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::OneCpu => "one CPU",
+            Self::Same => "same core complex",
+            Self::Across => "across core complexes",
+        }
+    }
 }
 
 /// Measures until the class of the CPUs is the same before and after.
-pub(crate) fn steady(measure: fn() -> Result<Vec<Row>, BenchError>) -> Result<Vec<Row>, BenchError> {
-    if memferry_broker::config::cpus() < 2 {
-        println!("one CPU: client and lane share it, and no figure here means much");
-        return measure();
+pub(crate) fn steady(
+    run: &Run,
+    what: &str,
+    mut measure: impl FnMut(Class) -> Result<Vec<Row>, BenchError>,
+) -> Result<Vec<Row>, BenchError> {
+    if allowed()?.len() < 2 {
+        run.say("one CPU: client and lane share it, and no figure here means much");
+        return measure(Class::OneCpu);
     }
     for _ in 0..TRIES {
         let before = ping_pong_ns();
-        let rows = measure()?;
+        let class = Class::of(before);
+        let rows = measure(class)?;
         let after = ping_pong_ns();
-        println!("a line to and fro: {before:.0} ns before, {after:.0} ns after: {}", class(before));
-        if class(before) == class(after) {
+        let name = class.name();
+        run.say(&format!("{what}: a line to and fro {before:.0} ns before, {after:.0} ns after: {name}"));
+        if class == Class::of(after) {
             return Ok(rows);
         }
-        println!("the CPUs changed places; once more");
+        run.say(&format!("{what}: the CPUs changed places; once more"));
     }
-    Err(format!("the CPUs changed places in each of {TRIES} runs; try when the machine is quiet").into())
+    Err(format!("{what}: the CPUs changed places in each of {TRIES} runs; try when the machine is quiet")
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hand_over_tells_whether_it_crossed_core_complexes() {
+        assert!(Class::of(104.0) == Class::Same);
+        assert!(Class::of(512.0) == Class::Across);
+    }
+
+    #[test]
+    fn cpus_are_counted_round_those_that_may_be_used() {
+        let count = allowed().unwrap().len();
+        assert_eq!(cpu(0).unwrap(), cpu(count).unwrap());
+    }
 }

@@ -1,6 +1,15 @@
 //! Rows of figures: medians with minimum and maximum over rounds, judged against a target.
+//!
+//! ```text
+//! values of the rounds, Target ─► Row ─► a line for people, an object for programs
+//! a reason why there are none ──► Row without value, the reason after its name
+//! ```
+//!
+//! What is measured is not this module's concern.
 
 use serde::Serialize;
+
+use crate::timing::median;
 
 /// What a value has to be.
 #[derive(Clone, Copy)]
@@ -17,38 +26,52 @@ pub(crate) enum Target {
 #[derive(Serialize)]
 pub(crate) struct Row {
     name: String,
-    value: f64,
+    value: Option<f64>,
     unit: &'static str,
     target: Option<String>,
     holds: Option<bool>,
-    min: f64,
-    max: f64,
+    min: Option<f64>,
+    max: Option<f64>,
 }
 
 impl Row {
     /// The median of `values`, judged.
-    pub(crate) fn new(name: &str, unit: &'static str, target: Target, values: &[f64]) -> Self {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let at = |index: usize| sorted.get(index).copied().unwrap_or(f64::NAN);
-        let value = at(sorted.len() / 2);
+    pub(crate) fn new(name: impl Into<String>, unit: &'static str, target: Target, values: &[f64]) -> Self {
+        let name = name.into();
+        if values.is_empty() {
+            return Self::not_measured(&name, "no round was measured");
+        }
+        let value = median(values);
         let (target, holds) = match target {
             Target::AtMost(limit) => (Some(format!("<= {limit}")), Some(value <= limit)),
             Target::AtLeast(limit) => (Some(format!(">= {limit}")), Some(value >= limit)),
             Target::None => (None, None),
         };
-        let (min, max) = (at(0), at(sorted.len().saturating_sub(1)));
-        Self { name: name.to_owned(), value, unit, target, holds, min, max }
+        let min = values.iter().copied().min_by(f64::total_cmp);
+        let max = values.iter().copied().max_by(f64::total_cmp);
+        Self { name, value: Some(value), unit, target, holds, min, max }
+    }
+
+    /// A figure there is none of, and why.
+    pub(crate) fn not_measured(name: &str, reason: &str) -> Self {
+        let (value, target, holds, min, max) = Default::default();
+        Self { name: format!("{name}: {reason}"), value, unit: "", target, holds, min, max }
     }
 }
 
 /// Prints rows for people.
 pub(crate) fn print(rows: &[Row]) {
+    let width = rows.iter().filter(|row| row.value.is_some()).map(|row| row.name.chars().count()).max();
+    let width = width.unwrap_or(0);
     println!(
-        "{:<56} {:>10} {:<8} {:>10} {:>6} {:>10} {:>10}",
+        "{:<width$} {:>10} {:<8} {:>10} {:>6} {:>10} {:>10}",
         "", "median", "", "target", "holds", "min", "max"
     );
     for row in rows {
+        let (Some(value), Some(min), Some(max)) = (row.value, row.min, row.max) else {
+            println!("{}", row.name);
+            continue;
+        };
         let target = row.target.as_deref().unwrap_or("");
         let holds = match row.holds {
             Some(true) => "yes",
@@ -56,8 +79,38 @@ pub(crate) fn print(rows: &[Row]) {
             None => "",
         };
         println!(
-            "{:<56} {:>10.2} {:<8} {target:>10} {holds:>6} {:>10.2} {:>10.2}",
-            row.name, row.value, row.unit, row.min, row.max
+            "{:<width$} {value:>10.2} {:<8} {target:>10} {holds:>6} {min:>10.2} {max:>10.2}",
+            row.name, row.unit
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn json(row: &Row) -> serde_json::Value {
+        serde_json::to_value(row).unwrap()
+    }
+
+    #[test]
+    fn a_row_is_the_median_with_its_bounds_and_judged() {
+        let row = Row::new("a", "ns", Target::AtMost(5.0), &[9.0, 1.0, 5.0]);
+        let expected = serde_json::json!({
+            "name": "a", "value": 5.0, "unit": "ns", "target": "<= 5", "holds": true, "min": 1.0, "max": 9.0
+        });
+        assert_eq!(json(&row), expected);
+        assert_eq!(Row::new("a", "ns", Target::AtLeast(5.1), &[5.0]).holds, Some(false));
+        assert_eq!(Row::new("a", "ns", Target::None, &[5.0]).holds, None);
+    }
+
+    #[test]
+    fn a_row_that_was_not_measured_has_its_reason_and_no_value() {
+        let expected = serde_json::json!({
+            "name": "a: not built yet", "value": null, "unit": "", "target": null, "holds": null, "min": null,
+            "max": null
+        });
+        assert_eq!(json(&Row::not_measured("a", "not built yet")), expected);
+        assert_eq!(json(&Row::new("a", "ns", Target::AtMost(1.0), &[]))["value"], serde_json::Value::Null);
     }
 }

@@ -13,6 +13,7 @@ use memferry_transfer::{Operation, Request, Span};
 
 use crate::BenchError;
 use crate::rows::{Row, Target};
+use crate::run::Run;
 
 const ROUNDS: usize = 41;
 const STEPS: u32 = 2000;
@@ -50,7 +51,8 @@ impl Stages {
 }
 
 /// Measures the group.
-pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
+pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    let rounds = run.part("stages", ROUNDS);
     let limits = PathLimits { waiting_per_user: 0 };
     let mut path =
         Path::new(CpuEngine::new(CHANNELS, DEFAULT_CHUNK_BYTES), PolicyKind::Shared.build(), limits);
@@ -63,7 +65,7 @@ pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
     let copy = Request::copy(Span::new(handle, 0), Span::new(handle, 2048), 64);
     let longer = Request::copy(Span::new(handle, 0), Span::new(handle, 2048), 1100);
     let mut series: [Vec<f64>; 4] = Default::default();
-    for _ in 0..ROUNDS {
+    for _ in 0..rounds {
         let values = [
             stages.each_ns(&nop, 1),
             stages.each_ns(&nop, CHANNELS),
@@ -71,6 +73,7 @@ pub(crate) fn measure() -> Result<Vec<Row>, BenchError> {
             stages.each_ns(&longer, CHANNELS - 4),
         ];
         series.iter_mut().zip(values).for_each(|(series, value)| series.push(value));
+        run.round_done();
     }
     let [one, batch, copies, longer] = &series;
     Ok(vec![

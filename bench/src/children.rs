@@ -1,0 +1,184 @@
+//! The other processes of a measurement: a service, one that holds memory to be read, somebody else's program.
+//!
+//! ```text
+//! this process ─ spawn ─► itself: --serve SOCKET     a service with one lane
+//!                         itself: --hold BYTES       random bytes; tells their address, waits for its end
+//!                         itself: --with-parent ...  becomes another program
+//! ```
+//!
+//! All end with this process, however it ends. Start them before the thread is kept on a CPU: they inherit that, and a service
+//! that sees one CPU does not spin. They end with the thread that started them, too, so that is the main one.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use memferry_broker::config::ServiceConfig;
+use memferry_broker::daemon::{DaemonOptions, serve as serve_on};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::run::Run;
+use crate::timing::Aligned;
+use crate::{BenchError, placement};
+
+/// How often a child that should end is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+/// How the names of a service's lanes begin.
+const LANE: &str = "memferry-lane";
+
+/// Is the service of a measurement.
+pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    let options = DaemonOptions {
+        socket: socket.to_owned(),
+        mode: 0o600,
+        // The one lane that a machine of two CPUs has, whatever this one has: figures are for one lane.
+        service: ServiceConfig { lanes: 1, ..ServiceConfig::default() },
+        grace: Duration::ZERO,
+        sandbox: true,
+    };
+    Ok(serve_on(&options, || println!("ready"))?)
+}
+
+/// Holds random bytes until its input ends.
+pub(crate) fn hold(length: usize) -> Result<(), BenchError> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    let buffer = Aligned::random(length, 0x5eed);
+    println!("{}", buffer.bytes().as_ptr() as usize);
+    std::io::stdout().flush()?;
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    std::hint::black_box(buffer.bytes());
+    Ok(())
+}
+
+/// Becomes another program, which ends with the process that started this one.
+pub(crate) fn become_program(words: &[String]) -> Result<(), BenchError> {
+    set_parent_process_death_signal(Some(Signal::TERM))?;
+    let (program, arguments) = words.split_first().ok_or("no program to become")?;
+    Err(format!("cannot start {program}: {}", Command::new(program).args(arguments).exec()).into())
+}
+
+/// Ended on drop.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts this program as something else; returns its first line of output.
+fn start(arguments: &[&str]) -> Result<(Ended, ChildStdin, String), BenchError> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = Ended(command.spawn()?);
+    let input = child.0.stdin.take().ok_or("no input of a child")?;
+    let output = child.0.stdout.take().ok_or("no output of a child")?;
+    let mut line = String::new();
+    BufReader::new(output).read_line(&mut line)?;
+    Ok((child, input, line.trim().to_owned()))
+}
+
+/// A service in another process, ended on drop.
+pub(crate) struct Service {
+    child: Ended,
+    socket: PathBuf,
+}
+
+impl Service {
+    /// Starts one. Its lane is kept on CPU 1; the threads that answer on the socket go where there is room.
+    pub(crate) fn start(run: &Run) -> Result<Self, BenchError> {
+        let socket = run.directory().join("service.sock");
+        let path = socket.to_str().ok_or("the directory for temporary files has an odd name")?;
+        let (child, _, line) = start(&["--serve", path])?;
+        if line != "ready" {
+            return Err("the service did not start".into());
+        }
+        placement::keep_threads_to(child.0.id(), LANE, 1)?;
+        Ok(Self { child, socket })
+    }
+
+    /// Where it listens.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.0.id()
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Killed: what it leaves behind is removed here, so that the next can start.
+        let _ = self.child.0.kill();
+        let _ = self.child.0.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// A process that holds random bytes, ended on drop.
+pub(crate) struct Holder {
+    child: Ended,
+    _input: ChildStdin,
+    address: usize,
+}
+
+impl Holder {
+    /// Starts one that holds `length` bytes.
+    pub(crate) fn start(length: usize) -> Result<Self, BenchError> {
+        let (child, input, line) = start(&["--hold", &length.to_string()])?;
+        let address = line.parse().map_err(|_| "the process that holds memory did not start")?;
+        Ok(Self { child, _input: input, address })
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Where its bytes are in its memory.
+    pub(crate) fn address(&self) -> usize {
+        self.address
+    }
+}
+
+/// Another program, ended on drop.
+pub(crate) struct Program(Ended);
+
+impl Program {
+    /// Starts it with words of an environment.
+    pub(crate) fn start(words: &[&str], environment: &[(&str, &str)]) -> Result<Self, BenchError> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--with-parent").args(words).envs(environment.iter().copied());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        Ok(Self(Ended(command.spawn()?)))
+    }
+
+    /// Whether it runs.
+    pub(crate) fn runs(&mut self) -> Result<bool, BenchError> {
+        Ok(self.0.0.try_wait()?.is_none())
+    }
+
+    /// Waits until it ended well and returns its output, which has to be short. `None` when it ended otherwise.
+    pub(crate) fn output(&mut self, until: Instant) -> Result<Option<String>, BenchError> {
+        let status = loop {
+            if let Some(status) = self.0.0.try_wait()? {
+                break status;
+            }
+            if Instant::now() >= until {
+                return Err("it did not end in time".into());
+            }
+            std::thread::sleep(LOOK);
+        };
+        let mut text = String::new();
+        if let Some(mut output) = self.0.0.stdout.take() {
+            output.read_to_string(&mut text)?;
+        }
+        Ok(status.success().then_some(text))
+    }
+}

@@ -1,0 +1,110 @@
+//! One run of a group: how thorough it is, where its files lie, its progress bar, and its end on a signal.
+//!
+//! ```text
+//! Run::begin ─► part(name, rounds) ─ round_done, ... ─► part ... ─► drop: bar gone, files gone
+//!      └ a thread that sleeps until SIGINT or SIGTERM: bar gone, files gone, exit; the children end with this process
+//! ```
+//!
+//! The bar is drawn between rounds only, never by a thread of its own, and only where stderr is a terminal.
+
+use std::io::{IsTerminal, Read};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::BenchError;
+
+/// What a shell reports for a command that ended by SIGINT.
+const INTERRUPTED: i32 = 130;
+
+/// One run.
+pub(crate) struct Run {
+    quick: bool,
+    only: Vec<String>,
+    directory: PathBuf,
+    bar: ProgressBar,
+}
+
+impl Run {
+    /// Begins one: `quick` for a look whether everything works, with `only` some parts.
+    pub(crate) fn begin(quick: bool, only: &[String]) -> Result<Self, BenchError> {
+        let directory = std::env::temp_dir().join(format!("memferry-bench-{}", std::process::id()));
+        std::fs::DirBuilder::new().mode(0o700).create(&directory)?;
+        let terminal = std::io::stderr().is_terminal();
+        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(None, target);
+        bar.set_style(
+            ProgressStyle::with_template("{msg:<12} [{bar:40}] {pos}/{len}")?.progress_chars("=> "),
+        );
+        end_on_signal(bar.clone(), directory.clone())?;
+        Ok(Self { quick, only: only.to_vec(), directory, bar })
+    }
+
+    /// Whether it is a look only.
+    pub(crate) fn quick(&self) -> bool {
+        self.quick
+    }
+
+    /// Whether that part was asked for.
+    pub(crate) fn wants(&self, part: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|wanted| wanted == part)
+    }
+
+    /// The parts asked for; all when there are none.
+    pub(crate) fn only(&self) -> &[String] {
+        &self.only
+    }
+
+    /// A directory for files, which goes with the run.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Begins a part and returns how many rounds it has: `full`, or few in a quick run.
+    pub(crate) fn part(&self, name: &str, full: usize) -> usize {
+        let rounds = if self.quick { full.min(3) } else { full };
+        self.bar.reset();
+        self.bar.set_length(rounds as u64);
+        self.bar.set_message(name.to_owned());
+        rounds
+    }
+
+    /// One of them is over.
+    pub(crate) fn round_done(&self) {
+        self.bar.inc(1);
+    }
+
+    /// Prints a line beside the bar.
+    pub(crate) fn say(&self, line: &str) {
+        self.bar.suspend(|| println!("{line}"));
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn end_on_signal(bar: ProgressBar, directory: PathBuf) -> Result<(), BenchError> {
+    let (mut ours, handler_end) = UnixStream::pair()?;
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::low_level::pipe::register(signal, handler_end.try_clone()?)?;
+    }
+    let wait = move || {
+        // Kept here, or the other end would read as closed.
+        let _handler_end = handler_end;
+        if ours.read_exact(&mut [0]).is_ok() {
+            bar.finish_and_clear();
+            let _ = std::fs::remove_dir_all(&directory);
+            eprintln!("memferry-bench: interrupted");
+            std::process::exit(INTERRUPTED);
+        }
+    };
+    std::thread::Builder::new().name("interrupt".to_owned()).spawn(wait)?;
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! What a service costs that nobody asks for anything.
+//!
+//! ```text
+//! a client with a channel and frames copies a little, then sleeps ─ 1 s ─► look ─ 30 s ─► look
+//!     look: /proc/PID/task/*/status and stat of every thread: switches, and ticks of CPU time; /proc/PID/status: resident
+//! ```
+//!
+//! A thread that was never scheduled has switched as often as before. Frames that clients registered count as resident here,
+//! as the system counts them.
+
+use std::time::Duration;
+
+use memferry::Client;
+
+use super::pair::Pair;
+use crate::BenchError;
+use crate::children::Service;
+use crate::placement::Class;
+use crate::rows::{Row, Target};
+use crate::run::Run;
+
+const SECONDS: usize = 30;
+const QUICK_SECONDS: usize = 5;
+
+/// What all threads of a process did so far.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Activity {
+    threads: u64,
+    switches: u64,
+    ticks: u64,
+}
+
+/// The number behind a name in a `status` file.
+fn field(status: &str, name: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// Times a thread gave up its CPU or was made to.
+fn switches(status: &str) -> Option<u64> {
+    Some(field(status, "voluntary_ctxt_switches")? + field(status, "nonvoluntary_ctxt_switches")?)
+}
+
+/// Ticks of CPU time in user mode and in the kernel. The name before the fields may hold anything.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    // `state` is the third field of the file, `utime` the fourteenth.
+    let mut times = fields.split_whitespace().skip(11);
+    let mut next = || times.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+fn look(process: u32) -> Result<Activity, BenchError> {
+    let mut activity = Activity::default();
+    for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+        let path = task?.path();
+        let read = |name: &str| std::fs::read_to_string(path.join(name));
+        activity.threads += 1;
+        activity.switches += switches(&read("status")?).ok_or("a thread's status lacks its switches")?;
+        activity.ticks += ticks(&read("stat")?).ok_or("a thread's stat lacks its times")?;
+    }
+    Ok(activity)
+}
+
+fn resident_mib(process: u32) -> Result<f64, BenchError> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"))?;
+    let kib = field(&status, "VmRSS").ok_or("a process's status lacks its resident size")?;
+    Ok(kib as f64 / 1024.0)
+}
+
+/// Measures the part.
+pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
+    let service = Service::start(run)?;
+    let mut pair = Pair::new(Client::connect(service.socket())?, 1 << 16)?;
+    pair.copy(1 << 16)?;
+    std::thread::sleep(Duration::from_secs(1));
+    let seconds = if run.quick() { QUICK_SECONDS } else { SECONDS };
+    run.part("idle", seconds);
+    let before = look(service.process())?;
+    for _ in 0..seconds {
+        std::thread::sleep(Duration::from_secs(1));
+        run.round_done();
+    }
+    let after = look(service.process())?;
+    let resident = resident_mib(service.process())?;
+    Ok(rows(seconds, before, after, resident))
+}
+
+fn rows(seconds: usize, before: Activity, after: Activity, resident: f64) -> Vec<Row> {
+    // A thread that came or went did something too.
+    let count = |of: fn(&Activity) -> u64| [of(&after).abs_diff(of(&before)) as f64];
+    let none = Target::AtMost(0.0);
+    let title =
+        format!("idle service, times any of its {} threads was switched in {seconds} s", after.threads);
+    vec![
+        Row::new(title, "times", none, &count(|activity| activity.switches)),
+        Row::new(
+            format!("idle service, CPU ticks in {seconds} s"),
+            "ticks",
+            none,
+            &count(|activity| activity.ticks),
+        ),
+        Row::new("idle service, resident", "MiB", Target::AtMost(20.0), &[resident]),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\tmemferry-lane-0\nVmRSS:\t    5120 kB\nThreads:\t3\nvoluntary_ctxt_switches:\t41\n\
+                          nonvoluntary_ctxt_switches:\t2\n";
+    const STAT: &str = "812 (lane (0) x) S 1 812 812 0 -1 4194304 120 0 0 0 7 3 0 0 20 0 3 0 4170 1 2";
+
+    #[test]
+    fn switches_of_both_kinds_count_and_sizes_are_in_kib() {
+        assert_eq!(switches(STATUS), Some(43));
+        assert_eq!(field(STATUS, "VmRSS"), Some(5120));
+        assert_eq!(field(STATUS, "Thread"), None);
+        assert_eq!(switches("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn ticks_are_found_behind_a_name_with_parentheses_and_spaces() {
+        assert_eq!(ticks(STAT), Some(10));
+        assert_eq!(ticks("812 (x) S 1"), None);
+        assert_eq!(ticks(""), None);
+    }
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        assert!(look(std::process::id()).unwrap().threads >= 1);
+        assert!(resident_mib(std::process::id()).unwrap() > 0.1);
+    }
+
+    #[test]
+    fn one_switch_fails_the_row() {
+        let before = Activity { threads: 3, switches: 10, ticks: 4 };
+        let after = Activity { switches: 11, ..before };
+        let rows = serde_json::to_value(rows(30, before, after, 4.5)).unwrap();
+        assert_eq!((&rows[0]["value"], &rows[0]["holds"]), (&1.0.into(), &false.into()));
+        assert_eq!((&rows[1]["value"], &rows[1]["holds"]), (&0.0.into(), &true.into()));
+        assert_eq!(rows[2]["holds"], serde_json::Value::Bool(true));
+    }
+}

@@ -1,0 +1,138 @@
+//! Copies through the service, read by the client, against process_vm_readv and reading.
+//!
+//! ```text
+//! round, for each size: copy by the lane, poll, read every byte ─ process_vm_readv, read every byte in the same way
+//! ```
+//!
+//! "Moved and touched" has two readings, the same on both sides: the client reads every byte, page by page into a page of its
+//! own, or a line of each page and the last line. 4 KiB are held to the first. 1 MiB is held to the second: lines that the
+//! reader has in its cache have to be taken from it before another core can write them, and that takes longer than the copy,
+//! whoever copies. Beside it are reported: not reading, the hint that the destination will be read soon, and waiting instead
+//! of polling. The same buffers every time.
+
+use memferry::{CacheHint, Client, Transfer};
+
+use super::pair::{Pair, Reader, done, poll_for};
+use super::peer::Peer;
+use crate::BenchError;
+use crate::children::Service;
+use crate::placement::{Class, Kept};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::timing::each_ns;
+
+const ROUNDS: usize = 21;
+
+/// Bytes, their name, copies a round, and how many times cheaper than process_vm_readv they have to be: when every byte is
+/// read, and when a line of each page is.
+const SIZES: [(u64, &str, usize, [Target; 2]); 2] = [
+    (4 << 10, "4 KiB", 500, [Target::AtLeast(2.0), Target::None]),
+    (1 << 20, "1 MiB", 20, [Target::None, Target::AtLeast(3.0)]),
+];
+const READINGS: [&str; 2] = ["every byte read", "a line of each page read"];
+
+struct Sides {
+    pair: Pair,
+    peer: Peer,
+    reader: Reader,
+}
+
+/// What a round measured of a size, ns.
+struct Measured {
+    moved: f64,
+    unread: f64,
+    kept: f64,
+    waited: f64,
+    read: f64,
+    moved_lightly: f64,
+    read_lightly: f64,
+}
+
+impl Sides {
+    fn round(&mut self, bytes: u64, count: usize) -> Result<Measured, BenchError> {
+        let Self { pair, peer, reader } = self;
+        let length = usize::try_from(bytes)?;
+        pair.wake()?;
+        let moved = each_ns(count, || {
+            pair.copy(bytes)?;
+            reader.frame(&pair.destination, bytes)
+        })?;
+        let read = each_ns(count, || {
+            peer.read(length)?;
+            reader.buffer(&peer.buffer()[..length]);
+            Ok(())
+        })?;
+        pair.wake()?;
+        let moved_lightly = each_ns(count, || {
+            pair.copy(bytes)?;
+            reader.frame_lightly(&pair.destination, bytes)
+        })?;
+        let read_lightly = each_ns(count, || {
+            peer.read(length)?;
+            reader.buffer_lightly(&peer.buffer()[..length]);
+            Ok(())
+        })?;
+        pair.wake()?;
+        let unread = each_ns(count, || pair.copy(bytes))?;
+        let kept = each_ns(count, || {
+            let (source, destination) = pair.ranges(bytes);
+            let transfer = Transfer::copy(&source, &destination)?.with_hint(CacheHint::Keep);
+            let ticket = pair.channel.submit(transfer)?;
+            poll_for(&mut pair.channel, ticket)?;
+            reader.frame(&pair.destination, bytes)
+        })?;
+        let waited = each_ns(count, || {
+            let (source, destination) = pair.ranges(bytes);
+            let ticket = pair.channel.submit(Transfer::copy(&source, &destination)?)?;
+            done(pair.channel.wait(ticket, None)?)?;
+            reader.frame(&pair.destination, bytes)
+        })?;
+        Ok(Measured { moved, unread, kept, waited, read, moved_lightly, read_lightly })
+    }
+}
+
+/// Measures the part.
+pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
+    let rounds = run.part("moved", ROUNDS);
+    let most = SIZES[SIZES.len() - 1].0;
+    let service = Service::start(run)?;
+    let mut peer = Peer::start(usize::try_from(most)?)?;
+    let _kept = Kept::to(0)?;
+    if let Err(error) = peer.read(4096) {
+        let reason = format!("process_vm_readv is refused here: {error}");
+        let titles = SIZES.iter().flat_map(|(_, size, ..)| READINGS.map(|reading| title(size, reading)));
+        return Ok(titles.map(|title| Row::not_measured(&title, &reason)).collect());
+    }
+    let pair = Pair::new(Client::connect(service.socket())?, most)?;
+    let mut sides = Sides { pair, peer, reader: Reader::new() };
+    let mut measured = [const { Vec::new() }; SIZES.len()];
+    for _ in 0..rounds {
+        for ((bytes, _, count, _), measured) in SIZES.into_iter().zip(&mut measured) {
+            measured.push(sides.round(bytes, count)?);
+        }
+        run.round_done();
+    }
+    let each = SIZES.into_iter().zip(&measured);
+    Ok(each.flat_map(|((_, size, _, targets), measured)| rows(size, targets, measured)).collect())
+}
+
+fn title(size: &str, reading: &str) -> String {
+    format!("{size}, process_vm_readv against through the service, {reading}")
+}
+
+fn rows(size: &str, targets: [Target; 2], measured: &[Measured]) -> [Row; 6] {
+    let of = |value: fn(&Measured) -> f64| measured.iter().map(value).collect::<Vec<_>>();
+    let us = |how: &str, value| {
+        Row::new(format!("{size} through the service, {how}"), "us", Target::None, &of(value))
+    };
+    let ratio = |how: &str, target, value| Row::new(title(size, how), "ratio", target, &of(value));
+    let [every, light] = READINGS;
+    [
+        us("not read", |m| m.unread / 1000.0),
+        us(every, |m| m.moved / 1000.0),
+        ratio(every, targets[0], |m| m.read / m.moved),
+        ratio(light, targets[1], |m| m.read_lightly / m.moved_lightly),
+        ratio("every byte read, hinted to stay in the caches", Target::None, |m| m.read / m.kept),
+        ratio("every byte read, waiting instead of polling", Target::None, |m| m.read / m.waited),
+    ]
+}

@@ -1,0 +1,133 @@
+//! How much of a copy is hidden behind computing: (compute + copy - both) / the shorter of the two.
+//!
+//! ```text
+//! round, for each size, 10 times: compute alone ─ submit, poll until done ─ submit, compute, poll until done
+//! ```
+//!
+//! Computing is done in registers and calibrated to take about as long as the copy, the hardest case: the shorter neither is,
+//! the less there is to hide behind. The client polls when it has computed. "Parked" means that the lane sleeps when the
+//! transfer is submitted, and the wake-up is part of the copy; the client computes meanwhile, unmeasured, until it does.
+
+use memferry::{Client, Transfer};
+
+use super::pair::{Pair, poll_for};
+use crate::BenchError;
+use crate::children::Service;
+use crate::placement::{Class, Kept};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::timing::{Work, each_ns, median};
+
+const ROUNDS: usize = 41;
+/// Blocks of a round.
+const BLOCKS: usize = 10;
+/// After this much without work a lane sleeps for certain, ns.
+const UNTIL_PARKED_NS: f64 = 1e6;
+
+/// One row: its bytes, their name, copies timed together, whether the lane sleeps first, and the percentage to reach.
+struct Case {
+    bytes: u64,
+    name: &'static str,
+    block: usize,
+    parked: bool,
+    target: f64,
+}
+
+const CASES: [Case; 4] = [
+    Case { bytes: 16 << 10, name: "16 KiB, lane awake", block: 20, parked: false, target: 90.0 },
+    Case { bytes: 64 << 10, name: "64 KiB, lane awake", block: 8, parked: false, target: 95.0 },
+    Case { bytes: 4 << 20, name: "4 MiB, lane awake", block: 1, parked: false, target: 98.0 },
+    Case { bytes: 4 << 20, name: "4 MiB, lane parked", block: 1, parked: true, target: 80.0 },
+];
+
+/// The share of the shorter that was hidden, in per cent.
+fn overlap_percent(compute: f64, copy: f64, both: f64) -> f64 {
+    100.0 * (compute + copy - both) / compute.min(copy)
+}
+
+struct Sides {
+    pair: Pair,
+    work: Work,
+}
+
+impl Sides {
+    /// Nanoseconds of a transfer with `turns` of work before its completion is looked for.
+    fn transfer_ns(&mut self, case: &Case, turns: u64) -> Result<f64, BenchError> {
+        let (source, destination) = self.pair.ranges(case.bytes);
+        if case.parked {
+            Work::run(self.work.turns(UNTIL_PARKED_NS));
+        } else {
+            self.pair.wake()?;
+        }
+        let channel = &mut self.pair.channel;
+        each_ns(case.block, || {
+            let ticket = channel.submit(Transfer::copy(&source, &destination)?)?;
+            Work::run(turns);
+            poll_for(channel, ticket)
+        })
+    }
+
+    /// Compute alone, copy alone, both, ns: medians of blocks, one of each after the other, so that what the machine does
+    /// meanwhile meets all three. The two that copy take turns in being first. How long to compute is found out each time.
+    fn round(&mut self, case: &Case) -> Result<[f64; 3], BenchError> {
+        let tries = (0..5).map(|_| self.transfer_ns(case, 0)).collect::<Result<Vec<_>, _>>()?;
+        let turns = self.work.turns(median(&tries));
+        let mut times: [Vec<f64>; 3] = Default::default();
+        for block in 0..BLOCKS {
+            let compute = each_ns(case.block, || {
+                Work::run(turns);
+                Ok(())
+            })?;
+            let mut copies = [0.0; 2];
+            for which in [block % 2, 1 - block % 2] {
+                copies[which] = self.transfer_ns(case, if which == 0 { 0 } else { turns })?;
+            }
+            let [copy, both] = copies;
+            times.iter_mut().zip([compute, copy, both]).for_each(|(times, time)| times.push(time));
+        }
+        Ok(times.map(|times| median(&times)))
+    }
+}
+
+/// Measures the part.
+pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
+    let rounds = run.part("overlap", ROUNDS);
+    let service = Service::start(run)?;
+    let _kept = Kept::to(0)?;
+    let pair = Pair::new(Client::connect(service.socket())?, CASES[2].bytes)?;
+    let mut sides = Sides { pair, work: Work::calibrated() };
+    let mut hidden = [const { Vec::new() }; CASES.len()];
+    let mut copies = [const { Vec::new() }; CASES.len()];
+    for _ in 0..rounds {
+        for (index, case) in CASES.iter().enumerate() {
+            let [compute, copy, both] = sides.round(case)?;
+            hidden[index].push(overlap_percent(compute, copy, both));
+            copies[index].push(copy / 1000.0);
+        }
+        run.round_done();
+    }
+    let mut rows = Vec::new();
+    for (index, case) in CASES.iter().enumerate() {
+        rows.push(Row::new(format!("copy alone, {}", case.name), "us", Target::None, &copies[index]));
+        let title = format!("overlap with computing, {}", case.name);
+        rows.push(Row::new(title, "%", Target::AtLeast(case.target), &hidden[index]));
+    }
+    Ok(rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_of_the_shorter_is_hidden_when_both_take_as_long_as_the_longer() {
+        assert_eq!(overlap_percent(10.0, 8.0, 10.0), 100.0);
+        assert_eq!(overlap_percent(8.0, 10.0, 10.0), 100.0);
+    }
+
+    #[test]
+    fn nothing_is_hidden_when_both_take_as_long_as_one_after_the_other() {
+        assert_eq!(overlap_percent(10.0, 8.0, 18.0), 0.0);
+        assert_eq!(overlap_percent(10.0, 10.0, 15.0), 50.0);
+    }
+}

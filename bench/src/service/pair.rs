@@ -1,0 +1,138 @@
+//! A client with a channel and two frames: what nearly every measurement copies between.
+//!
+//! ```text
+//! source, random bytes ─ copy: submit, poll until done ─► destination ─ read_all, read_a_little ─► this core's registers
+//! ```
+//!
+//! The client polls: what is measured is moving bytes, and a wait that sleeps adds a wake-up that depends on its length. The
+//! same calls serve an embedded service and one in another process.
+
+use memferry::{Channel, Client, Completion, Frame, FrameRange, Ticket, Transfer};
+
+use crate::BenchError;
+use crate::timing::random_bytes;
+
+/// Bytes read at a time: they stay in the first cache.
+const PAGE: usize = 4096;
+const LINE: u64 = 64;
+
+/// The pair, with its client.
+pub(crate) struct Pair {
+    pub(crate) client: Client,
+    pub(crate) channel: Channel,
+    pub(crate) source: Frame,
+    pub(crate) destination: Frame,
+}
+
+impl Pair {
+    /// Two frames of `bytes`; the source's are random, the destination's were written.
+    pub(crate) fn new(client: Client, bytes: u64) -> Result<Self, BenchError> {
+        let (source, destination) = (client.allocate(bytes)?, client.allocate(bytes)?);
+        let mut channel = client.open_channel(64)?;
+        fill(&source, bytes)?;
+        let ticket = channel.submit(Transfer::copy(&source.all(), &destination.all())?)?;
+        done(channel.wait(ticket, None)?)?;
+        Ok(Self { client, channel, source, destination })
+    }
+
+    /// The first `bytes` of both.
+    pub(crate) fn ranges(&self, bytes: u64) -> (FrameRange, FrameRange) {
+        (self.source.range(0, bytes), self.destination.range(0, bytes))
+    }
+
+    /// Copies the first `bytes`, polling until it is done.
+    pub(crate) fn copy(&mut self, bytes: u64) -> Result<(), BenchError> {
+        let (source, destination) = self.ranges(bytes);
+        let ticket = self.channel.submit(Transfer::copy(&source, &destination)?)?;
+        poll_for(&mut self.channel, ticket)
+    }
+
+    /// Sees to it that the lane is awake.
+    pub(crate) fn wake(&mut self) -> Result<(), BenchError> {
+        for _ in 0..200 {
+            self.nop()?;
+        }
+        Ok(())
+    }
+
+    /// A round trip that moves nothing.
+    pub(crate) fn nop(&mut self) -> Result<(), BenchError> {
+        let ticket = self.channel.submit(Transfer::nop())?;
+        self.channel.wait(ticket, None)?;
+        Ok(())
+    }
+}
+
+/// Writes random bytes to a frame.
+fn fill(frame: &Frame, bytes: u64) -> Result<(), BenchError> {
+    const PIECE: u64 = 1 << 20;
+    for offset in (0..bytes).step_by(PIECE as usize) {
+        let length = (bytes - offset).min(PIECE);
+        frame.write(offset, &random_bytes(length as usize, offset + 11))?;
+    }
+    Ok(())
+}
+
+/// Polls until that transfer is done; it has to be the only one outstanding.
+pub(crate) fn poll_for(channel: &mut Channel, ticket: Ticket) -> Result<(), BenchError> {
+    loop {
+        if let Some(completion) = channel.poll() {
+            if completion.ticket != ticket {
+                return Err("a completion of another transfer came".into());
+            }
+            return done(completion);
+        }
+        std::hint::spin_loop();
+    }
+}
+
+/// Whether a transfer did what it was to.
+pub(crate) fn done(completion: Completion) -> Result<(), BenchError> {
+    completion.outcome.map_err(|failure| format!("a transfer failed: {failure:?}").into())
+}
+
+/// Reads bytes that were moved: every one of them, page by page into a page of this thread's own.
+pub(crate) struct Reader([u8; PAGE]);
+
+impl Reader {
+    pub(crate) fn new() -> Self {
+        Self([0; PAGE])
+    }
+
+    /// Reads every byte of a frame's first `bytes`.
+    pub(crate) fn frame(&mut self, frame: &Frame, bytes: u64) -> Result<(), BenchError> {
+        for offset in (0..bytes).step_by(PAGE) {
+            let length = (bytes - offset).min(PAGE as u64) as usize;
+            frame.read(offset, &mut self.0[..length])?;
+            std::hint::black_box(&self.0);
+        }
+        Ok(())
+    }
+
+    /// Reads the first line of each page of a frame's first `bytes`, and the last line.
+    pub(crate) fn frame_lightly(&mut self, frame: &Frame, bytes: u64) -> Result<(), BenchError> {
+        for offset in (0..bytes).step_by(PAGE).chain([bytes.saturating_sub(LINE)]) {
+            frame.read(offset, &mut self.0[..LINE.min(bytes) as usize])?;
+            std::hint::black_box(&self.0);
+        }
+        Ok(())
+    }
+
+    /// Reads every byte of a buffer, in the same way.
+    pub(crate) fn buffer(&mut self, buffer: &[u8]) {
+        for piece in buffer.chunks(PAGE) {
+            self.0[..piece.len()].copy_from_slice(piece);
+            std::hint::black_box(&self.0);
+        }
+    }
+
+    /// Reads the first line of each page of a buffer, and the last line.
+    pub(crate) fn buffer_lightly(&mut self, buffer: &[u8]) {
+        let last = buffer.len().saturating_sub(LINE as usize);
+        for offset in (0..buffer.len()).step_by(PAGE).chain([last]) {
+            let end = (offset + LINE as usize).min(buffer.len());
+            self.0[..end - offset].copy_from_slice(&buffer[offset..end]);
+            std::hint::black_box(&self.0);
+        }
+    }
+}

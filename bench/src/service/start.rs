@@ -1,0 +1,165 @@
+//! Starting transfers: submissions, batches and round trips, against a system call and against the socket.
+//!
+//! ```text
+//! round: submit behind work ─ getpid ─ NOP round trips ─ batches of 32 ─ 64 B moved and read ─ requests over the socket
+//! ```
+//!
+//! The service runs in a process of its own, and both sides are awake. "Moved and touched" means that the client then reads
+//! the bytes. What a parked lane costs to wake is not measured here.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use memferry::{Channel, Client, Handle, Transfer};
+
+use super::pair::{Pair, Reader};
+use crate::BenchError;
+use crate::children::Service;
+use crate::placement::{Class, Kept};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::timing::{Work, each_ns, median, since_ns};
+
+const ROUNDS: usize = 41;
+const BATCH: usize = 32;
+/// Submissions before completions are taken.
+const BURST: usize = 256;
+/// Bursts of a round.
+const BURSTS: usize = 8;
+/// What a program does between two submissions, ns.
+const BETWEEN_NS: f64 = 400.0;
+
+struct Sides {
+    pair: Pair,
+    /// Room for a burst.
+    wide: Channel,
+    reader: Reader,
+    /// Turns of work that take [`BETWEEN_NS`].
+    turns: u64,
+}
+
+/// What a round measured.
+struct Measured {
+    submit: f64,
+    call: f64,
+    nop: f64,
+    staging: f64,
+    batch: f64,
+    small: f64,
+    socket: f64,
+}
+
+impl Sides {
+    /// Takes completions until none is outstanding.
+    fn drain(channel: &mut Channel) {
+        while channel.outstanding() > 0 {
+            black_box(channel.poll());
+        }
+    }
+
+    /// Nanoseconds that one submission adds to a program that computes for 400 ns between two, in registers only: the stores
+    /// of a submission go on beside what comes next, so the time of a submission alone would count what no program sees.
+    /// Completions are taken outside of the timed part. A lane that has nothing to do meanwhile sleeps, so it is woken first.
+    fn submit_behind_work(&mut self) -> Result<f64, BenchError> {
+        let mut added = Vec::with_capacity(BURSTS);
+        for _ in 0..BURSTS {
+            let alone = each_ns(BURST, || {
+                Work::run(self.turns);
+                Ok(())
+            })?;
+            self.pair.wake()?;
+            let with = each_ns(BURST, || {
+                self.wide.submit(Transfer::nop())?;
+                Work::run(self.turns);
+                Ok(())
+            })?;
+            Self::drain(&mut self.wide);
+            added.push(with - alone);
+        }
+        Ok(median(&added))
+    }
+
+    /// Nanoseconds until a batch was submitted and until the last of it was back, for each of it.
+    fn batch(&mut self) -> Result<(f64, f64), BenchError> {
+        let (mut submitting, mut all) = (Vec::new(), Vec::new());
+        for _ in 0..50 {
+            let started = Instant::now();
+            self.pair.channel.submit_batch((0..BATCH).map(|_| Transfer::nop()))?;
+            submitting.push(since_ns(started) / BATCH as f64);
+            let mut taken = 0;
+            while taken < BATCH {
+                taken += usize::from(self.pair.channel.poll().is_some());
+            }
+            all.push(since_ns(started) / BATCH as f64);
+        }
+        Ok((median(&submitting), median(&all)))
+    }
+
+    fn round(&mut self) -> Result<Measured, BenchError> {
+        self.pair.wake()?;
+        let submit = self.submit_behind_work()?;
+        self.pair.wake()?;
+        let call = each_ns(2000, || {
+            black_box(rustix::process::getpid());
+            Ok(())
+        })?;
+        let nop = each_ns(1000, || self.pair.nop())?;
+        let (staging, batch) = self.batch()?;
+        let small = each_ns(1000, || {
+            let (source, destination) = self.pair.ranges(64);
+            let ticket = self.pair.channel.submit(Transfer::copy(&source, &destination)?)?;
+            self.pair.channel.wait(ticket, None)?;
+            self.reader.frame(&self.pair.destination, 64)
+        })?;
+        let socket = each_ns(50, || {
+            // A command that is refused at once: a message there, a look into the table, a message back.
+            let _ = black_box(self.pair.client.revoke(Handle::from_bits(0)));
+            Ok(())
+        })?;
+        Ok(Measured { submit, call, nop, staging, batch, small, socket })
+    }
+}
+
+/// Measures the part.
+pub(crate) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
+    let rounds = run.part("start", ROUNDS);
+    let service = Service::start(run)?;
+    let _kept = Kept::to(0)?;
+    let client = Client::connect(service.socket())?;
+    let wide = client.open_channel(BURST as u32)?;
+    let pair = Pair::new(client, 1 << 16)?;
+    let turns = Work::calibrated().turns(BETWEEN_NS);
+    let mut sides = Sides { pair, wide, reader: Reader::new(), turns };
+    let mut measured = Vec::new();
+    for _ in 0..rounds {
+        measured.push(sides.round()?);
+        run.round_done();
+    }
+    Ok(rows(class, &measured))
+}
+
+fn rows(class: Class, measured: &[Measured]) -> Vec<Row> {
+    let of = |value: fn(&Measured) -> f64| measured.iter().map(value).collect::<Vec<_>>();
+    // Two lines have to go over and two back: across complexes that alone takes longer than the call.
+    let (nop, small) = match class {
+        Class::Same | Class::OneCpu => (1.5, Target::AtMost(2.2)),
+        Class::Across => (3.5, Target::None),
+    };
+    let ns = |name: &str, target, value| Row::new(name, "ns", target, &of(value));
+    let ratio = |name: &str, target, value| Row::new(name, "ratio", target, &of(value));
+    let place = class.name();
+    vec![
+        ns("getpid", Target::None, |m| m.call),
+        ns("submit, added to a program that works 400 ns between two", Target::AtMost(10.0), |m| m.submit),
+        ns("submit_batch of 32, each, until it returns", Target::None, |m| m.staging),
+        ns("NOP in batches of 32, each, end to end", Target::AtMost(25.0), |m| m.batch),
+        ns("NOP round trip, both awake", Target::None, |m| m.nop),
+        ratio(&format!("NOP round trip, both awake, against getpid, {place}"), Target::AtMost(nop), |m| {
+            m.nop / m.call
+        }),
+        ratio("64 B moved and touched, against getpid", small, |m| m.small / m.call),
+        ratio("a request over the socket, against a NOP through the ring", Target::AtLeast(20.0), |m| {
+            m.socket / m.nop
+        }),
+    ]
+}

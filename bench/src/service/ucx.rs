@@ -1,0 +1,285 @@
+//! Copies through the service beside UCX's own benchmark, over shared memory and cross-memory attach (posix, cma).
+//!
+//! ```text
+//! round, for each test: ucx_perftest, server on CPU 1 and client on CPU 0 ─ its last line ─► microseconds, MiB/s
+//!                       the same size through the service, lane on CPU 1 and client on CPU 0
+//! ```
+//!
+//! `tag_lat` is the time of a message one way, received but not read; beside it stands a whole request: submitted, moved,
+//! completed, every byte read. Bandwidths are of a stream, two transfers under way, the same buffers every time; nobody
+//! reads them. UCX sends buffers that it never filled; ours are random.
+
+use std::collections::VecDeque;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use memferry::{Client, Ticket, Transfer};
+
+use super::pair::{Pair, Reader, done};
+use crate::BenchError;
+use crate::children::{Program, Service};
+use crate::placement::{Class, Kept, cpu};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::timing::{each_ns, since_ns};
+
+const ROUNDS: usize = 5;
+const PROGRAM: &str = "ucx_perftest";
+const NOT_INSTALLED: &str = "not measured: ucx_perftest is not installed (Debian: ucx-utils)";
+const ENVIRONMENT: [(&str, &str); 3] =
+    [("UCX_TLS", "posix,cma,tcp"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
+/// The longest a test may take.
+const LIMIT: Duration = Duration::from_secs(20);
+/// Between two attempts to reach the server, which says nothing when it listens.
+const RETRY: Duration = Duration::from_millis(50);
+/// Transfers under way in a stream.
+const WINDOW: usize = 2;
+
+/// What is compared.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// Time of one: ours over theirs.
+    Latency,
+    /// A stream: ours over theirs.
+    Bandwidth,
+}
+
+/// One comparison.
+struct Test {
+    title: &'static str,
+    ucx: &'static str,
+    kind: Kind,
+    bytes: u64,
+    count: usize,
+    target: Target,
+}
+
+const TESTS: [Test; 4] = [
+    Test {
+        title: "4 KiB moved and every byte read, against UCX's tag_lat",
+        ucx: "tag_lat",
+        kind: Kind::Latency,
+        bytes: 4 << 10,
+        count: 20_000,
+        target: Target::AtMost(1.0),
+    },
+    Test {
+        title: "1 MiB, bandwidth against UCX's tag_bw",
+        ucx: "tag_bw",
+        kind: Kind::Bandwidth,
+        bytes: 1 << 20,
+        count: 1000,
+        target: Target::AtLeast(1.0),
+    },
+    Test {
+        title: "16 MiB, bandwidth against UCX's put_bw",
+        ucx: "ucp_put_bw",
+        kind: Kind::Bandwidth,
+        bytes: 16 << 20,
+        count: 60,
+        target: Target::AtLeast(1.4),
+    },
+    Test {
+        title: "64 MiB, bandwidth against UCX's put_bw",
+        ucx: "ucp_put_bw",
+        kind: Kind::Bandwidth,
+        bytes: 64 << 20,
+        count: 16,
+        target: Target::AtLeast(1.4),
+    },
+];
+
+/// The last line of a report.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct Report {
+    average_us: f64,
+    mib_per_s: f64,
+}
+
+/// Reads the figures of the last line that has all of them: iterations, then median, average and overall time, average and
+/// overall bandwidth, average and overall rate.
+fn parse(output: &str) -> Option<Report> {
+    output.lines().rev().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().skip_while(|word| *word == "Final:").collect();
+        let numbers: Vec<f64> = words.iter().map(|word| word.parse().ok()).collect::<Option<_>>()?;
+        match numbers[..] {
+            [_, _, _, average_us, _, mib_per_s, _, _] => Some(Report { average_us, mib_per_s }),
+            _ => None,
+        }
+    })
+}
+
+fn installed() -> bool {
+    Program::start(&[PROGRAM, "-h"], &ENVIRONMENT)
+        .and_then(|mut program| program.output(Instant::now() + LIMIT))
+        .is_ok_and(|output| output.is_some_and(|text| text.contains("tag_lat")))
+}
+
+/// Runs one of UCX's tests, both ends on their CPUs.
+fn run_ucx(test: &Test) -> Result<Report, BenchError> {
+    // Free a moment ago; whoever takes it meanwhile makes the test fail.
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
+    let (client_cpu, server_cpu) = (cpu(0)?.to_string(), cpu(1)?.to_string());
+    let mut server = Program::start(&[PROGRAM, "-c", &server_cpu, "-p", &port], &ENVIRONMENT)?;
+    let (size, count) = (test.bytes.to_string(), test.count.to_string());
+    let warm_up = (test.count / 10).max(1).to_string();
+    let words = [
+        PROGRAM,
+        "127.0.0.1",
+        "-c",
+        &client_cpu,
+        "-p",
+        &port,
+        "-t",
+        test.ucx,
+        "-s",
+        &size,
+        "-n",
+        &count,
+        "-w",
+        &warm_up,
+        "-f",
+    ];
+    let until = Instant::now() + LIMIT;
+    loop {
+        std::thread::sleep(RETRY);
+        if let Some(output) = Program::start(&words, &ENVIRONMENT)?.output(until)? {
+            return parse(&output).ok_or_else(|| format!("{PROGRAM} said something else").into());
+        }
+        if !server.runs()? || Instant::now() >= until {
+            return Err(format!("{PROGRAM} failed").into());
+        }
+    }
+}
+
+/// Nanoseconds of one request, submitted, moved and read.
+fn our_latency(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
+    let mut reader = Reader::new();
+    pair.wake()?;
+    each_ns(test.count, || {
+        pair.copy(test.bytes)?;
+        reader.frame(&pair.destination, test.bytes)
+    })
+}
+
+/// MiB per second of a stream.
+fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
+    let (source, destination) = pair.ranges(test.bytes);
+    let mut under_way: VecDeque<Ticket> = VecDeque::with_capacity(WINDOW);
+    pair.copy(test.bytes)?;
+    pair.wake()?;
+    let started = Instant::now();
+    let mut submitted = 0;
+    while submitted < test.count || !under_way.is_empty() {
+        if submitted < test.count && under_way.len() < WINDOW {
+            under_way.push_back(pair.channel.submit(Transfer::copy(&source, &destination)?)?);
+            submitted += 1;
+        } else if let Some(completion) = pair.channel.poll() {
+            under_way.retain(|ticket| *ticket != completion.ticket);
+            done(completion)?;
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+    let seconds = since_ns(started) / 1e9;
+    Ok((test.count as u64 * test.bytes) as f64 / (1 << 20) as f64 / seconds)
+}
+
+/// What the rounds of a test gave: ours and theirs.
+type Sides = Vec<(f64, f64)>;
+
+fn one_round(pair: &mut Pair, test: &Test) -> Result<(f64, f64), BenchError> {
+    let report = run_ucx(test)?;
+    let _kept = Kept::to(0)?;
+    Ok(match test.kind {
+        Kind::Latency => (our_latency(pair, test)? / 1000.0, report.average_us),
+        Kind::Bandwidth => (our_bandwidth(pair, test)?, report.mib_per_s),
+    })
+}
+
+/// Measures the part.
+pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
+    if !installed() {
+        return Ok(TESTS.iter().map(|test| Row::not_measured(test.title, NOT_INSTALLED)).collect());
+    }
+    let rounds = run.part("ucx", ROUNDS);
+    let service = Service::start(run)?;
+    let most = TESTS.iter().map(|test| test.bytes).max().unwrap_or(0);
+    let mut pair = Pair::new(Client::connect(service.socket())?, most)?;
+    let mut measured: [Result<Sides, String>; TESTS.len()] = [const { Ok(Vec::new()) }; TESTS.len()];
+    for _ in 0..rounds {
+        for (test, measured) in TESTS.iter().zip(&mut measured) {
+            let Ok(sides) = measured else { continue };
+            match one_round(&mut pair, test) {
+                Ok(round) => sides.push(round),
+                Err(error) => *measured = Err(format!("not measured: {error}")),
+            }
+        }
+        run.round_done();
+    }
+    Ok(TESTS.iter().zip(&measured).flat_map(|(test, measured)| rows(test, measured)).collect())
+}
+
+fn rows(test: &Test, measured: &Result<Sides, String>) -> Vec<Row> {
+    let sides = match measured {
+        Ok(sides) => sides,
+        Err(reason) => return vec![Row::not_measured(test.title, reason)],
+    };
+    let theirs: Vec<f64> = sides.iter().map(|(_, theirs)| *theirs).collect();
+    let ratios: Vec<f64> = sides.iter().map(|(ours, theirs)| ours / theirs).collect();
+    let unit = match test.kind {
+        Kind::Latency => "us",
+        Kind::Bandwidth => "MiB/s",
+    };
+    vec![
+        Row::new(format!("UCX {}, {} KiB", test.ucx, test.bytes >> 10), unit, Target::None, &theirs),
+        Row::new(test.title, "ratio", test.target, &ratios),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "\
++--------------+--------------+------------------------------+---------------------+-----------------------+
+|              |              |        latency (usec)        |   bandwidth (MB/s)  |  message rate (msg/s) |
++--------------+--------------+----------+---------+---------+----------+----------+-----------+-----------+
+|     Test     | # iterations | 50.0%ile | average | overall |  average |  overall |  average  |  overall  |
++--------------+--------------+----------+---------+---------+----------+----------+-----------+-----------+
+";
+
+    #[test]
+    fn the_final_line_is_read_with_and_without_its_label() {
+        let line = "                       20000      0.699     0.710     0.713     5471.00    5477.63     1402273     1402273\n";
+        let expected = Some(Report { average_us: 0.713, mib_per_s: 5477.63 });
+        assert_eq!(parse(&format!("{HEAD}{line}")), expected);
+        assert_eq!(parse(&format!("{HEAD}Final: {}", line.trim_start())), expected);
+    }
+
+    #[test]
+    fn of_several_lines_the_last_counts() {
+        let lines = "1 2 3 4 5 6 7 8\n10 20 30 40 50 60 70 80\n\n";
+        assert_eq!(parse(lines), Some(Report { average_us: 40.0, mib_per_s: 60.0 }));
+    }
+
+    #[test]
+    fn a_report_without_figures_is_none() {
+        assert_eq!(parse(HEAD), None);
+        assert_eq!(parse(""), None);
+        assert_eq!(parse("[1700000000.1] host:1:0 perftest.c:900  UCX  ERROR  connect failed\n"), None);
+        assert_eq!(parse("10 20 30\n"), None);
+    }
+
+    #[test]
+    fn rows_are_ours_over_theirs_and_say_why_there_are_none() {
+        let json = |rows: Vec<Row>| serde_json::to_value(rows).unwrap();
+        let measured = Ok(vec![(1.0, 2.0), (3.0, 2.0), (1.6, 2.0)]);
+        let value = json(rows(&TESTS[0], &measured));
+        assert_eq!((&value[0]["value"], &value[1]["value"]), (&2.0.into(), &0.8.into()));
+        assert_eq!(value[1]["holds"], serde_json::Value::Bool(true));
+        let value = json(rows(&TESTS[0], &Err(NOT_INSTALLED.to_owned())));
+        assert!(value[0]["value"].is_null());
+        assert!(value[0]["name"].as_str().unwrap().ends_with("(Debian: ucx-utils)"));
+    }
+}

@@ -1,0 +1,149 @@
+//! What measurements are made of: the time of many calls, work that touches no memory, bytes without pattern, the middle.
+//!
+//! ```text
+//! closure ─ count times ─► nanoseconds each        Work: so many turns of a dependent chain ◄─ calibrated in nanoseconds
+//! ```
+//!
+//! A single call is not timed where it takes less than some microseconds: the clock itself takes 25 ns. Nothing here knows
+//! what is measured.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use crate::BenchError;
+
+/// Nanoseconds each of `count` calls took, on average.
+///
+/// # Errors
+/// The first error of a call.
+pub(crate) fn each_ns(
+    count: usize,
+    mut call: impl FnMut() -> Result<(), BenchError>,
+) -> Result<f64, BenchError> {
+    let started = Instant::now();
+    for _ in 0..count {
+        call()?;
+    }
+    Ok(since_ns(started) / count as f64)
+}
+
+/// Nanoseconds since then.
+pub(crate) fn since_ns(started: Instant) -> f64 {
+    started.elapsed().as_nanos() as f64
+}
+
+/// The middle of several values; nothing of nothing is not a number.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Work that a core does in its registers: each turn waits for the one before, and none touches memory.
+pub(crate) struct Work {
+    turn_ns: f64,
+}
+
+impl Work {
+    /// Finds out how long a turn takes: the least of a few tries.
+    pub(crate) fn calibrated() -> Self {
+        const TURNS: u64 = 200_000;
+        let one = || {
+            let started = Instant::now();
+            Self::run(TURNS);
+            since_ns(started) / TURNS as f64
+        };
+        Self { turn_ns: (0..7).map(|_| one()).fold(f64::INFINITY, f64::min) }
+    }
+
+    /// The turns that take so long.
+    pub(crate) fn turns(&self, ns: f64) -> u64 {
+        (ns / self.turn_ns) as u64
+    }
+
+    /// Works.
+    pub(crate) fn run(turns: u64) {
+        let mut state = black_box(0x9e37_79b9_7f4a_7c15_u64);
+        for _ in 0..turns {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+        }
+        black_box(state);
+    }
+}
+
+/// Bytes without pattern, the same for the same seed.
+pub(crate) fn random_bytes(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// A buffer that begins at a page, as frames do.
+pub(crate) struct Aligned {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl Aligned {
+    /// `length` bytes, without pattern, from a page boundary on.
+    pub(crate) fn random(length: usize, seed: u64) -> Self {
+        let bytes = random_bytes(length + 4096, seed);
+        let start = bytes.as_ptr().align_offset(4096);
+        Self { bytes, start, length }
+    }
+
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+
+    /// The bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_is_the_middle_and_of_nothing_not_a_number() {
+        assert_eq!(median(&[9.0, 1.0, 5.0]), 5.0);
+        assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn random_bytes_have_the_length_asked_for_and_no_line_of_zeros() {
+        let bytes = random_bytes(4099, 7);
+        assert_eq!(bytes.len(), 4099);
+        assert!(bytes.chunks_exact(64).all(|line| line.iter().any(|byte| *byte != 0)));
+    }
+
+    #[test]
+    fn aligned_buffers_begin_at_a_page_and_have_the_length_asked_for() {
+        let mut buffer = Aligned::random(5000, 3);
+        assert_eq!((buffer.bytes().as_ptr() as usize % 4096, buffer.bytes_mut().len()), (0, 5000));
+    }
+
+    #[test]
+    fn a_call_that_fails_ends_the_measurement() {
+        let mut calls = 0;
+        let measured = each_ns(10, || {
+            calls += 1;
+            if calls == 3 { Err("no".into()) } else { Ok(()) }
+        });
+        assert!(measured.is_err());
+        assert_eq!(calls, 3);
+    }
+}
