@@ -15,14 +15,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use memferry_clock::{Clock, Instant};
-use memferry_engines::cpu::CpuEngine;
+use memferry_engines::cpu::{self, CpuEngine};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::parking::Fences;
 use memferry_memory::queue_pair::{Layout, ServiceEnd};
 use memferry_memory::storage::MappedWords;
 use memferry_memory::{bus_error, frame};
-use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Recipient, RevocationId};
-use memferry_transfer::{Engine, Handle, Rights, SessionId};
+use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Performing, Recipient, RevocationId};
+use memferry_transfer::{Ended, Engine, Failure, Handle, Operation, Rights, SessionId, Span, Terms};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
@@ -292,6 +292,33 @@ impl Service {
             .map_err(|error| refused_capability(&error))?;
         sessions.add_frame(session, handle, bytes);
         Ok(Answer::Handle(handle))
+    }
+
+    /// Does a transfer of `session` on the calling thread: embedded clients only, whose lanes are not asked.
+    ///
+    /// # Errors
+    /// The [`Failure`] of admission.
+    pub fn perform(
+        &self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        terms: &Terms,
+    ) -> Result<Ended, Failure> {
+        let performing =
+            Performing::begin(&mut self.capabilities(), session, operation, terms, cpu::LONGEST_BYTES)?;
+        let done = performing.confined().ok().and_then(|confined| cpu::perform_whole(&confined));
+        let mut capabilities = self.capabilities();
+        performing.end(&mut capabilities);
+        let news = capabilities.has_news();
+        drop(capabilities);
+        if news {
+            self.shared.notify(Notice::Settled);
+        }
+        let done = done.ok_or(Failure::Unsupported)?;
+        if done.outcome == Err(Failure::MemoryFault) {
+            self.shared.notify(Notice::MemoryFault);
+        }
+        Ok(done)
     }
 
     fn accept(&self, session: SessionId, token: Handle) -> Result<Answer, Refusal> {

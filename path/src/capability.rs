@@ -136,6 +136,10 @@ impl<M> Admitted<M> {
         &mut self.terms
     }
 
+    pub(crate) fn operation(&self) -> &Operation<Region<M>> {
+        &self.operation
+    }
+
     pub(crate) fn claims(&self) -> &Claims {
         &self.claims
     }

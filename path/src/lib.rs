@@ -109,7 +109,7 @@ pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Recipien
 pub use channel::{ChannelState, Placed};
 pub use completion::{Delivery, QueueKey, Reservation};
 pub use policy::{Choice, Policy, PolicyKind};
-pub use steps::{Path, PathLimits};
+pub use steps::{Path, PathLimits, Performing};
 
 #[cfg(test)]
 mod path_tests;

@@ -28,8 +28,7 @@ pub(super) fn inline_copy(
     source: &FrameRange,
     destination: &FrameRange,
 ) -> Result<(), BenchError> {
-    let ticket = channel.submit(Transfer::copy(source, destination)?)?;
-    done(channel.wait(ticket, None)?)
+    done(channel.perform(Transfer::copy(source, destination)?)?)
 }
 
 /// Measures the part.

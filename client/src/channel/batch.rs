@@ -1,16 +1,20 @@
-//! Many transfers at once: written one after the other, made visible in groups, so that the lane works on the first while the
+//! One transfer at once, and many: done on this thread where that is possible; written one after the other, made visible in groups, so that the lane works on the first while the
 //! last are being written.
 //!
 //! ```text
+//! perform ─► embedded: the kernels, on this thread
 //! submit_batch ─ stage, stage, ... publish ─ stage, ... publish ─► tickets, or what was not submitted and why
 //! ```
 //!
 //! A batch is no unit to the service: each transfer has its own completion and fails alone, unless it is linked. A fenced
 //! [`Transfer::nop`] at the end completes when all of it has ended.
 
+use memferry_transfer::{Ended, EngineKind, Failure};
 use thiserror::Error;
 
-use super::{Channel, SubmitError, Ticket};
+use super::{Channel, NO_TAG, SubmitError, SubmitReason, Ticket};
+use crate::Completion;
+use crate::link::Link;
 use crate::transfer::Transfer;
 
 /// Transfers that become visible together: few enough that the lane need not wait for long, enough that it finds several.
@@ -29,6 +33,51 @@ pub struct BatchError {
 }
 
 impl Channel {
+    /// Does a transfer and gives its end: on this thread where the service is in this process, so that nothing is handed
+    /// over; else by submitting it and waiting. It is not ordered with what was submitted before; a fenced one waits for all
+    /// of that, and a linked one or a loop is submitted.
+    ///
+    /// # Errors
+    /// [`SubmitError`] with the transfer.
+    pub fn perform(&mut self, transfer: Transfer) -> Result<Completion, SubmitError> {
+        let terms = transfer.request.terms;
+        let plain = !terms.linked && !terms.fenced && terms.deadline.is_none();
+        if let Link::Embedded(embedded) = &self.session.link
+            && plain
+            && let Some(operation) = transfer.request.operation()
+        {
+            let checked = match self.session.check_fork() {
+                Err(forked) => Err(SubmitReason::Forked(forked)),
+                Ok(()) if transfer.held.iter().any(|frame| !frame.is_of(&self.session)) => {
+                    Err(SubmitReason::ForeignFrame)
+                }
+                Ok(()) => Ok(()),
+            };
+            if let Err(reason) = checked {
+                return Err(SubmitError { reason, transfer: Box::new(transfer) });
+            }
+            let ended = embedded.service().perform(self.session.id, operation, &terms);
+            let ticket = Ticket { channel: self.number, tag: NO_TAG };
+            let (inherited, engine) = (false, EngineKind::CpuLane);
+            return Ok(match ended {
+                Ok(Ended { outcome, bytes_done, value }) => {
+                    Completion { ticket, outcome, inherited, bytes_done, value, engine }
+                }
+                Err(failure) => {
+                    let (outcome, engine) = (Err(failure), EngineKind::None);
+                    Completion { ticket, outcome, inherited, bytes_done: 0, value: 0, engine }
+                }
+            });
+        }
+        let ticket = self.submit(transfer)?;
+        // Without a limit a wait ends only with a completion, or in a child of fork, which gets none.
+        let lost = |_| {
+            let (outcome, engine) = (Err(Failure::ServiceLost), EngineKind::None);
+            Completion { ticket, outcome, inherited: false, bytes_done: 0, value: 0, engine }
+        };
+        Ok(self.wait(ticket, None).unwrap_or_else(lost))
+    }
+
     /// Submits transfers in order; they start in that order.
     ///
     /// # Errors

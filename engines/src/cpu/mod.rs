@@ -40,7 +40,7 @@ const IMMEDIATE_BYTES: u64 = 1024;
 const IMMEDIATE_OPERANDS: usize = 8;
 
 /// Longest transfer, bytes.
-const LONGEST_BYTES: u64 = 1 << 40;
+pub const LONGEST_BYTES: u64 = 1 << 40;
 
 /// Copy lanes on the calling thread.
 ///
@@ -240,6 +240,23 @@ impl Job {
             Err(failure) => Some(Err(failure)),
         }
     }
+}
+
+/// Does the whole of an operation on the calling thread; `None` when this engine does not perform it.
+pub fn perform_whole<M: Borrow<Mapping>>(confined: &Confined<'_, M>) -> Option<Ended> {
+    let operation = confined.operation();
+    if !performs(operation) {
+        return None;
+    }
+    let mut state = State::default();
+    let outcome = loop {
+        match progress::advance(operation, &mut state, DEFAULT_CHUNK_BYTES) {
+            Ok(true) => break Ok(()),
+            Ok(false) => {}
+            Err(failure) => break Err(failure),
+        }
+    };
+    Some(Ended { outcome, bytes_done: state.done, value: state.value })
 }
 
 /// Whether the operation is short enough and its destinations may be written.

@@ -12,6 +12,8 @@
 mod ending;
 mod starting;
 
+pub use starting::Performing;
+
 use memferry_clock::Instant;
 use memferry_transfer::{Engine, Failure, Finished, PriorityClass, SessionId, Watermark};
 

@@ -7,8 +7,9 @@
 //! ```
 
 use memferry_clock::Instant;
+use memferry_transfer::engine::LeavesRegion;
 use memferry_transfer::{
-    Confined, Ended, Engine, Failure, Operation, RefusalReason, Request, SessionId, Span, Task, Terms,
+    Confined, Ended, Engine, Failure, Memory, Operation, RefusalReason, Request, SessionId, Span, Task, Terms,
 };
 
 use super::Path;
@@ -245,5 +246,43 @@ impl<E: Engine> Path<E> {
     pub(super) fn unplaced(&mut self, unplaced: Unplaced, capabilities: &mut Capabilities<E::Memory>) {
         capabilities.release(unplaced.claims);
         self.ended(unplaced.origin, End::refused(unplaced.failure));
+    }
+}
+
+/// A transfer that is done on the calling thread, beside any path: for a program that is its own service and would rather
+/// wait than hand over. Neither policy nor classes are asked, for no engine channel is used.
+#[must_use = "its claims have to be given back"]
+pub struct Performing<M> {
+    admitted: Admitted<M>,
+}
+
+impl<M: Memory> Performing<M> {
+    /// Checks and claims.
+    ///
+    /// # Errors
+    /// The [`Failure`] of admission.
+    pub fn begin(
+        capabilities: &mut Capabilities<M>,
+        session: SessionId,
+        operation: &Operation<Span>,
+        terms: &Terms,
+        longest_bytes: u64,
+    ) -> Result<Self, Failure> {
+        let resolved = capabilities.resolve(session, operation, longest_bytes)?;
+        Ok(Self { admitted: capabilities.claim(session, resolved, *terms) })
+    }
+
+    /// What is to be done.
+    ///
+    /// # Errors
+    /// [`LeavesRegion`], should admission have let something through.
+    pub fn confined(&self) -> Result<Confined<'_, M>, LeavesRegion> {
+        Confined::new(self.admitted.operation(), self.admitted.terms().hint)
+    }
+
+    /// Gives the claims back.
+    pub fn end(self, capabilities: &mut Capabilities<M>) {
+        let (_, claims) = self.admitted.into_parts();
+        capabilities.release(claims);
     }
 }

@@ -574,45 +574,8 @@ impl<S: RingStorage> ServiceEnd<S> {
     }
 }
 
-/// The futex of a wake word: sleeping on its low half and waking it, across processes.
 #[cfg(not(loom))]
-pub mod futex {
-    use std::sync::atomic::AtomicU64;
-    use std::time::Duration;
-
-    /// The address of the half that changes with every increment.
-    fn low_half(word: &AtomicU64) -> *const u32 {
-        let halves = std::ptr::from_ref(word).cast::<u32>();
-        if cfg!(target_endian = "little") { halves } else { halves.wrapping_add(1) }
-    }
-
-    /// Sleeps while the low half of `word` is that of `expected`, `limit` at most; may return early.
-    pub fn wait(word: &AtomicU64, expected: u64, limit: Duration) {
-        let limit = libc::timespec {
-            tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: limit.subsec_nanos() as _,
-        };
-        // SAFETY: the word lives during the call and the kernel only reads it; the time-out is a valid timespec.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                low_half(word),
-                libc::FUTEX_WAIT,
-                expected as u32,
-                &raw const limit,
-            );
-        }
-    }
-
-    /// Wakes every sleeper of `word`.
-    pub fn wake(word: &AtomicU64) {
-        // SAFETY: the word lives during the call and the kernel uses its address only.
-        unsafe {
-            libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, i32::MAX);
-        }
-    }
-}
+pub mod futex;
 
 #[cfg(all(test, not(loom)))]
-#[path = "queue_pair_tests.rs"]
 mod tests;
