@@ -33,7 +33,9 @@ impl Stages {
         for _ in 0..STEPS {
             for tag in 0..batch {
                 // As a lane does: at once if that is possible, else down the whole path.
-                let done = self.path.try_at_once(self.queue, CHANNELS, request, &self.capabilities);
+                let done = request.operation().and_then(|operation| {
+                    self.path.try_at_once(self.queue, CHANNELS, operation, &request.terms, &self.capabilities)
+                });
                 if std::hint::black_box(&done).is_some() {
                     continue;
                 }

@@ -22,7 +22,9 @@ use memferry_memory::queue_pair::{Layout, ServiceEnd};
 use memferry_memory::storage::MappedWords;
 use memferry_memory::{bus_error, frame};
 use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Performing, Recipient, RevocationId};
-use memferry_transfer::{Ended, Engine, Failure, Handle, Operation, Rights, SessionId, Span, Terms};
+use memferry_transfer::{
+    Confined, Ended, Engine, Failure, Handle, Operation, Rights, SessionId, Span, Terms,
+};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
@@ -101,6 +103,9 @@ pub struct Attended {
     /// Descriptors that clients of these users sent, to be closed where that may block.
     pub unneeded: Vec<(u32, OwnedFd)>,
 }
+
+/// Bytes up to which a transfer of an embedded client is done while the capability table is held: less than claims cost.
+const SHORT_BYTES: u64 = 16 << 10;
 
 /// The memory of queue pairs: with lanes, and kept.
 #[derive(Default)]
@@ -304,16 +309,21 @@ impl Service {
         operation: &Operation<Span>,
         terms: &Terms,
     ) -> Result<Ended, Failure> {
-        let performing =
-            Performing::begin(&mut self.capabilities(), session, operation, terms, cpu::LONGEST_BYTES)?;
-        let done = performing.confined().ok().and_then(|confined| cpu::perform_whole(&confined));
-        let mut capabilities = self.capabilities();
-        performing.end(&mut capabilities);
-        let news = capabilities.has_news();
-        drop(capabilities);
-        if news {
-            self.shared.notify(Notice::Settled);
-        }
+        let done = if operation.total_bytes() <= SHORT_BYTES {
+            let capabilities = self.capabilities();
+            let whole = |confined: &Confined<'_, &Mapping>| cpu::perform_whole(confined);
+            Performing::at_once(&capabilities, session, operation, terms, cpu::LONGEST_BYTES, whole)?
+        } else {
+            let performing =
+                Performing::begin(&mut self.capabilities(), session, operation, terms, cpu::LONGEST_BYTES)?;
+            let done = performing.confined().ok().and_then(|confined| cpu::perform_whole(&confined));
+            let mut capabilities = self.capabilities();
+            performing.end(&mut capabilities);
+            if capabilities.has_news() {
+                self.shared.notify(Notice::Settled);
+            }
+            done
+        };
         let done = done.ok_or(Failure::Unsupported)?;
         if done.outcome == Err(Failure::MemoryFault) {
             self.shared.notify(Notice::MemoryFault);

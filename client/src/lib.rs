@@ -75,3 +75,8 @@ pub struct Completion {
     /// What moved them.
     pub engine: EngineKind,
 }
+
+/// The guide's examples, as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/guide/first-transfers.md")]
+mod guide {}

@@ -8,7 +8,8 @@
 //! What a command asks for is not done.
 
 use memferry_broker::protocol::{
-    Command, Envelope, Hello, Reply, Welcome, decode, decode_command, decode_violation, encode, encode_violation,
+    Command, Envelope, Hello, Reply, Welcome, decode, decode_command, decode_violation, encode,
+    encode_violation,
 };
 
 /// Input: a byte of expected serial, a byte of descriptors that came, then the message.

@@ -44,7 +44,9 @@ fn submission(slot: [u64; SUBMISSION_WORDS]) {
     assert_eq!(decode_request(&elsewhere, fetch), decoded, "the sequence is the ring's");
     if let Ok(request) = &decoded {
         let mut again = [0; SUBMISSION_WORDS];
-        let list = encode_request(tag_of(&slot), request, &mut again).expect("what came out of a slot fits one");
+        let mut list = Vec::new();
+        encode_request(tag_of(&slot), request, &mut again, &mut list)
+            .expect("what came out of a slot fits one");
         if !list.is_empty() {
             place_list(&mut again, slot[3]);
             assert_eq!(fetch(slot[3], list.len()), Some(list.clone()));

@@ -12,7 +12,9 @@
 use std::sync::atomic::Ordering;
 
 use memferry_memory::parking::Fences;
-use memferry_memory::queue_pair::{COMPLETION_WORDS, ClientEnd, LIST_WORDS, Layout, SUBMISSION_WORDS, ServiceEnd};
+use memferry_memory::queue_pair::{
+    COMPLETION_WORDS, ClientEnd, LIST_WORDS, Layout, SUBMISSION_WORDS, ServiceEnd,
+};
 use memferry_memory::ring::LONG;
 use memferry_memory::storage::{HeapWords, RingStorage};
 
@@ -70,7 +72,18 @@ impl Rig {
     /// First word of the slot of position `position`.
     fn slot(&self, position: u32) -> usize {
         let slots = self.client.words() - LIST_WORDS - self.capacity as usize * SUBMISSION_WORDS;
-        slots + (position % self.capacity) as usize * SUBMISSION_WORDS
+        slots + (position % self.capacity) as usize * SHORT_WORDS
+    }
+
+    /// Where word `index` of a slot lies: the first parts of all slots come before the second parts.
+    fn word_of(&self, position: u32, index: usize) -> usize {
+        let second = self.slot(0) + self.capacity as usize * SHORT_WORDS;
+        match index.checked_sub(SHORT_WORDS) {
+            None => self.slot(position) + index,
+            Some(rest) => {
+                second + (position % self.capacity) as usize * (SUBMISSION_WORDS - SHORT_WORDS) + rest
+            }
+        }
     }
 
     /// One step; whether it wrote to the client's memory.
@@ -101,7 +114,7 @@ impl Rig {
         let position = self.taken.wrapping_add(ahead);
         let at = self.slot(position);
         for index in 1..SUBMISSION_WORDS {
-            self.scribble(at + index, u64::from(body) + index as u64);
+            self.scribble(self.word_of(position, index), u64::from(body) + index as u64);
         }
         let long = if body % 2 == 1 { LONG } else { 0 };
         self.scribble(at, long | header << 32 | u64::from(position.wrapping_add(1)));
@@ -116,7 +129,7 @@ impl Rig {
         }
         let words = if header & LONG == 0 { SHORT_WORDS } else { SUBMISSION_WORDS };
         let mut slot = [0; SUBMISSION_WORDS];
-        (1..words).for_each(|index| slot[index] = self.load(at + index));
+        (1..words).for_each(|index| slot[index] = self.load(self.word_of(self.taken, index)));
         slot[0] = header & !SEQUENCE;
         Some(slot)
     }
@@ -136,8 +149,9 @@ impl Rig {
         let possible: Vec<u32> = claims.filter(|claim| self.is_possible(*claim)).collect();
         match self.service.completion_room() {
             Ok(room) => {
-                assert!(room <= self.capacity, "room for {room} of {}", self.capacity);
-                let known = room.wrapping_sub(self.capacity).wrapping_add(self.staged);
+                let slots = 2 * self.capacity;
+                assert!(room <= slots, "room for {room} of {slots}");
+                let known = room.wrapping_sub(slots).wrapping_add(self.staged);
                 assert!(possible.contains(&known), "a count nobody gave was believed");
                 self.known = known;
             }
@@ -155,7 +169,7 @@ impl Rig {
     }
 
     fn stage(&mut self, value: u64) -> bool {
-        let free = self.staged.wrapping_sub(self.known) < self.capacity;
+        let free = self.staged.wrapping_sub(self.known) < 2 * self.capacity;
         assert_eq!(self.service.stage(&[value; COMPLETION_WORDS]).is_ok(), free);
         self.staged = self.staged.wrapping_add(u32::from(free));
         false
@@ -192,9 +206,8 @@ impl Rig {
         let first = if words % 2 == 0 { first % (LIST_WORDS as u64 + 8) } else { first };
         let words = words as usize % (LIST_WORDS + 8);
         let inside = first.checked_add(words as u64).is_some_and(|end| end <= LIST_WORDS as u64);
-        let expected = inside.then(|| {
-            (0..words).map(|word| self.load(area + first as usize + word)).collect::<Vec<_>>()
-        });
+        let expected = inside
+            .then(|| (0..words).map(|word| self.load(area + first as usize + word)).collect::<Vec<_>>());
         assert_eq!(self.service.fetch_list(first, words), expected);
         false
     }

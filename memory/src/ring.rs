@@ -1,8 +1,8 @@
 //! A ring of slots between a producer and a consumer that do not trust each other.
 //!
 //! ```text
-//! stage:   words 1..; the header is kept aside                   (not visible: the one in the slot is a lap old)
-//! publish: header with the sequence of this lap, release
+//! stage:   kept aside                                            (not visible)
+//! publish: slot after slot in one go, the first last; headers, with the sequence of this lap, after the rest of a slot
 //! pop:     header, acquire; wrong sequence means empty; then the rest, ONCE, into a private copy
 //! ```
 //!
@@ -23,12 +23,15 @@ pub const LONG: u64 = 1 << 63;
 const SEQUENCE: u64 = 0xffff_ffff;
 
 /// How many slots ahead of the one in hand the next ones are fetched.
-const AHEAD: u32 = 6;
+const AHEAD: u32 = 4;
+
+/// Slots that are kept aside before the later ones of them are written.
+const MOST_ASIDE: usize = 32;
 
 /// Where a ring's slots lie in a storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slots {
-    /// First word of slot 0.
+    /// First word of slot 0. The slots take `capacity` times the words of one in all.
     pub first_word: usize,
     /// Number of slots, a power of two, at most 2^16.
     pub capacity: u32,
@@ -37,9 +40,18 @@ pub struct Slots {
 }
 
 impl Slots {
+    /// The first word of a slot's first part. These lie side by side, and behind them all the second parts: short elements
+    /// then fill line after line, which processors fetch ahead of need.
     #[inline]
-    const fn at(&self, position: u32, words: usize) -> usize {
-        self.first_word + (position & (self.capacity - 1)) as usize * words
+    const fn at(&self, position: u32) -> usize {
+        self.first_word + (position & (self.capacity - 1)) as usize * self.short_words
+    }
+
+    /// The first word of a slot's second part.
+    #[inline]
+    const fn rest(&self, position: u32, words: usize) -> usize {
+        let first = self.first_word + self.capacity as usize * self.short_words;
+        first + (position & (self.capacity - 1)) as usize * (words - self.short_words)
     }
 }
 
@@ -72,8 +84,9 @@ pub struct RingFull;
 #[derive(Debug)]
 pub struct Producer<const WORDS: usize> {
     slots: Slots,
-    /// Headers of staged slots, by slot.
-    headers: Box<[u64]>,
+    /// What is staged and was not written: the first, whose line the consumer polls, and the latest. Written in one go,
+    /// their lines are taken back from the consumer side by side; with other work in between, one after the other.
+    aside: Vec<[u64; WORDS]>,
     staged: u32,
     published: u32,
     consumed: u32,
@@ -86,8 +99,7 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// When the capacity is no power of two up to 2^16: it is this crate's layout, not a peer's word.
     pub fn new(slots: Slots) -> Self {
         assert!(slots.capacity.is_power_of_two() && slots.capacity <= 1 << 16);
-        let headers = (0..slots.capacity).map(|_| 0).collect();
-        Self { slots, headers, staged: 0, published: 0, consumed: 0 }
+        Self { slots, aside: Vec::with_capacity(MOST_ASIDE), staged: 0, published: 0, consumed: 0 }
     }
 
     /// Slots that may be staged now.
@@ -132,29 +144,45 @@ impl<const WORDS: usize> Producer<WORDS> {
         if self.free() == 0 {
             return Err(RingFull);
         }
-        let at = self.slots.at(self.staged, WORDS);
-        let used = if slot[0] & LONG == 0 { self.slots.short_words } else { WORDS };
-        let words = storage.slice(at + 1, used - 1);
-        for (word, value) in words.iter().zip(&slot[1..used]) {
-            word.store(*value, Ordering::Relaxed);
+        if self.aside.len() == MOST_ASIDE {
+            self.write_latest(storage);
         }
-        // What lies in the slot's header has the sequence of a lap ago: no consumer waits for it any more.
-        self.headers[(self.staged & (self.slots.capacity - 1)) as usize] = slot[0];
+        self.aside.push(*slot);
         self.staged = self.staged.wrapping_add(1);
-        // The consumer has read the line of a slot a lap ago: taking it back takes as long as handing it over.
-        storage.prefetch(self.slots.at(self.staged.wrapping_add(AHEAD), WORDS), true);
         Ok(())
+    }
+
+    /// Writes what is kept aside but for the first: nobody looks at a slot before the one before it was published.
+    #[inline]
+    fn write_latest<S: RingStorage>(&mut self, storage: &S) {
+        let first = self.staged.wrapping_sub(self.aside.len() as u32);
+        for (index, slot) in (1..).zip(self.aside.iter().skip(1)) {
+            self.write(storage, first.wrapping_add(index), slot);
+        }
+        self.aside.truncate(1);
+    }
+
+    /// Writes a slot, its header last.
+    #[inline]
+    fn write<S: RingStorage>(&self, storage: &S, position: u32, slot: &[u64; WORDS]) {
+        let (at, short) = (self.slots.at(position), self.slots.short_words);
+        if slot[0] & LONG != 0 {
+            storage.store_words(self.slots.rest(position, WORDS), &slot[short..]);
+        }
+        storage.store_words(at + 1, &slot[1..short]);
+        storage.word(at).store(slot[0] & !SEQUENCE | sequence(position), Ordering::Release);
     }
 
     /// Makes everything staged visible, in order; returns how many.
     #[inline]
     pub fn publish<S: RingStorage>(&mut self, storage: &S) -> u32 {
         let count = self.staged.wrapping_sub(self.published);
-        while self.published != self.staged {
-            let header = self.headers[(self.published & (self.slots.capacity - 1)) as usize];
-            let word = storage.word(self.slots.at(self.published, WORDS));
-            word.store(header & !SEQUENCE | sequence(self.published), Ordering::Release);
-            self.published = self.published.wrapping_add(1);
+        if count > 0 {
+            self.write_latest(storage);
+            if let Some(first) = self.aside.pop() {
+                self.write(storage, self.published, &first);
+            }
+            self.published = self.staged;
         }
         count
     }
@@ -186,33 +214,52 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// Whether an element waits.
     #[inline]
     pub fn ready<S: RingStorage>(&self, storage: &S) -> bool {
-        let header = storage.word(self.slots.at(self.consumed, WORDS));
+        let header = storage.word(self.slots.at(self.consumed));
         header.load(Ordering::Relaxed) & SEQUENCE == sequence(self.consumed)
     }
 
     /// Fetches the line of a slot further on: worth while where more than one element is known to wait.
     #[inline]
     pub fn look_ahead<S: RingStorage>(&self, storage: &S) {
-        storage.prefetch(self.slots.at(self.consumed.wrapping_add(AHEAD), WORDS), false);
+        storage.prefetch(self.slots.at(self.consumed.wrapping_add(AHEAD)), false);
+    }
+
+    /// Fetches the lines of the slots up to there.
+    #[inline]
+    pub fn look_all_ahead<S: RingStorage>(&self, storage: &S) {
+        for distance in 0..AHEAD {
+            storage.prefetch(self.slots.at(self.consumed.wrapping_add(distance)), false);
+        }
     }
 
     /// Takes the next element as a private copy, its sequence cleared; words beyond a short slot are zero.
     #[inline]
     pub fn pop<S: RingStorage>(&mut self, storage: &S) -> Option<[u64; WORDS]> {
-        let at = self.slots.at(self.consumed, WORDS);
-        let header = storage.word(at).load(Ordering::Acquire);
-        if header & SEQUENCE != sequence(self.consumed) {
-            return None;
-        }
         let mut slot = [0; WORDS];
+        self.pop_into(storage, &mut slot).then_some(slot)
+    }
+
+    /// Takes the next element into `slot`; words beyond a short one stay as they are. Whether there was one.
+    #[inline]
+    pub fn pop_into<S: RingStorage>(&mut self, storage: &S, slot: &mut [u64; WORDS]) -> bool {
+        let (at, short) = (self.slots.at(self.consumed), self.slots.short_words);
+        let words = storage.slice(at, short);
+        let header = words[0].load(Ordering::Acquire);
+        if header & SEQUENCE != sequence(self.consumed) {
+            return false;
+        }
         slot[0] = header & !SEQUENCE;
-        let used = if header & LONG == 0 { self.slots.short_words } else { WORDS };
-        let words = storage.slice(at + 1, used - 1);
-        for (word, value) in words.iter().zip(&mut slot[1..used]) {
+        for (word, value) in words[1..].iter().zip(&mut slot[1..short]) {
             *value = word.load(Ordering::Relaxed);
         }
+        if header & LONG != 0 {
+            let rest = storage.slice(self.slots.rest(self.consumed, WORDS), WORDS - short);
+            for (word, value) in rest.iter().zip(&mut slot[short..]) {
+                *value = word.load(Ordering::Relaxed);
+            }
+        }
         self.consumed = self.consumed.wrapping_add(1);
-        Some(slot)
+        true
     }
 }
 

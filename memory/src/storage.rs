@@ -3,7 +3,7 @@
 //! Every access is an atomic operation on a 64-bit word, so that a hostile process racing with us gives wrong values
 //! and nothing worse. This module does not say what the words mean.
 
-use crate::sync::AtomicU64;
+use crate::sync::{AtomicU64, Ordering};
 
 /// A fixed number of atomic words.
 pub trait RingStorage {
@@ -15,6 +15,17 @@ pub trait RingStorage {
 
     /// How many there are.
     fn words(&self) -> usize;
+
+    /// Stores words that nobody reads before a word that is stored with release after them.
+    ///
+    /// # Panics
+    /// As [`slice`](Self::slice).
+    #[inline]
+    fn store_words(&self, first: usize, values: &[u64]) {
+        for (word, value) in self.slice(first, values.len()).iter().zip(values) {
+            word.store(*value, Ordering::Relaxed);
+        }
+    }
 
     /// Asks for the cache line of word `index`, to be read or `written` soon. Words that do not exist are ignored.
     #[inline]
@@ -97,6 +108,20 @@ mod mapped {
         #[inline]
         fn words(&self) -> usize {
             self.words
+        }
+
+        #[inline]
+        fn store_words(&self, first: usize, values: &[u64]) {
+            let words = self.slice(first, values.len());
+            // SAFETY: M1, M2: the words are there and writable by this side; a peer that reads them early, which it is not to,
+            // gets what it gets. In few wide stores they are written before a polling peer takes the line away again.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    values.as_ptr(),
+                    words.as_ptr().cast_mut().cast(),
+                    values.len(),
+                );
+            }
         }
 
         #[inline]

@@ -95,6 +95,18 @@ pub struct Terms {
     pub fenced: bool,
 }
 
+impl Terms {
+    /// What a request has that sets none: the defaults, as a constant.
+    pub const PLAIN: Self = Self {
+        when_busy: WhenBusy::Wait,
+        deadline: None,
+        hint: CacheHint::Auto,
+        class: PriorityClass::Normal,
+        linked: false,
+        fenced: false,
+    };
+}
+
 /// What a request asks for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Task {

@@ -35,8 +35,8 @@ use waking::Waking;
 
 /// How long an idle lane spins: about what a wake-up across cores costs.
 const SPIN: Duration = Duration::from_micros(50);
-/// Turns between looks at the clock while spinning.
-const TURNS_PER_LOOK: u32 = 64;
+/// Looks at the rings between looks at the clock while spinning.
+const LOOKS: u32 = 64;
 /// Turns between looks at what is busy, for whoever wants to know.
 const TURNS_PER_COUNT: u32 = 64;
 /// Epoll token of the lane's own wake-up descriptor; queues have theirs from 0.
@@ -157,7 +157,6 @@ impl Lane {
 
     /// Serves until told to stop.
     pub(crate) fn run(mut self) {
-        let mut idle_turns = 0;
         let mut idle_since: Option<Stopwatch> = None;
         loop {
             let worked = self.turn();
@@ -168,13 +167,11 @@ impl Lane {
                 return self.finish();
             }
             if worked {
-                (idle_turns, idle_since) = (0, None);
+                idle_since = None;
                 continue;
             }
-            idle_turns += 1;
             if self.spins {
-                std::hint::spin_loop();
-                if idle_turns % TURNS_PER_LOOK != 0 {
+                if self.look_out() {
                     continue;
                 }
                 let since = *idle_since.get_or_insert_with(Stopwatch::now);
@@ -183,8 +180,20 @@ impl Lane {
                 }
             }
             self.park();
-            (idle_turns, idle_since) = (0, None);
+            idle_since = None;
         }
+    }
+
+    /// Looks for news for a while: less than a turn looks at, so that it is seen sooner.
+    fn look_out(&self) -> bool {
+        for _ in 0..LOOKS {
+            let mut queues = self.queues.iter().flatten().filter(|queue| !queue.dead);
+            if queues.any(|queue| queue.end.has_news()) || self.handle.pending.load(Ordering::Relaxed) {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
     }
 
     /// One round of everything; returns whether anything happened.
@@ -369,6 +378,9 @@ impl Lane {
         self.reap();
         self.count_busy();
         // Requests may wait for a channel that only another client's end can free; their deadlines still count.
+        for queue in self.queues.iter_mut().flatten() {
+            queue.end.tell_all_consumed();
+        }
         let limit = self.path.next_wake().map(|wake| {
             let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());
             Duration::from_nanos(u64::try_from(left / 1000).unwrap_or(u64::MAX).saturating_add(1))

@@ -14,7 +14,7 @@ use memferry_memory::mapping::Mapping;
 use memferry_memory::queue_pair::ServiceEnd;
 use memferry_memory::storage::MappedWords;
 use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
-use memferry_transfer::{Completion, Ended, EngineKind, Failure, wire};
+use memferry_transfer::{Completion, Ended, EngineKind, Failure, Request, Task, Terms, wire};
 
 use super::{Lane, Queue};
 use crate::MonotonicClock;
@@ -23,6 +23,8 @@ use crate::service::Notice;
 
 /// Requests taken from one queue before the next is looked at.
 pub(super) const BATCH: usize = 32;
+/// The terms of a request that sets none.
+const PLAIN: Terms = Terms::PLAIN;
 
 impl Lane {
     /// Takes what one client asks for.
@@ -40,9 +42,14 @@ impl Lane {
         }
         let mut capabilities = Self::capabilities(&self.shared);
         let (mut batch, mut violation) = (Batch::default(), None);
+        let mut slot = [0; wire::SUBMISSION_WORDS];
         while batch.taken < BATCH {
-            let next = if batch.taken == 0 { queue.end.pop() } else { queue.end.pop_next() };
-            let Some(slot) = next else { break };
+            if batch.taken > 0 {
+                queue.end.look_ahead(batch.taken == 1);
+            }
+            if !queue.end.pop_into(&mut slot) {
+                break;
+            }
             batch.taken += 1;
             let stopping = self.stopping.is_some();
             let mut taking =
@@ -50,6 +57,14 @@ impl Lane {
             if let Err(broken) = taking.take(&slot, &mut batch) {
                 violation = Some(broken);
                 break;
+            }
+            if batch.taken == 1 && batch.done == 1 {
+                // Who waits for a single answer is not kept waiting for what may follow.
+                queue.end.tell_consumed();
+                let flag = queue.end.publish_for();
+                if flag != 0 {
+                    self.waking.wake(index, queue, flag);
+                }
             }
         }
         drop(capabilities);
@@ -152,14 +167,27 @@ impl Taking<'_> {
     #[inline]
     fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
         let (end, tag) = (&mut self.queue.end, wire::tag_of(slot));
-        let decoded = wire::decode_request(slot, |first, words| end.fetch_list(first, words));
         let cancelled = end.cancels_seen() && end.cancel_requested(tag);
-        if !self.stopping
+        let mut ended = None;
+        if !self.stopping && !cancelled {
+            let room = end.known_completion_room();
+            // Most requests are plain, and need no look at terms that nobody set.
+            if let Some(operation) = wire::decode_plain(slot) {
+                ended = self.path.try_at_once(self.key, room, &operation, &PLAIN, self.capabilities);
+            }
+        }
+        let decoded = match ended {
+            Some(_) => None,
+            None => Some(wire::decode_request(slot, |first, words| end.fetch_list(first, words))),
+        };
+        if let Some(Ok(Request { task: Task::Transfer(operation), terms })) = &decoded
+            && !self.stopping
             && !cancelled
-            && let Ok(request) = &decoded
-            && let room = end.known_completion_room()
-            && let Some(ended) = self.path.try_at_once(self.key, room, request, self.capabilities)
         {
+            let room = end.known_completion_room();
+            ended = self.path.try_at_once(self.key, room, operation, terms, self.capabilities);
+        }
+        if let Some(ended) = ended {
             batch.done += 1;
             batch.bytes += ended.bytes_done;
             batch.failed += u64::from(ended.outcome.is_err());
@@ -170,8 +198,9 @@ impl Taking<'_> {
         let failure = match decoded {
             _ if self.stopping => Failure::ServiceStopping,
             _ if cancelled => Failure::Cancelled,
-            Err(error) => Failure::Malformed(error),
-            Ok(request) => {
+            None => Failure::Unsupported,
+            Some(Err(error)) => Failure::Malformed(error),
+            Some(Ok(request)) => {
                 let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
                 self.path.submit(now, reservation, tag, &request, self.capabilities);
                 if self.queue.end.cancels_seen() && self.queue.end.stop_requested(tag) {

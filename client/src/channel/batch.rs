@@ -18,7 +18,7 @@ use crate::link::Link;
 use crate::transfer::Transfer;
 
 /// Transfers that become visible together: few enough that the lane need not wait for long, enough that it finds several.
-const GROUP: usize = 8;
+const GROUP: usize = 16;
 
 /// A batch of which only a part was submitted. Nothing is lost.
 #[derive(Debug, Error)]

@@ -122,6 +122,8 @@ pub struct Channel {
     slots: Vec<Slot>,
     free: Vec<u32>,
     lap: u64,
+    /// Kept for its allocation.
+    list: Vec<u64>,
     staged: bool,
     /// Taken from the ring while waiting for another.
     finished: VecDeque<Completion>,
@@ -169,6 +171,7 @@ impl Channel {
             slots,
             free: (0..capacity).rev().collect(),
             lap: 0,
+            list: Vec::new(),
             staged: false,
             finished: VecDeque::new(),
             empty_polls: 0,
@@ -231,10 +234,13 @@ impl Channel {
         let full = SubmitReason::Full { capacity: self.end.capacity() };
         let index = *self.free.last().ok_or(full)?;
         let tag = self.lap * u64::from(self.end.capacity()) + u64::from(index);
+        self.end.presume_consumed(self.end.capacity() - self.free.len() as u32);
         let mut slot = [0; wire::SUBMISSION_WORDS];
-        let list = wire::encode_request(tag, &transfer.request, &mut slot).map_err(SubmitReason::Shape)?;
-        if !list.is_empty() {
-            wire::place_list(&mut slot, self.end.stage_list(&list).map_err(|_| full)?);
+        self.list.clear();
+        wire::encode_request(tag, &transfer.request, &mut slot, &mut self.list)
+            .map_err(SubmitReason::Shape)?;
+        if !self.list.is_empty() {
+            wire::place_list(&mut slot, self.end.stage_list(&self.list).map_err(|_| full)?);
         }
         self.end.stage(&slot).map_err(|_| full)?;
         self.free.pop();

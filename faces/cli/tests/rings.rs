@@ -8,6 +8,7 @@ use memferry::{
 };
 use memferry_broker::protocol::{Answer, Command, Violation};
 use memferry_memory::frame::{self, Pages};
+use memferry_memory::queue_pair::LIST_WORDS;
 use memferry_memory::storage::RingStorage;
 use memferry_transfer::wire::{self, SlotError};
 use memferry_transfer::{Operation, Request, Span};
@@ -35,7 +36,9 @@ fn submit(channel: &mut RawChannel, slot: &[u64; 16]) {
 /// The slot of a request without a list.
 fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
     let mut slot = [0; wire::SUBMISSION_WORDS];
-    assert_eq!(wire::encode_request(tag, request, &mut slot).unwrap(), []);
+    let mut list = Vec::new();
+    wire::encode_request(tag, request, &mut slot, &mut list).unwrap();
+    assert!(list.is_empty());
     slot
 }
 
@@ -158,15 +161,15 @@ fn stale_and_forged_handles_name_nothing() {
 #[test]
 fn counts_that_jump_or_lie_end_the_session() {
     let service = Service::start(&[]);
-    // Words 8 and following of the client's memory hold its count of completions.
-    for lie in [5, 7, 1 << 31, u64::MAX] {
+    // Word 16 of the client's memory holds its count of completions, for which there are twice as many slots as requests.
+    for lie in [9, 11, 1 << 31, u64::MAX] {
         let (raw, mut channel, _) = raw_client(&service, 4096, 4);
         let nop = encoded(1, &Request::new(Operation::Nop));
-        for _ in 0..4 {
+        for _ in 0..8 {
             assert_eq!(outcome(&mut channel, &nop), Ok(()));
         }
         // The service looks at the count when the room it knows of is used up.
-        channel.scribble.word(8).store(lie, Ordering::Release);
+        channel.scribble.word(16).store(lie, Ordering::Release);
         submit(&mut channel, &nop);
         assert_eq!(raw.farewell(), Violation::RingCounts, "{lie}");
         assert!(channel.end.closed());
@@ -184,11 +187,13 @@ fn garbage_all_over_the_ring_while_the_lane_reads_it_harms_nobody() {
     // So much garbage breaks some rule sooner or later, and until then it is served.
     for round in 0.. {
         assert!(started.elapsed() < SOON, "a session that nothing ends");
-        for index in 0..channel.scribble.words() {
+        // Lists are only read where a request says so.
+        for index in 0..channel.scribble.words() - LIST_WORDS {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let value = match state >> 62 {
-                0 => state >> 33 & 0x1f,
-                1 => (state >> 32 & 7) << 32 | (state >> 40 & 0x1f),
+                // Sequences up to more than there are slots for completions.
+                0 => state >> 33 & 0x3f,
+                1 => (state >> 32 & 7) << 32 | (state >> 40 & 0x3f),
                 2 => 0,
                 _ => state,
             };

@@ -13,7 +13,7 @@
 //! slot that is copied once. Words that change at different times lie in different cache lines. Sleeping is done on the
 //! service's eventfd (lane) or on the wake word as a futex (client), by the callers.
 
-use std::collections::VecDeque;
+mod list_area;
 
 use thiserror::Error;
 
@@ -21,6 +21,7 @@ use crate::parking::{Fences, must_wake, wanted};
 use crate::ring::{Consumer, ImpossibleCount, Producer, RingFull, Slots};
 use crate::storage::RingStorage;
 use crate::sync::{AtomicU64, Ordering};
+use list_area::ListArea;
 
 /// Words of a submission slot, and of its first half.
 pub const SUBMISSION_WORDS: usize = 16;
@@ -50,7 +51,9 @@ const DOWNWARD: u64 = 1 << 63;
 /// Bits of a progress word that count bytes; those above, but for the highest, are of the tag.
 const PROGRESS_BITS: u32 = 40;
 
-const LINE: usize = 8;
+/// Words between hints that change at different times: two cache lines, for processors fetch the neighbour too, and a hint
+/// that was taken away delays every store after it.
+const LINE: usize = 16;
 const CLIENT_PARKED: usize = 0;
 const COMPLETIONS_CONSUMED: usize = LINE;
 const CANCEL_GENERATION: usize = 2 * LINE;
@@ -105,7 +108,8 @@ impl Layout {
     }
 
     fn completion_slots(self) -> Slots {
-        Slots { first_word: COMPLETION_SLOTS, capacity: self.capacity, short_words: COMPLETION_WORDS }
+        let capacity = 2 * self.capacity;
+        Slots { first_word: COMPLETION_SLOTS, capacity, short_words: COMPLETION_WORDS }
     }
 
     fn list_area(self) -> usize {
@@ -118,7 +122,7 @@ impl Layout {
     }
 
     fn progress_words(self) -> usize {
-        COMPLETION_SLOTS + self.capacity as usize * COMPLETION_WORDS
+        COMPLETION_SLOTS + 2 * self.capacity as usize * COMPLETION_WORDS
     }
 
     /// Words of the service's memory.
@@ -154,36 +158,6 @@ impl Layout {
     }
 }
 
-/// Where lists lie that the service has not taken yet: a ring of words.
-#[derive(Debug, Default)]
-struct ListArea {
-    /// Of each list: the submission after it, and where the area's use ended with it, in words since the beginning.
-    used: VecDeque<(u32, u64)>,
-    first: u64,
-    end: u64,
-}
-
-impl ListArea {
-    /// Frees the lists of requests before submission `taken`.
-    fn free(&mut self, taken: u32) {
-        while let Some((after, end)) = self.used.front().copied()
-            && taken.wrapping_sub(after) as i32 >= 0
-        {
-            self.first = end;
-            self.used.pop_front();
-        }
-    }
-
-    /// Room for `words` in one piece: its first word, and where the area's use ends with it.
-    fn room(&self, words: usize) -> Option<(usize, u64)> {
-        let (area, words) = (LIST_WORDS as u64, words as u64);
-        let at = self.end % area;
-        let skipped = if at + words > area { area - at } else { 0 };
-        let end = self.end + skipped + words;
-        (words <= area && end - self.first <= area).then(|| (((end - words) % area) as usize, end))
-    }
-}
-
 /// The client's side.
 #[derive(Debug)]
 pub struct ClientEnd<S> {
@@ -193,6 +167,8 @@ pub struct ClientEnd<S> {
     fences: Fences,
     submissions: Producer<SUBMISSION_WORDS>,
     completions: Consumer<COMPLETION_WORDS>,
+    /// The count of completions that was told last.
+    told: u32,
     lists: ListArea,
 }
 
@@ -206,7 +182,7 @@ impl<S: RingStorage> ClientEnd<S> {
         let submissions = Producer::new(layout.submission_slots());
         let completions = Consumer::new(layout.completion_slots());
         let lists = ListArea::default();
-        Ok(Self { layout, own: client, peer: service, fences, submissions, completions, lists })
+        Ok(Self { layout, own: client, peer: service, fences, submissions, completions, told: 0, lists })
     }
 
     /// Requests that may be outstanding.
@@ -225,6 +201,17 @@ impl<S: RingStorage> ClientEnd<S> {
             self.look_at_consumed()?;
         }
         self.submissions.stage(&self.own, slot)
+    }
+
+    /// Takes it as consumed that all but `outstanding` requests were: those have their completions. The service's own word on
+    /// that, which it gives now and then, need not be waited for.
+    #[inline]
+    pub fn presume_consumed(&mut self, outstanding: u32) {
+        let consumed = self.submissions.staged().wrapping_sub(outstanding);
+        let known = self.submissions.known_consumed();
+        if consumed.wrapping_sub(known) as i32 > 0 {
+            let _ = self.submissions.consumed(consumed);
+        }
     }
 
     fn look_at_consumed(&mut self) -> Result<(), RingFull> {
@@ -267,8 +254,12 @@ impl<S: RingStorage> ClientEnd<S> {
     #[inline]
     pub fn pop(&mut self) -> Option<[u64; COMPLETION_WORDS]> {
         let slot = self.completions.pop(&self.peer)?;
-        let count = u64::from(self.completions.count());
-        self.own.word(COMPLETIONS_CONSUMED).store(count, Ordering::Release);
+        // There are twice as many slots as requests, so the service may be half of the requests behind.
+        let count = self.completions.count();
+        if count.wrapping_sub(self.told) > self.layout.capacity / 2 {
+            self.told = count;
+            self.own.word(COMPLETIONS_CONSUMED).store(u64::from(count), Ordering::Release);
+        }
         Some(slot)
     }
 
@@ -395,6 +386,8 @@ pub struct ServiceEnd<S> {
     fences: Fences,
     submissions: Consumer<SUBMISSION_WORDS>,
     completions: Producer<COMPLETION_WORDS>,
+    /// The count of requests that was told last.
+    told: u32,
     cancel_seen: u64,
 }
 
@@ -407,7 +400,16 @@ impl<S: RingStorage> ServiceEnd<S> {
         layout.check(&client, &service)?;
         let submissions = Consumer::new(layout.submission_slots());
         let completions = Producer::new(layout.completion_slots());
-        Ok(Self { layout, own: service, peer: client, fences, submissions, completions, cancel_seen: 0 })
+        Ok(Self {
+            layout,
+            own: service,
+            peer: client,
+            fences,
+            submissions,
+            completions,
+            told: 0,
+            cancel_seen: 0,
+        })
     }
 
     /// Requests that may be outstanding.
@@ -422,11 +424,19 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.submissions.pop(&self.peer)
     }
 
-    /// Takes the next request as [`pop`](Self::pop), when others were taken just before.
+    /// Takes the next request into `slot`, of which a short one leaves the second half as it was; whether there was one.
     #[inline]
-    pub fn pop_next(&mut self) -> Option<[u64; SUBMISSION_WORDS]> {
+    pub fn pop_into(&mut self, slot: &mut [u64; SUBMISSION_WORDS]) -> bool {
+        self.submissions.pop_into(&self.peer, slot)
+    }
+
+    /// Fetches the lines of the requests that may follow, when more than one was found.
+    #[inline]
+    pub fn look_ahead(&self, second: bool) {
+        if second && self.submissions.ready(&self.peer) {
+            self.submissions.look_all_ahead(&self.peer);
+        }
         self.submissions.look_ahead(&self.peer);
-        self.submissions.pop(&self.peer)
     }
 
     /// Whether a request waits.
@@ -441,11 +451,19 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.ready() || self.cancels_pending()
     }
 
-    /// Tells the client how many requests were taken.
+    /// Tells the client how many requests were taken, when there is much to tell.
     #[inline]
-    pub fn tell_consumed(&self) {
-        let count = u64::from(self.submissions.count());
-        self.own.word(SUBMISSIONS_CONSUMED).store(count, Ordering::Release);
+    pub fn tell_consumed(&mut self) {
+        let count = self.submissions.count();
+        if count.wrapping_sub(self.told) > self.layout.capacity / 4 {
+            self.tell_all_consumed();
+        }
+    }
+
+    /// Tells the client how many requests were taken.
+    pub fn tell_all_consumed(&mut self) {
+        self.told = self.submissions.count();
+        self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(self.told), Ordering::Release);
     }
 
     /// [`completion_room`](Self::completion_room) as far as it is known without a look at the client's memory, whose line

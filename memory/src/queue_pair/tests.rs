@@ -26,7 +26,8 @@ fn requests_go_one_way_and_completions_the_other() {
         assert!(!client.publish(), "the lane does not sleep");
         assert_eq!(service.pop().unwrap()[1], tag);
         service.tell_consumed();
-        assert_eq!(service.completion_room(), Ok(4));
+        // What the client read is told now and then; there is always room for all it may have outstanding.
+        assert!((4..=8).contains(&service.completion_room().unwrap()));
         service.stage(&[0, tag, 0, 0]).unwrap();
         service.publish();
         assert_eq!(client.pop().unwrap()[1], tag);
@@ -36,7 +37,8 @@ fn requests_go_one_way_and_completions_the_other() {
 #[test]
 fn a_client_that_never_reads_leaves_no_room() {
     let (mut client, mut service, ..) = pair();
-    for tag in 0..4 {
+    for tag in 0..8 {
+        client.presume_consumed(0);
         client.stage(&request(tag)).unwrap();
         client.publish();
         service.pop().unwrap();
@@ -45,8 +47,58 @@ fn a_client_that_never_reads_leaves_no_room() {
     }
     assert_eq!(service.completion_room(), Ok(0));
     assert_eq!(service.stage(&[0; 4]), Err(RingFull));
-    client.pop().unwrap();
-    assert_eq!(service.completion_room(), Ok(1));
+    for _ in 0..3 {
+        client.pop().unwrap();
+    }
+    assert_eq!(service.completion_room(), Ok(3));
+}
+
+#[test]
+fn lists_are_placed_in_one_piece_each_and_freed_as_their_requests_are_taken() {
+    let (mut client, mut service, ..) = pair();
+    assert_eq!(client.stage_list(&vec![0; LIST_WORDS + 1]), Err(RingFull));
+    for round in 0..50_u64 {
+        // Longer than half of the area: each has to wait until the one before was taken.
+        let list: Vec<_> = (0..LIST_WORDS as u64 / 2 + 1 + round).map(|word| word ^ round).collect();
+        let first = client.stage_list(&list).unwrap();
+        client.stage(&request(first)).unwrap();
+        assert_eq!(client.stage_list(&list), Err(RingFull), "the first is not taken yet");
+        client.publish();
+        let slot = service.pop().unwrap();
+        assert_eq!(service.fetch_list(slot[1], list.len()), Some(list));
+        service.tell_all_consumed();
+    }
+    for (first, words) in [(LIST_WORDS as u64, 1), (u64::MAX, 1), (1, LIST_WORDS), (0, usize::MAX)] {
+        assert_eq!(service.fetch_list(first, words), None);
+    }
+    assert_eq!(service.fetch_list(LIST_WORDS as u64, 0), Some(Vec::new()));
+}
+
+#[test]
+fn progress_is_told_for_one_request_and_forgotten_with_it() {
+    let (client, service, client_memory, _) = pair();
+    assert_eq!(client.progress(5), None);
+    assert!(!service.tell_progress(5, 1 << 20, false), "nobody sleeps");
+    assert_eq!(
+        (client.progress(5), client.progress(1)),
+        (Some((1 << 20, false)), None),
+        "same word, another lap"
+    );
+    client_memory.word(CLIENT_PARKED).store(PARKED_FOR_PROGRESS, Ordering::Relaxed);
+    assert!(service.tell_progress(5, u64::MAX, true));
+    assert_eq!(client.progress(5), Some(((1 << 40) - 1, true)));
+    service.clear_progress(5);
+    assert_eq!(client.progress(5), None);
+}
+
+#[test]
+fn a_stop_is_no_cancel() {
+    let (mut client, mut service, ..) = pair();
+    client.stop(6);
+    assert!(service.cancels_changed());
+    assert!(service.stop_requested(6) && !service.cancel_requested(6) && !service.stop_requested(2));
+    client.cancel(6);
+    assert!(service.cancel_requested(6) && !service.stop_requested(6));
 }
 
 #[test]

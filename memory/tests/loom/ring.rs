@@ -12,6 +12,9 @@ use crate::explore;
 
 const WORDS: usize = 3;
 pub(crate) const SLOTS: Slots = Slots { first_word: 0, capacity: 2, short_words: 2 };
+/// Where the slots have their headers, and where their second parts begin.
+const HEADERS: [usize; 2] = [0, 2];
+const REST: usize = 4;
 /// Where the consumer of the bare ring tells its count.
 const COUNT: usize = 2 * WORDS;
 /// Where the parker of the bare ring has its flag.
@@ -122,10 +125,12 @@ pub(crate) fn elements_published_together_arrive_whole_and_in_order() {
 fn broken_a_header_published_without_release_gives_torn_elements() {
     explore(3, || {
         batch(|_, storage| {
-            for position in 0..2 {
-                let header = storage.word(position * WORDS);
-                let staged = header.load(Ordering::Relaxed) & !0xffff_ffff;
-                header.store(staged | (position as u64 + 1), Ordering::Relaxed);
+            for position in 0..2_u64 {
+                let slot = element(position + 1);
+                let at = HEADERS[position as usize];
+                storage.word(REST + position as usize).store(slot[2], Ordering::Relaxed);
+                storage.word(at + 1).store(slot[1], Ordering::Relaxed);
+                storage.word(at).store(slot[0] | (position + 1), Ordering::Relaxed);
             }
         });
     });
@@ -138,7 +143,7 @@ const LURES: [[u64; WORDS]; 3] = [[1 | 1 << 32, 11, 12], [LONG | 1 | 2 << 32, 21
 fn scribble(storage: &HeapWords) {
     for lure in LURES {
         storage.word(0).store(lure[0], Ordering::Relaxed);
-        storage.word(2).store(lure[2], Ordering::Relaxed);
+        storage.word(REST).store(lure[2], Ordering::Relaxed);
         storage.word(1).store(lure[1], Ordering::Relaxed);
     }
 }

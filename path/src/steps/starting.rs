@@ -107,10 +107,10 @@ impl<E: Engine> Path<E> {
         &mut self,
         queue: QueueKey,
         room: u32,
-        request: &Request,
+        operation: &Operation<Span>,
+        terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Ended> {
-        let Request { task: Task::Transfer(operation), terms } = request else { return None };
         let &mut Queue { session, user, outstanding, closing, class, active, .. } =
             self.ledger.queue(queue)?;
         let free = !closing && outstanding < room && !terms.linked && (!terms.fenced || active == 0);
@@ -257,6 +257,26 @@ pub struct Performing<M> {
 }
 
 impl<M: Memory> Performing<M> {
+    /// Checks and does a transfer that is short enough for the table to be kept meanwhile: nothing has to be claimed.
+    ///
+    /// # Errors
+    /// The [`Failure`] of admission.
+    #[inline]
+    pub fn at_once<T>(
+        capabilities: &Capabilities<M>,
+        session: SessionId,
+        operation: &Operation<Span>,
+        terms: &Terms,
+        longest_bytes: u64,
+        perform: impl FnOnce(&Confined<'_, &M>) -> T,
+    ) -> Result<T, Failure> {
+        let operation = capabilities.borrowed(session, operation, longest_bytes)?;
+        let confined = Confined::new(&operation, terms.hint);
+        confined
+            .map(|confined| perform(&confined))
+            .map_err(|error| Failure::OutOfBounds { side: error.side, available: 0 })
+    }
+
     /// Checks and claims.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ use thiserror::Error;
 use crate::completion::Side;
 
 pub use completion::{decode_completion, encode_completion, encode_success, tag_of_completion};
-pub use submission::{decode_request, encode_request, is_linked, place_list, tag_of};
+pub use submission::{decode_plain, decode_request, encode_request, is_linked, place_list, tag_of};
 
 /// Words of a submission slot.
 pub const SUBMISSION_WORDS: usize = 16;

@@ -40,27 +40,33 @@ pub(super) const WIDTH_COLOR: u64 = 3;
 const SEGMENT_WORDS: usize = 3;
 const SOURCE_WORDS: usize = 2;
 
-/// Encodes `request` under the client's `tag` into a slot of zeros. The words of its list, when it has one, are given back:
-/// they go to the channel's list area, and where they went into the slot ([`place_list`]).
+/// Encodes `request` under the client's `tag` into a slot of zeros, and the words of its list, when it has one, into `list`,
+/// which comes empty: they go to the channel's list area, and where they went into the slot ([`place_list`]).
 ///
 /// # Errors
 /// [`SlotError::Start`] when a span's offset plus the walk's start does not fit 64 bits; [`SlotError::Count`] when a list
 /// is too long.
 #[inline]
-pub fn encode_request(tag: u64, request: &Request, slot: &mut SubmissionSlot) -> Result<Vec<u64>, SlotError> {
-    let mut list = Vec::new();
+pub fn encode_request(
+    tag: u64,
+    request: &Request,
+    slot: &mut SubmissionSlot,
+    list: &mut Vec<u64>,
+) -> Result<(), SlotError> {
     slot[1] = tag;
     // Zero means no deadline, so a deadline at the clock's origin becomes the first nanosecond: as long past.
-    slot[2] = request.terms.deadline.map_or(0, |instant| instant.nanoseconds().max(1));
+    if let Some(deadline) = request.terms.deadline {
+        slot[2] = deadline.nanoseconds().max(1);
+    }
     let task = match &request.task {
-        Task::Transfer(operation) => encode_operation(slot, &mut list, operation)?,
+        Task::Transfer(operation) => encode_operation(slot, list, operation)?,
         Task::Repeat { rounds } => {
             slot[3] = u64::from(*rounds);
             REPEAT << 32
         }
     };
     slot[0] = task | encode_terms(&request.terms);
-    Ok(list)
+    Ok(())
 }
 
 /// Writes where the list of a slot lies.
@@ -255,6 +261,23 @@ pub fn decode_request(
     };
     Ok(Request { task, terms: decode_terms(header, slot[2])? })
 }
+
+/// The operation of a slot that asks for one of the commonest and sets no terms, quickly; `None` says nothing about any other
+/// slot, which [`decode_request`] judges.
+#[inline]
+pub fn decode_plain(slot: &SubmissionSlot) -> Option<Operation<Span>> {
+    let span = |at: usize| Span::new(Handle::from_bits(slot[at]), slot[at + 1]);
+    match slot[0] & !HEADER_SEQUENCE {
+        PLAIN_NOP if slot[2] == 0 => Some(Operation::Nop),
+        PLAIN_COPY if slot[2] == 0 => {
+            Some(Operation::Copy { source: span(3), destination: span(5), length: slot[7] })
+        }
+        _ => None,
+    }
+}
+
+const PLAIN_NOP: u64 = NOP << 32;
+const PLAIN_COPY: u64 = COPY << 32;
 
 #[inline]
 fn decode_terms(header: u64, deadline: u64) -> Result<Terms, SlotError> {

@@ -81,7 +81,8 @@ const LIST_AT: u64 = 77;
 /// The request in a slot and its list, and both decoded again.
 fn through_a_slot(tag: u64, request: &Request) -> (SubmissionSlot, Result<Request, SlotError>) {
     let mut slot = [0; SUBMISSION_WORDS];
-    let list = encode_request(tag, request, &mut slot).unwrap();
+    let mut list = Vec::new();
+    encode_request(tag, request, &mut slot, &mut list).unwrap();
     if !list.is_empty() {
         place_list(&mut slot, LIST_AT);
     }
@@ -242,14 +243,17 @@ fn lists_that_are_too_long_or_not_there_are_refused_on_both_sides() {
     };
     let mut slot = [0; SUBMISSION_WORDS];
     let gather = |count| Request::new(Operation::ScatterGather { lists: Box::new(lists(count)) });
-    assert!(encode_request(1, &gather(MAX_SEGMENTS), &mut slot).is_ok());
-    let million = encode_request(1, &gather(1_000_000), &mut slot);
+    assert!(encode_request(1, &gather(MAX_SEGMENTS), &mut slot, &mut Vec::new()).is_ok());
+    let million = encode_request(1, &gather(1_000_000), &mut slot, &mut Vec::new());
     assert_eq!(million, Err(SlotError::Count(1_000_000)));
     let xor = |count| {
         Request::new(Operation::Xor { sources: vec![span; count].into(), destination: span, length: 0 })
     };
     for count in [0, MAX_SOURCES + 1] {
-        assert_eq!(encode_request(1, &xor(count), &mut slot), Err(SlotError::Count(count as u32)));
+        assert_eq!(
+            encode_request(1, &xor(count), &mut slot, &mut Vec::new()),
+            Err(SlotError::Count(count as u32))
+        );
     }
     let with = |opcode: u64, counts: u64| {
         let mut slot = [0; SUBMISSION_WORDS];
@@ -314,6 +318,6 @@ fn a_start_beyond_64_bits_is_refused_before_it_reaches_the_ring() {
     let shape = Fill2d { count, destination: plane, color: Color24::new(0).unwrap() };
     let request = Request::fill_2d(Span::new(handle, 1), shape);
     let mut slot = [0; SUBMISSION_WORDS];
-    let encoded = encode_request(0, &request, &mut slot);
+    let encoded = encode_request(0, &request, &mut slot, &mut Vec::new());
     assert_eq!(encoded, Err(SlotError::Start(Side::Destination)));
 }
