@@ -179,9 +179,10 @@ impl<const WORDS: usize> Producer<WORDS> {
         let count = self.staged.wrapping_sub(self.published);
         if count > 0 {
             self.write_latest(storage);
-            if let Some(first) = self.aside.pop() {
-                self.write(storage, self.published, &first);
+            if let Some(first) = self.aside.first() {
+                self.write(storage, self.published, first);
             }
+            self.aside.clear();
             self.published = self.staged;
         }
         count

@@ -112,15 +112,17 @@ mod mapped {
 
         #[inline]
         fn store_words(&self, first: usize, values: &[u64]) {
-            let words = self.slice(first, values.len());
+            let to: *mut u64 = self.slice(first, values.len()).as_ptr().cast_mut().cast();
+            let from = values.as_ptr();
             // SAFETY: M1, M2: the words are there and writable by this side; a peer that reads them early, which it is not to,
-            // gets what it gets. In few wide stores they are written before a polling peer takes the line away again.
+            // gets what it gets. In few wide stores they are written before a polling peer takes the line away again; the
+            // lengths of short slots are spelled out, so that no function is called for them.
             unsafe {
-                std::ptr::copy_nonoverlapping(
-                    values.as_ptr(),
-                    words.as_ptr().cast_mut().cast(),
-                    values.len(),
-                );
+                match values.len() {
+                    3 => std::ptr::copy_nonoverlapping(from, to, 3),
+                    7 => std::ptr::copy_nonoverlapping(from, to, 7),
+                    length => std::ptr::copy_nonoverlapping(from, to, length),
+                }
             }
         }
 
