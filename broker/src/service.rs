@@ -425,6 +425,8 @@ impl Service {
         let system = |error: std::io::Error| refusal(RefusalKind::System, error);
         let mut sessions = self.sessions();
         let lane = sessions.lane_of(session, channel).ok_or_else(unknown)?;
+        let (user, process) =
+            sessions.get(session).map(|open| (open.user, open.process)).ok_or_else(unknown)?;
         if !self.lanes[lane].0.signals() {
             let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); wait or poll instead";
             return Err(refusal(RefusalKind::System, why));
@@ -440,13 +442,18 @@ impl Service {
                 let given = event.try_clone().map_err(system)?;
                 (Target::Event(event), vec![given])
             }
+            // Nobody else's io_uring can come here on a system of today, and what else comes may block when it is closed.
+            NotifyBy::Ring { .. } if process != std::process::id() => {
+                let why = "only embedded clients can be signalled by their io_uring; poll an eventfd with it instead";
+                return Err(refusal(RefusalKind::Argument, why));
+            }
             NotifyBy::Ring { user_data } => {
                 let none = || refusal(RefusalKind::Argument, "no descriptor came");
                 let ring = descriptors.first().ok_or_else(none)?.try_clone().map_err(system)?;
                 (Target::Ring(ring, user_data), Vec::new())
             }
         };
-        self.lanes[lane].0.tell(LaneCommand::Notify { session, channel, target });
+        self.lanes[lane].0.tell(LaneCommand::Notify { session, channel, user, target });
         Ok(given)
     }
 

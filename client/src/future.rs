@@ -181,6 +181,8 @@ impl Future for Pending {
     type Output = Completion;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+        // Wakers are an executor's code: they are cloned, woken and dropped while the channel is not locked.
+        let waker = context.waker().clone();
         let mut state = self.shared.lock();
         let mut wakers = Vec::new();
         for _ in 0..LOOKS {
@@ -192,18 +194,20 @@ impl Future for Pending {
             }
             std::hint::spin_loop();
         }
-        let polled = match state.tasks.remove(&self.ticket) {
-            Some(Task::Done(completion)) => Poll::Ready(completion),
+        let before = state.tasks.remove(&self.ticket);
+        let polled = match &before {
+            Some(Task::Done(completion)) => Poll::Ready(*completion),
             // A child of fork has no driver, and nothing of its parent's transfers ever reaches it.
             Some(_) if state.channel.is_forked() => Poll::Ready(lost(self.ticket)),
             None => Poll::Ready(lost(self.ticket)),
             Some(_) => {
-                state.tasks.insert(self.ticket, Task::Waits(context.waker().clone()));
-                self.shared.drive(&mut state);
+                state.tasks.insert(self.ticket, Task::Waits(waker));
+                wakers.extend(self.shared.drive(&mut state));
                 Poll::Pending
             }
         };
         drop(state);
+        drop(before);
         wakers.into_iter().for_each(Waker::wake);
         polled
     }
@@ -218,18 +222,20 @@ fn lost(ticket: Ticket) -> Completion {
 impl Drop for Pending {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        match state.tasks.remove(&self.ticket) {
-            Some(Task::Done(_)) | None => {}
-            Some(_) => {
-                state.tasks.insert(self.ticket, Task::Detached);
-            }
+        let before = state.tasks.remove(&self.ticket);
+        if !matches!(before, Some(Task::Done(_)) | None) {
+            state.tasks.insert(self.ticket, Task::Detached);
         }
+        drop(state);
+        drop(before);
     }
 }
 
 impl Shared {
-    /// Makes sure that the driver looks after those who wait.
-    fn drive(self: &Arc<Self>, state: &mut State) {
+    /// Makes sure that the driver looks after those who wait; gives the wakers of all when there is no thread to spare for it.
+    #[must_use = "who is not woken now never is"]
+    fn drive(self: &Arc<Self>, state: &mut State) -> Vec<Waker> {
+        let mut wakers = Vec::new();
         if !state.driven {
             let (weak, bell) = (Arc::downgrade(self), Arc::clone(&self.bell));
             let sleeper = state.channel.sleeper();
@@ -237,14 +243,13 @@ impl Shared {
             state.driven = thread.spawn(move || run(&weak, &bell, &sleeper)).is_ok();
             if !state.driven {
                 // Without a thread to spare the futures have to be polled until they are ready.
-                state.tasks.values().for_each(|task| {
-                    if let Task::Waits(waker) = task {
-                        waker.wake_by_ref();
-                    }
-                });
+                let waits =
+                    |task: &Task| if let Task::Waits(waker) = task { Some(waker.clone()) } else { None };
+                wakers.extend(state.tasks.values().filter_map(waits));
             }
         }
         self.bell.ring(Wanted::Yes);
+        wakers
     }
 }
 

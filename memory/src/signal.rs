@@ -22,7 +22,13 @@ static ONE: u64 = 1;
 pub struct Signaller {
     ring: IoUring,
     outstanding: usize,
+    /// The system refused to take what was written down. It names descriptors whose numbers may be used again, so nothing is
+    /// ever handed over any more.
+    broken: bool,
 }
+
+/// What calling a signal back is known by; no signal is.
+const CALLED_BACK: u64 = u64::MAX;
 
 impl Signaller {
     /// Room for `entries` signals between two calls of [`reap`](Self::reap).
@@ -31,11 +37,11 @@ impl Signaller {
     /// Those of `io_uring_setup`, for instance where the system forbids it.
     pub fn new(entries: u32) -> io::Result<Self> {
         let ring = IoUring::builder().setup_r_disabled().build(entries)?;
-        let mut allowed =
-            [Restriction::sqe_op(opcode::Write::CODE), Restriction::sqe_op(opcode::MsgRingData::CODE)];
+        let codes = [opcode::Write::CODE, opcode::MsgRingData::CODE, opcode::AsyncCancel::CODE];
+        let mut allowed = codes.map(Restriction::sqe_op);
         ring.submitter().register_restrictions(&mut allowed)?;
         ring.submitter().register_enable_rings()?;
-        Ok(Self { ring, outstanding: 0 })
+        Ok(Self { ring, outstanding: 0, broken: false })
     }
 
     /// Adds one to an eventfd. `token` comes back when that is done or has failed.
@@ -62,7 +68,18 @@ impl Signaller {
         self.submit(message.build().user_data(token))
     }
 
+    /// Calls back a signal that is on its way. Its token comes in any case.
+    ///
+    /// # Errors
+    /// As [`event`](Self::event).
+    pub fn call_back(&mut self, token: u64) -> io::Result<()> {
+        self.submit(opcode::AsyncCancel::new(token).build().user_data(CALLED_BACK))
+    }
+
     fn submit(&mut self, entry: squeue::Entry) -> io::Result<()> {
+        if self.broken {
+            return Err(io::ErrorKind::Other.into());
+        }
         if self.outstanding >= self.ring.params().cq_entries() as usize {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -71,7 +88,7 @@ impl Signaller {
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| io::ErrorKind::WouldBlock)?;
         self.outstanding += 1;
-        self.ring.submit().map(|_| ())
+        self.ring.submit().map(|_| ()).inspect_err(|_| self.broken = true)
     }
 
     /// Whether signals were sent whose end was not seen yet.
@@ -82,8 +99,10 @@ impl Signaller {
     /// Tells the tokens of signals that have ended, and whether they reached their target.
     pub fn reap(&mut self, mut ended: impl FnMut(u64, bool)) {
         for entry in self.ring.completion() {
-            self.outstanding -= 1;
-            ended(entry.user_data(), entry.result() >= 0);
+            self.outstanding = self.outstanding.saturating_sub(1);
+            if entry.user_data() != CALLED_BACK {
+                ended(entry.user_data(), entry.result() >= 0);
+            }
         }
     }
 }
@@ -135,6 +154,22 @@ mod tests {
         assert_eq!(ended(&mut signaller, 1), [(2, true)], "the other is not kept waiting");
         rustix::io::read(&event, &mut [0; 8]).unwrap();
         assert_eq!(ended(&mut signaller, 1), [(1, true)]);
+    }
+
+    #[test]
+    fn a_signal_that_is_held_up_is_called_back() {
+        let Some(mut signaller) = signaller() else { return };
+        let event = eventfd(0, EventfdFlags::empty()).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        // Far more than may be on their way at a time.
+        for token in 0..200 {
+            signaller.event(event.as_fd(), token).unwrap();
+            signaller.call_back(token).unwrap();
+            assert_eq!(ended(&mut signaller, 1), [(token, false)]);
+            while signaller.outstanding() {
+                signaller.reap(|_, _| unreachable!("told once"));
+            }
+        }
     }
 
     #[test]

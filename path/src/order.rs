@@ -62,7 +62,8 @@ enum Incoming {
 enum Link {
     #[default]
     Kept,
-    Running,
+    /// It runs under this tag.
+    Running(u64),
     Broken(Failure),
 }
 
@@ -284,7 +285,7 @@ impl<M: Clone> Order<M> {
             }
             let head = self.held.front()?;
             match self.link {
-                Link::Running if head.linked => return None,
+                Link::Running(_) if head.linked => return None,
                 Link::Broken(failure) if head.linked => {
                     let held = self.held.pop_front()?;
                     self.link = if held.origin.linked { Link::Broken(failure) } else { Link::Kept };
@@ -297,7 +298,7 @@ impl<M: Clone> Order<M> {
                 return None;
             }
             let Held { step, origin, .. } = self.held.pop_front()?;
-            self.link = if origin.linked { Link::Running } else { Link::Kept };
+            self.link = if origin.linked { Link::Running(origin.tag) } else { Link::Kept };
             match step {
                 Step::One(admitted) => return Some((admitted, origin)),
                 Step::Loop(chain) => self.looping = Some(chain),
@@ -313,7 +314,11 @@ impl<M: Clone> Order<M> {
             }
             return None;
         }
-        if origin.linked {
+        // An earlier one may end late, when what was linked to it is gone and another one is awaited.
+        if let Link::Running(tag) = self.link
+            && origin.linked
+            && tag == origin.tag
+        {
             self.link = end.outcome.map_or_else(Link::Broken, |()| Link::Kept);
         }
         Some(end)

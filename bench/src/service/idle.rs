@@ -55,9 +55,11 @@ fn look(process: u32) -> Result<Activity, BenchError> {
     for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
         let path = task?.path();
         let read = |name: &str| std::fs::read_to_string(path.join(name));
+        // One that ended in between is no thread of it any more.
+        let (Ok(status), Ok(stat)) = (read("status"), read("stat")) else { continue };
         activity.threads += 1;
-        activity.switches += switches(&read("status")?).ok_or("a thread's status lacks its switches")?;
-        activity.ticks += ticks(&read("stat")?).ok_or("a thread's stat lacks its times")?;
+        activity.switches += switches(&status).ok_or("a thread's status lacks its switches")?;
+        activity.ticks += ticks(&stat).ok_or("a thread's stat lacks its times")?;
     }
     Ok(activity)
 }

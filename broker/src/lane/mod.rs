@@ -19,7 +19,7 @@ use memferry_clock::{Clock, Instant};
 use memferry_engines::cpu::CpuEngine;
 use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
-use memferry_memory::queue_pair::ServiceEnd;
+use memferry_memory::queue_pair::{ServiceEnd, wants_signal};
 use memferry_memory::storage::MappedWords;
 use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
 use memferry_transfer::{PriorityClass, SessionId};
@@ -47,7 +47,7 @@ pub(crate) enum LaneCommand {
     /// Serve a new queue pair.
     Open(Opened),
     /// Signal a client, from now on, when it is woken.
-    Notify { session: SessionId, channel: u32, target: Target },
+    Notify { session: SessionId, channel: u32, user: u32, target: Target },
     /// Stop serving one.
     CloseChannel { session: SessionId, channel: u32 },
     /// Stop serving all of a session's.
@@ -202,7 +202,7 @@ impl Lane {
         for index in 0..self.queues.len() {
             worked |= self.take_requests(index);
         }
-        if !self.path.idle() {
+        if !self.path.idle() || self.path.must_settle() {
             worked |= self.path.running();
             let timed = self.path.needs_time() || self.stopping.is_some();
             let now = if timed { MonotonicClock.now() } else { Instant::ORIGIN };
@@ -299,11 +299,8 @@ impl Lane {
                     let (target, dead) = (None, false);
                     self.open(key, Queue { session, channel, user, end, target, doorbell, dead, counters });
                 }
-                LaneCommand::Notify { session, channel, target } => {
-                    let meant = |queue: &&mut Queue| queue.session == session && queue.channel == channel;
-                    if let Some(queue) = self.queues.iter_mut().flatten().find(meant) {
-                        queue.target = Some(target);
-                    }
+                LaneCommand::Notify { session, channel, user, target } => {
+                    self.take_target(session, channel, user, target);
                 }
                 LaneCommand::CloseChannel { session, channel } => {
                     self.close_where(|queue| queue.session == session && queue.channel == channel);
@@ -327,6 +324,28 @@ impl Lane {
             }
         }
         any
+    }
+
+    /// From now on a client is signalled; at once, when it has asked for that since it was told so, or its queue is closed.
+    fn take_target(&mut self, session: SessionId, channel: u32, user: u32, target: Target) {
+        let meant = |queue: &Option<Queue>| {
+            queue.as_ref().is_some_and(|queue| queue.session == session && queue.channel == channel)
+        };
+        let index = self.queues.iter().position(meant);
+        let Some((index, queue)) = index.and_then(|index| Some((index, self.queues[index].as_mut()?))) else {
+            return self.unneeded(user, target);
+        };
+        queue.target = Some(target);
+        if queue.dead || wants_signal(queue.end.client_flag()) {
+            self.waking.signal(index, queue);
+        }
+    }
+
+    /// What a client sent is closed where that may block.
+    fn unneeded(&self, user: u32, target: Target) {
+        if let Target::Ring(ring, _) = target {
+            self.shared.notify(Notice::Unneeded(user, ring));
+        }
     }
 
     fn open(&mut self, key: QueueKey, queue: Queue) {
@@ -354,8 +373,8 @@ impl Lane {
         queue.counters.gone();
         self.waking.forget(index);
         let user = queue.user;
-        if let Some(Target::Ring(ring, _)) = queue.target.take() {
-            self.shared.notify(Notice::Unneeded(user, ring));
+        if let Some(target) = queue.target.take() {
+            self.unneeded(user, target);
         }
         drop(queue);
         self.shared.notify(Notice::QueueGone(session, channel));
@@ -415,9 +434,18 @@ impl Lane {
             // A full ring's worth: a client that goes on asking does not keep the service from ending.
             for _ in 0..capacity.div_ceil(serving::BATCH) {
                 self.take_requests(index);
+                self.settle(MonotonicClock.now());
                 self.deliver();
             }
         }
         self.close_where(|_| true);
+        for index in 0..self.queues.len() {
+            self.let_go(index);
+        }
+        for command in self.handle.take() {
+            if let LaneCommand::Notify { user, target, .. } = command {
+                self.unneeded(user, target);
+            }
+        }
     }
 }

@@ -28,15 +28,17 @@ pub(crate) enum Target {
 /// What wakes the clients of one lane.
 pub(super) struct Waking {
     signaller: Option<Signaller>,
-    /// By queue: a signal is on its way.
-    under_way: Vec<bool>,
+    /// By queue: the token of the signal that is on its way.
+    under_way: Vec<Option<u64>>,
+    /// Signals sent so far: a late report of one is told from that of a later one.
+    sent: u32,
 }
 
 impl Waking {
     pub(super) fn new() -> Self {
         let signaller = Signaller::new(ENTRIES)
             .inspect_err(|error| tracing::debug!("no io_uring, so no client can be signalled: {error}"));
-        Self { signaller: signaller.ok(), under_way: Vec::new() }
+        Self { signaller: signaller.ok(), under_way: Vec::new(), sent: 0 }
     }
 
     /// Whether clients can be signalled.
@@ -60,31 +62,41 @@ impl Waking {
         self.signal(index, queue);
     }
 
-    fn signal(&mut self, index: usize, queue: &Queue) {
+    /// Signals the client of queue `index`, when it asked for that and no signal is on its way.
+    pub(super) fn signal(&mut self, index: usize, queue: &Queue) {
+        self.reap();
         let (Some(signaller), Some(target)) = (&mut self.signaller, &queue.target) else { return };
-        let under_way = &mut self.under_way;
-        signaller.reap(|token, _| {
-            if let Some(flag) = under_way.get_mut(token as usize) {
-                *flag = false;
-            }
-        });
-        if under_way.len() <= index {
-            under_way.resize(index + 1, false);
+        if self.under_way.len() <= index {
+            self.under_way.resize(index + 1, None);
         }
-        if under_way[index] {
+        if self.under_way[index].is_some() {
             return;
         }
+        self.sent = self.sent.wrapping_add(1);
+        let token = u64::from(self.sent) << 32 | index as u64;
         let sent = match target {
-            Target::Event(event) => signaller.event(event.as_fd(), index as u64),
-            Target::Ring(ring, user_data) => signaller.ring(ring.as_fd(), (*user_data, 0), index as u64),
+            Target::Event(event) => signaller.event(event.as_fd(), token),
+            Target::Ring(ring, user_data) => signaller.ring(ring.as_fd(), (*user_data, 0), token),
         };
-        under_way[index] = sent.is_ok();
+        self.under_way[index] = sent.is_ok().then_some(token);
     }
 
-    /// The queue's place may be another's now.
+    fn reap(&mut self) {
+        let (Some(signaller), under_way) = (&mut self.signaller, &mut self.under_way) else { return };
+        signaller.reap(|token, _| {
+            if let Some(of_queue) = under_way.get_mut(token as u32 as usize) {
+                of_queue.take_if(|under_way| *under_way == token);
+            }
+        });
+    }
+
+    /// The queue is gone: a signal that its client holds up is called back, so that nobody can use up all there may be.
     pub(super) fn forget(&mut self, index: usize) {
-        if let Some(flag) = self.under_way.get_mut(index) {
-            *flag = false;
+        self.reap();
+        if let Some(token) = self.under_way.get_mut(index).and_then(Option::take)
+            && let Some(signaller) = &mut self.signaller
+        {
+            let _ = signaller.call_back(token);
         }
     }
 }

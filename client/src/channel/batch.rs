@@ -35,7 +35,7 @@ pub struct BatchError {
 impl Channel {
     /// Does a transfer and gives its end: on this thread where the service is in this process, so that nothing is handed
     /// over; else by submitting it and waiting. It is not ordered with what was submitted before; a fenced one waits for all
-    /// of that, and a linked one or a loop is submitted.
+    /// of that, and a linked one is submitted.
     ///
     /// # Errors
     /// [`SubmitError`] with the transfer.
@@ -68,6 +68,9 @@ impl Channel {
                     Completion { ticket, outcome, inherited, bytes_done: 0, value: 0, engine }
                 }
             });
+        }
+        if transfer.request.operation().is_none() {
+            return Err(SubmitError { reason: SubmitReason::Loop, transfer: Box::new(transfer) });
         }
         let ticket = self.submit(transfer)?;
         // Without a limit a wait ends only with a completion, or in a child of fork, which gets none.

@@ -63,6 +63,9 @@ pub enum SubmitReason {
     /// Offset and start of a 2-D walk do not fit 64 bits.
     #[error(transparent)]
     Shape(SlotError),
+    /// A loop ends when what it repeats has ended, which has to be submitted first.
+    #[error("a loop cannot be performed alone; submit it with the transfers it repeats")]
+    Loop,
     /// The service is gone.
     #[error("the service was lost; connect again")]
     ServiceLost,

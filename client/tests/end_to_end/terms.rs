@@ -99,6 +99,18 @@ fn loops_that_never_end_are_ended_by_cancel_and_by_closing() {
 }
 
 #[test]
+fn a_loop_whose_members_never_come_ends_at_its_deadline_and_is_not_performed() {
+    let client = client();
+    let mut channel = client.open_channel(8).expect("a channel");
+    let repeat = Transfer::repeat(0).within(Duration::from_millis(5));
+    let ticket = channel.submit(repeat).expect("room");
+    let end = channel.wait(ticket, PATIENCE).expect("a completion");
+    assert_eq!(end.outcome, Err(Failure::DeadlineExceeded));
+    let refused = channel.perform(Transfer::repeat(1)).unwrap_err();
+    assert_eq!(refused.reason, SubmitReason::Loop);
+}
+
+#[test]
 fn a_batch_of_which_a_part_cannot_be_submitted_loses_nothing() {
     let (client, stranger) = (client(), client());
     let (own, foreign) = (frame(&client), frame(&stranger));

@@ -14,6 +14,7 @@
 //! service's eventfd (lane) or on the wake word as a futex (client), by the callers.
 
 mod list_area;
+mod sleeper;
 
 use thiserror::Error;
 
@@ -22,6 +23,7 @@ use crate::ring::{Consumer, ImpossibleCount, Producer, RingFull, Slots};
 use crate::storage::RingStorage;
 use crate::sync::{AtomicU64, Ordering};
 use list_area::ListArea;
+pub use sleeper::Sleeper;
 
 /// Words of a submission slot, and of its first half.
 pub const SUBMISSION_WORDS: usize = 16;
@@ -276,7 +278,10 @@ impl<S: RingStorage> ClientEnd<S> {
 
     /// Asks that the loop with `tag` end after its present round; returns whether the lane has to be woken.
     pub fn stop(&mut self, tag: u64) -> bool {
-        self.end_early(tag, tag.wrapping_add(1) | STOP)
+        let word = self.own.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed);
+        // A cancel that was asked for stands.
+        let how = if word == tag.wrapping_add(1) { word } else { tag.wrapping_add(1) | STOP };
+        self.end_early(tag, how)
     }
 
     fn end_early(&mut self, tag: u64, how: u64) -> bool {
@@ -315,7 +320,7 @@ impl<S: RingStorage> ClientEnd<S> {
     where
         S: Clone,
     {
-        Sleeper { own: self.own.clone(), peer: self.peer.clone(), fences: self.fences }
+        Sleeper::new(self.own.clone(), self.peer.clone(), self.fences)
     }
 
     /// Whether the service closed this queue pair.
@@ -338,34 +343,6 @@ impl<S: RingStorage> ClientEnd<S> {
     }
 
     /// How the flags are ordered.
-    #[inline]
-    pub fn fences(&self) -> Fences {
-        self.fences
-    }
-}
-
-/// The flag and the word a client sleeps on, for another thread than the one that uses the channel.
-#[derive(Clone, Debug)]
-pub struct Sleeper<S> {
-    own: S,
-    peer: S,
-    fences: Fences,
-}
-
-impl<S: RingStorage> Sleeper<S> {
-    /// As [`ClientEnd::parked`].
-    #[inline]
-    pub fn parked(&self) -> &AtomicU64 {
-        self.own.word(CLIENT_PARKED)
-    }
-
-    /// As [`ClientEnd::wake_word`].
-    #[inline]
-    pub fn wake_word(&self) -> &AtomicU64 {
-        self.peer.word(WAKE_WORD)
-    }
-
-    /// As [`ClientEnd::fences`].
     #[inline]
     pub fn fences(&self) -> Fences {
         self.fences
@@ -554,6 +531,12 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.own.word(self.layout.progress_word(tag)).store(word, Ordering::Release);
         self.fences.light();
         self.peer.word(CLIENT_PARKED).load(Ordering::Relaxed) == PARKED_FOR_PROGRESS
+    }
+
+    /// What the client's flag says now.
+    pub fn client_flag(&self) -> u64 {
+        self.fences.light();
+        self.peer.word(CLIENT_PARKED).load(Ordering::Relaxed)
     }
 
     /// Forgets the progress of a request that is over: a later one of the same slot begins without.

@@ -54,6 +54,7 @@ fn a_client_that_never_reads_leaves_no_room() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes, and there is no unsafe code in it")]
 fn lists_are_placed_in_one_piece_each_and_freed_as_their_requests_are_taken() {
     let (mut client, mut service, ..) = pair();
     assert_eq!(client.stage_list(&vec![0; LIST_WORDS + 1]), Err(RingFull));
@@ -120,6 +121,7 @@ fn a_service_that_lies_about_what_it_took_looks_full() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "takes minutes, and there is no unsafe code in it")]
 fn scribbles_over_the_whole_client_memory_give_slots_or_nothing() {
     let (_, mut service, client_memory, _) = pair();
     for value in [0, 1, 2, 5, u64::MAX, crate::ring::LONG | 3] {

@@ -302,3 +302,24 @@ fn a_class_that_was_not_granted_is_refused() {
     let refused = Failure::ClassNotGranted { granted: PriorityClass::Normal };
     assert_eq!(bed.ends(), [(1, Err(refused), false, 0)]);
 }
+
+#[test]
+fn the_late_end_of_an_earlier_linked_request_does_not_start_what_waits_for_another() {
+    let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
+    for cancelled in [false, true] {
+        let (mut bed, queue, frame) = bed(4);
+        bed.submit(queue, 1, &fill(frame, 10).linked());
+        // What depends on the first is gone before that has ended.
+        bed.submit(queue, 2, &fill(frame, if cancelled { 1 } else { 65 }));
+        if cancelled {
+            bed.cancel(queue, 2);
+        }
+        bed.submit(queue, 3, &fill(frame, 60).linked());
+        bed.submit(queue, 4, &fill(frame, 1));
+        bed.drain();
+        let gone = if cancelled { Failure::Cancelled } else { outside };
+        let expected = [(2, Err(gone), false, 0), (1, OK, false, 0), (3, OK, false, 0), (4, OK, false, 0)];
+        assert_eq!(bed.ends(), expected);
+        assert_eq!(bed.ended_at(4), 1600 + 1010, "after the third");
+    }
+}

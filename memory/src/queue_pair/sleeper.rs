@@ -1,0 +1,38 @@
+//! Sleeping on a channel's queue pair from another thread than the one that uses it.
+
+use super::{CLIENT_PARKED, WAKE_WORD};
+use crate::parking::Fences;
+use crate::storage::RingStorage;
+use crate::sync::AtomicU64;
+
+/// The flag and the word a client sleeps on, for another thread than the one that uses the channel.
+#[derive(Clone, Debug)]
+pub struct Sleeper<S> {
+    own: S,
+    peer: S,
+    fences: Fences,
+}
+
+impl<S: RingStorage> Sleeper<S> {
+    pub(super) const fn new(own: S, peer: S, fences: Fences) -> Self {
+        Self { own, peer, fences }
+    }
+
+    /// As [`ClientEnd::parked`](super::ClientEnd::parked).
+    #[inline]
+    pub fn parked(&self) -> &AtomicU64 {
+        self.own.word(CLIENT_PARKED)
+    }
+
+    /// As [`ClientEnd::wake_word`](super::ClientEnd::wake_word).
+    #[inline]
+    pub fn wake_word(&self) -> &AtomicU64 {
+        self.peer.word(WAKE_WORD)
+    }
+
+    /// As [`ClientEnd::fences`](super::ClientEnd::fences).
+    #[inline]
+    pub fn fences(&self) -> Fences {
+        self.fences
+    }
+}
