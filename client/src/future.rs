@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 
 use memferry_memory::queue_pair::{Sleeper, futex};
 use memferry_memory::storage::MappedWords;
-use memferry_transfer::{EngineKind, Failure};
+use memferry_transfer::Failure;
 
 use crate::channel::{Channel, LIVENESS, SubmitError, Ticket, WaitError};
 use crate::transfer::Transfer;
@@ -194,12 +194,14 @@ impl Future for Pending {
             }
             std::hint::spin_loop();
         }
+        let lost = Completion::without_engine(self.ticket, Failure::ServiceLost);
         let before = state.tasks.remove(&self.ticket);
         let polled = match &before {
             Some(Task::Done(completion)) => Poll::Ready(*completion),
             // A child of fork has no driver, and nothing of its parent's transfers ever reaches it.
-            Some(_) if state.channel.is_forked() => Poll::Ready(lost(self.ticket)),
-            None => Poll::Ready(lost(self.ticket)),
+            Some(_) if state.channel.is_forked() => Poll::Ready(lost),
+            // Awaited to its end before.
+            None => Poll::Ready(lost),
             Some(_) => {
                 state.tasks.insert(self.ticket, Task::Waits(waker));
                 wakers.extend(self.shared.drive(&mut state));
@@ -211,12 +213,6 @@ impl Future for Pending {
         wakers.into_iter().for_each(Waker::wake);
         polled
     }
-}
-
-/// The end of a transfer whose outcome nobody here can learn, or that was awaited to its end before.
-fn lost(ticket: Ticket) -> Completion {
-    let (outcome, engine) = (Err(Failure::ServiceLost), EngineKind::None);
-    Completion { ticket, outcome, inherited: false, bytes_done: 0, value: 0, engine }
 }
 
 impl Drop for Pending {

@@ -76,6 +76,14 @@ pub struct Completion {
     pub engine: EngineKind,
 }
 
+impl Completion {
+    /// The end of a transfer that no engine touched, as far as this client can learn.
+    fn without_engine(ticket: Ticket, failure: Failure) -> Self {
+        let (outcome, engine) = (Err(failure), EngineKind::None);
+        Self { ticket, outcome, inherited: false, bytes_done: 0, value: 0, engine }
+    }
+}
+
 /// The guide's examples, as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/guide/first-transfers.md")]

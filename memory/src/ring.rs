@@ -222,14 +222,14 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// Fetches the line of a slot further on: worth while where more than one element is known to wait.
     #[inline]
     pub fn look_ahead<S: RingStorage>(&self, storage: &S) {
-        storage.prefetch(self.slots.at(self.consumed.wrapping_add(AHEAD)), false);
+        storage.prefetch(self.slots.at(self.consumed.wrapping_add(AHEAD)));
     }
 
     /// Fetches the lines of the slots up to there.
     #[inline]
     pub fn look_all_ahead<S: RingStorage>(&self, storage: &S) {
         for distance in 0..AHEAD {
-            storage.prefetch(self.slots.at(self.consumed.wrapping_add(distance)), false);
+            storage.prefetch(self.slots.at(self.consumed.wrapping_add(distance)));
         }
     }
 

@@ -27,9 +27,9 @@ pub trait RingStorage {
         }
     }
 
-    /// Asks for the cache line of word `index`, to be read or `written` soon. Words that do not exist are ignored.
+    /// Asks for the cache line of word `index`, to be read soon. Words that do not exist are ignored.
     #[inline]
-    fn prefetch(&self, _index: usize, _written: bool) {}
+    fn prefetch(&self, _index: usize) {}
 
     /// Word `index`, which must be below [`words`](Self::words).
     ///
@@ -127,27 +127,22 @@ mod mapped {
         }
 
         #[inline]
-        fn prefetch(&self, index: usize, written: bool) {
+        fn prefetch(&self, index: usize) {
             if index < self.words {
                 let word = self.mapping.pointer().cast::<u64>().wrapping_add(index);
-                prefetch(word, written);
+                prefetch(word);
             }
         }
     }
 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     #[inline]
-    fn prefetch(word: *const u64, written: bool) {
+    fn prefetch(word: *const u64) {
         use std::arch::asm;
-        if written {
-            // SAFETY: a hint that touches no memory architecturally, whatever the address; processors without it ignore it.
-            unsafe { asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
-        } else {
-            // SAFETY: as above.
-            unsafe { asm!("prefetcht0 [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
-        }
+        // SAFETY: a hint that touches no memory architecturally, whatever the address.
+        unsafe { asm!("prefetcht0 [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
     }
 
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    fn prefetch(_word: *const u64, _written: bool) {}
+    fn prefetch(_word: *const u64) {}
 }

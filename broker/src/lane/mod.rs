@@ -5,8 +5,9 @@
 //! idle:  spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
-//! The lane holds the capability table only while it admits a batch or settles, never while it copies. A client that breaks
-//! a rule loses its queue here and its session at the control side. Who serves whom is the path's policy.
+//! The lane holds the capability table only while it admits a batch, in which it does the short requests at once, or
+//! settles; never while it moves chunks. A client that breaks a rule loses its queue here and its session at the control
+//! side. Who serves whom is the path's policy.
 
 mod serving;
 mod waking;

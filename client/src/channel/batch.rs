@@ -1,5 +1,5 @@
-//! One transfer at once, and many: done on this thread where that is possible; written one after the other, made visible in groups, so that the lane works on the first while the
-//! last are being written.
+//! One transfer at once, done on this thread where that is possible; and many, written one after the other and made visible
+//! in groups, so that the lane works on the first while the last are being written.
 //!
 //! ```text
 //! perform ─► embedded: the kernels, on this thread
@@ -63,10 +63,7 @@ impl Channel {
                 Ok(Ended { outcome, bytes_done, value }) => {
                     Completion { ticket, outcome, inherited, bytes_done, value, engine }
                 }
-                Err(failure) => {
-                    let (outcome, engine) = (Err(failure), EngineKind::None);
-                    Completion { ticket, outcome, inherited, bytes_done: 0, value: 0, engine }
-                }
+                Err(failure) => Completion::without_engine(ticket, failure),
             });
         }
         if transfer.request.operation().is_none() {
@@ -74,11 +71,9 @@ impl Channel {
         }
         let ticket = self.submit(transfer)?;
         // Without a limit a wait ends only with a completion, or in a child of fork, which gets none.
-        let lost = |_| {
-            let (outcome, engine) = (Err(Failure::ServiceLost), EngineKind::None);
-            Completion { ticket, outcome, inherited: false, bytes_done: 0, value: 0, engine }
-        };
-        Ok(self.wait(ticket, None).unwrap_or_else(lost))
+        Ok(self
+            .wait(ticket, None)
+            .unwrap_or_else(|_| Completion::without_engine(ticket, Failure::ServiceLost)))
     }
 
     /// Submits transfers in order; they start in that order.

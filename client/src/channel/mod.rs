@@ -29,7 +29,7 @@ use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_memory::storage::MappedWords;
 use memferry_transfer::wire::{self, SlotError};
-use memferry_transfer::{EngineKind, Failure, Operation};
+use memferry_transfer::{Failure, Operation};
 use thiserror::Error;
 
 use crate::Completion;
@@ -378,10 +378,8 @@ impl Channel {
                 slot.abandon();
                 slot.held.clear();
                 self.free.push(index as u32);
-                let (outcome, engine) = (Err(Failure::ServiceLost), EngineKind::None);
                 let ticket = Ticket { channel: self.number, tag };
-                let (inherited, bytes_done, value) = (false, 0, 0);
-                self.finished.push_back(Completion { ticket, outcome, inherited, bytes_done, value, engine });
+                self.finished.push_back(Completion::without_engine(ticket, Failure::ServiceLost));
             }
         }
         self.finished.pop_front()

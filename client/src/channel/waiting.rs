@@ -25,6 +25,7 @@ const SPINS_FOR_RANGE: u32 = 4096;
 const SHORT_SPIN: u32 = 64;
 /// How often a sleeper looks whether the service still lives.
 pub(crate) const LIVENESS: Duration = Duration::from_millis(100);
+
 /// What ended the wait for a part of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {

@@ -529,8 +529,7 @@ impl<S: RingStorage> ServiceEnd<S> {
         let down = if downward { DOWNWARD } else { 0 };
         let word = progress_name(tag) << PROGRESS_BITS | bytes | down;
         self.own.word(self.layout.progress_word(tag)).store(word, Ordering::Release);
-        self.fences.light();
-        self.peer.word(CLIENT_PARKED).load(Ordering::Relaxed) == PARKED_FOR_PROGRESS
+        self.client_flag() == PARKED_FOR_PROGRESS
     }
 
     /// What the client's flag says now.

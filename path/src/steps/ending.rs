@@ -25,10 +25,7 @@ impl<E: Engine> Path<E> {
         for _ in self.deliveries.extract_if(.., |delivery| delivery.queue == key) {
             self.ledger.ended(key);
         }
-        let of_queue = |origin: Origin| origin.queue == key;
-        self.end_where(Some(key), capabilities, |origin, _, _, _| {
-            of_queue(origin).then_some(Failure::Cancelled)
-        });
+        self.cancel_where(key, |_| true, capabilities);
         self.forget(key);
     }
 
@@ -65,7 +62,7 @@ impl<E: Engine> Path<E> {
 
     /// Fails everything that did not start because the service stops; loops end after their present round.
     pub fn stop(&mut self, capabilities: &mut Capabilities<E::Memory>) {
-        let mut given_up =
+        let given_up =
             self.channels.give_up(|_, origin| (!origin.member).then_some(Failure::ServiceStopping));
         for key in self.orders.keys() {
             let Some(order) = self.orders.get(key) else { continue };
@@ -73,7 +70,7 @@ impl<E: Engine> Path<E> {
             order.give_up_held(&mut |_, _, _| Some(Failure::ServiceStopping), &mut self.fates);
             self.stirred.push(key);
         }
-        for unplaced in given_up.drain(..) {
+        for unplaced in given_up {
             self.unplaced(unplaced, capabilities);
         }
         self.stir(capabilities);
