@@ -14,6 +14,7 @@
 
 mod blocks;
 mod kernels;
+pub mod level;
 mod progress;
 
 use std::borrow::Borrow;

@@ -1,0 +1,213 @@
+//! What this CPU can do: the widest set of vector instructions that the kernels are written for, and two single ones.
+//!
+//! ```text
+//! CPUID ──► best level ──┐
+//! MEMFERRY_KERNELS ──────┴─► Cpu { level, clzero, clflushopt }, once for the process
+//! ```
+//!
+//! A level names a set of kernels, not an instruction set by itself: `avx512` needs four of its parts. The variable makes a
+//! process use a lesser level than it could, for tests and for comparing.
+
+use std::env::VarError;
+use std::fmt;
+use std::sync::OnceLock;
+
+use thiserror::Error;
+
+/// The environment variable that forces a level.
+pub const VARIABLE: &str = "MEMFERRY_KERNELS";
+
+/// A set of kernels, the plainest first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Level {
+    /// What every CPU can do.
+    Portable,
+    /// 128-bit vectors of 64-bit Arm.
+    Neon,
+    /// 256-bit vectors of x86-64.
+    Avx2,
+    /// 512-bit vectors of x86-64: AVX-512 F, BW, DQ and VL.
+    Avx512,
+}
+
+impl Level {
+    /// All levels, the plainest first.
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
+
+    /// Its name, as the variable and the profile spell it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Neon => "neon",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this CPU has what it needs.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            Self::Neon => cfg!(target_arch = "aarch64"),
+            Self::Avx2 => detected::avx2(),
+            Self::Avx512 => detected::avx512(),
+        }
+    }
+
+    /// The levels this CPU can run, the plainest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|level| level.is_available())
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(self.name())
+    }
+}
+
+/// The variable asks for what cannot be.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum LevelError {
+    /// No level is called so.
+    #[error("{VARIABLE}={value}: there is no such level; choose one of: portable, neon, avx2, avx512")]
+    Unknown {
+        /// What the variable holds.
+        value: String,
+    },
+    /// The CPU lacks it.
+    #[error("{VARIABLE}={level}: this CPU does not have what that level needs; unset the variable")]
+    Unavailable {
+        /// The level asked for.
+        level: Level,
+    },
+}
+
+/// What the kernels may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cpu {
+    /// The set of kernels.
+    pub level: Level,
+    /// `clzero` makes a whole line zero without reading it.
+    pub clzero: bool,
+    /// `clflushopt` puts a line out of the caches.
+    pub clflushopt: bool,
+}
+
+impl Cpu {
+    /// At a level that is available.
+    pub fn at(level: Level) -> Self {
+        let x86 = level >= Level::Avx2;
+        Self { level, clzero: x86 && detected::clzero(), clflushopt: x86 && detected::clflushopt() }
+    }
+
+    /// This process's: at the level the variable names, or the best when it names none that can be.
+    pub fn of_this_process() -> Self {
+        static CPU: OnceLock<Cpu> = OnceLock::new();
+        *CPU.get_or_init(|| {
+            let forced = forced().ok().flatten();
+            Self::at(forced.or_else(|| Level::available().last()).unwrap_or(Level::Portable))
+        })
+    }
+}
+
+/// The level the variable asks for; `None` when it is not set.
+///
+/// # Errors
+/// [`LevelError`]; the kernels then go by what the CPU can do.
+pub fn forced() -> Result<Option<Level>, LevelError> {
+    match std::env::var(VARIABLE) {
+        Ok(value) => parse(&value).map(Some),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(value)) => {
+            Err(LevelError::Unknown { value: value.to_string_lossy().into_owned() })
+        }
+    }
+}
+
+fn parse(value: &str) -> Result<Level, LevelError> {
+    let level = Level::ALL.into_iter().find(|level| level.name() == value);
+    let level = level.ok_or_else(|| LevelError::Unknown { value: value.to_owned() })?;
+    if level.is_available() { Ok(level) } else { Err(LevelError::Unavailable { level }) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod detected {
+    use std::arch::x86_64::__cpuid;
+
+    pub(super) fn avx2() -> bool {
+        is_x86_feature_detected!("avx2")
+    }
+
+    pub(super) fn avx512() -> bool {
+        avx2()
+            && is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+    }
+
+    /// AMD's manual 3, CPUID Fn8000_0008, EBX bit 0. Its line is the 64 bytes that clflush reports (Fn0000_0001, EBX).
+    pub(super) fn clzero() -> bool {
+        !cfg!(miri)
+            && __cpuid(0x8000_0000).eax >= 0x8000_0008
+            && __cpuid(0x8000_0008).ebx & 1 != 0
+            && line_is_64()
+    }
+
+    /// Intel's manual 2A, CPUID leaf 7, EBX bit 23.
+    pub(super) fn clflushopt() -> bool {
+        !cfg!(miri) && __cpuid(0).eax >= 7 && __cpuid(7).ebx >> 23 & 1 != 0 && line_is_64()
+    }
+
+    fn line_is_64() -> bool {
+        __cpuid(1).ebx >> 8 & 0xff == 8
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod detected {
+    pub(super) fn avx2() -> bool {
+        false
+    }
+
+    pub(super) fn avx512() -> bool {
+        false
+    }
+
+    pub(super) fn clzero() -> bool {
+        false
+    }
+
+    pub(super) fn clflushopt() -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_level_that_is_available_can_be_asked_for_by_its_name() {
+        for level in Level::available() {
+            assert_eq!(parse(level.name()), Ok(level));
+        }
+        assert!(Level::available().any(|level| level == Level::Portable));
+    }
+
+    #[test]
+    fn a_level_that_cannot_be_is_refused_with_what_to_do() {
+        let unknown = parse("sse9").unwrap_err().to_string();
+        assert!(unknown.contains("MEMFERRY_KERNELS=sse9") && unknown.contains("choose one of"), "{unknown}");
+        if let Some(level) = Level::ALL.into_iter().find(|level| !level.is_available()) {
+            assert_eq!(parse(level.name()), Err(LevelError::Unavailable { level }));
+        }
+    }
+
+    #[test]
+    fn single_instructions_are_left_out_at_levels_below_theirs() {
+        let plain = Cpu::at(Level::Portable);
+        assert!(!plain.clzero && !plain.clflushopt);
+    }
+}
