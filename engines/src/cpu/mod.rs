@@ -13,9 +13,13 @@
 //! does not sleep.
 
 mod blocks;
+mod choice;
 mod kernels;
 pub mod level;
 mod progress;
+pub mod tuning;
+
+pub use kernels::slices;
 
 use std::borrow::Borrow;
 
@@ -187,7 +191,7 @@ impl Engine for CpuEngine {
             return None;
         }
         let mut state = State::default();
-        let outcome = match progress::advance(operation, &mut state, IMMEDIATE_BYTES) {
+        let outcome = match progress::advance(operation, confined.hint(), &mut state, IMMEDIATE_BYTES) {
             Ok(true) => Ok(()),
             Ok(false) => return None,
             Err(failure) => Err(failure),
@@ -236,7 +240,12 @@ impl Job {
         if !self.started {
             return None;
         }
-        match progress::advance(self.descriptor.operation(), &mut self.state, chunk_bytes) {
+        match progress::advance(
+            self.descriptor.operation(),
+            self.descriptor.hint(),
+            &mut self.state,
+            chunk_bytes,
+        ) {
             Ok(over) => over.then_some(Ok(())),
             Err(failure) => Some(Err(failure)),
         }
@@ -251,7 +260,7 @@ pub fn perform_whole<M: Borrow<Mapping>>(confined: &Confined<'_, M>) -> Option<E
     }
     let mut state = State::default();
     let outcome = loop {
-        match progress::advance(operation, &mut state, DEFAULT_CHUNK_BYTES) {
+        match progress::advance(operation, confined.hint(), &mut state, DEFAULT_CHUNK_BYTES) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
             Err(failure) => break Err(failure),

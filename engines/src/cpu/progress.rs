@@ -18,11 +18,13 @@ use memferry_memory::bus_error::{MemoryFault, guarded};
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::geometry::Extent;
 use memferry_transfer::{
-    Copy2d, Count2d, Failure, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Region, Segment, Watermark,
+    CacheHint, Copy2d, Count2d, Failure, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Region,
+    Segment, Watermark,
 };
 
-use super::blocks;
+use super::choice::{self, Manner};
 use super::kernels::{self, OutsideRegion, Run};
+use super::{blocks, tuning};
 
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,6 +35,56 @@ pub(super) struct State {
     pub(super) value: u64,
     /// Nothing is left to do, whatever the bytes.
     pub(super) over: bool,
+    /// How its bytes are copied, once that was decided.
+    manner: Option<Manner>,
+}
+
+impl State {
+    /// How its bytes are copied.
+    pub(super) fn manner(&self) -> Manner {
+        self.manner.unwrap_or(Manner::Cached)
+    }
+
+    /// Decides how the operation's bytes are copied, unless that was done.
+    fn choose<M: Borrow<Mapping>>(
+        &mut self,
+        operation: &Operation<Region<M>>,
+        hint: CacheHint,
+        total: u64,
+    ) -> Result<(), Failure> {
+        if self.manner.is_none() {
+            let tuning = tuning::current();
+            self.manner = match choice::without_looking(hint, total, tuning) {
+                Some(manner) => Some(manner),
+                None => Some(match destination(operation) {
+                    Some((to, bytes)) => {
+                        step([to.memory().borrow()], || choice::by_looking(to, bytes, tuning))?
+                    }
+                    None => Manner::Cached,
+                }),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// The first range an operation writes, and its bytes, where it is copied to.
+fn destination<M>(operation: &Operation<Region<M>>) -> Option<(&Region<M>, u64)> {
+    match operation {
+        Operation::Copy { destination, length, .. }
+        | Operation::CopyCrc { destination, length, .. }
+        | Operation::Xor { destination, length, .. }
+        | Operation::DualCopy { destinations: [destination, _], length, .. } => Some((destination, *length)),
+        Operation::ScatterGather { lists } => {
+            lists.destination.first().map(|segment| (&segment.place, segment.length))
+        }
+        Operation::Nop
+        | Operation::Fill { .. }
+        | Operation::Copy2d { .. }
+        | Operation::Fill2d { .. }
+        | Operation::Compare { .. }
+        | Operation::Crc { .. } => None,
+    }
 }
 
 impl From<OutsideRegion> for Failure {
@@ -53,10 +105,12 @@ pub(super) fn step<T, const N: usize>(
 /// Moves the bytes after those that are done, at most `chunk_bytes` (but at least one pixel); tells whether all is done.
 pub(super) fn advance<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
+    hint: CacheHint,
     state: &mut State,
     chunk_bytes: u64,
 ) -> Result<bool, Failure> {
     let total = operation.total_bytes();
+    state.choose(operation, hint, total)?;
     let length = total.saturating_sub(state.done).min(chunk_bytes);
     let done = state.done;
     if length > 0 {
@@ -65,11 +119,11 @@ pub(super) fn advance<M: Borrow<Mapping>>(
             Operation::Copy { source, destination, length: total } => {
                 let at = if runs_down(source, destination, *total) { total - done - length } else { done };
                 step([source.memory().borrow(), destination.memory().borrow()], || {
-                    kernels::copy(source, at, destination, at, length).map(|()| length)
+                    kernels::copy(state.manner(), source, at, destination, at, length).map(|()| length)
                 })?
             }
             Operation::Fill { destination, pattern, .. } => step([destination.memory().borrow()], || {
-                kernels::fill(destination, done, length, phased(*pattern, done)).map(|()| length)
+                kernels::fill(hint, destination, done, length, phased(*pattern, done)).map(|()| length)
             })?,
             Operation::Copy2d { source, destination, shape } => {
                 step([source.memory().borrow(), destination.memory().borrow()], || {
@@ -79,7 +133,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
             Operation::Fill2d { destination, shape } => {
                 step([destination.memory().borrow()], || fill_2d(destination, shape, done, chunk_bytes))?
             }
-            Operation::ScatterGather { lists } => scatter_gather(lists, done, length)?,
+            Operation::ScatterGather { lists } => scatter_gather(lists, state.manner(), done, length)?,
             looks => blocks::advance(looks, state, length)?,
         };
     } else {
@@ -136,9 +190,13 @@ impl<'a, M> Cursor<'a, M> {
     }
 }
 
+/// Below this many bytes a piece of a list stays in the caches: the fence after it would cost more than it saves.
+const SHORT_PIECE: u64 = 16 << 10;
+
 /// Moves piece by piece; a piece that overlaps itself upwards begins with its end.
 fn scatter_gather<M: Borrow<Mapping>>(
     lists: &Lists<Region<M>>,
+    manner: Manner,
     done: u64,
     length: u64,
 ) -> Result<u64, Failure> {
@@ -156,8 +214,9 @@ fn scatter_gather<M: Borrow<Mapping>>(
         let (low, high) = (address(source) + start, address(destination) + other_start);
         let down = low < high && high - low < before + after;
         let at = if down { after - bytes } else { before };
+        let manner = if bytes < SHORT_PIECE { Manner::Cached } else { manner };
         step([source.memory().borrow(), destination.memory().borrow()], || {
-            kernels::copy(source, start + at, destination, other_start + at, bytes)
+            kernels::copy(manner, source, start + at, destination, other_start + at, bytes)
         })?;
         moved += bytes;
         from.go_on(bytes);
@@ -200,7 +259,14 @@ fn copy_2d<M: Borrow<Mapping>>(
     let [from, to] = grid.lines;
     if shape.transparent.is_none() && grid.rows_are_contiguous() && are_apart(source, destination, shape) {
         return grid.runs(done, chunk_bytes, |[from, to], pixels| {
-            kernels::copy(source, inside(from)?, destination, inside(to)?, pixels * size.bytes())
+            kernels::copy(
+                Manner::Cached,
+                source,
+                inside(from)?,
+                destination,
+                inside(to)?,
+                pixels * size.bytes(),
+            )
         });
     }
     grid.runs(done, chunk_bytes, |[from_first, to_first], pixels| {
@@ -228,7 +294,7 @@ fn fill_2d<M: Borrow<Mapping>>(
         }
         .word_bytes();
         return grid.runs(done, chunk_bytes, |[to], pixels| {
-            kernels::fill(destination, inside(to)?, pixels * size.bytes(), word)
+            kernels::fill(CacheHint::Auto, destination, inside(to)?, pixels * size.bytes(), word)
         });
     }
     grid.runs(done, chunk_bytes, |[first], pixels| {

@@ -1,0 +1,154 @@
+//! How a copy goes: through the caches, past them, or past them leaving nothing of the source behind.
+//!
+//! ```text
+//! (hint, bytes, destination) ─┬─ keep ──────────────────────────────► Cached
+//!                             ├─ stream ────────────────────────────► Flushing
+//!                             └─ auto ─ short ──────────────────────► Cached
+//!                                     ─ more than the caches hold ──► Streaming
+//!                                     ─ moved to not long ago ──────► Cached: what comes back again is to stay
+//!                                     ─ in a cache, by timing loads ► Cached
+//!                                     ─ else ───────────────────────► Streaming
+//! ```
+//!
+//! Going past the caches saves reading what will be overwritten, but is slower than a cache where the bytes are in one. Who
+//! else touched them nobody tells, so the memory is asked. The choice shows in time only, never in bytes.
+
+use std::borrow::Borrow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memferry_memory::mapping::Mapping;
+use memferry_transfer::{CacheHint, Region};
+
+use super::kernels::{self, OutsideRegion};
+use super::tuning::{LEAST_BYTES, Tuning};
+
+/// How bytes are copied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Manner {
+    /// As the C library does.
+    Cached,
+    /// Past the caches.
+    Streaming,
+    /// Past the caches, and the source's lines are put out of them.
+    Flushing,
+}
+
+/// The manner that needs no look at memory; `None` when that must decide.
+#[inline]
+pub(super) fn without_looking(hint: CacheHint, bytes: u64, tuning: &Tuning) -> Option<Manner> {
+    match hint {
+        CacheHint::Keep => Some(Manner::Cached),
+        CacheHint::Stream if bytes >= LEAST_BYTES => Some(Manner::Flushing),
+        CacheHint::Stream => Some(Manner::Cached),
+        CacheHint::Auto if bytes < tuning.stream_cold_bytes => Some(Manner::Cached),
+        CacheHint::Auto if bytes >= tuning.stream_always_bytes => Some(Manner::Streaming),
+        CacheHint::Auto => None,
+    }
+}
+
+/// The manner of a copy of `bytes` to the beginning of `destination`.
+pub(super) fn by_looking<M: Borrow<Mapping>>(
+    destination: &Region<M>,
+    bytes: u64,
+    tuning: &Tuning,
+) -> Result<Manner, OutsideRegion> {
+    let start = destination.memory().borrow().pointer().addr() as u64 + destination.offset();
+    let mut result = Ok(());
+    let manner = by_looking_at(start, bytes, tuning, || {
+        kernels::is_far(destination, bytes, tuning.far_ticks).unwrap_or_else(|outside| {
+            result = Err(outside);
+            false
+        })
+    });
+    result.map(|()| manner)
+}
+
+/// The manner of a copy of `bytes` to address `start`, of which `is_far` tells whether it is in no cache.
+pub(super) fn by_looking_at(
+    start: u64,
+    bytes: u64,
+    tuning: &Tuning,
+    is_far: impl FnOnce() -> bool,
+) -> Manner {
+    let again = RECENT.note(start, bytes, tuning.stream_always_bytes);
+    if !again && is_far() { Manner::Streaming } else { Manner::Cached }
+}
+
+/// Where copies went lately, in this process.
+static RECENT: Recent = Recent::new();
+
+/// Places remembered; as many buffers can be used in turn.
+const PLACES: usize = 64;
+
+/// A small, forgetful memory of destinations: addresses by their hash, and how many bytes had been moved by then. Lanes
+/// that overwrite each other's notes make each other choose worse for once.
+struct Recent {
+    moved: AtomicU64,
+    places: [(AtomicU64, AtomicU64); PLACES],
+}
+
+impl Recent {
+    const fn new() -> Self {
+        Self {
+            moved: AtomicU64::new(0),
+            places: [const { (AtomicU64::new(u64::MAX), AtomicU64::new(0)) }; PLACES],
+        }
+    }
+
+    /// Notes a copy of `bytes` to `start`; whether one went there before the last `window` bytes.
+    fn note(&self, start: u64, bytes: u64, window: u64) -> bool {
+        let now = self.moved.fetch_add(bytes, Ordering::Relaxed);
+        let hash = start.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
+        let (place, when) = &self.places[hash as usize % PLACES];
+        let again = place.swap(start, Ordering::Relaxed) == start
+            && now.wrapping_sub(when.load(Ordering::Relaxed)) <= window;
+        when.store(now, Ordering::Relaxed);
+        again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TUNING: Tuning = Tuning {
+        stream_cold_bytes: 64 << 10,
+        stream_always_bytes: 16 << 20,
+        zero_lines_bytes: 4096,
+        far_ticks: 400,
+    };
+
+    #[test]
+    fn hints_are_obeyed_and_size_decides_where_it_can() {
+        use CacheHint::{Auto, Keep, Stream};
+        for (hint, bytes, manner) in [
+            (Keep, u64::MAX, Some(Manner::Cached)),
+            (Stream, 1, Some(Manner::Cached)),
+            (Stream, LEAST_BYTES, Some(Manner::Flushing)),
+            (Auto, (64 << 10) - 1, Some(Manner::Cached)),
+            (Auto, 64 << 10, None),
+            (Auto, (16 << 20) - 1, None),
+            (Auto, 16 << 20, Some(Manner::Streaming)),
+        ] {
+            assert_eq!(without_looking(hint, bytes, &TUNING), manner, "{hint:?} {bytes}");
+        }
+    }
+
+    #[test]
+    fn a_destination_is_remembered_until_much_else_was_moved() {
+        let recent = Recent::new();
+        assert!(!recent.note(0x1000, 10, 100));
+        assert!(recent.note(0x1000, 10, 100));
+        assert!(!recent.note(0x2000, 200, 100), "another place");
+        assert!(!recent.note(0x1000, 10, 100), "too long ago");
+        assert!(recent.note(0x1000, 10, 100));
+    }
+
+    #[test]
+    fn a_destination_moved_to_again_stays_in_the_caches() {
+        let mapping = Mapping::owned(vec![1; 1 << 17]);
+        let region = Region::new(&mapping, 0, 1 << 17).unwrap();
+        by_looking(&region, 1 << 17, &TUNING).unwrap();
+        assert_eq!(by_looking(&region, 1 << 17, &TUNING), Ok(Manner::Cached));
+    }
+}
