@@ -48,14 +48,14 @@ pub(super) fn without_looking(hint: CacheHint, bytes: u64, tuning: &Tuning) -> O
 
 /// The manner of a copy of `bytes` to the beginning of `destination`.
 pub(super) fn by_looking<M: Borrow<Mapping>>(
-    destination: &Region<M>,
+    (source, destination): (Option<&Region<M>>, &Region<M>),
     bytes: u64,
     tuning: &Tuning,
 ) -> Result<Manner, OutsideRegion> {
     let start = destination.memory().borrow().pointer().addr() as u64 + destination.offset();
     let mut result = Ok(());
     let manner = by_looking_at(start, bytes, tuning, || {
-        kernels::is_far(destination, bytes, tuning.far_ticks).unwrap_or_else(|outside| {
+        kernels::is_far(destination, bytes, tuning.far_ticks, source).unwrap_or_else(|outside| {
             result = Err(outside);
             false
         })
@@ -148,7 +148,7 @@ mod tests {
     fn a_destination_moved_to_again_stays_in_the_caches() {
         let mapping = Mapping::owned(vec![1; 1 << 17]);
         let region = Region::new(&mapping, 0, 1 << 17).unwrap();
-        by_looking(&region, 1 << 17, &TUNING).unwrap();
-        assert_eq!(by_looking(&region, 1 << 17, &TUNING), Ok(Manner::Cached));
+        by_looking((None, &region), 1 << 17, &TUNING).unwrap();
+        assert_eq!(by_looking((None, &region), 1 << 17, &TUNING), Ok(Manner::Cached));
     }
 }

@@ -25,7 +25,7 @@ use memferry_transfer::{CacheHint, Color24, PixelSize, Region};
 
 use super::choice::Manner;
 use super::level::Cpu;
-use super::tuning;
+use super::tuning::{self, LEAST_BYTES};
 pub(super) use raw::own_load_ticks;
 
 /// The call would have left its region or written read-only memory; nothing was touched.
@@ -87,34 +87,43 @@ pub(super) unsafe fn move_bytes(manner: Manner, from: *const u8, to: *mut u8, le
     }
 }
 
-/// Whether the first `length` bytes of a region seem to be in no cache.
+/// Whether the first `length` bytes of a region seem to be in no cache. Those at the beginning of `source`, needed next, are
+/// asked for meanwhile.
 pub(super) fn is_far<M: Borrow<Mapping>>(
     region: &Region<M>,
     length: u64,
     far_ticks: u64,
+    source: Option<&Region<M>>,
 ) -> Result<bool, OutsideRegion> {
     let start = contiguous(region, 0, length)?;
+    let source = source.map_or(Ok(ptr::null_mut()), |source| contiguous(source, 0, 0))?;
     // SAFETY: M1, M2: the range was just checked to lie in the region.
-    Ok(unsafe { looks_far(start, length as usize, far_ticks) })
+    Ok(unsafe { looks_far(start, length as usize, far_ticks, source) })
 }
 
-/// Whether loads at the beginning and in the middle of `length` bytes take `far_ticks` or more.
+/// Whether loads within `length` bytes take `far_ticks` or more.
 ///
-/// Beyond a mebibyte the pages may be missing from the CPU's page tables, which takes as long as missing lines: they are
-/// touched beforehand. Below that the first look decides, which costs half.
+/// Up to a mebibyte one in the first page tells, which the copy needs anyway. Beyond that it takes two, in pages that are
+/// touched beforehand: a page that is missing from the CPU's page tables takes as long as a line missing from its caches.
+/// Lines at `soon` are asked for meanwhile, whatever lies there.
 ///
 /// # Safety
 /// M1 and M2 for `length` bytes at `start`.
-pub(super) unsafe fn looks_far(start: *const u8, length: usize, far_ticks: u64) -> bool {
-    const UNTOUCHED_BYTES: usize = 1 << 20;
-    let Some(half) = (length / 2).checked_sub(2048).filter(|_| far_ticks > 0) else { return false };
-    let places = [start, start.wrapping_add(half)];
-    // SAFETY: M1, M2: offsets up to `half + 1024` lie below `length`, by the caller's promise there.
+pub(super) unsafe fn looks_far(start: *const u8, length: usize, far_ticks: u64, soon: *const u8) -> bool {
+    const ONE_LOOK_BYTES: usize = 1 << 20;
+    if far_ticks == 0 || length < LEAST_BYTES as usize {
+        return false;
+    }
+    raw::ask_for_lines(soon);
+    let places = [start, start.wrapping_add(length / 2)];
+    // SAFETY: M1, M2: offsets up to `length / 2 + 1023` lie below `length`, by the caller's promise there.
     let ticks = unsafe {
-        if length > UNTOUCHED_BYTES {
+        if length <= ONE_LOOK_BYTES {
+            raw::load_ticks([start])
+        } else {
             raw::load_ticks(places);
+            raw::load_ticks(places.map(|place| place.wrapping_add(1023)))
         }
-        raw::load_ticks(places.map(|place| place.wrapping_add(1024)))
     };
     ticks.is_some_and(|ticks| ticks >= far_ticks)
 }

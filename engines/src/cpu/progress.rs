@@ -56,9 +56,9 @@ impl State {
             let tuning = tuning::current();
             self.manner = match choice::without_looking(hint, total, tuning) {
                 Some(manner) => Some(manner),
-                None => Some(match destination(operation) {
-                    Some((to, bytes)) => {
-                        step([to.memory().borrow()], || choice::by_looking(to, bytes, tuning))?
+                None => Some(match first_written(operation) {
+                    Some(((from, to), bytes)) => {
+                        step([to.memory().borrow()], || choice::by_looking((from, to), bytes, tuning))?
                     }
                     None => Manner::Cached,
                 }),
@@ -68,15 +68,18 @@ impl State {
     }
 }
 
-/// The first range an operation writes, and its bytes, where it is copied to.
-fn destination<M>(operation: &Operation<Region<M>>) -> Option<(&Region<M>, u64)> {
+/// The first range an operation writes, the range that is copied there where there is one, and the bytes.
+fn first_written<M>(operation: &Operation<Region<M>>) -> Option<Sides<'_, M>> {
     match operation {
-        Operation::Copy { destination, length, .. }
-        | Operation::CopyCrc { destination, length, .. }
-        | Operation::Xor { destination, length, .. }
-        | Operation::DualCopy { destinations: [destination, _], length, .. } => Some((destination, *length)),
+        Operation::Copy { source, destination, length }
+        | Operation::CopyCrc { source, destination, length, .. }
+        | Operation::DualCopy { source, destinations: [destination, _], length } => {
+            Some(((Some(source), destination), *length))
+        }
+        Operation::Xor { destination, length, .. } => Some(((None, destination), *length)),
         Operation::ScatterGather { lists } => {
-            lists.destination.first().map(|segment| (&segment.place, segment.length))
+            let (source, destination) = (lists.source.first(), lists.destination.first()?);
+            Some(((source.map(|segment| &segment.place), &destination.place), destination.length))
         }
         Operation::Nop
         | Operation::Fill { .. }
@@ -86,6 +89,9 @@ fn destination<M>(operation: &Operation<Region<M>>) -> Option<(&Region<M>, u64)>
         | Operation::Crc { .. } => None,
     }
 }
+
+/// Source and destination, and how many bytes go there.
+type Sides<'a, M> = ((Option<&'a Region<M>>, &'a Region<M>), u64);
 
 impl From<OutsideRegion> for Failure {
     /// The descriptor was checked, so this is an error of this module; nothing was touched.

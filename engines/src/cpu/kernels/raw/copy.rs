@@ -9,11 +9,9 @@
 
 use std::ptr;
 
-use super::{LINE, Vector, at_level};
+use super::{AHEAD, LINE, Vector, at_level, prefetch};
 use crate::cpu::level::Cpu;
 
-/// How far ahead of the loads lines are asked for, bytes. Measured on Zen 4: 1 to 4 KiB do equally well.
-const AHEAD: usize = 2048;
 /// Bytes of a turn of the loop.
 const BLOCK: usize = 4 * LINE;
 
@@ -73,7 +71,7 @@ unsafe fn by_lines<V: Vector, const FLUSH: bool>(from: *const u8, to: *mut u8, l
         let mut at = head;
         while at < blocks_end {
             for line in 0..4 {
-                V::prefetch(from.wrapping_add(at + AHEAD + line * LINE));
+                prefetch(from.wrapping_add(at + AHEAD + line * LINE));
             }
             for offset in (at..at + BLOCK).step_by(V::BYTES) {
                 V::load(from.add(offset)).stream(to.add(offset));

@@ -9,7 +9,9 @@
 
 use std::ptr;
 
-use super::{LINE, Vector, at_level};
+#[cfg(target_arch = "x86_64")]
+use super::LINE;
+use super::{Vector, at_level};
 
 at_level! {
     /// Repeats `word` over `length` bytes; the first byte becomes `word[0]`.

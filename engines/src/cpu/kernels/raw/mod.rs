@@ -27,11 +27,29 @@ mod vectors;
 pub(super) use combine::{first_difference, xor_into};
 pub(super) use copy::{copy_flushing, copy_streaming};
 pub(super) use fill::{fill_words, zero_lines};
-pub(super) use probe::load_ticks;
 pub(in crate::cpu) use probe::own_load_ticks;
+pub(super) use probe::{ask_for_lines, load_ticks};
 
 /// Bytes of a cache line, wherever lines are named here.
 pub(super) const LINE: usize = 64;
+
+/// How far ahead of the loads lines are asked for, bytes. Measured on Zen 4: 1 to 4 KiB do equally well.
+const AHEAD: usize = 2048;
+
+/// Asks for the line at an address, to be used once; any address will do.
+#[inline(always)]
+fn prefetch(_at: *const u8) {
+    // SAFETY: a prefetch never faults, whatever the address, and SSE is part of x86-64.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_NTA }>(_at.cast());
+    }
+    // SAFETY: a prefetch never faults, whatever the address.
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    unsafe {
+        std::arch::asm!("prfm pldl1strm, [{at}]", at = in(reg) _at, options(nostack, preserves_flags));
+    }
+}
 
 /// A vector of bytes as a level has it.
 ///
@@ -70,8 +88,6 @@ unsafe trait Vector: Copy {
     /// # Safety
     /// M4.
     unsafe fn first_difference(self, other: Self) -> Option<usize>;
-    /// Asks for the line at an address, to be used once; any address will do.
-    fn prefetch(from: *const u8);
     /// Streaming stores before it are seen before what follows it.
     fn fence();
 }

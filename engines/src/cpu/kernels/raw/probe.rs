@@ -6,6 +6,8 @@
 //!
 //! It says nothing where the CPU has no counter fine enough. Invariants as in the module above.
 
+use super::{AHEAD, LINE, prefetch};
+
 /// Ticks of the CPU's steady counter that loads at all of these addresses took together; `None` without such a counter.
 ///
 /// # Safety
@@ -36,7 +38,15 @@ pub(in super::super) unsafe fn load_ticks<const N: usize>(_addresses: [*const u8
     None
 }
 
-/// The same for memory of this process alone.
+/// Asks for the first lines at an address, whatever lies there.
+#[inline]
+pub(in super::super) fn ask_for_lines(at: *const u8) {
+    for line in 0..AHEAD / LINE {
+        prefetch(at.wrapping_add(line * LINE));
+    }
+}
+
+/// [`load_ticks`] for memory of this process alone.
 pub(in crate::cpu) fn own_load_ticks<const N: usize>(bytes: [&u8; N]) -> Option<u64> {
     // SAFETY: M1: the references are to bytes that are there.
     unsafe { load_ticks(bytes.map(std::ptr::from_ref)) }

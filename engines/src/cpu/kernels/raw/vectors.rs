@@ -54,9 +54,6 @@ unsafe impl Vector for Portable {
     }
 
     #[inline(always)]
-    fn prefetch(_from: *const u8) {}
-
-    #[inline(always)]
     fn fence() {}
 }
 
@@ -115,11 +112,6 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn prefetch(from: *const u8) {
-            prefetch(from);
-        }
-
-        #[inline(always)]
         fn fence() {
             fence();
         }
@@ -171,20 +163,9 @@ mod x86 {
         }
 
         #[inline(always)]
-        fn prefetch(from: *const u8) {
-            prefetch(from);
-        }
-
-        #[inline(always)]
         fn fence() {
             fence();
         }
-    }
-
-    #[inline(always)]
-    fn prefetch(from: *const u8) {
-        // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_NTA>(from.cast()) }
     }
 
     #[inline(always)]
@@ -257,14 +238,6 @@ mod arm {
                 vget_lane_u64::<0>(vreinterpret_u64_u8(vshrn_n_u16::<4>(equal)))
             };
             (equal != u64::MAX).then_some((!equal).trailing_zeros() as usize / 4)
-        }
-
-        #[inline(always)]
-        fn prefetch(from: *const u8) {
-            // SAFETY: a prefetch never faults, whatever the address.
-            unsafe {
-                asm!("prfm pldl1strm, [{from}]", from = in(reg) from, options(nostack, preserves_flags))
-            }
         }
 
         #[inline(always)]
