@@ -33,14 +33,30 @@ pub(super) enum Manner {
     Flushing,
 }
 
+/// What is to be done with the bytes, as far as the choice depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    /// They are copied.
+    Copy,
+    /// They become zero.
+    Zero,
+    /// They are overwritten with something else: writing takes as long either way.
+    Fill,
+}
+
 /// The manner that needs no look at memory; `None` when that must decide.
 #[inline]
-pub(super) fn without_looking(hint: CacheHint, bytes: u64, tuning: &Tuning) -> Option<Manner> {
+pub(super) fn without_looking(work: Work, hint: CacheHint, bytes: u64, tuning: &Tuning) -> Option<Manner> {
+    let least = match work {
+        Work::Copy => tuning.stream_cold_bytes,
+        Work::Zero => tuning.zero_cold_bytes,
+        Work::Fill => u64::MAX,
+    };
     match hint {
         CacheHint::Keep => Some(Manner::Cached),
         CacheHint::Stream if bytes >= LEAST_BYTES => Some(Manner::Flushing),
         CacheHint::Stream => Some(Manner::Cached),
-        CacheHint::Auto if bytes < tuning.stream_cold_bytes => Some(Manner::Cached),
+        CacheHint::Auto if bytes < least => Some(Manner::Cached),
         CacheHint::Auto if bytes >= tuning.stream_always_bytes => Some(Manner::Streaming),
         CacheHint::Auto => None,
     }
@@ -114,7 +130,7 @@ mod tests {
     const TUNING: Tuning = Tuning {
         stream_cold_bytes: 64 << 10,
         stream_always_bytes: 16 << 20,
-        zero_lines_bytes: 4096,
+        zero_cold_bytes: 128 << 10,
         far_ticks: 400,
     };
 
@@ -130,8 +146,18 @@ mod tests {
             (Auto, (16 << 20) - 1, None),
             (Auto, 16 << 20, Some(Manner::Streaming)),
         ] {
-            assert_eq!(without_looking(hint, bytes, &TUNING), manner, "{hint:?} {bytes}");
+            assert_eq!(without_looking(Work::Copy, hint, bytes, &TUNING), manner, "{hint:?} {bytes}");
         }
+    }
+
+    #[test]
+    fn fills_go_past_the_caches_when_told_to_and_zeros_by_their_own_threshold() {
+        let auto = |work, bytes| without_looking(work, CacheHint::Auto, bytes, &TUNING);
+        assert_eq!(auto(Work::Fill, 1 << 40), Some(Manner::Cached));
+        assert_eq!(auto(Work::Zero, (128 << 10) - 1), Some(Manner::Cached));
+        assert_eq!(auto(Work::Zero, 128 << 10), None);
+        let told = without_looking(Work::Fill, CacheHint::Stream, 1 << 20, &TUNING);
+        assert_eq!(told, Some(Manner::Flushing));
     }
 
     #[test]

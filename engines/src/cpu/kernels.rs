@@ -21,11 +21,11 @@ use std::borrow::Borrow;
 use std::ptr;
 
 use memferry_memory::mapping::{Access, Mapping};
-use memferry_transfer::{CacheHint, Color24, PixelSize, Region};
+use memferry_transfer::{Color24, PixelSize, Region};
 
 use super::choice::Manner;
 use super::level::Cpu;
-use super::tuning::{self, LEAST_BYTES};
+use super::tuning::LEAST_BYTES;
 pub(super) use raw::own_load_ticks;
 
 /// The call would have left its region or written read-only memory; nothing was touched.
@@ -182,9 +182,9 @@ pub(super) fn store<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Repeats `word` over `length` bytes; the first byte becomes `word[0]`.
+/// Repeats `word` over `length` bytes in that manner; the first byte becomes `word[0]`.
 pub(super) fn fill<M: Borrow<Mapping>>(
-    hint: CacheHint,
+    manner: Manner,
     destination: &Region<M>,
     at: u64,
     length: u64,
@@ -192,24 +192,22 @@ pub(super) fn fill<M: Borrow<Mapping>>(
 ) -> Result<(), OutsideRegion> {
     let at = contiguous(writable(destination)?, at, length)?;
     // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable.
-    unsafe { fill_bytes(hint, at, length as usize, word) };
+    unsafe { fill_bytes(manner, at, length as usize, word) };
     Ok(())
 }
 
 /// # Safety
 /// M1, M2, M3 for `length` bytes at `to`.
 #[inline]
-pub(super) unsafe fn fill_bytes(hint: CacheHint, to: *mut u8, length: usize, word: [u8; 4]) {
+unsafe fn fill_bytes(manner: Manner, to: *mut u8, length: usize, word: [u8; 4]) {
     let cpu = Cpu::of_this_process();
-    let lines = hint != CacheHint::Keep && cpu.clzero;
     // SAFETY: M1, M2, M3: the caller's promise. M4: `clzero` and the level are this CPU's.
     unsafe {
-        if word == [0; 4] && lines && length as u64 >= tuning::current().zero_lines_bytes {
-            raw::zero_lines(to, length);
-        } else if word == [word[0]; 4] {
-            ptr::write_bytes(to, word[0], length);
-        } else {
-            raw::fill_words(cpu.level, to, length, word);
+        match manner {
+            Manner::Cached if word == [word[0]; 4] => ptr::write_bytes(to, word[0], length),
+            Manner::Cached => raw::fill_words(cpu.level, to, length, word),
+            _ if word == [0; 4] && cpu.clzero => raw::zero_lines(to, length),
+            _ => raw::fill_words_streaming(cpu.level, to, length, word),
         }
     }
 }
@@ -386,8 +384,8 @@ mod tests {
             let mut bytes = vec![0; length.min(9) as usize];
             assert_eq!(load(&region, offset.min(8), &mut bytes), Err(OutsideRegion));
             assert_eq!(store(Manner::Streaming, &region, offset.min(8), &bytes), Err(OutsideRegion));
-            assert_eq!(fill(CacheHint::Auto, &region, offset, length, [1; 4]), Err(OutsideRegion));
-            assert_eq!(fill(CacheHint::Auto, &region, offset, length, [1, 2, 3, 4]), Err(OutsideRegion));
+            assert_eq!(fill(Manner::Streaming, &region, offset, length, [1; 4]), Err(OutsideRegion));
+            assert_eq!(fill(Manner::Streaming, &region, offset, length, [1, 2, 3, 4]), Err(OutsideRegion));
         }
         assert!(untouched(&mapping));
     }
@@ -417,7 +415,7 @@ mod tests {
         let region = Region::new(mapping, 0, 64).unwrap();
         let run = Run { region: &region, first: 0, step: 1 };
         assert_eq!(copy(Manner::Cached, &region, 0, &region, 1, 1), Err(OutsideRegion));
-        assert_eq!(fill(CacheHint::Auto, &region, 0, 4, [0; 4]), Err(OutsideRegion));
+        assert_eq!(fill(Manner::Cached, &region, 0, 4, [0; 4]), Err(OutsideRegion));
         assert_eq!(copy_pixels(PixelSize::Bits8, run, run, 1, None), Err(OutsideRegion));
         assert_eq!(fill_pixels(PixelSize::Bits8, run, 1, COLOR), Err(OutsideRegion));
     }

@@ -22,7 +22,7 @@ use memferry_transfer::{
     Segment, Watermark,
 };
 
-use super::choice::{self, Manner};
+use super::choice::{self, Manner, Work};
 use super::kernels::{self, OutsideRegion, Run};
 use super::{blocks, tuning};
 
@@ -54,7 +54,12 @@ impl State {
     ) -> Result<(), Failure> {
         if self.manner.is_none() {
             let tuning = tuning::current();
-            self.manner = match choice::without_looking(hint, total, tuning) {
+            let work = match operation {
+                Operation::Fill { pattern, .. } if pattern.word_bytes() == [0; 4] => Work::Zero,
+                Operation::Fill { .. } => Work::Fill,
+                _ => Work::Copy,
+            };
+            self.manner = match choice::without_looking(work, hint, total, tuning) {
                 Some(manner) => Some(manner),
                 None => Some(match first_written(operation) {
                     Some(((from, to), bytes)) => {
@@ -76,13 +81,14 @@ fn first_written<M>(operation: &Operation<Region<M>>) -> Option<Sides<'_, M>> {
         | Operation::DualCopy { source, destinations: [destination, _], length } => {
             Some(((Some(source), destination), *length))
         }
-        Operation::Xor { destination, length, .. } => Some(((None, destination), *length)),
+        Operation::Xor { destination, length, .. } | Operation::Fill { destination, length, .. } => {
+            Some(((None, destination), *length))
+        }
         Operation::ScatterGather { lists } => {
             let (source, destination) = (lists.source.first(), lists.destination.first()?);
             Some(((source.map(|segment| &segment.place), &destination.place), destination.length))
         }
         Operation::Nop
-        | Operation::Fill { .. }
         | Operation::Copy2d { .. }
         | Operation::Fill2d { .. }
         | Operation::Compare { .. }
@@ -129,7 +135,8 @@ pub(super) fn advance<M: Borrow<Mapping>>(
                 })?
             }
             Operation::Fill { destination, pattern, .. } => step([destination.memory().borrow()], || {
-                kernels::fill(hint, destination, done, length, phased(*pattern, done)).map(|()| length)
+                kernels::fill(state.manner(), destination, done, length, phased(*pattern, done))
+                    .map(|()| length)
             })?,
             Operation::Copy2d { source, destination, shape } => {
                 step([source.memory().borrow(), destination.memory().borrow()], || {
@@ -300,7 +307,7 @@ fn fill_2d<M: Borrow<Mapping>>(
         }
         .word_bytes();
         return grid.runs(done, chunk_bytes, |[to], pixels| {
-            kernels::fill(CacheHint::Auto, destination, inside(to)?, pixels * size.bytes(), word)
+            kernels::fill(Manner::Cached, destination, inside(to)?, pixels * size.bytes(), word)
         });
     }
     grid.runs(done, chunk_bytes, |[first], pixels| {

@@ -22,8 +22,8 @@ pub struct Tuning {
     pub stream_cold_bytes: u64,
     /// Bytes from which every copy does.
     pub stream_always_bytes: u64,
-    /// Bytes from which zeroing goes past the caches where the CPU can zero a line without reading it.
-    pub zero_lines_bytes: u64,
+    /// Bytes from which zeroing memory that is in no cache goes past the caches.
+    pub zero_cold_bytes: u64,
     /// Ticks from which two loads side by side must have gone to memory; zero where that cannot be told.
     pub far_ticks: u64,
 }
@@ -66,7 +66,7 @@ impl Tuning {
         Self {
             stream_cold_bytes: 64 << 10,
             stream_always_bytes: (last_level / 2).max(1 << 20),
-            zero_lines_bytes: 4 << 10,
+            zero_cold_bytes: 128 << 10,
             far_ticks: 5 * near_ticks(),
         }
     }
@@ -79,7 +79,7 @@ impl Tuning {
         let named = [
             ("stream_cold_bytes", self.stream_cold_bytes),
             ("stream_always_bytes", self.stream_always_bytes),
-            ("zero_lines_bytes", self.zero_lines_bytes),
+            ("zero_cold_bytes", self.zero_cold_bytes),
         ];
         if let Some((name, value)) = named.into_iter().find(|(_, value)| *value < LEAST_BYTES) {
             return Err(TuningError::TooShort { name, value, least: LEAST_BYTES });
@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn thresholds_that_make_no_sense_are_refused_by_name() {
         let sound = Tuning::of_this_machine();
-        let short = Tuning { zero_lines_bytes: 64, ..sound };
-        assert!(short.check().unwrap_err().to_string().contains("zero_lines_bytes = 64"));
+        let short = Tuning { zero_cold_bytes: 64, ..sound };
+        assert!(short.check().unwrap_err().to_string().contains("zero_cold_bytes = 64"));
         let (cold, always) = (1 << 20, 1 << 16);
         let odd = Tuning { stream_cold_bytes: cold, stream_always_bytes: always, ..sound };
         assert_eq!(odd.check(), Err(TuningError::OutOfOrder { always, cold }));

@@ -9,7 +9,7 @@
 use memferry_transfer::CacheHint;
 use thiserror::Error;
 
-use super::super::choice::{self, Manner};
+use super::super::choice::{self, Manner, Work};
 use super::super::tuning;
 
 /// A copy between slices of different lengths.
@@ -47,7 +47,7 @@ pub fn copy(destination: &mut [u8], source: &[u8], hint: CacheHint) -> Result<()
         destination.copy_from_slice(source);
         return Ok(());
     }
-    let manner = manner(destination, source.as_ptr(), hint);
+    let manner = manner(Work::Copy, destination, source.as_ptr(), hint);
     // SAFETY: M1, M2, M3: a shared and a unique reference, equally long.
     unsafe { super::move_bytes(manner, source.as_ptr(), destination.as_mut_ptr(), source.len()) };
     Ok(())
@@ -56,13 +56,19 @@ pub fn copy(destination: &mut [u8], source: &[u8], hint: CacheHint) -> Result<()
 /// Makes all bytes `byte`.
 #[inline]
 pub fn fill(destination: &mut [u8], byte: u8, hint: CacheHint) {
+    if destination.len() < tuning::LEAST_BYTES as usize {
+        destination.fill(byte);
+        return;
+    }
+    let work = if byte == 0 { Work::Zero } else { Work::Fill };
+    let manner = manner(work, destination, std::ptr::null(), hint);
     // SAFETY: M1, M2, M3: a unique reference.
-    unsafe { super::fill_bytes(hint, destination.as_mut_ptr(), destination.len(), [byte; 4]) };
+    unsafe { super::fill_bytes(manner, destination.as_mut_ptr(), destination.len(), [byte; 4]) };
 }
 
-fn manner(destination: &[u8], source: *const u8, hint: CacheHint) -> Manner {
+fn manner(work: Work, destination: &[u8], source: *const u8, hint: CacheHint) -> Manner {
     let tuning = tuning::current();
-    choice::without_looking(hint, destination.len() as u64, tuning).unwrap_or_else(|| {
+    choice::without_looking(work, hint, destination.len() as u64, tuning).unwrap_or_else(|| {
         choice::by_looking_at(destination.as_ptr().addr() as u64, destination.len() as u64, tuning, || {
             // SAFETY: M1, M2: the addresses looked at lie in the slice.
             unsafe { super::looks_far(destination.as_ptr(), destination.len(), tuning.far_ticks, source) }

@@ -1,7 +1,7 @@
 //! Fills: a word over and over, and whole lines of zeros.
 //!
 //! ```text
-//! fill_words  vectors of the word ─ tail byte by byte
+//! fill_words  vectors of the word ─ tail byte by byte        fill_words_streaming  the same by lines, past the caches
 //! zero_lines  head ─ a `clzero` for each line ─ tail ─ fence
 //! ```
 //!
@@ -9,9 +9,7 @@
 
 use std::ptr;
 
-#[cfg(target_arch = "x86_64")]
-use super::LINE;
-use super::{Vector, at_level};
+use super::{LINE, Vector, at_level};
 
 at_level! {
     /// Repeats `word` over `length` bytes; the first byte becomes `word[0]`.
@@ -21,6 +19,35 @@ at_level! {
     fill_words(to: *mut u8, length: usize, word: [u8; 4]) = words
 }
 
+at_level! {
+    /// The same past the caches.
+    ///
+    /// # Safety
+    /// As [`fill_words`].
+    fill_words_streaming(to: *mut u8, length: usize, word: [u8; 4]) = words_streaming
+}
+
+/// # Safety
+/// As [`fill_words`].
+#[inline(always)]
+unsafe fn words_streaming<V: Vector>(to: *mut u8, length: usize, mut word: [u8; 4]) {
+    let head = to.align_offset(LINE).min(length);
+    let whole = head + (length - head) / LINE * LINE;
+    // SAFETY: M1 to M4: all offsets are below `length`. Streams begin at `head`, a line's begin, and go on by whole vectors.
+    unsafe {
+        words::<V>(to, head, word);
+        word.rotate_left(head % 4);
+        let vector = V::splat(u32::from_ne_bytes(word));
+        for offset in (head..whole).step_by(V::BYTES) {
+            vector.stream(to.add(offset));
+        }
+        words::<V>(to.add(whole), length - whole, word);
+    }
+    V::fence();
+}
+
+/// # Safety
+/// As [`fill_words`].
 #[inline(always)]
 unsafe fn words<V: Vector>(to: *mut u8, length: usize, word: [u8; 4]) {
     let whole = length - length % V::BYTES;

@@ -26,7 +26,7 @@ mod vectors;
 
 pub(super) use combine::{first_difference, xor_into};
 pub(super) use copy::{copy_flushing, copy_streaming};
-pub(super) use fill::{fill_words, zero_lines};
+pub(super) use fill::{fill_words, fill_words_streaming, zero_lines};
 pub(in crate::cpu) use probe::own_load_ticks;
 pub(super) use probe::{ask_for_lines, load_ticks};
 

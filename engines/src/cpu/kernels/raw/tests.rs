@@ -143,14 +143,19 @@ proptest! {
     }
 
     #[test]
-    fn fills_repeat_the_word_from_the_first_byte_and_touch_nothing_else(case in cases(), word: [u8; 4]) {
+    fn fills_repeat_the_word_from_the_first_byte_and_touch_nothing_else(case in cases(), word: [u8; 4], past: bool) {
         let destination = Fenced::new(PAGES);
         let to = destination.place(case.destination, case.length);
         let at = destination.offset(to);
         for cpu in cpus() {
             let mut expected = destination.set(case.seed);
             // SAFETY: M1 to M4: the range lies between the guard pages, and the level is available.
-            unsafe { fill_words(cpu.level, to, case.length, word) };
+            unsafe {
+                match past {
+                    false => fill_words(cpu.level, to, case.length, word),
+                    true => fill_words_streaming(cpu.level, to, case.length, word),
+                }
+            }
             (0..case.length).for_each(|offset| expected[at + offset] = word[offset % 4]);
             prop_assert!(destination.get() == expected, "{cpu:?}");
             if cpu.clzero || cfg!(not(target_arch = "x86_64")) {
