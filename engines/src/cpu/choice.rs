@@ -57,7 +57,9 @@ pub(super) fn without_looking(work: Work, hint: CacheHint, bytes: u64, tuning: &
         CacheHint::Stream if bytes >= LEAST_BYTES => Some(Manner::Flushing),
         CacheHint::Stream => Some(Manner::Cached),
         CacheHint::Auto if bytes < least => Some(Manner::Cached),
-        CacheHint::Auto if bytes >= tuning.stream_always_bytes => Some(Manner::Streaming),
+        CacheHint::Auto if work == Work::Copy && bytes >= tuning.stream_always_bytes => {
+            Some(Manner::Streaming)
+        }
         CacheHint::Auto => None,
     }
 }
@@ -131,6 +133,9 @@ mod tests {
         stream_cold_bytes: 64 << 10,
         stream_always_bytes: 16 << 20,
         zero_cold_bytes: 128 << 10,
+        share_awake_bytes: 32 << 10,
+        share_asleep_cold_bytes: 1 << 20,
+        share_asleep_hot_bytes: 4 << 20,
         far_ticks: 400,
     };
 
@@ -156,6 +161,7 @@ mod tests {
         assert_eq!(auto(Work::Fill, 1 << 40), Some(Manner::Cached));
         assert_eq!(auto(Work::Zero, (128 << 10) - 1), Some(Manner::Cached));
         assert_eq!(auto(Work::Zero, 128 << 10), None);
+        assert_eq!(auto(Work::Zero, 1 << 40), None, "zeroing within the caches is as fast at any size");
         let told = without_looking(Work::Fill, CacheHint::Stream, 1 << 20, &TUNING);
         assert_eq!(told, Some(Manner::Flushing));
     }

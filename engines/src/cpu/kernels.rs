@@ -14,6 +14,7 @@
 
 #![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
 
+pub mod crew;
 mod raw;
 pub mod slices;
 

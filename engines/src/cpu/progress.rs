@@ -23,6 +23,7 @@ use memferry_transfer::{
 };
 
 use super::choice::{self, Manner, Work};
+use super::kernels::crew::{Activity, Crew};
 use super::kernels::{self, OutsideRegion, Run};
 use super::{blocks, tuning};
 
@@ -37,6 +38,17 @@ pub(super) struct State {
     pub(super) over: bool,
     /// How its bytes are copied, once that was decided.
     manner: Option<Manner>,
+    /// Somebody was woken to share it.
+    woke: bool,
+}
+
+/// What an engine moves bytes with.
+#[derive(Clone, Copy)]
+pub(super) struct Means<'a> {
+    /// Bytes moved at a time.
+    pub(super) chunk_bytes: u64,
+    /// Who may share long copies.
+    pub(super) crew: Option<&'a Crew>,
 }
 
 impl State {
@@ -119,9 +131,10 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     hint: CacheHint,
     state: &mut State,
-    chunk_bytes: u64,
+    means: Means<'_>,
 ) -> Result<bool, Failure> {
     let total = operation.total_bytes();
+    let chunk_bytes = means.chunk_bytes;
     state.choose(operation, hint, total)?;
     let length = total.saturating_sub(state.done).min(chunk_bytes);
     let done = state.done;
@@ -129,6 +142,10 @@ pub(super) fn advance<M: Borrow<Mapping>>(
         state.done += match operation {
             Operation::Nop => 0,
             Operation::Copy { source, destination, length: total } => {
+                if let Some(shared) = shared_copy(source, destination, *total, state, means)? {
+                    state.done += shared;
+                    return Ok(state.done >= *total);
+                }
                 let at = if runs_down(source, destination, *total) { total - done - length } else { done };
                 step([source.memory().borrow(), destination.memory().borrow()], || {
                     kernels::copy(state.manner(), source, at, destination, at, length).map(|()| length)
@@ -153,6 +170,39 @@ pub(super) fn advance<M: Borrow<Mapping>>(
         blocks::begin(operation, state);
     }
     Ok(state.over || state.done >= total)
+}
+
+/// Copies a chunk for each that shares the work, when somebody does and the rest is long enough; the bytes copied.
+fn shared_copy<M: Borrow<Mapping>>(
+    source: &Region<M>,
+    destination: &Region<M>,
+    total: u64,
+    state: &mut State,
+    means: Means<'_>,
+) -> Result<Option<u64>, Failure> {
+    let (tuning, done) = (tuning::current(), state.done);
+    let left = total - done;
+    let Some(crew) = means.crew.filter(|_| left >= tuning.share_awake_bytes) else { return Ok(None) };
+    let least_asleep = match state.manner() {
+        Manner::Cached => tuning.share_asleep_hot_bytes,
+        Manner::Streaming | Manner::Flushing => tuning.share_asleep_cold_bytes,
+    };
+    let looking = crew.doing(Activity::Looking) as u64;
+    if looking == 0 && left >= least_asleep && !state.woke {
+        crew.wake_one();
+        state.woke = true;
+    }
+    // Who was woken comes later: the copy is open to it from its first chunk on.
+    let sharing = looking.max(u64::from(state.woke));
+    if sharing == 0 || address(source).abs_diff(address(destination)) < total {
+        return Ok(None);
+    }
+    let length = left.min(means.chunk_bytes.saturating_mul(1 + sharing));
+    let share = length.div_ceil(1 + sharing);
+    let piece = (share / 2).clamp(LEAST_PIECE, MOST_PIECE).min(share).next_multiple_of(64);
+    let (from, to) = ((source, done), (destination, done));
+    crew.copy(state.manner(), from, to, length, piece).map_err(|MemoryFault| Failure::MemoryFault)??;
+    Ok(Some(length))
 }
 
 /// How far a transfer's destination is final; `None` where bytes done say nothing about places.
@@ -202,6 +252,11 @@ impl<'a, M> Cursor<'a, M> {
         self.skip_ended();
     }
 }
+
+/// Shared copies are cut in pieces of this many bytes at least: taking one costs a line that goes from core to core.
+const LEAST_PIECE: u64 = 64 << 10;
+/// And at most: so long one may have to wait for the other at the end.
+const MOST_PIECE: u64 = 1 << 20;
 
 /// Below this many bytes a piece of a list stays in the caches: the fence after it would cost more than it saves.
 const SHORT_PIECE: u64 = 16 << 10;

@@ -24,6 +24,12 @@ pub struct Tuning {
     pub stream_always_bytes: u64,
     /// Bytes from which zeroing memory that is in no cache goes past the caches.
     pub zero_cold_bytes: u64,
+    /// Bytes from which a copy is shared with a thread that is looking for work.
+    pub share_awake_bytes: u64,
+    /// Bytes from which a thread is woken to share a copy past the caches.
+    pub share_asleep_cold_bytes: u64,
+    /// Bytes from which a thread is woken to share a copy within the caches.
+    pub share_asleep_hot_bytes: u64,
     /// Ticks from which two loads side by side must have gone to memory; zero where that cannot be told.
     pub far_ticks: u64,
 }
@@ -67,6 +73,9 @@ impl Tuning {
             stream_cold_bytes: 64 << 10,
             stream_always_bytes: (last_level / 2).max(1 << 20),
             zero_cold_bytes: 128 << 10,
+            share_awake_bytes: 32 << 10,
+            share_asleep_cold_bytes: 1 << 20,
+            share_asleep_hot_bytes: 4 << 20,
             far_ticks: 5 * near_ticks(),
         }
     }
@@ -80,6 +89,9 @@ impl Tuning {
             ("stream_cold_bytes", self.stream_cold_bytes),
             ("stream_always_bytes", self.stream_always_bytes),
             ("zero_cold_bytes", self.zero_cold_bytes),
+            ("share_awake_bytes", self.share_awake_bytes),
+            ("share_asleep_cold_bytes", self.share_asleep_cold_bytes),
+            ("share_asleep_hot_bytes", self.share_asleep_hot_bytes),
         ];
         if let Some((name, value)) = named.into_iter().find(|(_, value)| *value < LEAST_BYTES) {
             return Err(TuningError::TooShort { name, value, least: LEAST_BYTES });
