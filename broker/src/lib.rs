@@ -15,6 +15,7 @@ mod counters;
 pub mod daemon;
 pub mod embedded;
 mod lane;
+pub mod profile;
 pub mod protocol;
 mod ring_pool;
 mod sandbox;

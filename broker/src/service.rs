@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use memferry_clock::{Clock, Instant};
 use memferry_engines::cpu::crew::Crew;
+use memferry_engines::cpu::level::{self, LevelError};
+use memferry_engines::cpu::tuning;
 use memferry_engines::cpu::{self, CpuEngine};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::parking::Fences;
@@ -33,6 +35,7 @@ use crate::MonotonicClock;
 use crate::config::{ServiceConfig, ValueError, cpus};
 use crate::counters::QueueCounters;
 use crate::lane::{Lane, LaneCommand, LaneHandle, Opened, Target};
+use crate::profile::{self, ProfileError};
 use crate::protocol::{
     Answer, Command, EngineStatus, Grantee, NotifyBy, Refusal, RefusalKind, STATUS_SESSIONS, Status,
     Violation,
@@ -77,6 +80,12 @@ pub enum StartError {
     /// A configured value is outside its range.
     #[error(transparent)]
     Value(#[from] ValueError),
+    /// The environment asks for kernels that cannot be.
+    #[error(transparent)]
+    Kernels(#[from] LevelError),
+    /// The machine's profile is of no use.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// The machine would not give what is needed.
     #[error("cannot start the service ({step}): {source}")]
     System {
@@ -135,6 +144,11 @@ impl Service {
     /// [`StartError`].
     pub fn start(config: ServiceConfig) -> Result<Self, StartError> {
         config.check()?;
+        level::forced()?;
+        if let Some(thresholds) = profile::load()? {
+            // They may be in use already, when engines ran before there was a profile: those stay.
+            let _ = tuning::install(thresholds);
+        }
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         bus_error::install().map_err(failed("installing the memory error handler"))?;
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)

@@ -2,14 +2,16 @@
 //! in groups, so that the lane works on the first while the last are being written.
 //!
 //! ```text
-//! perform ─► embedded: the kernels, on this thread
+//! perform ─► embedded: the kernels, on this thread        submit, when it is short ─► the same; the completion waits
 //! submit_batch ─ stage, stage, ... publish ─ stage, ... publish ─► tickets, or what was not submitted and why
 //! ```
 //!
 //! A batch is no unit to the service: each transfer has its own completion and fails alone, unless it is linked. A fenced
 //! [`Transfer::nop`] at the end completes when all of it has ended.
 
-use memferry_transfer::{Ended, EngineKind, Failure};
+use memferry_broker::embedded::Embedded;
+use memferry_broker::profile;
+use memferry_transfer::{Ended, EngineKind, Failure, Operation, Span};
 use thiserror::Error;
 
 use super::{Channel, NO_TAG, SubmitError, SubmitReason, Ticket};
@@ -32,6 +34,12 @@ pub struct BatchError {
     pub rest: Vec<Transfer>,
 }
 
+/// Whether the time an operation takes goes by its bytes: pixels may lie in pages of their own, and what moves nothing is
+/// submitted to meet the lane.
+fn moves_briefly(operation: &Operation<Span>) -> bool {
+    !matches!(operation, Operation::Nop | Operation::Copy2d { .. } | Operation::Fill2d { .. })
+}
+
 impl Channel {
     /// Does a transfer and gives its end: on this thread where the service is in this process, so that nothing is handed
     /// over; else by submitting it and waiting. It is not ordered with what was submitted before; a fenced one waits for all
@@ -40,31 +48,11 @@ impl Channel {
     /// # Errors
     /// [`SubmitError`] with the transfer.
     pub fn perform(&mut self, transfer: Transfer) -> Result<Completion, SubmitError> {
-        let terms = transfer.request.terms;
-        let plain = !terms.linked && !terms.fenced && terms.deadline.is_none();
-        if let Link::Embedded(embedded) = &self.session.link
-            && plain
-            && let Some(operation) = transfer.request.operation()
-        {
-            let checked = match self.session.check_fork() {
-                Err(forked) => Err(SubmitReason::Forked(forked)),
-                Ok(()) if transfer.held.iter().any(|frame| !frame.is_of(&self.session)) => {
-                    Err(SubmitReason::ForeignFrame)
-                }
-                Ok(()) => Ok(()),
+        if let Some(embedded) = self.performs_here(&transfer) {
+            return match self.perform_here(embedded, &transfer, NO_TAG) {
+                Ok(completion) => Ok(completion),
+                Err(reason) => Err(SubmitError { reason, transfer: Box::new(transfer) }),
             };
-            if let Err(reason) = checked {
-                return Err(SubmitError { reason, transfer: Box::new(transfer) });
-            }
-            let ended = embedded.service().perform(self.session.id, operation, &terms);
-            let ticket = Ticket { channel: self.number, tag: NO_TAG };
-            let (inherited, engine) = (false, EngineKind::CpuLane);
-            return Ok(match ended {
-                Ok(Ended { outcome, bytes_done, value }) => {
-                    Completion { ticket, outcome, inherited, bytes_done, value, engine }
-                }
-                Err(failure) => Completion::without_engine(ticket, failure),
-            });
         }
         if transfer.request.operation().is_none() {
             return Err(SubmitError { reason: SubmitReason::Loop, transfer: Box::new(transfer) });
@@ -74,6 +62,51 @@ impl Channel {
         Ok(self
             .wait(ticket, None)
             .unwrap_or_else(|_| Completion::without_engine(ticket, Failure::ServiceLost)))
+    }
+
+    /// The service, when it is in this process and the transfer is one that stands alone.
+    fn performs_here(&self, transfer: &Transfer) -> Option<&Embedded> {
+        let terms = &transfer.request.terms;
+        let plain = !terms.linked && !terms.fenced && terms.deadline.is_none();
+        match &self.session.link {
+            Link::Embedded(embedded) if plain && transfer.request.operation().is_some() => Some(embedded),
+            _ => None,
+        }
+    }
+
+    fn perform_here(
+        &self,
+        embedded: &Embedded,
+        transfer: &Transfer,
+        tag: u64,
+    ) -> Result<Completion, SubmitReason> {
+        self.may_submit(transfer)?;
+        let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
+        let ticket = Ticket { channel: self.number, tag };
+        let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
+        let (inherited, engine) = (false, EngineKind::CpuLane);
+        Ok(match ended {
+            Ok(Ended { outcome, bytes_done, value }) => {
+                Completion { ticket, outcome, inherited, bytes_done, value, engine }
+            }
+            Err(failure) => Completion::without_engine(ticket, failure),
+        })
+    }
+
+    /// Does a short transfer on this thread, where that takes less than handing it over; its completion waits to be taken.
+    /// Not while a signal is asked for, which only the service gives, nor when too many completions wait already.
+    pub(super) fn submit_here(&mut self, transfer: &Transfer) -> Option<Ticket> {
+        let bytes = transfer.request.operation().filter(|operation| moves_briefly(operation))?.total_bytes();
+        let room = self.finished.len() < self.free.len();
+        if self.armed || self.staged || !room || bytes > profile::inline_bytes() {
+            return None;
+        }
+        let tag = self.lap * u64::from(self.end.capacity()) + u64::from(*self.free.last()?);
+        let completion = self.perform_here(self.performs_here(transfer)?, transfer, tag).ok()?;
+        self.lap = self.lap.wrapping_add(1);
+        let ticket = completion.ticket;
+        self.finished.push_back(completion);
+        Some(ticket)
     }
 
     /// Submits transfers in order; they start in that order.

@@ -39,7 +39,9 @@ fn a_cancelled_transfer_that_waits_for_a_channel_never_runs() {
     let refused = channel.submit(Transfer::nop().refuse_when_busy()).expect("room");
     let completion = channel.wait(refused, PATIENCE).expect("a completion");
     assert_eq!(outcome(completion), Err(Failure::ChannelsBusy { channels: 3 }));
-    let waiting = channel.submit(Transfer::fill(&to.range(1, 9), Pattern::Byte(7))).expect("room");
+    // With a deadline it goes to the lane, short as it is.
+    let fill = Transfer::fill(&to.range(1, 9), Pattern::Byte(7)).within(Duration::from_secs(60));
+    let waiting = channel.submit(fill).expect("room");
     assert_eq!(channel.wait(waiting, Some(Duration::from_millis(5))), Err(memferry::WaitError::TimedOut));
     channel.cancel(waiting).expect("outstanding");
     let completion = channel.wait(waiting, PATIENCE).expect("a completion");
@@ -87,8 +89,11 @@ fn frames_dropped_while_bytes_move_live_until_the_completion_was_taken() {
     let (from, to, kept) = (frame(&client), frame(&client), frame(&client));
     let mut channel = client.open_channel(8).expect("a channel");
     from.write(0, &[9; FRAME_BYTES as usize]).expect("the frame's own bytes");
-    let first = channel.submit(Transfer::copy(&from.all(), &to.all()).expect("fits")).expect("room");
-    let second = channel.submit(Transfer::copy(&from.all(), &kept.all()).expect("fits")).expect("room");
+    // With a deadline they go to the lane, short as they are.
+    let copy =
+        |to: &Frame| Transfer::copy(&from.all(), &to.all()).expect("fits").within(Duration::from_secs(60));
+    let first = channel.submit(copy(&to)).expect("room");
+    let second = channel.submit(copy(&kept)).expect("room");
     drop((from, to));
     let frames = || client.status().expect("a status").sessions[0].frames;
     assert_eq!(frames(), 3);

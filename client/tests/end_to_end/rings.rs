@@ -164,3 +164,41 @@ fn channels_serve_threads_of_their_own_side_by_side() {
     let status = client.status().expect("a status");
     assert_eq!((status.sessions[0].channels, status.sessions[0].frames), (0, 0));
 }
+
+#[test]
+fn short_transfers_are_done_when_submit_returns_and_their_completions_wait_in_order() {
+    let client = client();
+    let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let long = channel.submit(endless(&frame)).expect("room");
+    let short = |byte| Transfer::fill(&frame.range(1, 4), Pattern::Byte(byte));
+    let tickets = [7, 8, 9].map(|byte| channel.submit(short(byte)).expect("room"));
+    assert_eq!(contents(&frame)[1..5], [9; 4], "before any completion was taken");
+    let last = channel.wait(tickets[2], PATIENCE).expect("a completion");
+    assert_eq!((last.ticket, outcome(last)), (tickets[2], Ok(4)));
+    for ticket in &tickets[..2] {
+        let completion = channel.poll().expect("there already");
+        assert_eq!((completion.ticket, outcome(completion)), (*ticket, Ok(4)));
+    }
+    channel.cancel(long).expect("outstanding");
+    channel.wait(long, PATIENCE).expect("a completion");
+}
+
+#[test]
+fn completions_nobody_takes_of_short_transfers_fill_the_channel_and_none_is_lost() {
+    let client = client();
+    let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let mut tickets = Vec::new();
+    let refused = loop {
+        match channel.submit(Transfer::fill(&frame.range(0, 8), Pattern::Byte(1))) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(error) => break error,
+        }
+        assert!(tickets.len() < 100);
+    };
+    assert_eq!(refused.reason, SubmitReason::Full { capacity: 4 });
+    for ticket in tickets {
+        let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+        assert_eq!((completion.ticket, outcome(completion)), (ticket, Ok(8)));
+    }
+    channel.submit(*refused.transfer).expect("room again");
+}

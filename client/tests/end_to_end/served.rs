@@ -10,7 +10,7 @@ use super::*;
 struct Served {
     frames: Vec<Frame>,
     channel: Channel,
-    /// Every other request is performed where it can be.
+    /// Requests are performed, submitted, and submitted to the lane by turns.
     turns: u32,
 }
 
@@ -26,11 +26,15 @@ impl RequestFixture for Served {
             Err(error) => panic!("{error}"),
         };
         self.turns += 1;
-        let Completion { outcome, bytes_done, value, .. } = if self.turns.is_multiple_of(2) {
-            self.channel.perform(transfer).expect("room in the ring")
-        } else {
+        let mut submitted = |transfer| {
             let ticket = self.channel.submit(transfer).expect("room in the ring");
             self.channel.wait(ticket, PATIENCE).expect("a completion")
+        };
+        let Completion { outcome, bytes_done, value, .. } = match self.turns % 3 {
+            0 => self.channel.perform(transfer).expect("room in the ring"),
+            1 => submitted(transfer),
+            // With a deadline it goes to the lane, short as it is.
+            _ => submitted(transfer.within(Duration::from_secs(60))),
         };
         requests::Served { outcome, bytes_done, value }
     }

@@ -136,6 +136,7 @@ mod tests {
         share_awake_bytes: 32 << 10,
         share_asleep_cold_bytes: 1 << 20,
         share_asleep_hot_bytes: 4 << 20,
+        inline_bytes: 0,
         far_ticks: 400,
     };
 

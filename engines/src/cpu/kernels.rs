@@ -102,6 +102,16 @@ pub(super) fn is_far<M: Borrow<Mapping>>(
     Ok(unsafe { looks_far(start, length as usize, far_ticks, source) })
 }
 
+/// Ticks that a load at an offset takes, where they can be counted.
+pub(super) fn region_ticks<M: Borrow<Mapping>>(
+    region: &Region<M>,
+    at: u64,
+) -> Result<Option<u64>, OutsideRegion> {
+    let place = contiguous(region, at, 1)?;
+    // SAFETY: M1, M2: the byte was just checked to lie in the region.
+    Ok(unsafe { raw::load_ticks([place]) })
+}
+
 /// Whether loads within `length` bytes take `far_ticks` or more.
 ///
 /// Up to a mebibyte one in the first page tells, which the copy needs anyway. Beyond that it takes two, in pages that are

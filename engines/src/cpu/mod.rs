@@ -16,6 +16,7 @@ mod blocks;
 mod choice;
 mod kernels;
 pub mod level;
+pub mod measure;
 mod progress;
 pub mod tuning;
 

@@ -172,6 +172,12 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     Ok(state.over || state.done >= total)
 }
 
+/// Bytes of a piece of so many that are shared with so many others.
+pub(super) fn piece_bytes(length: u64, sharing: u64) -> u64 {
+    let share = length.div_ceil(1 + sharing);
+    (share / 2).clamp(LEAST_PIECE, MOST_PIECE).min(share).next_multiple_of(64)
+}
+
 /// Copies a chunk for each that shares the work, when somebody does and the rest is long enough; the bytes copied.
 fn shared_copy<M: Borrow<Mapping>>(
     source: &Region<M>,
@@ -198,8 +204,7 @@ fn shared_copy<M: Borrow<Mapping>>(
         return Ok(None);
     }
     let length = left.min(means.chunk_bytes.saturating_mul(1 + sharing));
-    let share = length.div_ceil(1 + sharing);
-    let piece = (share / 2).clamp(LEAST_PIECE, MOST_PIECE).min(share).next_multiple_of(64);
+    let piece = piece_bytes(length, sharing);
     let (from, to) = ((source, done), (destination, done));
     crew.copy(state.manner(), from, to, length, piece).map_err(|MemoryFault| Failure::MemoryFault)??;
     Ok(Some(length))

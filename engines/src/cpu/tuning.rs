@@ -11,12 +11,14 @@
 use std::fs;
 use std::sync::OnceLock;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::kernels;
 
 /// Thresholds of the kernels.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Tuning {
     /// Bytes from which a copy whose destination is in no cache goes past the caches.
     pub stream_cold_bytes: u64,
@@ -30,6 +32,8 @@ pub struct Tuning {
     pub share_asleep_cold_bytes: u64,
     /// Bytes from which a thread is woken to share a copy within the caches.
     pub share_asleep_hot_bytes: u64,
+    /// Bytes up to which an embedded client's requests are done on the thread that submits them; zero for none.
+    pub inline_bytes: u64,
     /// Ticks from which two loads side by side must have gone to memory; zero where that cannot be told.
     pub far_ticks: u64,
 }
@@ -76,6 +80,7 @@ impl Tuning {
             share_awake_bytes: 32 << 10,
             share_asleep_cold_bytes: 1 << 20,
             share_asleep_hot_bytes: 4 << 20,
+            inline_bytes: 8 << 10,
             far_ticks: 5 * near_ticks(),
         }
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! serve    the service in front of a socket        status   what it is doing
 //! config   its configuration file                  metrics  the same for Prometheus
+//! tune     what this machine is measured for
 //! copy     a file through it, or embedded          rotate, flip, overlay   pictures
 //! demo     all of it, with two users
 //! ```
@@ -24,6 +25,7 @@ mod picture;
 mod serve;
 mod socket;
 mod status;
+mod tune;
 mod turn;
 
 use std::process::ExitCode;
@@ -45,6 +47,8 @@ enum Command {
     Serve(serve::Arguments),
     /// Check a configuration file of the service, or print one.
     Config(config::Arguments),
+    /// Measure this machine once, for engines to go by.
+    Tune(tune::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
     /// Print what a running service is doing for Prometheus, or serve it over HTTP.
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
+        Command::Tune(arguments) => tune::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
