@@ -1,10 +1,13 @@
 //! What a service is started with: lanes, channels, policy and quotas. Reading it from files is the command line's.
 
 use memferry_engines::cpu::DEFAULT_CHUNK_BYTES;
+use memferry_memory::scheduling::SchedulingClass;
 use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+use crate::lane::pinning::Pinning;
 
 /// The most lanes a service may have.
 pub const MOST_LANES: u32 = 64;
@@ -47,6 +50,10 @@ pub struct ServiceConfig {
     pub quotas: Quotas,
     /// Users whose requests may be of the high class.
     pub high_users: Vec<u32>,
+    /// Whether lanes are kept on CPUs.
+    pub pinning: Pinning,
+    /// How the kernel schedules lanes.
+    pub lane_class: SchedulingClass,
 }
 
 impl Default for ServiceConfig {
@@ -59,6 +66,8 @@ impl Default for ServiceConfig {
             policy: PolicyKind::Shared,
             quotas: Quotas::default(),
             high_users: Vec::new(),
+            pinning: Pinning::default(),
+            lane_class: SchedulingClass::default(),
         }
     }
 }

@@ -23,6 +23,8 @@ mod service;
 mod session;
 
 pub use config::{Quotas, ServiceConfig};
+pub use lane::pinning::Pinning;
+pub use memferry_memory::scheduling::SchedulingClass;
 pub use memferry_path::PolicyKind;
 pub use service::{Attended, Executed, Notice, Service, StartError};
 

@@ -131,6 +131,16 @@ pub fn inline_bytes() -> u64 {
     tuning::current().inline_bytes
 }
 
+/// Makes the folder that a profile is to lie in, with those on the way there.
+///
+/// # Errors
+/// [`ProfileError::File`].
+pub fn make_folder(path: &Path) -> Result<(), ProfileError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let failed = |source| ProfileError::File { what: "make a folder for", path: path.into(), source };
+    fs::create_dir_all(folder).map_err(failed)
+}
+
 impl Profile {
     /// Reads one; `None` when there is no such file, or it may not be read.
     ///
@@ -163,8 +173,7 @@ impl Profile {
     pub fn write(&self, path: &Path) -> Result<(), ProfileError> {
         let failed = |what| move |source| ProfileError::File { what, path: path.into(), source };
         let text = toml::to_string(self).map_err(io::Error::other).map_err(failed("write"))?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).map_err(failed("make a folder for"))?;
+        make_folder(path)?;
         let draft = path.with_extension(format!("{}.draft", std::process::id()));
         let written = fs::File::create(&draft).and_then(|mut file| {
             file.write_all(HEADER.as_bytes())?;

@@ -11,7 +11,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use memferry_clock::{Clock, Instant};
@@ -24,7 +23,7 @@ use memferry_memory::parking::Fences;
 use memferry_memory::queue_pair::{Layout, ServiceEnd};
 use memferry_memory::storage::MappedWords;
 use memferry_memory::{bus_error, frame};
-use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Performing, Recipient, RevocationId};
+use memferry_path::{Capabilities, CapabilityError, Performing, Recipient, RevocationId};
 use memferry_transfer::{
     Confined, Ended, Engine, Failure, Handle, Operation, Rights, SessionId, Span, Terms,
 };
@@ -32,9 +31,10 @@ use rustix::event::EventfdFlags;
 use thiserror::Error;
 
 use crate::MonotonicClock;
-use crate::config::{ServiceConfig, ValueError, cpus};
+use crate::config::{ServiceConfig, ValueError};
 use crate::counters::QueueCounters;
-use crate::lane::{Lane, LaneCommand, LaneHandle, Opened, Target};
+use crate::lane::threads::Lanes;
+use crate::lane::{LaneCommand, LaneHandle, Opened, Target};
 use crate::profile::{self, ProfileError};
 use crate::protocol::{
     Answer, Command, EngineStatus, Grantee, NotifyBy, Refusal, RefusalKind, STATUS_SESSIONS, Status,
@@ -86,6 +86,16 @@ pub enum StartError {
     /// The machine's profile is of no use.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// Lanes cannot be scheduled as configured.
+    #[error(
+        "lanes cannot be of the class {class}: {source}; choose another, or give the service CAP_SYS_NICE"
+    )]
+    Class {
+        /// The class.
+        class: &'static str,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// The machine would not give what is needed.
     #[error("cannot start the service ({step}): {source}")]
     System {
@@ -130,7 +140,7 @@ struct Rings {
 pub struct Service {
     config: ServiceConfig,
     shared: Arc<Shared>,
-    lanes: Vec<(Arc<LaneHandle>, Option<JoinHandle<()>>)>,
+    lanes: Lanes,
     sessions: Mutex<Sessions>,
     rings: Mutex<Rings>,
     started: Instant,
@@ -162,29 +172,7 @@ impl Service {
         let notices = Mutex::new(Vec::new());
         let shared = Arc::new(Shared { capabilities, notices, notifier, crew: Arc::clone(&crew) });
         let fences = Fences::register();
-        let mut lanes = Vec::new();
-        // A thread still being set up needs system calls that the sandbox forbids later, so each is awaited.
-        let (running, started_lanes) = std::sync::mpsc::channel();
-        for (number, handle) in (0..config.lanes).zip(handles) {
-            let engine =
-                CpuEngine::new(config.channels_per_lane, config.chunk_bytes).with_crew(Arc::clone(&crew));
-            let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
-            let path = Path::new(engine, config.policy.build(), limits);
-            // Spinners never exceed CPUs - 1: a spinning lane on the last CPU would take it from its own clients.
-            let spins = number + 1 < cpus();
-            let lane = Lane::new(number as usize, Arc::clone(&handle), Arc::clone(&shared), path, spins)
-                .map_err(|error| failed("epoll")(error.into()))?;
-            let running = running.clone();
-            let thread = std::thread::Builder::new()
-                .name(format!("memferry-lane-{number}"))
-                .spawn(move || {
-                    let _ = running.send(());
-                    lane.run();
-                })
-                .map_err(failed("starting a lane"))?;
-            lanes.push((handle, Some(thread)));
-            let _ = started_lanes.recv();
-        }
+        let lanes = Lanes::start(&config, &shared, handles)?;
         let (sessions, rings, started) = (Mutex::default(), Mutex::default(), MonotonicClock.now());
         Ok(Self { config, shared, lanes, sessions, rings, started, fences })
     }
@@ -235,7 +223,7 @@ impl Service {
             return;
         }
         self.capabilities().close(session);
-        for (lane, _) in &self.lanes {
+        for lane in self.lanes.iter() {
             lane.tell(LaneCommand::CloseSession { session });
             // Others may be moving bytes in what this session granted them.
             lane.tell(LaneCommand::CancelRevoked);
@@ -376,7 +364,7 @@ impl Service {
         sessions.remove_frame(session, handle);
         sessions.revocations.insert(id, session);
         drop(sessions);
-        for (lane, _) in &self.lanes {
+        for lane in self.lanes.iter() {
             lane.tell(LaneCommand::CancelRevoked);
         }
         self.shared.notify(Notice::Settled);
@@ -395,7 +383,7 @@ impl Service {
         let mut sessions = self.sessions();
         let (user, asymmetric) =
             sessions.get(session).map(|open| (open.user, open.asymmetric_fences)).ok_or_else(gone)?;
-        let loads = sessions.lane_loads(self.lanes.len());
+        let loads = sessions.lane_loads(self.lanes.count());
         let lane = (0..loads.len()).min_by_key(|lane| loads[*lane]).unwrap_or(0);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system(&error))?;
@@ -428,14 +416,14 @@ impl Service {
         let end = Box::new(end);
         let class = self.config.class_of(user);
         let opened = Opened { session, channel, user, class, end, doorbell, counters };
-        self.lanes[lane].0.tell(LaneCommand::Open(opened));
+        self.lanes.get(lane).tell(LaneCommand::Open(opened));
         Ok((Answer::Channel { channel, capacity }, vec![client, service, for_client]))
     }
 
     fn close_channel(&self, session: SessionId, channel: u32) -> Result<Answer, Refusal> {
         let unknown = || refusal(RefusalKind::Argument, format!("channel {channel} is not open"));
         let lane = self.sessions().remove_channel(session, channel).ok_or_else(unknown)?;
-        self.lanes[lane].0.tell(LaneCommand::CloseChannel { session, channel });
+        self.lanes.get(lane).tell(LaneCommand::CloseChannel { session, channel });
         Ok(Answer::Closed)
     }
 
@@ -453,7 +441,7 @@ impl Service {
         let lane = sessions.lane_of(session, channel).ok_or_else(unknown)?;
         let (user, process) =
             sessions.get(session).map(|open| (open.user, open.process)).ok_or_else(unknown)?;
-        if !self.lanes[lane].0.signals() {
+        if !self.lanes.get(lane).signals() {
             let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); wait or poll instead";
             return Err(refusal(RefusalKind::System, why));
         }
@@ -479,7 +467,7 @@ impl Service {
                 (Target::Ring(ring, user_data), Vec::new())
             }
         };
-        self.lanes[lane].0.tell(LaneCommand::Notify { session, channel, user, target });
+        self.lanes.get(lane).tell(LaneCommand::Notify { session, channel, user, target });
         Ok(given)
     }
 
@@ -511,7 +499,7 @@ impl Service {
             lanes: self
                 .lanes
                 .iter()
-                .map(|(lane, _)| lane.counters.status(self.config.channels_per_lane))
+                .map(|lane| lane.counters.status(self.config.channels_per_lane))
                 .collect(),
         }
     }
@@ -563,15 +551,7 @@ impl Service {
 
     /// Stops: finishes what runs within `grace`, refuses what waits, tells every client, ends the lanes.
     pub fn stop(&mut self, grace: Duration) {
-        let deadline = MonotonicClock.now().after(grace);
-        for (lane, _) in &self.lanes {
-            lane.tell(LaneCommand::Stop { deadline });
-        }
-        for (_, thread) in &mut self.lanes {
-            if let Some(thread) = thread.take() {
-                let _ = thread.join();
-            }
-        }
+        self.lanes.stop(grace);
         let mut sessions = self.sessions();
         for session in sessions.ids() {
             sessions.close(session);

@@ -40,6 +40,7 @@ pub mod placement;
 pub mod queue_pair;
 pub mod ring;
 #[cfg(not(loom))]
+pub mod scheduling;
 pub mod signal;
 pub mod storage;
 

@@ -9,7 +9,9 @@
 //! settles; never while it moves chunks. A client that breaks a rule loses its queue here and its session at the control
 //! side. Who serves whom is the path's policy.
 
+pub(crate) mod pinning;
 mod serving;
+pub(crate) mod threads;
 mod waking;
 
 use std::sync::atomic::{AtomicBool, Ordering};

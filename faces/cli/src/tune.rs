@@ -42,6 +42,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         (Some(path), false) => Some(path.clone()),
         (None, false) => Some(profile::path()?),
     };
+    if let Some(path) = &path {
+        profile::make_folder(path)?;
+    }
     let bar = bar()?;
     let step = |what: &'static str| {
         bar.set_message(what);

@@ -140,3 +140,43 @@ fn impossible_settings_of_the_command_line_are_told_before_anything_is_made() {
     assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
     std::fs::remove_dir(&directory).unwrap();
 }
+
+/// `memferry copy`, embedded, with one variable set.
+fn copy_with(variable: &str, value: &str, directory: &File) -> Output {
+    let [from, to] = ["memferry.toml", "copy"].map(|name| directory.0.join(name));
+    Command::new(env!("CARGO_BIN_EXE_memferry"))
+        .env(variable, value)
+        .arg("copy")
+        .args([from, to])
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn kernels_and_profiles_that_cannot_be_are_refused_when_a_service_starts() {
+    let file = File::new("cpu = 3\n");
+    let said = errors(&copy_with("MEMFERRY_KERNELS", "sse9", &file));
+    assert!(said.contains("choose one of: portable"), "{said}");
+    let said = errors(&copy_with("MEMFERRY_PROFILE", &file.text(), &file));
+    assert!(said.contains("run `memferry tune` again") && said.contains("line 1"), "{said}");
+    for (variable, value) in
+        [("MEMFERRY_KERNELS", "portable"), ("MEMFERRY_PROFILE", ""), ("MEMFERRY_PROFILE", "/no")]
+    {
+        let copied = copy_with(variable, value, &file);
+        assert!(copied.status.success(), "{variable}={value}: {copied:?}");
+    }
+}
+
+#[test]
+fn a_machine_is_measured_and_its_profile_is_one_that_engines_load() {
+    let file = File::new("nothing yet");
+    let tuned = memferry(&["tune", "--to", &file.text()]);
+    assert!(tuned.status.success(), "{tuned:?}");
+    let table = String::from_utf8(tuned.stdout).unwrap();
+    assert!(table.contains("all copies go past the caches from") && table.contains(&file.text()), "{table}");
+    let text = std::fs::read_to_string(file.path()).unwrap();
+    assert!(text.starts_with("# What `memferry tune` measured") && text.contains("far_ticks = "), "{text}");
+    assert!(copy_with("MEMFERRY_PROFILE", &file.text(), &file).status.success());
+    let said = errors(&memferry(&["tune", "--to", "/proc/no/profile"]));
+    assert!(said.contains("/proc/no/profile"), "{said}");
+}

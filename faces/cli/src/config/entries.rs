@@ -11,7 +11,7 @@
 use clap::ValueEnum;
 use toml::Value;
 
-use super::options::{LogFormat, Options, Settings, octal, policy};
+use super::options::{LogFormat, Options, Settings, class, octal, pinning, policy};
 
 /// A heading with its options.
 pub(super) struct Section {
@@ -84,6 +84,20 @@ const SERVICE: &[Entry] = &[
         limit: Some("chunk_bytes"),
         set: |options, value| set(&mut options.chunk, number(value)),
         shown: |settings| settings.service.chunk_bytes.to_string(),
+    },
+    Entry {
+        key: "pin-lanes",
+        about: "Whether lanes are kept on CPUs: \"spread\", each on one of its own as far as they go, or \"off\".",
+        limit: None,
+        set: |options, value| set(&mut options.pin_lanes, text(value).and_then(|name| said(pinning(name)))),
+        shown: |settings| quoted(settings.service.pinning.name()),
+    },
+    Entry {
+        key: "lane-class",
+        about: "How the kernel schedules lanes: \"inherited\", \"batch\", \"idle\" or \"fifo\" (sched(7)).",
+        limit: None,
+        set: |options, value| set(&mut options.lane_class, text(value).and_then(|name| said(class(name)))),
+        shown: |settings| quoted(settings.service.lane_class.name()),
     },
     Entry {
         key: "policy",

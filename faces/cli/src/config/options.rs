@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use memferry_broker::PolicyKind;
 use memferry_broker::config::{Quotas, ServiceConfig};
+use memferry_broker::{Pinning, PolicyKind, SchedulingClass};
 
 use crate::socket;
 
@@ -42,6 +42,12 @@ pub(crate) struct Options {
     /// Bytes a lane moves for one request before it looks at the next [default: 262144]
     #[arg(long)]
     pub(crate) chunk: Option<u64>,
+    /// Whether lanes are kept on CPUs: spread or off [default: spread]
+    #[arg(long, value_parser = pinning)]
+    pub(crate) pin_lanes: Option<Pinning>,
+    /// How the kernel schedules lanes: inherited, batch, idle or fifo [default: inherited]
+    #[arg(long, value_parser = class)]
+    pub(crate) lane_class: Option<SchedulingClass>,
     /// Which client gets which engine channel: shared or exclusive [default: shared]
     #[arg(long, value_parser = policy)]
     pub(crate) policy: Option<PolicyKind>,
@@ -97,6 +103,8 @@ impl Options {
             lanes: self.lanes.or(file.lanes),
             channels: self.channels.or(file.channels),
             chunk: self.chunk.or(file.chunk),
+            pin_lanes: self.pin_lanes.or(file.pin_lanes),
+            lane_class: self.lane_class.or(file.lane_class),
             policy: self.policy.or(file.policy),
             quota_sessions: self.quota_sessions.or(file.quota_sessions),
             quota_frames: self.quota_frames.or(file.quota_frames),
@@ -129,6 +137,8 @@ impl Options {
             policy: self.policy.unwrap_or(defaults.policy),
             quotas,
             high_users: self.high_users.unwrap_or(defaults.high_users),
+            pinning: self.pin_lanes.unwrap_or(Pinning::Spread),
+            lane_class: self.lane_class.unwrap_or(defaults.lane_class),
         };
         Settings {
             socket: self.socket.unwrap_or_else(socket::default_path),
@@ -144,6 +154,22 @@ impl Options {
 pub(crate) fn octal(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).map_err(|_| format!("'{text}' is no octal number"))?;
     if mode <= 0o777 { Ok(mode) } else { Err(format!("{text} is no file permission; the largest is 777")) }
+}
+
+pub(crate) fn pinning(text: &str) -> Result<Pinning, String> {
+    named("way to pin lanes", text, &Pinning::ALL)
+}
+
+pub(crate) fn class(text: &str) -> Result<SchedulingClass, String> {
+    named("scheduling class", text, &SchedulingClass::ALL)
+}
+
+/// The one of that name.
+fn named<T: Copy>(what: &str, text: &str, all: &[(T, &str)]) -> Result<T, String> {
+    all.iter().find(|(_, name)| *name == text).map(|(value, _)| *value).ok_or_else(|| {
+        let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
+        format!("there is no {what} '{text}'; choose one of {}", names.join(", "))
+    })
 }
 
 pub(crate) fn policy(text: &str) -> Result<PolicyKind, String> {
