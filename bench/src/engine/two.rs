@@ -1,0 +1,139 @@
+//! A copy that two cores share, against glibc's on one and against our own on one.
+//!
+//! ```text
+//! this thread, CPU 0:  glibc ─ ours alone ─ embedded perform: with the lane ─ submit, poll: by the lane
+//! the lane, CPU 1:                          its share                         all of it, or a share each
+//! ```
+//!
+//! The lane is awake whenever a copy begins. Frames are shared memory on ordinary pages, so the memory of the one-core sides
+//! is on ordinary pages too.
+
+use memferry::{Client, Transfer};
+
+use super::arena::{Field, Pages, Random};
+use super::sides::{Heat, Piece, Point, Sides, Way, doubling};
+use super::{copies, field_bytes};
+use crate::BenchError;
+use crate::children::LANE;
+use crate::placement::{Class, Kept, keep_threads_to};
+use crate::plots::{Plot, Series};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::service::pair::{Pair, done, poll_for};
+
+const ROUNDS: usize = 41;
+const NAMES: [&str; 4] =
+    ["glibc, one core", "memferry, one core", "embedded perform", "submitted, polled for"];
+const WAYS: [Way<Both>; 4] = [glibc, alone, perform, submit];
+const GLIBC: usize = 0;
+const ALONE: usize = 1;
+const PERFORM: usize = 2;
+const SUBMIT: usize = 3;
+
+/// Sizes of the sweep, from and to.
+const SWEEP: [usize; 2] = [16 << 10, 64 << 20];
+/// Sizes that have rows, with the ratio to glibc to reach.
+const HOT: [(usize, f64); 5] =
+    [(32 << 10, 1.5), (64 << 10, 1.5), (256 << 10, 1.9), (1 << 20, 1.9), (4 << 20, 1.9)];
+const COLD: [(usize, f64); 2] = [(4 << 20, 1.7), (64 << 20, 1.85)];
+/// What two cores reach against our own one where they do not share the way to memory.
+const ACROSS_AT_LEAST: f64 = 1.7;
+
+/// Memory for one core, and as much that the service knows.
+struct Both {
+    field: Field,
+    pair: Pair,
+}
+
+fn glibc(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    copies::glibc(&mut both.field, places, piece)
+}
+
+fn alone(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    copies::auto(&mut both.field, places, piece)
+}
+
+/// The transfer of a piece at a place.
+fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchError> {
+    let (at, bytes) = (at as u64, piece.bytes as u64);
+    Ok(Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?)
+}
+
+fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    for at in places {
+        let transfer = transfer(&both.pair, *at, piece)?;
+        done(both.pair.channel.perform(transfer)?)?;
+    }
+    Ok(())
+}
+
+fn submit(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    for at in places {
+        let transfer = transfer(&both.pair, *at, piece)?;
+        let ticket = both.pair.channel.submit(transfer)?;
+        poll_for(&mut both.pair.channel, ticket)?;
+    }
+    Ok(())
+}
+
+fn plot(run: &Run, heat: Heat, file: &'static str, class: Class, points: &[Point]) -> Result<(), BenchError> {
+    let series = NAMES.iter().enumerate().map(|(way, name)| Series {
+        name: (*name).to_owned(),
+        points: points.iter().map(|point| point.speed_spread(way)).collect(),
+    });
+    let title = format!("copy by two cores, {}, 4 KiB pages, {}", heat.name(), class.name());
+    run.plot(&Plot { file, title, values: "GB/s", series: series.collect() })
+}
+
+fn rows(points: &[Point], heat: Heat, targets: &[(usize, f64)]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (bytes, least) in targets {
+        for point in points.iter().filter(|point| point.piece.bytes == *bytes) {
+            let title = format!("two cores against glibc on one, {}, {}", heat.name(), point.piece.name());
+            rows.push(Row::new(
+                title.clone(),
+                "ratio",
+                Target::AtLeast(*least),
+                &point.ratios(GLIBC, PERFORM),
+            ));
+            let title = format!("{title}, submitted and polled for");
+            rows.push(Row::new(title, "ratio", Target::None, &point.ratios(GLIBC, SUBMIT)));
+        }
+    }
+    rows
+}
+
+/// Against our own copy on one core: only where the cores do not share a complex is there much to gain.
+fn against_alone(points: &[Point], class: Class) -> Option<Row> {
+    let point = points.last()?;
+    let target = if class == Class::Across { Target::AtLeast(ACROSS_AT_LEAST) } else { Target::None };
+    let title = format!("two cores against ours on one, cold, {}, {}", point.piece.name(), class.name());
+    Some(Row::new(title, "ratio", target, &point.ratios(ALONE, PERFORM)))
+}
+
+/// Measures part `two`.
+pub(super) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
+    run.part("memory", 1);
+    let length = field_bytes(run);
+    let client = Client::embedded()?;
+    keep_threads_to(std::process::id(), LANE, 1)?;
+    let _kept = Kept::to(0)?;
+    let pair = Pair::new(client, length as u64)?;
+    let mut both = Both { field: Field::new(length, Pages::Ordinary)?, pair };
+    let mut all = Vec::new();
+    for (heat, file, targets) in [(Heat::Hot, "two-hot", &HOT[..]), (Heat::Cold, "two-cold", &COLD[..])] {
+        let mut random = Random::new(0x2);
+        let sizes = doubling(SWEEP[0], SWEEP[1]);
+        let mut points: Vec<_> =
+            sizes.map(|bytes| Point::new(Piece::aligned(bytes), heat, length, &mut random)).collect();
+        let mut sides = Sides::new(&mut both, &WAYS);
+        sides.prepare = |both| both.pair.wake();
+        sides.measure(run, &format!("two {}", heat.name()), ROUNDS, &mut points)?;
+        plot(run, heat, file, class, &points)?;
+        all.extend(rows(&points, heat, targets));
+        if heat == Heat::Cold {
+            all.extend(against_alone(&points, class));
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,227 @@
+//! Group `pollution`: what a copy costs whoever has a working set in this core's caches.
+//!
+//! ```text
+//! round, for each size, the copiers in random order:
+//!   walk the victim three times ─ copy, between places that no cache holds ─ walk it once, timed
+//! slowdown = that walk over the one after no copy
+//! ```
+//!
+//! The victim is 768 KiB of lines in random order, each telling the next, on one huge page: it fits the second cache. The copy
+//! itself is not timed. Where the lane copies it is awake, and this thread polls meanwhile.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use memferry::{Client, Transfer};
+use memferry_transfer::CacheHint;
+
+use crate::BenchError;
+use crate::children::LANE;
+use crate::engine::arena::{Arena, Field, Pages, Random, Slots};
+use crate::engine::sides::{doubling, size_name};
+use crate::engine::{field_bytes, ours};
+use crate::placement::{Kept, keep_threads_to};
+use crate::plots::{Plot, Series, Spread};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::service::pair::{Pair, poll_for};
+use crate::timing::{median, since_ns};
+
+const ROUNDS: usize = 101;
+const VICTIM: usize = 768 << 10;
+/// A huge page: less would not be on one.
+const VICTIM_ROOM: usize = 2 << 20;
+const LINE: usize = 64;
+const WARMING: usize = 3;
+/// Sizes of the copy, from and to.
+const SIZES: [usize; 2] = [64 << 10, 4 << 20];
+
+/// Who copies, and the slowdown that is allowed; the first copies nothing.
+const COPIERS: [(&str, Copier, Target); 5] = [
+    ("nothing", |_, _, _| Ok(()), Target::None),
+    ("glibc", glibc, Target::None),
+    ("memferry, auto", auto, Target::None),
+    ("memferry, stream", stream, Target::AtMost(1.15)),
+    ("memferry, by the lane", offloaded, Target::AtMost(1.05)),
+];
+
+/// Copies so many bytes at a place.
+type Copier = fn(&mut Memory, usize, usize) -> Result<(), BenchError>;
+
+/// What is copied: by this thread, and by the lane.
+struct Memory {
+    field: Field,
+    pair: Pair,
+}
+
+#[inline(never)]
+fn glibc(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    let (destination, source) = memory.field.both();
+    destination[at..at + bytes].copy_from_slice(&source[at..at + bytes]);
+    Ok(())
+}
+
+fn hinted(memory: &mut Memory, at: usize, bytes: usize, hint: CacheHint) {
+    let (destination, source) = memory.field.both();
+    ours::copy(&mut destination[at..at + bytes], &source[at..at + bytes], hint);
+}
+
+fn auto(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    hinted(memory, at, bytes, CacheHint::Auto);
+    Ok(())
+}
+
+fn stream(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    hinted(memory, at, bytes, CacheHint::Stream);
+    Ok(())
+}
+
+fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    let pair = &mut memory.pair;
+    pair.wake()?;
+    let (at, bytes) = (at as u64, bytes as u64);
+    let transfer = Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?;
+    let ticket = pair.channel.submit(transfer)?;
+    poll_for(&mut pair.channel, ticket)
+}
+
+/// Lines, each telling which comes next; all of them are one ring.
+struct Victim(Arena);
+
+impl Victim {
+    fn new(random: &mut Random) -> Result<Self, BenchError> {
+        let mut arena = Arena::new(VICTIM_ROOM, Pages::Huge, 0x71c)?;
+        let mut order: Vec<_> = (0..(VICTIM / LINE) as u32).collect();
+        random.shuffle(&mut order);
+        for (index, line) in order.iter().enumerate() {
+            let next = order[(index + 1) % order.len()];
+            let at = *line as usize * LINE;
+            arena.bytes_mut()[at..at + 4].copy_from_slice(&next.to_ne_bytes());
+        }
+        Ok(Self(arena))
+    }
+
+    /// Walks once round; returns where it came to.
+    fn walk(&self) -> usize {
+        let lines = &self.0.bytes()[..VICTIM];
+        let mut line = 0;
+        for _ in 0..VICTIM / LINE {
+            let next = &lines[line * LINE..][..4];
+            line = next.try_into().map_or(0, u32::from_ne_bytes) as usize;
+        }
+        line
+    }
+}
+
+/// A size, and the times of the walks after each copier, round by round.
+struct Size {
+    bytes: usize,
+    slots: Slots,
+    walks: [Vec<f64>; COPIERS.len()],
+}
+
+impl Size {
+    fn round(&mut self, memory: &mut Memory, victim: &Victim, random: &mut Random) -> Result<(), BenchError> {
+        let mut order: Vec<_> = (0..COPIERS.len()).collect();
+        random.shuffle(&mut order);
+        for which in order {
+            let place = self.slots.next();
+            for _ in 0..WARMING {
+                black_box(victim.walk());
+            }
+            COPIERS[which].1(memory, place, self.bytes)?;
+            let started = Instant::now();
+            black_box(victim.walk());
+            self.walks[which].push(since_ns(started));
+        }
+        Ok(())
+    }
+
+    /// How many times longer the walk after a copier took than after none, round by round.
+    fn slowdowns(&self, copier: usize) -> Vec<f64> {
+        self.walks[copier].iter().zip(&self.walks[0]).map(|(after, none)| after / none).collect()
+    }
+}
+
+/// The size where a copier costs most.
+fn most(sizes: &[Size], copier: usize) -> Option<&Size> {
+    let cost = |size: &Size| median(&size.slowdowns(copier));
+    sizes.iter().max_by(|a, b| cost(a).total_cmp(&cost(b)))
+}
+
+fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
+    let mut rows = Vec::new();
+    let mut series = Vec::new();
+    let undisturbed: Vec<_> = sizes.iter().flat_map(|size| &size.walks[0]).map(|ns| ns / 1000.0).collect();
+    rows.push(Row::new("walk over 768 KiB, undisturbed", "us", Target::None, &undisturbed));
+    for (copier, (name, _, target)) in COPIERS.into_iter().enumerate().skip(1) {
+        let points = sizes.iter().map(|size| (size.bytes as f64, Spread::of(&size.slowdowns(copier))));
+        series.push(Series { name: name.to_owned(), points: points.collect() });
+        if let Some(size) = most(sizes, copier) {
+            run.say(&format!("slowdown after a copy by {name}: most at {}", size_name(size.bytes)));
+            let title = format!("slowdown after a copy of 64 KiB to 4 MiB by {name}: the most");
+            rows.push(Row::new(title, "ratio", target, &size.slowdowns(copier)));
+        }
+    }
+    let title = "a walk over 768 KiB after a copy, against after none".to_owned();
+    run.plot(&Plot { file: "pollution", title, values: "slowdown, ratio", series })?;
+    Ok(rows)
+}
+
+/// Measures the group.
+pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.part("memory", 1);
+    let length = field_bytes(run);
+    let client = Client::embedded()?;
+    keep_threads_to(std::process::id(), LANE, 1)?;
+    let _kept = Kept::to(0)?;
+    let pair = Pair::new(client, length as u64)?;
+    let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair };
+    let mut random = Random::new(0xca5e);
+    let victim = Victim::new(&mut random)?;
+    let rounds = run.part("pollution", ROUNDS);
+    let size =
+        |bytes| Size { bytes, slots: Slots::new(length, bytes, &mut random), walks: Default::default() };
+    let mut sizes: Vec<_> = doubling(SIZES[0], SIZES[1]).map(size).collect();
+    for _ in 0..rounds {
+        for size in &mut sizes {
+            size.round(&mut memory, &victim, &mut random)?;
+        }
+        run.round_done();
+    }
+    report(run, &sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_comes_to_every_line_and_back() {
+        let victim = Victim::new(&mut Random::new(3)).unwrap();
+        assert_eq!(victim.walk(), 0);
+        let next = |line: usize| {
+            u32::from_ne_bytes(victim.0.bytes()[line * LINE..][..4].try_into().unwrap()) as usize
+        };
+        let mut seen = vec![false; VICTIM / LINE];
+        let mut line = 0;
+        for _ in 0..seen.len() {
+            assert!(!std::mem::replace(&mut seen[line], true));
+            line = next(line);
+        }
+        assert!(line == 0 && !(0..1000).all(|line| next(line) == line + 1));
+    }
+
+    #[test]
+    fn the_size_that_costs_most_is_judged_by_its_median() {
+        let size = |bytes, after: [f64; 3]| {
+            let mut walks: [Vec<f64>; COPIERS.len()] = Default::default();
+            walks[0] = vec![10.0; 3];
+            walks[1] = after.to_vec();
+            Size { bytes, slots: Slots::new(4096, 64, &mut Random::new(1)), walks }
+        };
+        let sizes = [size(1, [11.0, 12.0, 90.0]), size(2, [13.0, 13.0, 13.0])];
+        assert_eq!(most(&sizes, 1).map(|size| size.bytes), Some(2));
+        assert_eq!(sizes[0].slowdowns(1), [1.1, 1.2, 9.0]);
+    }
+}
