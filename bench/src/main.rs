@@ -64,12 +64,8 @@ const GROUPS: &[Group] = &[
         placement::steady(run, "start", |class| service::start::measure(run, class))
     }),
     ("engine", "the CPU engine's copies and fills against glibc, on one core and on two", engine::measure),
-    ("pollution", "what a copy costs whoever has a working set in the caches", |run| {
-        placement::steady(run, "pollution", |_| pollution::measure(run))
-    }),
-    ("overlap", "how much of a copy is hidden behind computing, by size", |run| {
-        placement::steady(run, "overlap", |class| service::overlap::group(run, class))
-    }),
+    ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
+    ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
     ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),

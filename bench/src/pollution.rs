@@ -7,7 +7,8 @@
 //! ```
 //!
 //! The victim is 768 KiB of lines in random order, each telling the next, on one huge page: it fits the second cache. The copy
-//! itself is not timed. Where the lane copies it is awake, and this thread polls meanwhile.
+//! itself is not timed. Where the lane copies it is awake, and this thread polls meanwhile; that counts only while the CPUs are two
+//! cores, since two threads of one core share the caches in question.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -20,7 +21,7 @@ use crate::children::LANE;
 use crate::engine::arena::{Arena, Field, Pages, Random, Slots};
 use crate::engine::sides::{doubling, size_name};
 use crate::engine::{field_bytes, ours};
-use crate::placement::{Kept, keep_threads_to};
+use crate::placement::{Kept, keep_threads_to, placed};
 use crate::plots::{Plot, Series, Spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
@@ -121,7 +122,22 @@ struct Size {
 }
 
 impl Size {
+    /// One round, if the CPUs stay two cores for it.
     fn round(&mut self, memory: &mut Memory, victim: &Victim, random: &mut Random) -> Result<(), BenchError> {
+        if let Some((_, walks)) = placed(|| self.walks(memory, victim, random))? {
+            self.walks.iter_mut().zip(walks).for_each(|(all, walk)| all.push(walk));
+        }
+        Ok(())
+    }
+
+    /// How long the walk after each copier took, ns.
+    fn walks(
+        &mut self,
+        memory: &mut Memory,
+        victim: &Victim,
+        random: &mut Random,
+    ) -> Result<[f64; COPIERS.len()], BenchError> {
+        let mut walks = [0.0; COPIERS.len()];
         let mut order: Vec<_> = (0..COPIERS.len()).collect();
         random.shuffle(&mut order);
         for which in order {
@@ -132,9 +148,9 @@ impl Size {
             COPIERS[which].1(memory, place, self.bytes)?;
             let started = Instant::now();
             black_box(victim.walk());
-            self.walks[which].push(since_ns(started));
+            walks[which] = since_ns(started);
         }
-        Ok(())
+        Ok(walks)
     }
 
     /// How many times longer the walk after a copier took than after none, round by round.
@@ -146,7 +162,8 @@ impl Size {
 /// The size where a copier costs most.
 fn most(sizes: &[Size], copier: usize) -> Option<&Size> {
     let cost = |size: &Size| median(&size.slowdowns(copier));
-    sizes.iter().max_by(|a, b| cost(a).total_cmp(&cost(b)))
+    let measured = sizes.iter().filter(|size| !size.walks[0].is_empty());
+    measured.max_by(|a, b| cost(a).total_cmp(&cost(b)))
 }
 
 fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
@@ -155,7 +172,8 @@ fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
     let undisturbed: Vec<_> = sizes.iter().flat_map(|size| &size.walks[0]).map(|ns| ns / 1000.0).collect();
     rows.push(Row::new("walk over 768 KiB, undisturbed", "us", Target::None, &undisturbed));
     for (copier, (name, _, target)) in COPIERS.into_iter().enumerate().skip(1) {
-        let points = sizes.iter().map(|size| (size.bytes as f64, Spread::of(&size.slowdowns(copier))));
+        let measured = sizes.iter().filter(|size| !size.walks[0].is_empty());
+        let points = measured.map(|size| (size.bytes as f64, Spread::of(&size.slowdowns(copier))));
         series.push(Series { name: name.to_owned(), points: points.collect() });
         if let Some(size) = most(sizes, copier) {
             run.say(&format!("slowdown after a copy by {name}: most at {}", size_name(size.bytes)));

@@ -18,11 +18,13 @@ use crate::plots::{Plot, Series};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 
-const ROUNDS: usize = 41;
+const ROUNDS: usize = 101;
 const NAMES: [&str; 3] = ["glibc", "auto", "stream"];
 const WAYS: [Way<Field>; 3] = [glibc, auto, stream];
 const GLIBC: usize = 0;
 const AUTO: usize = 1;
+/// In the place of stream where every size is measured: glibc once more.
+const ITSELF: usize = 2;
 
 /// Sizes of cold copies and the ratio each has to reach.
 const COLD: [(usize, f64); 5] =
@@ -57,6 +59,11 @@ fn each(field: &mut Field, places: &[usize], piece: &Piece, copy: impl Fn(&mut [
 pub(super) fn glibc(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     each(field, places, piece, |to, from| to.copy_from_slice(from));
     Ok(())
+}
+
+/// The same: how far apart two equal ways are found to be is how far figures are to be believed.
+fn glibc_again(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    glibc(field, places, piece)
 }
 
 #[inline(never)]
@@ -118,8 +125,7 @@ pub(super) fn ordinary_pages(run: &Run) -> Result<Vec<Row>, BenchError> {
 /// Measures part `again`.
 pub(super) fn again(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError> {
     let mut points = points(AGAIN.map(|(bytes, _)| bytes), Heat::Hot, field);
-    // Each of these is long and measured in some rounds only.
-    Sides::new(field, &WAYS[..=AUTO]).measure(run, "same buffers", 2 * ROUNDS, &mut points)?;
+    Sides::new(field, &WAYS[..=AUTO]).measure(run, "same buffers", ROUNDS, &mut points)?;
     let row = |(point, (_, least)): (&Point, (usize, f64))| {
         let title = format!("copy between the same buffers again, {}, auto", point.piece.name());
         Row::new(title, "ratio", Target::AtLeast(least), &point.ratios(GLIBC, AUTO))
@@ -140,7 +146,7 @@ pub(super) fn sizes(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError
         points.extend(ODD.map(|[bytes, to_skew, from_skew]| {
             Point::new(Piece { bytes, to_skew, from_skew }, heat, length, &mut random)
         }));
-        let mut sides = Sides::new(field, &WAYS[..=AUTO]);
+        let mut sides = Sides::new(field, &[glibc, auto, glibc_again]);
         sides.measure(run, &format!("sizes {}", heat.name()), ROUNDS, &mut points)?;
         let title = format!("copy on one thread, {}, huge pages", heat.name());
         run.plot(&speed_plot(file, &title, &points[..aligned], &NAMES[..=AUTO]))?;
@@ -150,6 +156,9 @@ pub(super) fn sizes(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError
         let title =
             format!("copy, every size from 64 B to {}, {heat}, auto: the least", size_name(MOST.min(most)));
         rows.push(Row::new(title, "ratio", Target::AtLeast(NEVER_BELOW), &ratios));
+        let (_, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, ITSELF])?;
+        let title = format!("copy, every size, {heat}, glibc against itself: the least");
+        rows.push(Row::new(title, "ratio", Target::None, &ratios));
     }
     Ok(rows)
 }

@@ -17,7 +17,7 @@ use crate::plots::{Plot, Series};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 
-const ROUNDS: usize = 41;
+const ROUNDS: usize = 101;
 const BYTE: u8 = 0xa7;
 const GLIBC: usize = 0;
 const OURS: usize = 1;

@@ -21,7 +21,7 @@ mod two;
 use arena::{Field, Pages, on_huge_pages};
 
 use crate::BenchError;
-use crate::placement::{Kept, steady};
+use crate::placement::Kept;
 use crate::rows::Row;
 use crate::run::Run;
 
@@ -66,7 +66,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         rows.extend(others::measure(run)?);
     }
     if run.wants("two") {
-        rows.extend(steady(run, "two cores", |class| two::measure(run, class))?);
+        rows.extend(two::measure(run)?);
     }
     Ok(rows)
 }

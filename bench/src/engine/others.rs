@@ -20,7 +20,7 @@ use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::random_bytes;
 
-const ROUNDS: usize = 41;
+const ROUNDS: usize = 81;
 const SIZES: [usize; 2] = [64 << 10, 64 << 20];
 /// Buffers that are read, at most.
 const SOURCES: usize = 4;

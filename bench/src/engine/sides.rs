@@ -6,13 +6,15 @@
 //! Point: nanoseconds a call, way by way, round by round ─► ratios, GB/s, the point that is worst
 //! ```
 //!
-//! Small pieces are timed many together, since the clock takes 25 ns. The worst of many points is the worst partly by chance:
+//! Where two cores take part, a round during which the CPUs were moved, or were threads of one core, is not counted. Small
+//! pieces are timed many together, since the clock takes 25 ns. The worst of many points is the worst partly by chance:
 //! the few worst are measured again, and only the second measurement counts.
 
 use std::time::Instant;
 
 use super::arena::{Random, Slots};
 use crate::BenchError;
+use crate::placement::{Class, placed};
 use crate::plots::Spread;
 use crate::run::Run;
 use crate::timing::{median, since_ns};
@@ -22,12 +24,11 @@ const HOT_BLOCK: usize = 512 << 10;
 const COLD_BLOCK: usize = 256 << 10;
 /// Calls in one timed block at most when cold, so that the places are not used up.
 const MOST_COLD: usize = 1024;
-/// From here on a call is long enough to be timed alone, and rounds are dear.
+/// From here on a call is timed alone, and a piece of so many times this is measured in one of so many rounds.
 const LONG: usize = 16 << 20;
-/// Long pieces are measured in one of so many rounds.
-const LONG_EVERY: usize = 3;
-/// How many of the worst points are measured again.
+/// How many of the worst points are measured again, and how many times more often.
 const SUSPECTS: usize = 3;
+const AGAIN: usize = 6;
 
 /// What one call does: how many bytes, and how far from a place the destination and the source begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,28 +95,50 @@ pub(crate) struct Point {
     slots: Slots,
     /// Nanoseconds a call: for each way those of all rounds.
     times: Vec<Vec<f64>>,
+    /// How the CPUs lay in each round; empty where that was not looked at.
+    classes: Vec<Class>,
 }
 
 impl Point {
     /// A point in memory of `length` bytes.
     pub(crate) fn new(piece: Piece, heat: Heat, length: usize, random: &mut Random) -> Self {
         let room = piece.bytes + piece.to_skew.max(piece.from_skew);
-        Self { piece, heat, slots: Slots::new(length, room, random), times: Vec::new() }
+        Self { piece, heat, slots: Slots::new(length, room, random), times: Vec::new(), classes: Vec::new() }
     }
 
     /// How many times longer `way` takes than `base`, round by round.
     pub(crate) fn ratios(&self, way: usize, base: usize) -> Vec<f64> {
-        self.times[way].iter().zip(&self.times[base]).map(|(way, base)| way / base).collect()
+        self.of(way).iter().zip(self.of(base)).map(|(way, base)| way / base).collect()
+    }
+
+    /// Those of the rounds in which the CPUs lay so.
+    pub(crate) fn ratios_in(&self, class: Class, way: usize, base: usize) -> Vec<f64> {
+        let all = self.ratios(way, base).into_iter().zip(&self.classes);
+        all.filter(|(_, found)| **found == class).map(|(ratio, _)| ratio).collect()
+    }
+
+    /// In how many rounds they lay so.
+    pub(crate) fn rounds_in(&self, class: Class) -> usize {
+        self.classes.iter().filter(|found| **found == class).count()
     }
 
     /// GB/s of a way, round by round.
     pub(crate) fn speeds(&self, way: usize) -> Vec<f64> {
-        self.times[way].iter().map(|ns| self.piece.bytes as f64 / ns).collect()
+        self.of(way).iter().map(|ns| self.piece.bytes as f64 / ns).collect()
     }
 
     /// How fast a way is, for a plot by size.
     pub(crate) fn speed_spread(&self, way: usize) -> (f64, Spread) {
         (self.piece.bytes as f64, Spread::of(&self.speeds(way)))
+    }
+
+    fn of(&self, way: usize) -> &[f64] {
+        self.times.get(way).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether any round counted.
+    pub(crate) fn measured(&self) -> bool {
+        !self.of(0).is_empty()
     }
 
     /// The places of one timed block.
@@ -133,6 +156,8 @@ impl Point {
 pub(crate) struct Sides<'a, C> {
     context: &'a mut C,
     ways: &'a [Way<C>],
+    /// Only rounds count during which the CPUs were two cores that stayed where they are.
+    pub(crate) two_cores: bool,
     /// Called before each way, untimed.
     pub(crate) prepare: fn(&mut C) -> Result<(), BenchError>,
     random: Random,
@@ -141,14 +166,28 @@ pub(crate) struct Sides<'a, C> {
 impl<'a, C> Sides<'a, C> {
     /// Ways to be measured in `context`.
     pub(crate) fn new(context: &'a mut C, ways: &'a [Way<C>]) -> Self {
-        Self { context, ways, prepare: |_| Ok(()), random: Random::new(0x5eed) }
+        Self { context, ways, two_cores: false, prepare: |_| Ok(()), random: Random::new(0x5eed) }
     }
 
     /// One round of a point.
     fn round(&mut self, point: &mut Point) -> Result<(), BenchError> {
+        let times = if self.two_cores {
+            let Some((class, times)) = placed(|| self.times(point))? else { return Ok(()) };
+            point.classes.push(class);
+            times
+        } else {
+            self.times(point)?
+        };
+        point.times.resize(self.ways.len(), Vec::new());
+        point.times.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
+        Ok(())
+    }
+
+    /// Nanoseconds a call of each way.
+    fn times(&mut self, point: &mut Point) -> Result<Vec<f64>, BenchError> {
         let mut order: Vec<_> = (0..self.ways.len()).collect();
         self.random.shuffle(&mut order);
-        point.times.resize(self.ways.len(), Vec::new());
+        let mut times = vec![0.0; order.len()];
         for which in order {
             let places = point.places();
             (self.prepare)(self.context)?;
@@ -157,9 +196,9 @@ impl<'a, C> Sides<'a, C> {
             }
             let started = Instant::now();
             self.ways[which](self.context, &places, &point.piece)?;
-            point.times[which].push(since_ns(started) / places.len() as f64);
+            times[which] = since_ns(started) / places.len() as f64;
         }
-        Ok(())
+        Ok(times)
     }
 
     /// Measures all points, `rounds` times each; long ones less often.
@@ -173,7 +212,7 @@ impl<'a, C> Sides<'a, C> {
         let rounds = run.part(name, full);
         for round in 0..rounds {
             for point in points.iter_mut() {
-                if point.piece.bytes < LONG || round.is_multiple_of(LONG_EVERY) {
+                if round.is_multiple_of((point.piece.bytes / LONG).max(1)) {
                     self.round(point)?;
                 }
             }
@@ -195,7 +234,7 @@ impl<'a, C> Sides<'a, C> {
         let suspects = points.len().min(SUSPECTS);
         let suspects = &mut points[..suspects];
         suspects.iter_mut().for_each(|point| point.times.clear());
-        self.measure(run, "the least again", full, suspects)?;
+        self.measure(run, "the least again", AGAIN * full, suspects)?;
         let measured = suspects.iter().map(|point| (point.piece, point.ratios(base, way)));
         least_median(measured).ok_or_else(|| "no size was measured".into())
     }
@@ -239,6 +278,9 @@ mod tests {
         point.times = vec![vec![300.0, 100.0], vec![100.0, 200.0]];
         assert_eq!(point.ratios(0, 1), [3.0, 0.5]);
         assert_eq!(point.speeds(1), [10.0, 5.0]);
+        point.classes = vec![Class::Same, Class::Across];
+        assert_eq!(point.ratios_in(Class::Across, 0, 1), [0.5]);
+        assert_eq!((point.rounds_in(Class::Same), point.ratios_in(Class::OneCore, 0, 1).len()), (1, 0));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The lane is awake whenever a copy begins. Frames are shared memory on ordinary pages, so the memory of the one-core sides
-//! is on ordinary pages too.
+//! is on ordinary pages too. Rows are told apart by how the two CPUs lay, which changes while this runs.
 
 use memferry::{Client, Transfer};
 
@@ -38,6 +38,9 @@ const HOT: [(usize, f64); 5] =
 const COLD: [(usize, f64); 2] = [(4 << 20, 1.7), (64 << 20, 1.85)];
 /// What two cores reach against our own one where they do not share the way to memory.
 const ACROSS_AT_LEAST: f64 = 1.7;
+
+/// How the CPUs may lie in a round that counts.
+const CLASSES: [Class; 2] = [Class::Same, Class::Across];
 
 /// Memory for one core, and as much that the service knows.
 struct Both {
@@ -76,43 +79,44 @@ fn submit(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchE
     Ok(())
 }
 
-fn plot(run: &Run, heat: Heat, file: &'static str, class: Class, points: &[Point]) -> Result<(), BenchError> {
+fn plot(run: &Run, heat: Heat, file: &'static str, points: &[Point]) -> Result<(), BenchError> {
     let series = NAMES.iter().enumerate().map(|(way, name)| Series {
         name: (*name).to_owned(),
-        points: points.iter().map(|point| point.speed_spread(way)).collect(),
+        points: points.iter().filter(|point| point.measured()).map(|point| point.speed_spread(way)).collect(),
     });
-    let title = format!("copy by two cores, {}, 4 KiB pages, {}", heat.name(), class.name());
+    let title = format!("copy by two cores, {}, 4 KiB pages", heat.name());
     run.plot(&Plot { file, title, values: "GB/s", series: series.collect() })
 }
 
-fn rows(points: &[Point], heat: Heat, targets: &[(usize, f64)]) -> Vec<Row> {
+/// The rows of a size, one for each class that it was measured in.
+fn rows(point: &Point, heat: Heat, least: f64) -> Vec<Row> {
     let mut rows = Vec::new();
-    for (bytes, least) in targets {
-        for point in points.iter().filter(|point| point.piece.bytes == *bytes) {
-            let title = format!("two cores against glibc on one, {}, {}", heat.name(), point.piece.name());
-            rows.push(Row::new(
-                title.clone(),
-                "ratio",
-                Target::AtLeast(*least),
-                &point.ratios(GLIBC, PERFORM),
-            ));
-            let title = format!("{title}, submitted and polled for");
-            rows.push(Row::new(title, "ratio", Target::None, &point.ratios(GLIBC, SUBMIT)));
-        }
+    let title = format!("two cores against glibc on one, {}, {}", heat.name(), point.piece.name());
+    for class in CLASSES.into_iter().filter(|class| point.rounds_in(*class) > 0) {
+        let title = format!("{title}, {}", class.name());
+        let ratios = point.ratios_in(class, GLIBC, PERFORM);
+        rows.push(Row::new(title.clone(), "ratio", Target::AtLeast(least), &ratios));
+        let title = format!("{title}, submitted and polled for");
+        rows.push(Row::new(title, "ratio", Target::None, &point.ratios_in(class, GLIBC, SUBMIT)));
+    }
+    if rows.is_empty() {
+        rows.push(Row::not_measured(&title, "the CPUs were never two cores that stayed where they are"));
     }
     rows
 }
 
 /// Against our own copy on one core: only where the cores do not share a complex is there much to gain.
-fn against_alone(points: &[Point], class: Class) -> Option<Row> {
-    let point = points.last()?;
-    let target = if class == Class::Across { Target::AtLeast(ACROSS_AT_LEAST) } else { Target::None };
-    let title = format!("two cores against ours on one, cold, {}, {}", point.piece.name(), class.name());
-    Some(Row::new(title, "ratio", target, &point.ratios(ALONE, PERFORM)))
+fn against_alone(point: &Point) -> Vec<Row> {
+    let row = |class: Class| {
+        let target = if class == Class::Across { Target::AtLeast(ACROSS_AT_LEAST) } else { Target::None };
+        let title = format!("two cores against ours on one, cold, {}, {}", point.piece.name(), class.name());
+        Row::new(title, "ratio", target, &point.ratios_in(class, ALONE, PERFORM))
+    };
+    CLASSES.into_iter().filter(|class| point.rounds_in(*class) > 0).map(row).collect()
 }
 
 /// Measures part `two`.
-pub(super) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
+pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
@@ -128,11 +132,18 @@ pub(super) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
             sizes.map(|bytes| Point::new(Piece::aligned(bytes), heat, length, &mut random)).collect();
         let mut sides = Sides::new(&mut both, &WAYS);
         sides.prepare = |both| both.pair.wake();
+        sides.two_cores = true;
         sides.measure(run, &format!("two {}", heat.name()), ROUNDS, &mut points)?;
-        plot(run, heat, file, class, &points)?;
-        all.extend(rows(&points, heat, targets));
+        plot(run, heat, file, &points)?;
+        let counts = CLASSES.map(|class| points.iter().map(|point| point.rounds_in(class)).sum::<usize>());
+        let [same, across] = counts;
+        run.say(&format!("two cores, {}: {same} rounds in one core complex, {across} across", heat.name()));
+        for (bytes, least) in targets {
+            let wanted = points.iter().filter(|point| point.piece.bytes == *bytes);
+            all.extend(wanted.flat_map(|point| rows(point, heat, *least)));
+        }
         if heat == Heat::Cold {
-            all.extend(against_alone(&points, class));
+            all.extend(points.last().map(against_alone).unwrap_or_default());
         }
     }
     Ok(all)

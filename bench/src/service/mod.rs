@@ -38,7 +38,7 @@ const PARTS: &[Part] = &[
     ("embedded", embedded::measure, true),
     ("moved", moved::measure, true),
     ("ucx", ucx::measure, true),
-    ("overlap", overlap::measure, true),
+    ("overlap", overlap::measure, false),
     ("mapping", mapping::measure, true),
     ("idle", idle::measure, false),
 ];

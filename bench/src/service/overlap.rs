@@ -15,7 +15,7 @@ use super::pair::{Pair, poll_for};
 use crate::BenchError;
 use crate::children::Service;
 use crate::engine::sides::doubling;
-use crate::placement::{Class, Kept};
+use crate::placement::{Class, Kept, placed};
 use crate::plots::{Plot, Series, Spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
@@ -105,15 +105,19 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let pair = Pair::new(Client::connect(service.socket())?, CASES[2].bytes)?;
     let mut sides = Sides { pair, work: Work::calibrated() };
     let mut hidden = [const { Vec::new() }; CASES.len()];
+    let mut across = 0;
     let mut copies = [const { Vec::new() }; CASES.len()];
     for _ in 0..rounds {
         for (index, case) in CASES.iter().enumerate() {
-            let [compute, copy, both] = sides.round(case)?;
+            let Some((class, [compute, copy, both])) = placed(|| sides.round(case))? else { continue };
             hidden[index].push(overlap_percent(compute, copy, both));
             copies[index].push(copy / 1000.0);
+            across += usize::from(class == Class::Across);
         }
         run.round_done();
     }
+    let all = hidden.iter().map(Vec::len).sum::<usize>();
+    run.say(&format!("overlap: {} rounds in one core complex, {across} across", all - across));
     let mut rows = Vec::new();
     for (index, case) in CASES.iter().enumerate() {
         rows.push(Row::new(format!("copy alone, {}", case.name), "us", Target::None, &copies[index]));
@@ -135,12 +139,14 @@ fn sweep(run: &Run) -> Result<(), BenchError> {
         for (bytes, hidden) in &mut hidden {
             let block = (SWEEP_BLOCK / *bytes).clamp(1, 50);
             let case = Case { bytes: *bytes as u64, name: "", block, parked: false, target: 0.0 };
-            let [compute, copy, both] = sides.round(&case)?;
-            hidden.push(overlap_percent(compute, copy, both));
+            if let Some((_, [compute, copy, both])) = placed(|| sides.round(&case))? {
+                hidden.push(overlap_percent(compute, copy, both));
+            }
         }
         run.round_done();
     }
-    let points = hidden.iter().map(|(bytes, hidden)| (*bytes as f64, Spread::of(hidden))).collect();
+    let measured = hidden.iter().filter(|(_, hidden)| !hidden.is_empty());
+    let points = measured.map(|(bytes, hidden)| (*bytes as f64, Spread::of(hidden))).collect();
     run.plot(&Plot {
         file: "overlap",
         title: "copy hidden behind as much computing, lane awake".to_owned(),
@@ -150,8 +156,8 @@ fn sweep(run: &Run) -> Result<(), BenchError> {
 }
 
 /// Measures the group: the part, and where plots are drawn all sizes.
-pub(crate) fn group(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
-    let rows = measure(run, class)?;
+pub(crate) fn group(run: &Run) -> Result<Vec<Row>, BenchError> {
+    let rows = measure(run, Class::Same)?;
     if run.draws() {
         sweep(run)?;
     }
