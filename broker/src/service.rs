@@ -15,6 +15,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use memferry_clock::{Clock, Instant};
+use memferry_engines::cpu::crew::Crew;
 use memferry_engines::cpu::{self, CpuEngine};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::parking::Fences;
@@ -44,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) capabilities: Mutex<Capabilities<Mapping>>,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
+    /// The lanes, which copy together what is long.
+    pub(crate) crew: Arc<Crew>,
 }
 
 impl Shared {
@@ -137,19 +140,25 @@ impl Service {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed("eventfd")(error.into()))?;
         let capabilities = Mutex::new(Capabilities::new(config.quotas.capabilities as usize));
-        let shared = Arc::new(Shared { capabilities, notices: Mutex::new(Vec::new()), notifier });
+        let handles =
+            (0..config.lanes).map(|_| LaneHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+        let handles = handles.map_err(|error| failed("eventfd")(error.into()))?;
+        let for_crew = handles.clone();
+        let crew = Arc::new(Crew::new(handles.len(), move |number| for_crew[number].wake()));
+        let notices = Mutex::new(Vec::new());
+        let shared = Arc::new(Shared { capabilities, notices, notifier, crew: Arc::clone(&crew) });
         let fences = Fences::register();
         let mut lanes = Vec::new();
         // A thread still being set up needs system calls that the sandbox forbids later, so each is awaited.
         let (running, started_lanes) = std::sync::mpsc::channel();
-        for number in 0..config.lanes {
-            let handle = Arc::new(LaneHandle::new().map_err(|error| failed("eventfd")(error.into()))?);
-            let engine = CpuEngine::new(config.channels_per_lane, config.chunk_bytes);
+        for (number, handle) in (0..config.lanes).zip(handles) {
+            let engine =
+                CpuEngine::new(config.channels_per_lane, config.chunk_bytes).with_crew(Arc::clone(&crew));
             let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
             let path = Path::new(engine, config.policy.build(), limits);
             // Spinners never exceed CPUs - 1: a spinning lane on the last CPU would take it from its own clients.
             let spins = number + 1 < cpus();
-            let lane = Lane::new(Arc::clone(&handle), Arc::clone(&shared), path, spins)
+            let lane = Lane::new(number as usize, Arc::clone(&handle), Arc::clone(&shared), path, spins)
                 .map_err(|error| failed("epoll")(error.into()))?;
             let running = running.clone();
             let thread = std::thread::Builder::new()
@@ -311,12 +320,15 @@ impl Service {
     ) -> Result<Ended, Failure> {
         let done = if operation.total_bytes() <= SHORT_BYTES {
             let capabilities = self.capabilities();
-            let whole = |confined: &Confined<'_, &Mapping>| cpu::perform_whole(confined);
+            let whole = |confined: &Confined<'_, &Mapping>| cpu::perform_whole(confined, None);
             Performing::at_once(&capabilities, session, operation, terms, cpu::LONGEST_BYTES, whole)?
         } else {
             let performing =
                 Performing::begin(&mut self.capabilities(), session, operation, terms, cpu::LONGEST_BYTES)?;
-            let done = performing.confined().ok().and_then(|confined| cpu::perform_whole(&confined));
+            let done = performing
+                .confined()
+                .ok()
+                .and_then(|confined| cpu::perform_whole(&confined, Some(&self.shared.crew)));
             let mut capabilities = self.capabilities();
             performing.end(&mut capabilities);
             if capabilities.has_news() {

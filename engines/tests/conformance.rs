@@ -1,7 +1,7 @@
 //! The CPU engine keeps the contract, and survives memory that fails under it.
 //!
 //! ```text
-//! CpuEngine over owned memory ──► engine_suite
+//! CpuEngine over owned memory ──► engine_suite, at every level of its kernels
 //! CpuEngine over a memfd that shrinks ──► MemoryFault on that channel only
 //! ```
 
@@ -10,6 +10,7 @@ use std::fs::File;
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
 use memferry_engines::CpuEngine;
+use memferry_engines::cpu::level::{self, Cpu, Level};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::{bus_error, frame};
 use memferry_transfer::engine::RefusalReason;
@@ -45,7 +46,24 @@ impl EngineFixture for Fixture {
 
 #[test]
 fn cpu_engine_passes_the_suite() {
+    if let Some(forced) = level::forced().unwrap() {
+        assert_eq!(Cpu::of_this_process().level, forced);
+    }
     engine_suite(|setup: EngineSetup| Fixture(CpuEngine::new(setup.channels, setup.chunk_bytes)));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri starts no processes, and has the portable level only")]
+fn cpu_engine_passes_the_suite_at_every_level_it_can_be_forced_to() {
+    for level in Level::available() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cpu_engine_passes_the_suite"])
+            .env(level::VARIABLE, level.name())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{level}: {said}");
+    }
 }
 
 /// A copy of the first `length` bytes.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! turn:  commands ─ cancels ─ requests (one copy, then checks) ─ run a chunk of each ─ settle ─ completions ─ wake-ups
-//! idle:  spin for about one wake-up's cost, then park until a doorbell or a command
+//! idle:  help whoever shares a copy, spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
 //! The lane holds the capability table only while it admits a batch, in which it does the short requests at once, or
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::{Clock, Instant};
 use memferry_engines::cpu::CpuEngine;
+use memferry_engines::cpu::crew::Activity;
 use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
 use memferry_memory::queue_pair::{ServiceEnd, wants_signal};
@@ -96,6 +97,11 @@ impl LaneHandle {
     pub(crate) fn tell(&self, command: LaneCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         self.pending.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Wakes the lane, whether there is something for it or not.
+    pub(crate) fn wake(&self) {
         // The counter cannot be near its end: the lane empties it.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
@@ -123,8 +129,19 @@ struct Queue {
     counters: Arc<QueueCounters>,
 }
 
+/// What an idle lane sees.
+enum Seen {
+    /// Somebody asks for something.
+    News,
+    /// Another one shares a copy.
+    Sharing,
+    Nothing,
+}
+
 /// The thread's state.
 pub(crate) struct Lane {
+    /// Its number in the crew of lanes.
+    number: usize,
     handle: Arc<LaneHandle>,
     shared: Arc<Shared>,
     path: Path<CpuEngine>,
@@ -143,6 +160,7 @@ pub(crate) struct Lane {
 
 impl Lane {
     pub(crate) fn new(
+        number: usize,
         handle: Arc<LaneHandle>,
         shared: Arc<Shared>,
         path: Path<CpuEngine>,
@@ -153,7 +171,7 @@ impl Lane {
         let (queues, woken) = (Vec::new(), Vec::new());
         let (stopping, dying, turns, waking) = (None, 0, 0, Waking::new());
         handle.signals.store(waking.signals(), Ordering::Relaxed);
-        Ok(Self { handle, shared, path, queues, epoll, spins, stopping, dying, woken, waking, turns })
+        Ok(Self { number, handle, shared, path, queues, epoll, spins, stopping, dying, woken, waking, turns })
     }
 
     /// Serves until told to stop.
@@ -168,33 +186,53 @@ impl Lane {
                 return self.finish();
             }
             if worked {
-                idle_since = None;
+                if idle_since.take().is_some() {
+                    self.shared.crew.set_activity(self.number, Activity::Busy);
+                }
                 continue;
             }
             if self.spins {
-                if self.look_out() {
-                    continue;
-                }
-                let since = *idle_since.get_or_insert_with(Stopwatch::now);
-                if since.elapsed() < SPIN {
-                    continue;
+                let since = *idle_since.get_or_insert_with(|| {
+                    self.shared.crew.set_activity(self.number, Activity::Looking);
+                    Stopwatch::now()
+                });
+                match self.look_out() {
+                    Seen::News => continue,
+                    Seen::Sharing if self.shared.crew.help(|| self.has_news()) => {
+                        idle_since = Some(Stopwatch::now());
+                        continue;
+                    }
+                    Seen::Sharing | Seen::Nothing if since.elapsed() < SPIN => continue,
+                    Seen::Sharing | Seen::Nothing => {}
                 }
             }
+            self.shared.crew.set_activity(self.number, Activity::Asleep);
             self.park();
+            self.shared.crew.set_activity(self.number, Activity::Busy);
+            // One that only sleeps or works was perhaps woken to share.
+            self.shared.crew.help(|| self.has_news());
             idle_since = None;
         }
     }
 
+    /// Whether somebody asks for something.
+    fn has_news(&self) -> bool {
+        let mut queues = self.queues.iter().flatten().filter(|queue| !queue.dead);
+        queues.any(|queue| queue.end.has_news()) || self.handle.pending.load(Ordering::Relaxed)
+    }
+
     /// Looks for news for a while: less than a turn looks at, so that it is seen sooner.
-    fn look_out(&self) -> bool {
+    fn look_out(&self) -> Seen {
         for _ in 0..LOOKS {
-            let mut queues = self.queues.iter().flatten().filter(|queue| !queue.dead);
-            if queues.any(|queue| queue.end.has_news()) || self.handle.pending.load(Ordering::Relaxed) {
-                return true;
+            if self.has_news() {
+                return Seen::News;
+            }
+            if self.shared.crew.has_work() {
+                return Seen::Sharing;
             }
             std::hint::spin_loop();
         }
-        false
+        Seen::Nothing
     }
 
     /// One round of everything; returns whether anything happened.

@@ -1,7 +1,8 @@
 //! Operations that look at bytes: a block at a time, through memory of this process alone.
 //!
 //! ```text
-//! regions ──load──► private block ──crc, xor, compare──► value            ──store──► regions
+//! regions ──load──► private block ──crc, xor──► value ──store──► regions
+//! regions ──compare──► value
 //! ```
 //!
 //! What is checked is what is written: nobody else can change the block in between, so a CRC is that of the bytes stored,
@@ -12,7 +13,7 @@ use std::borrow::Borrow;
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::{Failure, Operation, Region};
 
-use super::kernels::{load, store};
+use super::kernels::{equal_bytes, load, store, xor_into};
 use super::progress::{State, runs_down, step};
 
 const BLOCK: usize = 4096;
@@ -33,6 +34,9 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     length: u64,
 ) -> Result<u64, Failure> {
     begin(operation, state);
+    if let Operation::Compare { first, second, .. } = operation {
+        return compare(first, second, state, state.done, length);
+    }
     let mut moved = 0;
     while moved < length && !state.over {
         let bytes = (length - moved).min(BLOCK as u64);
@@ -51,7 +55,6 @@ fn block<M: Borrow<Mapping>>(
     let mut space = [0; BLOCK];
     let block = &mut space[..bytes];
     match operation {
-        Operation::Compare { first, second, .. } => return compare(first, second, state, done, block),
         Operation::Crc { source, .. } => {
             step([source.memory().borrow()], || load(source, done, block))?;
             state.value = append(state.value, block);
@@ -61,7 +64,7 @@ fn block<M: Borrow<Mapping>>(
             let at = if down { length - done - bytes as u64 } else { done };
             step([source.memory().borrow(), destination.memory().borrow()], || {
                 load(source, at, block)?;
-                store(destination, at, block)
+                store(state.manner(), destination, at, block)
             })?;
             state.value = match down {
                 false => append(state.value, block),
@@ -71,13 +74,13 @@ fn block<M: Borrow<Mapping>>(
         Operation::DualCopy { source, destinations: [one, other], .. } => {
             step([source.memory().borrow(), one.memory().borrow(), other.memory().borrow()], || {
                 load(source, done, block)?;
-                store(one, done, block)?;
-                store(other, done, block)
+                store(state.manner(), one, done, block)?;
+                store(state.manner(), other, done, block)
             })?;
         }
         Operation::Xor { sources, destination, .. } => {
             xor(sources, done, block)?;
-            step([destination.memory().borrow()], || store(destination, done, block))?;
+            step([destination.memory().borrow()], || store(state.manner(), destination, done, block))?;
         }
         _ => return Err(Failure::Unsupported),
     }
@@ -102,29 +105,19 @@ fn compare<M: Borrow<Mapping>>(
     second: &Region<M>,
     state: &mut State,
     done: u64,
-    block: &mut [u8],
+    length: u64,
 ) -> Result<u64, Failure> {
-    let mut space = [0; BLOCK];
-    let other = &mut space[..block.len()];
-    step([first.memory().borrow(), second.memory().borrow()], || {
-        load(first, done, block)?;
-        load(second, done, other)
+    let equal = step([first.memory().borrow(), second.memory().borrow()], || {
+        equal_bytes(first, second, done, length)
     })?;
-    let equal = match *block == *other {
-        true => block.len(),
-        false => block.iter().zip(&*other).take_while(|(one, other)| one == other).count(),
-    };
-    state.over = equal < block.len();
-    state.value = done + equal as u64;
-    Ok(equal as u64)
+    state.over = equal < length;
+    state.value = done + equal;
+    Ok(equal)
 }
 
 fn xor<M: Borrow<Mapping>>(sources: &[Region<M>], done: u64, block: &mut [u8]) -> Result<(), Failure> {
-    let mut space = [0; BLOCK];
-    let next = &mut space[..block.len()];
     for source in sources {
-        step([source.memory().borrow()], || load(source, done, next))?;
-        block.iter_mut().zip(&*next).for_each(|(byte, next)| *byte ^= next);
+        step([source.memory().borrow()], || xor_into(block, source, done))?;
     }
     Ok(())
 }

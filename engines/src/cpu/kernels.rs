@@ -8,16 +8,26 @@
 //!
 //! Every function checks its own range once per call, so no caller can make it leave a region or write read-only memory.
 //! Invariants the unsafe blocks rest on: M1 a mapping lives as long as a `Mapping` (each region holds one); M2 frame
-//! memory is reached by raw copies only, never through a reference; M3 read-only mappings are never written. That
-//! a region lies inside its mapping is `Region::new`'s check. Order, chunks and directions are `progress`'s business.
+//! memory is reached by raw copies only, never through a reference; M3 read-only mappings are never written; M4 the CPU has
+//! the level a kernel is called at, which is [`Cpu::of_this_process`]'s promise. That a region lies inside its mapping is
+//! `Region::new`'s check. Order, chunks and directions are `progress`'s business.
 
 #![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
+
+pub mod crew;
+mod raw;
+pub mod slices;
 
 use std::borrow::Borrow;
 use std::ptr;
 
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_transfer::{Color24, PixelSize, Region};
+
+use super::choice::Manner;
+use super::level::Cpu;
+use super::tuning::LEAST_BYTES;
+pub(super) use raw::own_load_ticks;
 
 /// The call would have left its region or written read-only memory; nothing was touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,9 +52,10 @@ impl<M> Clone for Run<'_, M> {
 
 impl<M> Copy for Run<'_, M> {}
 
-/// Copies `length` bytes as `memmove` does.
+/// Copies `length` bytes as `memmove` does, in that manner where the ranges are apart.
 #[inline]
 pub(super) fn copy<M: Borrow<Mapping>>(
+    manner: Manner,
     source: &Region<M>,
     from: u64,
     destination: &Region<M>,
@@ -53,9 +64,94 @@ pub(super) fn copy<M: Borrow<Mapping>>(
 ) -> Result<(), OutsideRegion> {
     let from = contiguous(source, from, length)?;
     let to = contiguous(writable(destination)?, to, length)?;
-    // SAFETY: M1, M2, M3: both ranges were just checked to lie in their regions, the destination's mapping is writable;
-    // `copy` allows overlap.
-    unsafe { ptr::copy(from, to, length as usize) };
+    // SAFETY: M1, M2, M3: both ranges were just checked to lie in their regions, the destination's mapping is writable.
+    unsafe { move_bytes(manner, from, to, length as usize) };
+    Ok(())
+}
+
+/// Copies in that manner where the ranges are apart.
+///
+/// # Safety
+/// M1, M2, M3 for `length` bytes at `from` and `to`.
+#[inline]
+pub(super) unsafe fn move_bytes(manner: Manner, from: *const u8, to: *mut u8, length: usize) {
+    let apart = from.addr().abs_diff(to.addr()) >= length;
+    // SAFETY: M1, M2, M3: the caller's promise; `copy` allows overlap. M4: the level is this CPU's.
+    unsafe {
+        match manner {
+            Manner::Streaming if apart => {
+                raw::copy_streaming(Cpu::of_this_process().level, from, to, length);
+            }
+            Manner::Flushing if apart => raw::copy_flushing(Cpu::of_this_process(), from, to, length),
+            _ => ptr::copy(from, to, length),
+        }
+    }
+}
+
+/// Whether the first `length` bytes of a region seem to be in no cache. Those at the beginning of `source`, needed next, are
+/// asked for meanwhile.
+pub(super) fn is_far<M: Borrow<Mapping>>(
+    region: &Region<M>,
+    length: u64,
+    far_ticks: u64,
+    source: Option<&Region<M>>,
+) -> Result<bool, OutsideRegion> {
+    let start = contiguous(region, 0, length)?;
+    let source = source.map_or(Ok(ptr::null_mut()), |source| contiguous(source, 0, 0))?;
+    // SAFETY: M1, M2: the range was just checked to lie in the region.
+    Ok(unsafe { looks_far(start, length as usize, far_ticks, source) })
+}
+
+/// Whether loads within `length` bytes take `far_ticks` or more.
+///
+/// Up to a mebibyte one in the first page tells, which the copy needs anyway. Beyond that it takes two, in pages that are
+/// touched beforehand: a page that is missing from the CPU's page tables takes as long as a line missing from its caches.
+/// Lines at `soon` are asked for meanwhile, whatever lies there.
+///
+/// # Safety
+/// M1 and M2 for `length` bytes at `start`.
+pub(super) unsafe fn looks_far(start: *const u8, length: usize, far_ticks: u64, soon: *const u8) -> bool {
+    const ONE_LOOK_BYTES: usize = 1 << 20;
+    if far_ticks == 0 || length < LEAST_BYTES as usize {
+        return false;
+    }
+    raw::ask_for_lines(soon);
+    let places = [start, start.wrapping_add(length / 2)];
+    // SAFETY: M1, M2: offsets up to `length / 2 + 1023` lie below `length`, by the caller's promise there.
+    let ticks = unsafe {
+        if length <= ONE_LOOK_BYTES {
+            raw::load_ticks([start])
+        } else {
+            raw::load_ticks(places);
+            raw::load_ticks(places.map(|place| place.wrapping_add(1023)))
+        }
+    };
+    ticks.is_some_and(|ticks| ticks >= far_ticks)
+}
+
+/// Finds how many bytes of two ranges are equal before the first that is not.
+pub(super) fn equal_bytes<M: Borrow<Mapping>>(
+    first: &Region<M>,
+    second: &Region<M>,
+    at: u64,
+    length: u64,
+) -> Result<u64, OutsideRegion> {
+    let (first, second) = (contiguous(first, at, length)?, contiguous(second, at, length)?);
+    let level = Cpu::of_this_process().level;
+    // SAFETY: M1, M2: both ranges were just checked to lie in their regions. M4: the level is this CPU's.
+    Ok(unsafe { raw::first_difference(level, first, second, length as usize) } as u64)
+}
+
+/// Puts bytes of a region on top of those of `block`, exclusively.
+pub(super) fn xor_into<M: Borrow<Mapping>>(
+    block: &mut [u8],
+    source: &Region<M>,
+    from: u64,
+) -> Result<(), OutsideRegion> {
+    let from = contiguous(source, from, block.len() as u64)?;
+    let level = Cpu::of_this_process().level;
+    // SAFETY: M1, M2: the range was just checked to lie in its region; `block` is a unique reference. M4.
+    unsafe { raw::xor_into(level, block.as_mut_ptr(), from, block.len()) };
     Ok(())
 }
 
@@ -73,42 +169,48 @@ pub(super) fn load<M: Borrow<Mapping>>(
 
 /// Copies bytes of this process alone into a region.
 pub(super) fn store<M: Borrow<Mapping>>(
+    manner: Manner,
     destination: &Region<M>,
     to: u64,
     bytes: &[u8],
 ) -> Result<(), OutsideRegion> {
     let to = contiguous(writable(destination)?, to, bytes.len() as u64)?;
+    // What was loaded into private memory is wanted there again: only the destination goes past the caches.
+    let manner = if manner == Manner::Flushing { Manner::Streaming } else { manner };
     // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable; no reference to
     // frame memory exists, so they are apart.
-    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    unsafe { move_bytes(manner, bytes.as_ptr(), to, bytes.len()) };
     Ok(())
 }
 
-/// Repeats `word` over `length` bytes; the first byte becomes `word[0]`.
+/// Repeats `word` over `length` bytes in that manner; the first byte becomes `word[0]`.
 pub(super) fn fill<M: Borrow<Mapping>>(
+    manner: Manner,
     destination: &Region<M>,
     at: u64,
     length: u64,
     word: [u8; 4],
 ) -> Result<(), OutsideRegion> {
     let at = contiguous(writable(destination)?, at, length)?;
-    let length = length as usize;
-    if word == [word[0]; 4] {
-        // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable.
-        unsafe { ptr::write_bytes(at, word[0], length) };
-        return Ok(());
-    }
-    let whole = length & !3;
-    let value = u32::from_ne_bytes(word);
-    for offset in (0..whole).step_by(4) {
-        // SAFETY: M1, M2, M3: `offset + 4 <= whole <= length`, the range checked above.
-        unsafe { at.add(offset).cast::<u32>().write_unaligned(value) };
-    }
-    for (offset, byte) in (whole..length).zip(word) {
-        // SAFETY: M1, M2, M3: `offset < length`, the range checked above.
-        unsafe { at.add(offset).write(byte) };
-    }
+    // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable.
+    unsafe { fill_bytes(manner, at, length as usize, word) };
     Ok(())
+}
+
+/// # Safety
+/// M1, M2, M3 for `length` bytes at `to`.
+#[inline]
+unsafe fn fill_bytes(manner: Manner, to: *mut u8, length: usize, word: [u8; 4]) {
+    let cpu = Cpu::of_this_process();
+    // SAFETY: M1, M2, M3: the caller's promise. M4: `clzero` and the level are this CPU's.
+    unsafe {
+        match manner {
+            Manner::Cached if word == [word[0]; 4] => ptr::write_bytes(to, word[0], length),
+            Manner::Cached => raw::fill_words(cpu.level, to, length, word),
+            _ if word == [0; 4] && cpu.clzero => raw::zero_lines(to, length),
+            _ => raw::fill_words_streaming(cpu.level, to, length, word),
+        }
+    }
 }
 
 /// Reads a pixel, writes it, and goes on to the next, `count` times; leaves out pixels of the `transparent` colour.
@@ -278,13 +380,13 @@ mod tests {
     fn contiguous_kernels_refuse_to_leave_the_region() {
         let (mapping, region) = middle();
         for (offset, length) in [(0, 9), (8, 1), (u64::MAX, 1), (1, u64::MAX)] {
-            assert_eq!(copy(&region, offset, &region, 0, length), Err(OutsideRegion));
-            assert_eq!(copy(&region, 0, &region, offset, length), Err(OutsideRegion));
+            assert_eq!(copy(Manner::Streaming, &region, offset, &region, 0, length), Err(OutsideRegion));
+            assert_eq!(copy(Manner::Cached, &region, 0, &region, offset, length), Err(OutsideRegion));
             let mut bytes = vec![0; length.min(9) as usize];
             assert_eq!(load(&region, offset.min(8), &mut bytes), Err(OutsideRegion));
-            assert_eq!(store(&region, offset.min(8), &bytes), Err(OutsideRegion));
-            assert_eq!(fill(&region, offset, length, [1; 4]), Err(OutsideRegion));
-            assert_eq!(fill(&region, offset, length, [1, 2, 3, 4]), Err(OutsideRegion));
+            assert_eq!(store(Manner::Streaming, &region, offset.min(8), &bytes), Err(OutsideRegion));
+            assert_eq!(fill(Manner::Streaming, &region, offset, length, [1; 4]), Err(OutsideRegion));
+            assert_eq!(fill(Manner::Streaming, &region, offset, length, [1, 2, 3, 4]), Err(OutsideRegion));
         }
         assert!(untouched(&mapping));
     }
@@ -313,8 +415,8 @@ mod tests {
             Mapping::shared(std::os::fd::AsFd::as_fd(&descriptor), 64, Access::ReadOnly, 4096).unwrap();
         let region = Region::new(mapping, 0, 64).unwrap();
         let run = Run { region: &region, first: 0, step: 1 };
-        assert_eq!(copy(&region, 0, &region, 1, 1), Err(OutsideRegion));
-        assert_eq!(fill(&region, 0, 4, [0; 4]), Err(OutsideRegion));
+        assert_eq!(copy(Manner::Cached, &region, 0, &region, 1, 1), Err(OutsideRegion));
+        assert_eq!(fill(Manner::Cached, &region, 0, 4, [0; 4]), Err(OutsideRegion));
         assert_eq!(copy_pixels(PixelSize::Bits8, run, run, 1, None), Err(OutsideRegion));
         assert_eq!(fill_pixels(PixelSize::Bits8, run, 1, COLOR), Err(OutsideRegion));
     }

@@ -13,12 +13,18 @@
 //! does not sleep.
 
 mod blocks;
+mod choice;
 mod kernels;
 pub mod level;
 mod progress;
+pub mod tuning;
+
+pub use kernels::{crew, slices};
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
+use kernels::crew::Crew;
 use memferry_clock::Instant;
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_transfer::engine::RefusalReason;
@@ -26,7 +32,7 @@ use memferry_transfer::{
     Confined, Descriptor, Ended, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operation,
     Operations, Refused, Region, Side, Ticket, Watermark,
 };
-use progress::State;
+use progress::{Means, State};
 
 /// Bytes a job moves per poll unless the service chooses otherwise.
 ///
@@ -37,6 +43,7 @@ pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 ///
 /// The lane holds the capability table meanwhile: this much takes less than a microsecond even from cold memory.
 const IMMEDIATE_BYTES: u64 = 1024;
+const IMMEDIATE: Means<'static> = Means { chunk_bytes: IMMEDIATE_BYTES, crew: None };
 /// Segments and sources up to which one is.
 const IMMEDIATE_OPERANDS: usize = 8;
 
@@ -76,6 +83,7 @@ pub struct CpuEngine {
     /// How many of them, from the end, were posted since the doorbell.
     posted: usize,
     chunk_bytes: u64,
+    crew: Option<Arc<Crew>>,
 }
 
 #[derive(Debug, Default)]
@@ -102,7 +110,14 @@ impl CpuEngine {
     pub fn new(channels: u32, chunk_bytes: u64) -> Self {
         let busy = Vec::with_capacity(channels as usize);
         let channels = (0..channels).map(|_| Channel::default()).collect();
-        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1) }
+        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), crew: None }
+    }
+
+    /// The same engine, whose long copies are shared with whoever of `crew` has nothing to do: then a poll moves
+    /// `chunk_bytes` for each that shares.
+    pub fn with_crew(mut self, crew: Arc<Crew>) -> Self {
+        self.crew = Some(crew);
+        self
     }
 
     /// Why this engine will not take the descriptor.
@@ -121,11 +136,12 @@ impl Engine for CpuEngine {
     type Memory = Mapping;
 
     fn capabilities(&self) -> EngineCapabilities {
+        let sharing = self.crew.as_ref().map_or(0, |crew| crew.members());
         EngineCapabilities {
             kind: EngineKind::CpuLane,
             channels: self.channels.len() as u32,
             longest_bytes: LONGEST_BYTES,
-            preemption_bytes: Some(self.chunk_bytes),
+            preemption_bytes: Some(self.chunk_bytes.saturating_mul(1 + sharing as u64)),
             overlapping_copy: true,
             operations: Operations::all(),
             immediate_bytes: IMMEDIATE_BYTES,
@@ -156,11 +172,12 @@ impl Engine for CpuEngine {
 
     fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
         let (mut active, mut index) = (false, 0);
+        let means = Means { chunk_bytes: self.chunk_bytes, crew: self.crew.as_deref() };
         let mut first_unstarted = self.busy.len() - self.posted;
         while let Some(number) = self.busy.get(index).copied() {
             let channel = &mut self.channels[number as usize];
             let serial = channel.serial;
-            let Some((outcome, state)) = channel.step(self.chunk_bytes) else {
+            let Some((outcome, state)) = channel.step(means) else {
                 active |= index < first_unstarted;
                 index += 1;
                 continue;
@@ -187,7 +204,7 @@ impl Engine for CpuEngine {
             return None;
         }
         let mut state = State::default();
-        let outcome = match progress::advance(operation, &mut state, IMMEDIATE_BYTES) {
+        let outcome = match progress::advance(operation, confined.hint(), &mut state, IMMEDIATE) {
             Ok(true) => Ok(()),
             Ok(false) => return None,
             Err(failure) => Err(failure),
@@ -218,9 +235,9 @@ impl Engine for CpuEngine {
 impl Channel {
     /// Moves one chunk of the job; how it ended when it did, and how far it came. The job is gone then: once the report is
     /// seen, its memory may be given back.
-    fn step(&mut self, chunk_bytes: u64) -> Option<(Result<(), Failure>, State)> {
+    fn step(&mut self, means: Means<'_>) -> Option<(Result<(), Failure>, State)> {
         let job = self.job.as_mut()?;
-        let outcome = job.advance(chunk_bytes)?;
+        let outcome = job.advance(means)?;
         let state = job.state;
         self.job = None;
         Some((outcome, state))
@@ -229,29 +246,34 @@ impl Channel {
 
 impl Job {
     /// Moves one chunk when there is one to move; the outcome when the job is over.
-    fn advance(&mut self, chunk_bytes: u64) -> Option<Result<(), Failure>> {
+    fn advance(&mut self, means: Means<'_>) -> Option<Result<(), Failure>> {
         if self.cancelled {
             return Some(Err(Failure::Cancelled));
         }
         if !self.started {
             return None;
         }
-        match progress::advance(self.descriptor.operation(), &mut self.state, chunk_bytes) {
+        match progress::advance(self.descriptor.operation(), self.descriptor.hint(), &mut self.state, means) {
             Ok(over) => over.then_some(Ok(())),
             Err(failure) => Some(Err(failure)),
         }
     }
 }
 
-/// Does the whole of an operation on the calling thread; `None` when this engine does not perform it.
-pub fn perform_whole<M: Borrow<Mapping>>(confined: &Confined<'_, M>) -> Option<Ended> {
+/// Bytes done at a time where nobody waits for a turn: each time, who shares has to be told.
+const WHOLE_CHUNK_BYTES: u64 = 4 << 20;
+
+/// Does the whole of an operation on the calling thread, together with whoever of `crew` has nothing to do; `None` when this
+/// engine does not perform it.
+pub fn perform_whole<M: Borrow<Mapping>>(confined: &Confined<'_, M>, crew: Option<&Crew>) -> Option<Ended> {
+    let means = Means { chunk_bytes: WHOLE_CHUNK_BYTES, crew };
     let operation = confined.operation();
     if !performs(operation) {
         return None;
     }
     let mut state = State::default();
     let outcome = loop {
-        match progress::advance(operation, &mut state, DEFAULT_CHUNK_BYTES) {
+        match progress::advance(operation, confined.hint(), &mut state, means) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
             Err(failure) => break Err(failure),

@@ -18,11 +18,14 @@ use memferry_memory::bus_error::{MemoryFault, guarded};
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::geometry::Extent;
 use memferry_transfer::{
-    Copy2d, Count2d, Failure, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Region, Segment, Watermark,
+    CacheHint, Copy2d, Count2d, Failure, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Region,
+    Segment, Watermark,
 };
 
-use super::blocks;
+use super::choice::{self, Manner, Work};
+use super::kernels::crew::{Activity, Crew};
 use super::kernels::{self, OutsideRegion, Run};
+use super::{blocks, tuning};
 
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,7 +36,80 @@ pub(super) struct State {
     pub(super) value: u64,
     /// Nothing is left to do, whatever the bytes.
     pub(super) over: bool,
+    /// How its bytes are copied, once that was decided.
+    manner: Option<Manner>,
+    /// Somebody was woken to share it.
+    woke: bool,
 }
+
+/// What an engine moves bytes with.
+#[derive(Clone, Copy)]
+pub(super) struct Means<'a> {
+    /// Bytes moved at a time.
+    pub(super) chunk_bytes: u64,
+    /// Who may share long copies.
+    pub(super) crew: Option<&'a Crew>,
+}
+
+impl State {
+    /// How its bytes are copied.
+    pub(super) fn manner(&self) -> Manner {
+        self.manner.unwrap_or(Manner::Cached)
+    }
+
+    /// Decides how the operation's bytes are copied, unless that was done.
+    fn choose<M: Borrow<Mapping>>(
+        &mut self,
+        operation: &Operation<Region<M>>,
+        hint: CacheHint,
+        total: u64,
+    ) -> Result<(), Failure> {
+        if self.manner.is_none() {
+            let tuning = tuning::current();
+            let work = match operation {
+                Operation::Fill { pattern, .. } if pattern.word_bytes() == [0; 4] => Work::Zero,
+                Operation::Fill { .. } => Work::Fill,
+                _ => Work::Copy,
+            };
+            self.manner = match choice::without_looking(work, hint, total, tuning) {
+                Some(manner) => Some(manner),
+                None => Some(match first_written(operation) {
+                    Some(((from, to), bytes)) => {
+                        step([to.memory().borrow()], || choice::by_looking((from, to), bytes, tuning))?
+                    }
+                    None => Manner::Cached,
+                }),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// The first range an operation writes, the range that is copied there where there is one, and the bytes.
+fn first_written<M>(operation: &Operation<Region<M>>) -> Option<Sides<'_, M>> {
+    match operation {
+        Operation::Copy { source, destination, length }
+        | Operation::CopyCrc { source, destination, length, .. }
+        | Operation::DualCopy { source, destinations: [destination, _], length } => {
+            Some(((Some(source), destination), *length))
+        }
+        Operation::Xor { destination, length, .. } | Operation::Fill { destination, length, .. } => {
+            Some(((None, destination), *length))
+        }
+        Operation::ScatterGather { lists } => {
+            let (source, destination) = (lists.source.first(), lists.destination.first()?);
+            Some(((source.map(|segment| &segment.place), &destination.place), destination.length))
+        }
+        Operation::Nop
+        | Operation::Copy2d { .. }
+        | Operation::Fill2d { .. }
+        | Operation::Compare { .. }
+        | Operation::Crc { .. } => None,
+    }
+}
+
+/// Source and destination, and how many bytes go there.
+type Sides<'a, M> = ((Option<&'a Region<M>>, &'a Region<M>), u64);
 
 impl From<OutsideRegion> for Failure {
     /// The descriptor was checked, so this is an error of this module; nothing was touched.
@@ -53,23 +129,31 @@ pub(super) fn step<T, const N: usize>(
 /// Moves the bytes after those that are done, at most `chunk_bytes` (but at least one pixel); tells whether all is done.
 pub(super) fn advance<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
+    hint: CacheHint,
     state: &mut State,
-    chunk_bytes: u64,
+    means: Means<'_>,
 ) -> Result<bool, Failure> {
     let total = operation.total_bytes();
+    let chunk_bytes = means.chunk_bytes;
+    state.choose(operation, hint, total)?;
     let length = total.saturating_sub(state.done).min(chunk_bytes);
     let done = state.done;
     if length > 0 {
         state.done += match operation {
             Operation::Nop => 0,
             Operation::Copy { source, destination, length: total } => {
+                if let Some(shared) = shared_copy(source, destination, *total, state, means)? {
+                    state.done += shared;
+                    return Ok(state.done >= *total);
+                }
                 let at = if runs_down(source, destination, *total) { total - done - length } else { done };
                 step([source.memory().borrow(), destination.memory().borrow()], || {
-                    kernels::copy(source, at, destination, at, length).map(|()| length)
+                    kernels::copy(state.manner(), source, at, destination, at, length).map(|()| length)
                 })?
             }
             Operation::Fill { destination, pattern, .. } => step([destination.memory().borrow()], || {
-                kernels::fill(destination, done, length, phased(*pattern, done)).map(|()| length)
+                kernels::fill(state.manner(), destination, done, length, phased(*pattern, done))
+                    .map(|()| length)
             })?,
             Operation::Copy2d { source, destination, shape } => {
                 step([source.memory().borrow(), destination.memory().borrow()], || {
@@ -79,13 +163,46 @@ pub(super) fn advance<M: Borrow<Mapping>>(
             Operation::Fill2d { destination, shape } => {
                 step([destination.memory().borrow()], || fill_2d(destination, shape, done, chunk_bytes))?
             }
-            Operation::ScatterGather { lists } => scatter_gather(lists, done, length)?,
+            Operation::ScatterGather { lists } => scatter_gather(lists, state.manner(), done, length)?,
             looks => blocks::advance(looks, state, length)?,
         };
     } else {
         blocks::begin(operation, state);
     }
     Ok(state.over || state.done >= total)
+}
+
+/// Copies a chunk for each that shares the work, when somebody does and the rest is long enough; the bytes copied.
+fn shared_copy<M: Borrow<Mapping>>(
+    source: &Region<M>,
+    destination: &Region<M>,
+    total: u64,
+    state: &mut State,
+    means: Means<'_>,
+) -> Result<Option<u64>, Failure> {
+    let (tuning, done) = (tuning::current(), state.done);
+    let left = total - done;
+    let Some(crew) = means.crew.filter(|_| left >= tuning.share_awake_bytes) else { return Ok(None) };
+    let least_asleep = match state.manner() {
+        Manner::Cached => tuning.share_asleep_hot_bytes,
+        Manner::Streaming | Manner::Flushing => tuning.share_asleep_cold_bytes,
+    };
+    let looking = crew.doing(Activity::Looking) as u64;
+    if looking == 0 && left >= least_asleep && !state.woke {
+        crew.wake_one();
+        state.woke = true;
+    }
+    // Who was woken comes later: the copy is open to it from its first chunk on.
+    let sharing = looking.max(u64::from(state.woke));
+    if sharing == 0 || address(source).abs_diff(address(destination)) < total {
+        return Ok(None);
+    }
+    let length = left.min(means.chunk_bytes.saturating_mul(1 + sharing));
+    let share = length.div_ceil(1 + sharing);
+    let piece = (share / 2).clamp(LEAST_PIECE, MOST_PIECE).min(share).next_multiple_of(64);
+    let (from, to) = ((source, done), (destination, done));
+    crew.copy(state.manner(), from, to, length, piece).map_err(|MemoryFault| Failure::MemoryFault)??;
+    Ok(Some(length))
 }
 
 /// How far a transfer's destination is final; `None` where bytes done say nothing about places.
@@ -136,9 +253,18 @@ impl<'a, M> Cursor<'a, M> {
     }
 }
 
+/// Shared copies are cut in pieces of this many bytes at least: taking one costs a line that goes from core to core.
+const LEAST_PIECE: u64 = 64 << 10;
+/// And at most: so long one may have to wait for the other at the end.
+const MOST_PIECE: u64 = 1 << 20;
+
+/// Below this many bytes a piece of a list stays in the caches: the fence after it would cost more than it saves.
+const SHORT_PIECE: u64 = 16 << 10;
+
 /// Moves piece by piece; a piece that overlaps itself upwards begins with its end.
 fn scatter_gather<M: Borrow<Mapping>>(
     lists: &Lists<Region<M>>,
+    manner: Manner,
     done: u64,
     length: u64,
 ) -> Result<u64, Failure> {
@@ -156,8 +282,9 @@ fn scatter_gather<M: Borrow<Mapping>>(
         let (low, high) = (address(source) + start, address(destination) + other_start);
         let down = low < high && high - low < before + after;
         let at = if down { after - bytes } else { before };
+        let manner = if bytes < SHORT_PIECE { Manner::Cached } else { manner };
         step([source.memory().borrow(), destination.memory().borrow()], || {
-            kernels::copy(source, start + at, destination, other_start + at, bytes)
+            kernels::copy(manner, source, start + at, destination, other_start + at, bytes)
         })?;
         moved += bytes;
         from.go_on(bytes);
@@ -200,7 +327,14 @@ fn copy_2d<M: Borrow<Mapping>>(
     let [from, to] = grid.lines;
     if shape.transparent.is_none() && grid.rows_are_contiguous() && are_apart(source, destination, shape) {
         return grid.runs(done, chunk_bytes, |[from, to], pixels| {
-            kernels::copy(source, inside(from)?, destination, inside(to)?, pixels * size.bytes())
+            kernels::copy(
+                Manner::Cached,
+                source,
+                inside(from)?,
+                destination,
+                inside(to)?,
+                pixels * size.bytes(),
+            )
         });
     }
     grid.runs(done, chunk_bytes, |[from_first, to_first], pixels| {
@@ -228,7 +362,7 @@ fn fill_2d<M: Borrow<Mapping>>(
         }
         .word_bytes();
         return grid.runs(done, chunk_bytes, |[to], pixels| {
-            kernels::fill(destination, inside(to)?, pixels * size.bytes(), word)
+            kernels::fill(Manner::Cached, destination, inside(to)?, pixels * size.bytes(), word)
         });
     }
     grid.runs(done, chunk_bytes, |[first], pixels| {

@@ -1,0 +1,53 @@
+//! How far away memory is: the time of a few loads.
+//!
+//! ```text
+//! addresses ─ fence ─ ticks ─ loads, side by side ─ fence ─ ticks ──► difference
+//! ```
+//!
+//! It says nothing where the CPU has no counter fine enough. Invariants as in the module above.
+
+use super::{AHEAD, LINE, prefetch};
+
+/// Ticks of the CPU's steady counter that loads at all of these addresses took together; `None` without such a counter.
+///
+/// # Safety
+/// M1 and M2 for a byte at each.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(in super::super) unsafe fn load_ticks<const N: usize>(addresses: [*const u8; N]) -> Option<u64> {
+    use std::arch::x86_64::{_mm_lfence, _rdtsc};
+    // SAFETY: M1, M2 for the loads; the counter and the fences are part of x86-64.
+    unsafe {
+        _mm_lfence();
+        let before = _rdtsc();
+        _mm_lfence();
+        for address in addresses {
+            address.read_volatile();
+        }
+        _mm_lfence();
+        Some(_rdtsc().wrapping_sub(before))
+    }
+}
+
+/// `None`.
+///
+/// # Safety
+/// None.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub(in super::super) unsafe fn load_ticks<const N: usize>(_addresses: [*const u8; N]) -> Option<u64> {
+    None
+}
+
+/// Asks for the first lines at an address, whatever lies there.
+#[inline]
+pub(in super::super) fn ask_for_lines(at: *const u8) {
+    for line in 0..AHEAD / LINE {
+        prefetch(at.wrapping_add(line * LINE));
+    }
+}
+
+/// [`load_ticks`] for memory of this process alone.
+pub(in crate::cpu) fn own_load_ticks<const N: usize>(bytes: [&u8; N]) -> Option<u64> {
+    // SAFETY: M1: the references are to bytes that are there.
+    unsafe { load_ticks(bytes.map(std::ptr::from_ref)) }
+}
