@@ -1,10 +1,10 @@
-//! Sweeps as pictures: one SVG file each, lines through medians with a band from the least to the most.
+//! Sweeps as pictures: one SVG file each, lines through medians with a band that holds the middle eight tenths of the rounds.
 //!
 //! ```text
 //! rounds ─ Spread::of ─► Series ─► Plot ─ svg ─► text ─ write ─► DIRECTORY/name.svg
 //! ```
 //!
-//! The same figures give the same file: nothing in it depends on the time or the machine. What is measured is not this
+//! A band from the least to the most would show what else the machine did in some round, and nothing else. The same figures give the same file: nothing in it depends on the time or the machine. What is measured is not this
 //! module's concern.
 
 use std::path::{Path, PathBuf};
@@ -29,20 +29,24 @@ const BAND: f64 = 0.15;
 /// Free space above the highest value.
 const HEADROOM: f64 = 1.08;
 
-/// The least, the middle and the most of several values.
+/// Where several values lie: a tenth of them below `low`, a tenth above `high`.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Spread {
-    min: f64,
+    low: f64,
     median: f64,
-    max: f64,
+    high: f64,
 }
 
 impl Spread {
-    /// Those of some values.
+    /// That of some values.
     pub(crate) fn of(values: &[f64]) -> Self {
-        let min = values.iter().copied().fold(f64::INFINITY, f64::min);
-        let max = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        Self { min, median: median(values), max }
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |tenths: usize| {
+            let last = sorted.len().saturating_sub(1);
+            sorted.get((last * tenths + 5) / 10).copied().unwrap_or(f64::NAN)
+        };
+        Self { low: at(1), median: median(values), high: at(9) }
     }
 }
 
@@ -85,25 +89,41 @@ impl Plot {
         Ok(text)
     }
 
+    /// The upper corner on whose side the lines are lower.
+    fn free_corner(&self, first: f64, last: f64) -> SeriesLabelPosition {
+        let points = || self.series.iter().flat_map(|series| &series.points);
+        let highest = |left: bool| {
+            let side = points().filter(|(bytes, _)| (bytes.log2() < f64::midpoint(first, last)) == left);
+            side.map(|(_, spread)| spread.high).fold(0.0, f64::max)
+        };
+        if highest(true) < highest(false) {
+            SeriesLabelPosition::UpperLeft
+        } else {
+            SeriesLabelPosition::UpperRight
+        }
+    }
+
     fn draw(&self, text: &mut String) -> Result<(), Box<dyn std::error::Error>> {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let spread = |least: f64, most: f64| (least < most).then_some(least..most);
-        let bytes = Spread::of(&points().map(|(bytes, _)| bytes.log2()).collect::<Vec<_>>());
-        let highest = points().map(|(_, spread)| spread.max).fold(0.0, f64::max) * HEADROOM;
-        let lowest = points().map(|(_, spread)| spread.min).fold(0.0, f64::min) * HEADROOM;
-        let horizontal = spread(bytes.min, bytes.max).ok_or("a plot needs two sizes")?;
+        let first = points().map(|(bytes, _)| bytes.log2()).fold(f64::INFINITY, f64::min);
+        let last = points().map(|(bytes, _)| bytes.log2()).fold(0.0, f64::max);
+        let highest = points().map(|(_, spread)| spread.high).fold(0.0, f64::max) * HEADROOM;
+        let lowest = points().map(|(_, spread)| spread.low).fold(0.0, f64::min) * HEADROOM;
+        let horizontal = spread(first, last).ok_or("a plot needs two sizes")?;
         let vertical = spread(lowest, highest).ok_or("a plot needs values")?;
         let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
         root.fill(&WHITE)?;
         let mut chart = ChartBuilder::on(&root)
             .caption(&self.title, ("sans-serif", 20))
             .margin(12)
+            .margin_right(40)
             .x_label_area_size(44)
             .y_label_area_size(60)
             .build_cartesian_2d(horizontal, vertical)?;
         chart
             .configure_mesh()
-            .x_desc("bytes")
+            .x_desc("bytes (line: median, band: the middle eight tenths)")
             .y_desc(self.values)
             .x_labels(16)
             .x_label_formatter(&|power| power_name(*power))
@@ -113,7 +133,7 @@ impl Plot {
             let at = |value: fn(&Spread) -> f64| {
                 series.points.iter().map(move |(bytes, spread)| (bytes.log2(), value(spread)))
             };
-            let band: Vec<_> = at(|spread| spread.max).chain(at(|spread| spread.min).rev()).collect();
+            let band: Vec<_> = at(|spread| spread.high).chain(at(|spread| spread.low).rev()).collect();
             chart.draw_series([Polygon::new(band, colour.mix(BAND).filled())])?;
             let middle: Vec<_> = at(|spread| spread.median).collect();
             chart
@@ -176,6 +196,13 @@ mod tests {
     #[test]
     fn the_same_figures_give_the_same_file() {
         assert_eq!(plot(&["a", "b"]).svg().unwrap(), plot(&["a", "b"]).svg().unwrap());
+    }
+
+    #[test]
+    fn a_band_leaves_out_the_tenths_at_either_end() {
+        let values: Vec<_> = (0..=10).map(f64::from).collect();
+        assert_eq!(Spread::of(&values), Spread { low: 1.0, median: 5.0, high: 9.0 });
+        assert_eq!(Spread::of(&[2.0]), Spread { low: 2.0, median: 2.0, high: 2.0 });
     }
 
     #[test]

@@ -14,13 +14,14 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use memferry::{Client, Transfer};
+use memferry_engines::cpu::slices;
 use memferry_transfer::CacheHint;
 
 use crate::BenchError;
 use crate::children::LANE;
 use crate::engine::arena::{Arena, Field, Pages, Random, Slots};
+use crate::engine::field_bytes;
 use crate::engine::sides::{doubling, size_name};
-use crate::engine::{field_bytes, ours};
 use crate::placement::{Kept, keep_threads_to, placed};
 use crate::plots::{Plot, Series, Spread};
 use crate::rows::{Row, Target};
@@ -68,19 +69,17 @@ fn glibc(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError>
     Ok(())
 }
 
-fn hinted(memory: &mut Memory, at: usize, bytes: usize, hint: CacheHint) {
+fn hinted(memory: &mut Memory, at: usize, bytes: usize, hint: CacheHint) -> Result<(), BenchError> {
     let (destination, source) = memory.field.both();
-    ours::copy(&mut destination[at..at + bytes], &source[at..at + bytes], hint);
+    Ok(slices::copy(&mut destination[at..at + bytes], &source[at..at + bytes], hint)?)
 }
 
 fn auto(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
-    hinted(memory, at, bytes, CacheHint::Auto);
-    Ok(())
+    hinted(memory, at, bytes, CacheHint::Auto)
 }
 
 fn stream(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
-    hinted(memory, at, bytes, CacheHint::Stream);
-    Ok(())
+    hinted(memory, at, bytes, CacheHint::Stream)
 }
 
 fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {

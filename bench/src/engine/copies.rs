@@ -8,11 +8,12 @@
 //! Cold copies are asked for with the hint auto, where the engine decides, and stream, where the caller knows. glibc's is
 //! memcpy and not memmove: the compiler calls it for slices.
 
+use memferry_engines::cpu::slices::{self, LengthsDiffer};
 use memferry_transfer::CacheHint;
 
 use super::arena::{Field, Pages, Random};
+use super::field_bytes;
 use super::sides::{Heat, Piece, Point, Sides, Way, doubling, size_name};
-use super::{field_bytes, ours};
 use crate::BenchError;
 use crate::plots::{Plot, Series};
 use crate::rows::{Row, Target};
@@ -47,18 +48,26 @@ const ODD: [[usize; 3]; 8] = [
     [3_000_001, 17, 0],
 ];
 
-fn each(field: &mut Field, places: &[usize], piece: &Piece, copy: impl Fn(&mut [u8], &[u8])) {
+fn each(
+    field: &mut Field,
+    places: &[usize],
+    piece: &Piece,
+    copy: impl Fn(&mut [u8], &[u8]) -> Result<(), LengthsDiffer>,
+) -> Result<(), BenchError> {
     let (destination, source) = field.both();
     for at in places {
         let (to, from) = (at + piece.to_skew, at + piece.from_skew);
-        copy(&mut destination[to..to + piece.bytes], &source[from..from + piece.bytes]);
+        copy(&mut destination[to..to + piece.bytes], &source[from..from + piece.bytes])?;
     }
+    Ok(())
 }
 
 #[inline(never)]
 pub(super) fn glibc(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
-    each(field, places, piece, |to, from| to.copy_from_slice(from));
-    Ok(())
+    each(field, places, piece, |to, from| {
+        to.copy_from_slice(from);
+        Ok(())
+    })
 }
 
 /// The same: how far apart two equal ways are found to be is how far figures are to be believed.
@@ -68,14 +77,12 @@ fn glibc_again(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(),
 
 #[inline(never)]
 pub(super) fn auto(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
-    each(field, places, piece, |to, from| ours::copy(to, from, CacheHint::Auto));
-    Ok(())
+    each(field, places, piece, |to, from| slices::copy(to, from, CacheHint::Auto))
 }
 
 #[inline(never)]
 fn stream(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
-    each(field, places, piece, |to, from| ours::copy(to, from, CacheHint::Stream));
-    Ok(())
+    each(field, places, piece, |to, from| slices::copy(to, from, CacheHint::Stream))
 }
 
 /// Points for aligned pieces of these sizes that fit.

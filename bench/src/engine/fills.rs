@@ -1,16 +1,18 @@
 //! Fills on one thread against glibc's memset: zeros, where the CPU may have an instruction for them, and another byte.
 //!
 //! ```text
-//! field ─ a place of the destination ─► glibc: memset(0)      against slices::zero
+//! field ─ a place of the destination ─► glibc: memset(0)      against slices::fill
 //!                                       glibc: memset(0xa7)   against slices::fill
 //! ```
 //!
-//! The byte is not known when this is compiled. Zeros have to be faster than glibc's, other bytes no slower.
+//! Ours is left to decide by itself (hint auto). The byte is not known when this is compiled. Zeros have to be faster than glibc's, other bytes no slower.
 
 use std::hint::black_box;
 
+use memferry_engines::cpu::slices;
+use memferry_transfer::CacheHint;
+
 use super::arena::{Field, Random};
-use super::ours;
 use super::sides::{Heat, Piece, Point, Sides, Way, doubling};
 use crate::BenchError;
 use crate::plots::{Plot, Series};
@@ -46,7 +48,7 @@ fn glibc_zero(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), 
 
 #[inline(never)]
 fn zero(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
-    each(field, places, piece, ours::zero);
+    each(field, places, piece, |to| slices::fill(to, 0, CacheHint::Auto));
     Ok(())
 }
 
@@ -60,7 +62,7 @@ fn glibc_fill(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), 
 #[inline(never)]
 fn fill(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     let byte = black_box(BYTE);
-    each(field, places, piece, |to| ours::fill(to, byte));
+    each(field, places, piece, |to| slices::fill(to, byte, CacheHint::Auto));
     Ok(())
 }
 

@@ -14,7 +14,6 @@ pub(crate) mod arena;
 mod copies;
 mod fills;
 mod others;
-pub(crate) mod ours;
 pub(crate) mod sides;
 mod two;
 

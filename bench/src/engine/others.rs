@@ -62,7 +62,7 @@ fn region(mapping: &Mapping, bytes: usize) -> Result<Region<Mapping>, BenchError
 fn perform(operation: &Operation<Region<Mapping>>, places: &[usize]) -> Result<(), BenchError> {
     for _ in places {
         let confined = Confined::new(operation, CacheHint::Auto)?;
-        let ended = perform_whole(&confined).ok_or("the engine does not do this")?;
+        let ended = perform_whole(&confined, None).ok_or("the engine does not do this")?;
         ended.outcome.map_err(|failure| format!("an operation failed: {failure:?}"))?;
         black_box(ended.value);
     }
