@@ -144,6 +144,7 @@ impl Plot {
         }
         chart
             .configure_series_labels()
+            .position(self.free_corner(first, last))
             .background_style(WHITE.mix(0.8))
             .border_style(BLACK.mix(0.3))
             .draw()?;

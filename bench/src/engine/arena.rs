@@ -53,6 +53,16 @@ pub(crate) enum Pages {
     Ordinary,
 }
 
+impl Pages {
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Huge => "huge pages",
+            Self::Ordinary => "4 KiB pages",
+        }
+    }
+}
+
 /// Random bytes of this process.
 pub(crate) struct Arena {
     mapping: MmapMut,

@@ -102,16 +102,16 @@ fn speed_plot(file: &'static str, title: &str, points: &[Point], names: &[&str])
 }
 
 /// Cold copies, in rows.
-fn cold_rows(run: &Run, field: &mut Field, pages: &str, judged: bool) -> Result<Vec<Row>, BenchError> {
+fn cold_rows(run: &Run, field: &mut Field, pages: Pages) -> Result<Vec<Row>, BenchError> {
     let mut points = points(COLD.map(|(bytes, _)| bytes), Heat::Cold, field);
     Sides::new(field, &WAYS).measure(run, "cold copies", ROUNDS, &mut points)?;
     let mut rows = Vec::new();
     for (point, (_, least)) in points.iter().zip(COLD) {
         let size = point.piece.name();
-        let title = format!("cold copy, {pages}, {size}");
+        let title = format!("cold copy, {}, {size}", pages.name());
         rows.push(Row::new(format!("{title}, glibc"), "GB/s", Target::None, &point.speeds(GLIBC)));
         for (way, hint) in NAMES.iter().enumerate().skip(AUTO) {
-            let target = if judged { Target::AtLeast(least) } else { Target::None };
+            let target = if pages == Pages::Huge { Target::AtLeast(least) } else { Target::None };
             rows.push(Row::new(format!("{title}, {hint}"), "ratio", target, &point.ratios(GLIBC, way)));
         }
     }
@@ -120,13 +120,13 @@ fn cold_rows(run: &Run, field: &mut Field, pages: &str, judged: bool) -> Result<
 
 /// Measures part `cold`.
 pub(super) fn cold(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError> {
-    cold_rows(run, field, "huge pages", true)
+    cold_rows(run, field, Pages::Huge)
 }
 
 /// Measures part `pages`.
 pub(super) fn ordinary_pages(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
-    cold_rows(run, &mut Field::new(field_bytes(run), Pages::Ordinary)?, "4 KiB pages", false)
+    cold_rows(run, &mut Field::new(field_bytes(run), Pages::Ordinary)?, Pages::Ordinary)
 }
 
 /// Measures part `again`.

@@ -7,8 +7,9 @@
 //!        pages   the cold copies on ordinary pages, reported
 //! ```
 //!
-//! Ratios are glibc's time over ours. The bytes are random and, but for `pages`, `others` and `two`, on huge pages. This thread
-//! is on CPU 0, the lane on CPU 1.
+//! Ratios are glibc's time over ours. The bytes are random and on huge pages, but where a row says otherwise. This thread is on
+//! CPU 0, the lane on CPU 1. Memory that a service takes over comes from the allocator, which is told before the program
+//! starts that it is to use huge pages: so the program starts itself once more.
 
 pub(crate) mod arena;
 mod copies;
@@ -16,6 +17,9 @@ mod fills;
 mod others;
 pub(crate) mod sides;
 mod two;
+
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use arena::{Field, Pages, on_huge_pages};
 
@@ -32,6 +36,32 @@ const PARTS: [Part; 4] =
 /// Parts with memory of their own.
 const OTHER_PARTS: [&str; 3] = ["pages", "others", "two"];
 
+/// What tells glibc's allocator to ask for huge pages.
+const ALLOCATOR: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
+
+/// Starts this program anew with an allocator that asks for huge pages, unless that was done.
+///
+/// # Errors
+/// When it cannot be started.
+pub(crate) fn start_with_huge_pages() -> Result<(), BenchError> {
+    let (name, value) = ALLOCATOR;
+    if std::env::var(name).is_ok_and(|found| found == value) {
+        return Ok(());
+    }
+    let mut again = Command::new(std::env::current_exe()?);
+    Err(again.args(std::env::args_os().skip(1)).env(name, value).exec().into())
+}
+
+/// Says so where less than these bytes are on huge pages.
+fn look_at_pages(run: &Run, bytes: usize) -> Result<(), BenchError> {
+    let huge = on_huge_pages()?;
+    if huge < bytes {
+        let [huge, all] = [huge, bytes].map(|bytes| bytes >> 20);
+        run.say(&format!("only {huge} of {all} MiB are on huge pages: what is called so is not all of it"));
+    }
+    Ok(())
+}
+
 /// Bytes of a side: many times what caches hold.
 pub(crate) fn field_bytes(run: &Run) -> usize {
     if run.quick() { 256 << 20 } else { 1 << 30 }
@@ -45,13 +75,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         let _kept = Kept::to(0)?;
         run.part("memory", 1);
         let mut field = Field::new(field_bytes(run), Pages::Huge)?;
-        let (huge, all) = (on_huge_pages()?, 2 * field.length());
-        if huge < all {
-            let [huge, all] = [huge, all].map(|bytes| bytes >> 20);
-            run.say(&format!(
-                "only {huge} of {all} MiB are on huge pages: what is called so is not all of it"
-            ));
-        }
+        look_at_pages(run, 2 * field.length())?;
         for (_, part) in PARTS.iter().filter(|(name, _)| run.wants(name)) {
             rows.extend(part(run, &mut field)?);
         }

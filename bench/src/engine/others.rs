@@ -5,7 +5,7 @@
 //! compare        perform_whole ─ memcmp, of equal bytes      copy and CRC-32C perform_whole ─ memcpy, then the crate
 //! ```
 //!
-//! The same buffers every time, on ordinary pages on both sides: the smaller size stays in the second cache, the larger in none.
+//! The same buffers every time, from the allocator on both sides: the smaller size stays in the second cache, the larger in none.
 
 use std::hint::black_box;
 

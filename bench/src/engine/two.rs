@@ -5,14 +5,15 @@
 //! the lane, CPU 1:                          its share                         all of it, or a share each
 //! ```
 //!
-//! The lane is awake whenever a copy begins. Frames are shared memory on ordinary pages, so the memory of the one-core sides
-//! is on ordinary pages too. Rows are told apart by how the two CPUs lay, which changes while this runs.
+//! The lane is awake whenever a copy begins. Memory is on huge pages on all sides; and once more on ordinary ones, reported,
+//! where the frames are those that a client allocates. Rows are told apart by how the two CPUs lay, which changes while this
+//! runs.
 
 use memferry::{Client, Transfer};
 
 use super::arena::{Field, Pages, Random};
 use super::sides::{Heat, Piece, Point, Sides, Way, doubling};
-use super::{copies, field_bytes};
+use super::{copies, field_bytes, look_at_pages};
 use crate::BenchError;
 use crate::children::LANE;
 use crate::placement::{Class, Kept, keep_threads_to};
@@ -22,6 +23,7 @@ use crate::run::Run;
 use crate::service::pair::{Pair, done, poll_for};
 
 const ROUNDS: usize = 41;
+const ORDINARY_ROUNDS: usize = 25;
 const NAMES: [&str; 4] =
     ["glibc, one core", "memferry, one core", "embedded perform", "submitted, polled for"];
 const WAYS: [Way<Both>; 4] = [glibc, alone, perform, submit];
@@ -79,23 +81,25 @@ fn submit(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchE
     Ok(())
 }
 
-fn plot(run: &Run, heat: Heat, file: &'static str, points: &[Point]) -> Result<(), BenchError> {
+fn plot(run: &Run, heat: Heat, points: &[Point]) -> Result<(), BenchError> {
     let series = NAMES.iter().enumerate().map(|(way, name)| Series {
         name: (*name).to_owned(),
         points: points.iter().filter(|point| point.measured()).map(|point| point.speed_spread(way)).collect(),
     });
-    let title = format!("copy by two cores, {}, 4 KiB pages", heat.name());
+    let file = if heat == Heat::Hot { "two-hot" } else { "two-cold" };
+    let title = format!("copy by two cores, {}, huge pages", heat.name());
     run.plot(&Plot { file, title, values: "GB/s", series: series.collect() })
 }
 
 /// The rows of a size, one for each class that it was measured in.
-fn rows(point: &Point, heat: Heat, least: f64) -> Vec<Row> {
+fn rows(point: &Point, heat: Heat, pages: Pages, least: f64) -> Vec<Row> {
     let mut rows = Vec::new();
-    let title = format!("two cores against glibc on one, {}, {}", heat.name(), point.piece.name());
+    let size = point.piece.name();
+    let title = format!("two cores against glibc on one, {}, {}, {size}", pages.name(), heat.name());
     for class in CLASSES.into_iter().filter(|class| point.rounds_in(*class) > 0) {
         let title = format!("{title}, {}", class.name());
-        let ratios = point.ratios_in(class, GLIBC, PERFORM);
-        rows.push(Row::new(title.clone(), "ratio", Target::AtLeast(least), &ratios));
+        let target = if pages == Pages::Huge { Target::AtLeast(least) } else { Target::None };
+        rows.push(Row::new(title.clone(), "ratio", target, &point.ratios_in(class, GLIBC, PERFORM)));
         let title = format!("{title}, submitted and polled for");
         rows.push(Row::new(title, "ratio", Target::None, &point.ratios_in(class, GLIBC, SUBMIT)));
     }
@@ -106,44 +110,78 @@ fn rows(point: &Point, heat: Heat, least: f64) -> Vec<Row> {
 }
 
 /// Against our own copy on one core: only where the cores do not share a complex is there much to gain.
-fn against_alone(point: &Point) -> Vec<Row> {
+fn against_alone(point: &Point, pages: Pages) -> Vec<Row> {
     let row = |class: Class| {
-        let target = if class == Class::Across { Target::AtLeast(ACROSS_AT_LEAST) } else { Target::None };
-        let title = format!("two cores against ours on one, cold, {}, {}", point.piece.name(), class.name());
+        let judged = class == Class::Across && pages == Pages::Huge;
+        let target = if judged { Target::AtLeast(ACROSS_AT_LEAST) } else { Target::None };
+        let (pages, size, class_name) = (pages.name(), point.piece.name(), class.name());
+        let title = format!("two cores against ours on one, {pages}, cold, {size}, {class_name}");
         Row::new(title, "ratio", target, &point.ratios_in(class, ALONE, PERFORM))
     };
     CLASSES.into_iter().filter(|class| point.rounds_in(*class) > 0).map(row).collect()
 }
 
-/// Measures part `two`.
-pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+/// Measures hot or cold copies at these sizes, which are those with rows at least.
+fn sweep(
+    run: &Run,
+    both: &mut Both,
+    (heat, pages, rounds): (Heat, Pages, usize),
+    sizes: impl Iterator<Item = usize>,
+) -> Result<Vec<Point>, BenchError> {
+    let mut random = Random::new(0x2);
+    let length = both.field.length();
+    let point = |bytes| Point::new(Piece::aligned(bytes), heat, length, &mut random);
+    let mut points: Vec<_> = sizes.map(point).collect();
+    let mut sides = Sides::new(both, &WAYS);
+    sides.prepare = |both| both.pair.wake();
+    sides.two_cores = true;
+    sides.measure(run, &format!("two {}", heat.name()), rounds, &mut points)?;
+    let counts = CLASSES.map(|class| points.iter().map(|point| point.rounds_in(class)).sum::<usize>());
+    let [same, across] = counts;
+    let (pages, heat) = (pages.name(), heat.name());
+    run.say(&format!("two cores, {pages}, {heat}: {same} rounds in one core complex, {across} across"));
+    Ok(points)
+}
+
+/// Memory on pages of that kind. On ordinary ones the frames are as clients get them.
+fn memory(run: &Run, pages: Pages) -> Result<Both, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
     keep_threads_to(std::process::id(), LANE, 1)?;
-    let _kept = Kept::to(0)?;
-    let pair = Pair::new(client, length as u64)?;
-    let mut both = Both { field: Field::new(length, Pages::Ordinary)?, pair };
+    let pair = match pages {
+        Pages::Huge => Pair::of_own_memory(client, length)?,
+        Pages::Ordinary => Pair::new(client, length as u64)?,
+    };
+    let field = Field::new(length, pages)?;
+    if pages == Pages::Huge {
+        look_at_pages(run, 4 * length - (4 << 20))?;
+    }
+    Ok(Both { field, pair })
+}
+
+/// Measures part `two`.
+pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let mut all = Vec::new();
-    for (heat, file, targets) in [(Heat::Hot, "two-hot", &HOT[..]), (Heat::Cold, "two-cold", &COLD[..])] {
-        let mut random = Random::new(0x2);
-        let sizes = doubling(SWEEP[0], SWEEP[1]);
-        let mut points: Vec<_> =
-            sizes.map(|bytes| Point::new(Piece::aligned(bytes), heat, length, &mut random)).collect();
-        let mut sides = Sides::new(&mut both, &WAYS);
-        sides.prepare = |both| both.pair.wake();
-        sides.two_cores = true;
-        sides.measure(run, &format!("two {}", heat.name()), ROUNDS, &mut points)?;
-        plot(run, heat, file, &points)?;
-        let counts = CLASSES.map(|class| points.iter().map(|point| point.rounds_in(class)).sum::<usize>());
-        let [same, across] = counts;
-        run.say(&format!("two cores, {}: {same} rounds in one core complex, {across} across", heat.name()));
-        for (bytes, least) in targets {
-            let wanted = points.iter().filter(|point| point.piece.bytes == *bytes);
-            all.extend(wanted.flat_map(|point| rows(point, heat, *least)));
-        }
-        if heat == Heat::Cold {
-            all.extend(points.last().map(against_alone).unwrap_or_default());
+    for pages in [Pages::Huge, Pages::Ordinary] {
+        let mut both = memory(run, pages)?;
+        let _kept = Kept::to(0)?;
+        for (heat, targets) in [(Heat::Hot, &HOT[..]), (Heat::Cold, &COLD[..])] {
+            let points = if pages == Pages::Huge {
+                let points = sweep(run, &mut both, (heat, pages, ROUNDS), doubling(SWEEP[0], SWEEP[1]))?;
+                plot(run, heat, &points)?;
+                points
+            } else {
+                let sizes = targets.iter().map(|(bytes, _)| *bytes);
+                sweep(run, &mut both, (heat, pages, ORDINARY_ROUNDS), sizes)?
+            };
+            for (bytes, least) in targets {
+                let wanted = points.iter().filter(|point| point.piece.bytes == *bytes);
+                all.extend(wanted.flat_map(|point| rows(point, heat, pages, *least)));
+            }
+            if heat == Heat::Cold {
+                all.extend(points.last().map(|point| against_alone(point, pages)).unwrap_or_default());
+            }
         }
     }
     Ok(all)
