@@ -91,9 +91,6 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         let names: Vec<_> = GROUPS.iter().map(|(name, ..)| *name).collect();
         return Err(format!("there is no group '{name}'; choose one of: {}", names.join(", ")).into());
     };
-    if name == "engine" {
-        engine::start_with_huge_pages()?;
-    }
     let mut run = Run::begin(arguments.quick, &arguments.only)?;
     run.plots_into(arguments.plots.as_deref());
     let rows = measure(&run)?;

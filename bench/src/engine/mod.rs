@@ -8,18 +8,15 @@
 //! ```
 //!
 //! Ratios are glibc's time over ours. The bytes are random and on huge pages, but where a row says otherwise. This thread is on
-//! CPU 0, the lane on CPU 1. Memory that a service takes over comes from the allocator, which is told before the program
-//! starts that it is to use huge pages: so the program starts itself once more.
+//! CPU 0, the lane on CPU 1. Memory that a service takes over comes from glibc's allocator, which asks for huge pages when it
+//! was told so before the program started: `./x bench` does that (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`).
 
 pub(crate) mod arena;
 mod copies;
 mod fills;
 mod others;
 pub(crate) mod sides;
-mod two;
-
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+pub(crate) mod two;
 
 use arena::{Field, Pages, on_huge_pages};
 
@@ -36,28 +33,13 @@ const PARTS: [Part; 4] =
 /// Parts with memory of their own.
 const OTHER_PARTS: [&str; 3] = ["pages", "others", "two"];
 
-/// What tells glibc's allocator to ask for huge pages.
-const ALLOCATOR: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
-
-/// Starts this program anew with an allocator that asks for huge pages, unless that was done.
-///
-/// # Errors
-/// When it cannot be started.
-pub(crate) fn start_with_huge_pages() -> Result<(), BenchError> {
-    let (name, value) = ALLOCATOR;
-    if std::env::var(name).is_ok_and(|found| found == value) {
-        return Ok(());
-    }
-    let mut again = Command::new(std::env::current_exe()?);
-    Err(again.args(std::env::args_os().skip(1)).env(name, value).exec().into())
-}
-
 /// Says so where less than these bytes are on huge pages.
 fn look_at_pages(run: &Run, bytes: usize) -> Result<(), BenchError> {
     let huge = on_huge_pages()?;
     if huge < bytes {
         let [huge, all] = [huge, bytes].map(|bytes| bytes >> 20);
-        run.say(&format!("only {huge} of {all} MiB are on huge pages: what is called so is not all of it"));
+        let remedy = "start it by ./x bench, or with GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
+        run.say(&format!("only {huge} of {all} MiB of what rows call huge pages are on such: {remedy}"));
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ const MOST_COLD: usize = 1024;
 const LONG: usize = 16 << 20;
 /// How many of the worst points are measured again, and how many times more often.
 const SUSPECTS: usize = 3;
-const AGAIN: usize = 6;
+const AGAIN: usize = 4;
 
 /// What one call does: how many bytes, and how far from a place the destination and the source begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +120,12 @@ impl Point {
     /// In how many rounds they lay so.
     pub(crate) fn rounds_in(&self, class: Class) -> usize {
         self.classes.iter().filter(|found| **found == class).count()
+    }
+
+    /// Whether they lay so in enough of the rounds for a figure: one in five.
+    pub(crate) fn is_often(&self, class: Class) -> bool {
+        let rounds = self.rounds_in(class);
+        rounds > 0 && 5 * rounds >= self.classes.len()
     }
 
     /// GB/s of a way, round by round.
@@ -280,6 +286,9 @@ mod tests {
         assert_eq!(point.speeds(1), [10.0, 5.0]);
         point.classes = vec![Class::Same, Class::Across];
         assert_eq!(point.ratios_in(Class::Across, 0, 1), [0.5]);
+        assert!(point.is_often(Class::Same) && !point.is_often(Class::OneCore));
+        point.classes.extend([Class::Across; 4]);
+        assert!(!point.is_often(Class::Same));
         assert_eq!((point.rounds_in(Class::Same), point.ratios_in(Class::OneCore, 0, 1).len()), (1, 0));
     }
 
