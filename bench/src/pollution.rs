@@ -22,7 +22,6 @@ use crate::children::LANE;
 use crate::engine::arena::{Arena, Field, Pages, Random, Slots};
 use crate::engine::field_bytes;
 use crate::engine::sides::{doubling, size_name};
-use crate::engine::two::APART;
 use crate::placement::{Kept, keep_threads_to, placed};
 use crate::plots::{Plot, Series, Spread};
 use crate::rows::{Row, Target};
@@ -228,7 +227,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let client = Client::embedded()?;
     keep_threads_to(std::process::id(), LANE, 1)?;
     let _kept = Kept::to(0)?;
-    let pair = Pair::new(client, (length + APART) as u64)?;
+    let pair = Pair::new(client, length as u64)?;
     let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, lane_ns: 0.0 };
     let mut random = Random::new(0xca5e);
     let victim = Victim::new(&mut random)?;

@@ -16,7 +16,7 @@ mod copies;
 mod fills;
 mod others;
 pub(crate) mod sides;
-pub(crate) mod two;
+mod two;
 
 use arena::{Field, Pages, on_huge_pages};
 

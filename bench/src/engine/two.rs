@@ -32,10 +32,6 @@ const ALONE: usize = 1;
 const PERFORM: usize = 2;
 const SUBMIT: usize = 3;
 
-/// Frames of a round number of GiB lie so far apart, too, and some first caches tell lines apart by lower bits of the address:
-/// then each line of the one would throw out that of the other.
-pub(crate) const APART: usize = 17 << 12;
-
 /// Sizes of the sweep, from and to.
 const SWEEP: [usize; 2] = [16 << 10, 64 << 20];
 /// Sizes that have rows, with the ratio to glibc to reach.
@@ -155,7 +151,7 @@ fn memory(run: &Run, pages: Pages) -> Result<Both, BenchError> {
     keep_threads_to(std::process::id(), LANE, 1)?;
     let pair = match pages {
         Pages::Huge => Pair::of_own_memory(client, length)?,
-        Pages::Ordinary => Pair::new(client, (length + APART) as u64)?,
+        Pages::Ordinary => Pair::new(client, length as u64)?,
     };
     let field = Field::new(length, pages)?;
     if pages == Pages::Huge {
