@@ -25,8 +25,8 @@ use crate::{BenchError, placement};
 
 /// How often a child that should end is looked at.
 const LOOK: Duration = Duration::from_millis(5);
-/// How the names of a service's lanes begin.
-const LANE: &str = "memferry-lane";
+/// How the names of a service's lanes begin, one in this process too.
+pub(crate) const LANE: &str = "memferry-lane";
 
 /// Is the service of a measurement.
 pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {

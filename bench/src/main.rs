@@ -8,7 +8,10 @@
 //! CPUs changed places meanwhile, the run is repeated. No test depends on a figure.
 
 mod children;
+mod engine;
 mod placement;
+mod plots;
+mod pollution;
 mod rows;
 mod run;
 mod service;
@@ -33,9 +36,12 @@ struct Arguments {
     /// Few rounds: whether everything works, not how well.
     #[arg(long)]
     quick: bool,
-    /// Only these parts of group `service`, with commas between them.
+    /// Only these parts of group `service` or `engine`, with commas between them.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
+    /// Draw the sweeps as SVG files into this directory.
+    #[arg(long, value_name = "DIR")]
+    plots: Option<PathBuf>,
     /// Be the service of a measurement on this socket.
     #[arg(long, hide = true)]
     serve: Option<PathBuf>,
@@ -57,6 +63,9 @@ const GROUPS: &[Group] = &[
     ("start", "of these, starting a transfer: the ring, system calls and the socket", |run| {
         placement::steady(run, "start", |class| service::start::measure(run, class))
     }),
+    ("engine", "the CPU engine's copies and fills against glibc, on one core and on two", engine::measure),
+    ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
+    ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
     ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),
@@ -82,7 +91,10 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         let names: Vec<_> = GROUPS.iter().map(|(name, ..)| *name).collect();
         return Err(format!("there is no group '{name}'; choose one of: {}", names.join(", ")).into());
     };
-    let rows = measure(&Run::begin(arguments.quick, &arguments.only)?)?;
+    let mut run = Run::begin(arguments.quick, &arguments.only)?;
+    run.plots_into(arguments.plots.as_deref());
+    let rows = measure(&run)?;
+    drop(run);
     rows::print(&rows);
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&rows)?;

@@ -5,8 +5,10 @@
 //!           ▲─────────────────────────────────────── no, a few times
 //! ```
 //!
-//! A cache line handed to and fro tells: some 100 ns a round trip within a complex, some 500 ns across. Figures of two CPUs
-//! differ by a factor of two between the classes, so the class is printed and a run during which it changed is repeated.
+//! A cache line handed to and fro tells: some 30 ns a round trip when the two are threads of one core, 60 to 100 ns within a
+//! complex, 300 to 500 ns across. Figures of two CPUs differ by a factor of two between the classes, so the class is printed
+//! and a run during which it changed is repeated. It may change many times a second: what needs two cores at rest is measured
+//! in pieces of some milliseconds, each of them between two probes of its own ([`placed`]).
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,21 +22,27 @@ use crate::rows::Row;
 use crate::run::Run;
 
 const ROUNDS: u64 = 20_000;
+/// Turns of the probe beside a short measurement.
+const FEW_ROUNDS: u64 = 400;
 const TRIES: u32 = 5;
+/// Below this the CPUs are threads of one core, ns.
+const ONE_CORE_NS: f64 = 45.0;
+/// How long to wait for threads of one core to be put elsewhere.
+const UNTIL_ELSEWHERE: Duration = Duration::from_millis(20);
 /// Above this a hand-over crosses core complexes, ns.
 const ACROSS_NS: f64 = 250.0;
 
 /// Nanoseconds for a line to go to another thread and back: the least of a few tries.
-fn ping_pong_ns() -> f64 {
-    (0..3).map(|_| one_ping_pong_ns()).fold(f64::INFINITY, f64::min)
+fn ping_pong_ns(rounds: u64) -> f64 {
+    (0..3).map(|_| one_ping_pong_ns(rounds)).fold(f64::INFINITY, f64::min)
 }
 
-fn one_ping_pong_ns() -> f64 {
+fn one_ping_pong_ns(rounds: u64) -> f64 {
     let ball = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _kept = Kept::to(1);
-            for round in 0..ROUNDS {
+            for round in 0..rounds {
                 while ball.load(Ordering::Acquire) != 2 * round + 1 {
                     std::hint::spin_loop();
                 }
@@ -42,14 +50,17 @@ fn one_ping_pong_ns() -> f64 {
             }
         });
         let _kept = Kept::to(0);
-        let started = Instant::now();
-        for round in 0..ROUNDS {
+        let turn = |round: u64| {
             ball.store(2 * round + 1, Ordering::Release);
             while ball.load(Ordering::Acquire) != 2 * round + 2 {
                 std::hint::spin_loop();
             }
-        }
-        started.elapsed().as_nanos() as f64 / ROUNDS as f64
+        };
+        // The first turn waits for the other thread to start, which takes longer than many turns.
+        turn(0);
+        let started = Instant::now();
+        (1..rounds).for_each(turn);
+        started.elapsed().as_nanos() as f64 / (rounds - 1) as f64
     })
 }
 
@@ -117,10 +128,12 @@ pub(crate) fn keep_threads_to(process: u32, name: &str, index: usize) -> Result<
 }
 
 /// How the CPUs of a run lie to each other.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
     /// There is one.
     OneCpu,
+    /// Threads of one core, which share its units and its caches.
+    OneCore,
     /// In one core complex.
     Same,
     /// In different ones.
@@ -129,13 +142,18 @@ pub(crate) enum Class {
 
 impl Class {
     fn of(ns: f64) -> Self {
-        if ns < ACROSS_NS { Self::Same } else { Self::Across }
+        match ns {
+            ns if ns < ONE_CORE_NS => Self::OneCore,
+            ns if ns < ACROSS_NS => Self::Same,
+            _ => Self::Across,
+        }
     }
 
     /// In words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OneCpu => "one CPU",
+            Self::OneCore => "two threads of one core",
             Self::Same => "same core complex",
             Self::Across => "across core complexes",
         }
@@ -153,10 +171,10 @@ pub(crate) fn steady(
         return measure(Class::OneCpu);
     }
     for _ in 0..TRIES {
-        let before = ping_pong_ns();
+        let before = ping_pong_ns(ROUNDS);
         let class = Class::of(before);
         let rows = measure(class)?;
-        let after = ping_pong_ns();
+        let after = ping_pong_ns(ROUNDS);
         let name = class.name();
         run.say(&format!("{what}: a line to and fro {before:.0} ns before, {after:.0} ns after: {name}"));
         if class == Class::of(after) {
@@ -168,12 +186,40 @@ pub(crate) fn steady(
         .into())
 }
 
+/// Measures something short while the CPUs are two cores that stay where they are; a few times when they do not.
+///
+/// `None` when they never did, and where there is one CPU.
+///
+/// # Errors
+/// Those of measuring.
+pub(crate) fn placed<T>(
+    mut measure: impl FnMut() -> Result<T, BenchError>,
+) -> Result<Option<(Class, T)>, BenchError> {
+    if allowed()?.len() < 2 {
+        return Ok(None);
+    }
+    for _ in 0..TRIES {
+        let class = Class::of(ping_pong_ns(FEW_ROUNDS));
+        if class == Class::OneCore {
+            std::thread::sleep(UNTIL_ELSEWHERE);
+            continue;
+        }
+        let measured = measure()?;
+        if Class::of(ping_pong_ns(FEW_ROUNDS)) == class {
+            return Ok(Some((class, measured)));
+        }
+    }
+    Ok(None)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_hand_over_tells_whether_it_crossed_core_complexes() {
+    fn a_hand_over_tells_whether_it_left_the_core_or_the_core_complex() {
+        assert!(Class::of(27.0) == Class::OneCore);
+        assert!(Class::of(63.0) == Class::Same);
         assert!(Class::of(104.0) == Class::Same);
         assert!(Class::of(512.0) == Class::Across);
     }

@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::BenchError;
+use crate::plots::Plot;
 
 /// What a shell reports for a command that ended by SIGINT.
 const INTERRUPTED: i32 = 130;
@@ -24,6 +25,7 @@ const INTERRUPTED: i32 = 130;
 pub(crate) struct Run {
     quick: bool,
     only: Vec<String>,
+    plots: Option<PathBuf>,
     directory: PathBuf,
     bar: ProgressBar,
 }
@@ -40,7 +42,12 @@ impl Run {
             ProgressStyle::with_template("{msg:<12} [{bar:40}] {pos}/{len}")?.progress_chars("=> "),
         );
         end_on_signal(bar.clone(), directory.clone())?;
-        Ok(Self { quick, only: only.to_vec(), directory, bar })
+        Ok(Self { quick, only: only.to_vec(), plots: None, directory, bar })
+    }
+
+    /// Its plots go into this directory; without one they are not drawn.
+    pub(crate) fn plots_into(&mut self, directory: Option<&Path>) {
+        self.plots = directory.map(Path::to_owned);
     }
 
     /// Whether it is a look only.
@@ -53,9 +60,21 @@ impl Run {
         self.only.is_empty() || self.only.iter().any(|wanted| wanted == part)
     }
 
-    /// The parts asked for; all when there are none.
-    pub(crate) fn only(&self) -> &[String] {
-        &self.only
+    /// Refuses parts that a group does not have.
+    ///
+    /// # Errors
+    /// Names the first of them.
+    pub(crate) fn refuse_unknown(
+        &self,
+        parts: impl IntoIterator<Item = &'static str>,
+    ) -> Result<(), BenchError> {
+        let names: Vec<_> = parts.into_iter().collect();
+        match self.only.iter().find(|wanted| !names.contains(&wanted.as_str())) {
+            Some(odd) => {
+                Err(format!("the group has no part '{odd}'; its parts are: {}", names.join(", ")).into())
+            }
+            None => Ok(()),
+        }
     }
 
     /// A directory for files, which goes with the run.
@@ -75,6 +94,22 @@ impl Run {
     /// One of them is over.
     pub(crate) fn round_done(&self) {
         self.bar.inc(1);
+    }
+
+    /// Whether plots were asked for.
+    pub(crate) fn draws(&self) -> bool {
+        self.plots.is_some()
+    }
+
+    /// Writes a plot where plots were asked for, and says where.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(crate) fn plot(&self, plot: &Plot) -> Result<(), BenchError> {
+        if let Some(directory) = &self.plots {
+            self.say(&format!("plot: {}", plot.write(directory)?.display()));
+        }
+        Ok(())
     }
 
     /// Prints a line beside the bar.

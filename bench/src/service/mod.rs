@@ -19,8 +19,8 @@ mod embedded;
 mod idle;
 mod mapping;
 mod moved;
-mod overlap;
-mod pair;
+pub(crate) mod overlap;
+pub(crate) mod pair;
 mod peer;
 pub(crate) mod start;
 mod ucx;
@@ -38,17 +38,14 @@ const PARTS: &[Part] = &[
     ("embedded", embedded::measure, true),
     ("moved", moved::measure, true),
     ("ucx", ucx::measure, true),
-    ("overlap", overlap::measure, true),
+    ("overlap", overlap::measure, false),
     ("mapping", mapping::measure, true),
     ("idle", idle::measure, false),
 ];
 
 /// Measures the group, or the parts of it that were asked for.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
-    let names: Vec<_> = PARTS.iter().map(|(name, ..)| *name).chain(["unbuilt"]).collect();
-    if let Some(odd) = run.only().iter().find(|wanted| !names.contains(&wanted.as_str())) {
-        return Err(format!("the group has no part '{odd}'; its parts are: {}", names.join(", ")).into());
-    }
+    run.refuse_unknown(PARTS.iter().map(|(name, ..)| *name).chain(["unbuilt"]))?;
     let mut rows = Vec::new();
     for (name, part, placed) in PARTS.iter().filter(|(name, ..)| run.wants(name)) {
         rows.extend(if *placed {

@@ -7,13 +7,16 @@
 //! Computing is done in registers and calibrated to take about as long as the copy, the hardest case: the shorter neither is,
 //! the less there is to hide behind. The client polls when it has computed. "Parked" means that the lane sleeps when the
 //! transfer is submitted, and the wake-up is part of the copy; the client computes meanwhile, unmeasured, until it does.
+//! Group `overlap` also goes through the sizes with the lane awake, for a plot.
 
 use memferry::{Client, Transfer};
 
 use super::pair::{Pair, poll_for};
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::engine::sides::doubling;
+use crate::placement::{Class, Kept, placed};
+use crate::plots::{Plot, Series, Spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{Work, each_ns, median};
@@ -39,6 +42,11 @@ const CASES: [Case; 4] = [
     Case { bytes: 4 << 20, name: "4 MiB, lane awake", block: 1, parked: false, target: 98.0 },
     Case { bytes: 4 << 20, name: "4 MiB, lane parked", block: 1, parked: true, target: 80.0 },
 ];
+
+/// Rounds of the sweep, its sizes from and to, and bytes copied together where a copy is short.
+const SWEEP_ROUNDS: usize = 9;
+const SWEEP: [usize; 2] = [4 << 10, 64 << 20];
+const SWEEP_BLOCK: usize = 512 << 10;
 
 /// The share of the shorter that was hidden, in per cent.
 fn overlap_percent(compute: f64, copy: f64, both: f64) -> f64 {
@@ -97,20 +105,61 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let pair = Pair::new(Client::connect(service.socket())?, CASES[2].bytes)?;
     let mut sides = Sides { pair, work: Work::calibrated() };
     let mut hidden = [const { Vec::new() }; CASES.len()];
+    let mut across = 0;
     let mut copies = [const { Vec::new() }; CASES.len()];
     for _ in 0..rounds {
         for (index, case) in CASES.iter().enumerate() {
-            let [compute, copy, both] = sides.round(case)?;
+            let Some((class, [compute, copy, both])) = placed(|| sides.round(case))? else { continue };
             hidden[index].push(overlap_percent(compute, copy, both));
             copies[index].push(copy / 1000.0);
+            across += usize::from(class == Class::Across);
         }
         run.round_done();
     }
+    let all = hidden.iter().map(Vec::len).sum::<usize>();
+    run.say(&format!("overlap: {} rounds in one core complex, {across} across", all - across));
     let mut rows = Vec::new();
     for (index, case) in CASES.iter().enumerate() {
         rows.push(Row::new(format!("copy alone, {}", case.name), "us", Target::None, &copies[index]));
         let title = format!("overlap with computing, {}", case.name);
         rows.push(Row::new(title, "%", Target::AtLeast(case.target), &hidden[index]));
+    }
+    Ok(rows)
+}
+
+/// Goes through the sizes and draws what was hidden.
+fn sweep(run: &Run) -> Result<(), BenchError> {
+    let rounds = run.part("sweep", SWEEP_ROUNDS);
+    let service = Service::start(run)?;
+    let _kept = Kept::to(0)?;
+    let pair = Pair::new(Client::connect(service.socket())?, SWEEP[1] as u64)?;
+    let mut sides = Sides { pair, work: Work::calibrated() };
+    let mut hidden: Vec<_> = doubling(SWEEP[0], SWEEP[1]).map(|bytes| (bytes, Vec::new())).collect();
+    for _ in 0..rounds {
+        for (bytes, hidden) in &mut hidden {
+            let block = (SWEEP_BLOCK / *bytes).clamp(1, 50);
+            let case = Case { bytes: *bytes as u64, name: "", block, parked: false, target: 0.0 };
+            if let Some((_, [compute, copy, both])) = placed(|| sides.round(&case))? {
+                hidden.push(overlap_percent(compute, copy, both));
+            }
+        }
+        run.round_done();
+    }
+    let measured = hidden.iter().filter(|(_, hidden)| !hidden.is_empty());
+    let points = measured.map(|(bytes, hidden)| (*bytes as f64, Spread::of(hidden))).collect();
+    run.plot(&Plot {
+        file: "overlap",
+        title: "copy hidden behind as much computing, lane awake".to_owned(),
+        values: "% of the copy",
+        series: vec![Series { name: "through the service".to_owned(), points }],
+    })
+}
+
+/// Measures the group: the part, and where plots are drawn all sizes.
+pub(crate) fn group(run: &Run) -> Result<Vec<Row>, BenchError> {
+    let rows = measure(run, Class::Same)?;
+    if run.draws() {
+        sweep(run)?;
     }
     Ok(rows)
 }

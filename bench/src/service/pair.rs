@@ -35,6 +35,14 @@ impl Pair {
         Ok(Self { client, channel, source, destination })
     }
 
+    /// Two frames made of memory of this process, on the pages that it is on; random bytes. An embedded client takes them.
+    pub(crate) fn of_own_memory(client: Client, bytes: usize) -> Result<Self, BenchError> {
+        let source = client.register_owned(random_bytes(bytes, 11))?;
+        let destination = client.register_owned(random_bytes(bytes, 13))?;
+        let channel = client.open_channel(64)?;
+        Ok(Self { client, channel, source, destination })
+    }
+
     /// The first `bytes` of both.
     pub(crate) fn ranges(&self, bytes: u64) -> (FrameRange, FrameRange) {
         (self.source.range(0, bytes), self.destination.range(0, bytes))

@@ -142,7 +142,7 @@ fn rows(class: Class, measured: &[Measured]) -> Vec<Row> {
     let of = |value: fn(&Measured) -> f64| measured.iter().map(value).collect::<Vec<_>>();
     // Two lines have to go over and two back: across complexes that alone takes longer than the call.
     let (nop, small) = match class {
-        Class::Same | Class::OneCpu => (1.5, Target::AtMost(2.2)),
+        Class::Same | Class::OneCore | Class::OneCpu => (1.5, Target::AtMost(2.2)),
         Class::Across => (3.5, Target::None),
     };
     let ns = |name: &str, target, value| Row::new(name, "ns", target, &of(value));

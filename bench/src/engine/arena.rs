@@ -1,0 +1,209 @@
+//! Memory to measure in: large, random, on pages of the kind asked for; and places in it that no cache holds.
+//!
+//! ```text
+//! Arena: mmap, madvise ─► random bytes            Slots: 0, 1, 2, ... ─ shuffled ─► one place after the other, round and round
+//! ```
+//!
+//! All-zero lines are written for nothing on some machines, so the bytes are random. A place comes again only after all others
+//! did: by then the caches hold something else. Nothing here is timed.
+
+use memmap2::{Advice, MmapMut};
+
+use crate::BenchError;
+
+/// The huge page of the machines this runs on.
+const HUGE: usize = 2 << 20;
+const PAGE: usize = 4096;
+const LINE: usize = 64;
+/// So many places at most: more are not met in a run.
+const MOST_SLOTS: usize = 1 << 18;
+/// Room behind the last place, so that a place may be moved on by some bytes.
+const SLACK: usize = PAGE;
+
+/// Numbers without pattern, the same for the same seed.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// The next.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Puts items in a random order.
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, (self.next() % (last as u64 + 1)) as usize);
+        }
+    }
+}
+
+/// The pages memory is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pages {
+    /// Of 2 MiB, where the system gives them.
+    Huge,
+    /// Of 4 KiB.
+    Ordinary,
+}
+
+impl Pages {
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Huge => "huge pages",
+            Self::Ordinary => "4 KiB pages",
+        }
+    }
+}
+
+/// Random bytes of this process.
+pub(crate) struct Arena {
+    mapping: MmapMut,
+    start: usize,
+    length: usize,
+}
+
+impl Arena {
+    /// `length` random bytes, from a boundary of huge pages on.
+    ///
+    /// # Errors
+    /// When the system does not give the memory or the pages.
+    pub(crate) fn new(length: usize, pages: Pages, seed: u64) -> Result<Self, BenchError> {
+        let mut mapping = MmapMut::map_anon(length + HUGE)?;
+        mapping.advise(match pages {
+            Pages::Huge => Advice::HugePage,
+            Pages::Ordinary => Advice::NoHugePage,
+        })?;
+        let start = mapping.as_ptr().align_offset(HUGE);
+        let mut random = Random::new(seed);
+        for word in mapping[start..start + length].chunks_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
+        }
+        Ok(Self { mapping, start, length })
+    }
+
+    /// The bytes.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.mapping[self.start..self.start + self.length]
+    }
+
+    /// The bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.mapping[self.start..self.start + self.length]
+    }
+}
+
+/// A source and a destination of the same length.
+pub(crate) struct Field {
+    source: Arena,
+    destination: Arena,
+}
+
+impl Field {
+    /// Two arenas with room for places in `length` bytes.
+    ///
+    /// # Errors
+    /// As [`Arena::new`].
+    pub(crate) fn new(length: usize, pages: Pages) -> Result<Self, BenchError> {
+        Ok(Self {
+            source: Arena::new(length + SLACK, pages, 0x9e37_79b9)?,
+            destination: Arena::new(length + SLACK, pages, 0x7f4a_7c15)?,
+        })
+    }
+
+    /// Bytes that places may lie in.
+    pub(crate) fn length(&self) -> usize {
+        self.source.length - SLACK
+    }
+
+    /// All of the destination, and all of the source.
+    pub(crate) fn both(&mut self) -> (&mut [u8], &[u8]) {
+        (self.destination.bytes_mut(), self.source.bytes())
+    }
+}
+
+/// How much of this process's memory is on huge pages, bytes.
+pub(crate) fn on_huge_pages() -> Result<usize, BenchError> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("AnonHugePages:"));
+    let kib: Option<usize> = line.and_then(|rest| rest.split_whitespace().next()?.parse().ok());
+    Ok(kib.ok_or("the system does not tell what is on huge pages")? << 10)
+}
+
+/// Places for pieces of one size, in random order, each once before any comes again.
+pub(crate) struct Slots {
+    order: Vec<u32>,
+    next: usize,
+    stride: usize,
+    piece: usize,
+}
+
+impl Slots {
+    /// Places for pieces of `piece` bytes in `length` bytes.
+    pub(crate) fn new(length: usize, piece: usize, random: &mut Random) -> Self {
+        let stride = piece.next_multiple_of(PAGE);
+        let count = (length / stride).clamp(1, MOST_SLOTS);
+        let mut order: Vec<_> = (0..count as u32).collect();
+        random.shuffle(&mut order);
+        Self { order, next: 0, stride, piece }
+    }
+
+    /// The next place. Small pieces begin at any line of their page: were it always the first, they would share a few sets of
+    /// the caches.
+    pub(crate) fn next(&mut self) -> usize {
+        let slot = self.order[self.next] as usize;
+        let lines = (self.stride - self.piece) / LINE;
+        let line = (self.next.wrapping_mul(2_654_435_761) >> 8) % (lines + 1);
+        self.next = (self.next + 1) % self.order.len();
+        slot * self.stride + line * LINE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_comes_once_before_any_comes_again_and_stays_inside() {
+        for (length, piece) in
+            [(1 << 20, 4096), (1 << 20, 64), (1 << 20, 5000), (1 << 20, 1 << 20), (4096, 100)]
+        {
+            let mut slots = Slots::new(length, piece, &mut Random::new(3));
+            let count = slots.order.len();
+            assert_eq!(count, length / piece.next_multiple_of(PAGE));
+            let stride = slots.stride;
+            let mut pages: Vec<_> =
+                (0..count).map(|_| slots.next()).inspect(|at| assert!(at + piece <= length)).collect();
+            pages.iter_mut().for_each(|at| *at /= stride);
+            pages.sort_unstable();
+            assert_eq!(pages, (0..count).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn places_are_in_no_order_and_the_same_for_the_same_seed() {
+        let places = |seed| {
+            let mut slots = Slots::new(1 << 22, 4096, &mut Random::new(seed));
+            (0..64).map(|_| slots.next()).collect::<Vec<_>>()
+        };
+        assert_eq!(places(5), places(5));
+        assert_ne!(places(5), places(7));
+        assert!(!places(5).is_sorted());
+    }
+
+    #[test]
+    fn an_arena_begins_at_a_huge_page_and_has_no_line_of_zeros() {
+        for pages in [Pages::Huge, Pages::Ordinary] {
+            let arena = Arena::new(10_000, pages, 1).unwrap();
+            assert_eq!((arena.bytes().as_ptr() as usize % HUGE, arena.bytes().len()), (0, 10_000));
+            assert!(arena.bytes().chunks_exact(64).all(|line| line.iter().any(|byte| *byte != 0)));
+        }
+    }
+}

@@ -1,0 +1,325 @@
+//! Several ways of doing the same work, timed side by side at one point of a sweep after the other.
+//!
+//! ```text
+//! round, for each point: the ways in random order, each ─► hot: once untimed, then timed, at one place
+//!                                                         cold: timed, at places met long ago
+//! Point: nanoseconds a call, way by way, round by round ─► ratios, GB/s, the point that is worst
+//! ```
+//!
+//! Where two cores take part, a round during which the CPUs were moved, or were threads of one core, is not counted. Small
+//! pieces are timed many together, since the clock takes 25 ns. The worst of many points is the worst partly by chance:
+//! the few worst are measured again, and only the second measurement counts.
+
+use std::time::Instant;
+
+use super::arena::{Random, Slots};
+use crate::BenchError;
+use crate::placement::{Class, placed};
+use crate::plots::Spread;
+use crate::run::Run;
+use crate::timing::{median, since_ns};
+
+/// Bytes moved in one timed block, about.
+const HOT_BLOCK: usize = 512 << 10;
+const COLD_BLOCK: usize = 256 << 10;
+/// Calls in one timed block at most when cold, so that the places are not used up.
+const MOST_COLD: usize = 1024;
+/// From here on a call is timed alone, and a piece of so many times this is measured in one of so many rounds.
+const LONG: usize = 16 << 20;
+/// How many of the worst points are measured again, and how many times more often.
+const SUSPECTS: usize = 3;
+const AGAIN: usize = 4;
+
+/// What one call does: how many bytes, and how far from a place the destination and the source begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) bytes: usize,
+    pub(crate) to_skew: usize,
+    pub(crate) from_skew: usize,
+}
+
+impl Piece {
+    /// One that begins where places do.
+    pub(crate) fn aligned(bytes: usize) -> Self {
+        Self { bytes, to_skew: 0, from_skew: 0 }
+    }
+
+    /// In words.
+    pub(crate) fn name(&self) -> String {
+        let Self { bytes, to_skew, from_skew } = *self;
+        let size = size_name(bytes);
+        if to_skew == 0 && from_skew == 0 { size } else { format!("{size} from +{from_skew} to +{to_skew}") }
+    }
+}
+
+/// A number of bytes in words.
+pub(crate) fn size_name(bytes: usize) -> String {
+    match bytes {
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 20) => format!("{} MiB", bytes >> 20),
+        _ if bytes > 0 && bytes.is_multiple_of(1 << 10) => format!("{} KiB", bytes >> 10),
+        _ => format!("{bytes} B"),
+    }
+}
+
+/// Sizes from one to another, each twice the last.
+pub(crate) fn doubling(from: usize, to: usize) -> impl Iterator<Item = usize> {
+    std::iter::successors(Some(from), |bytes| Some(bytes * 2)).take_while(move |bytes| *bytes <= to)
+}
+
+/// Whether what is worked on is in the caches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Heat {
+    /// The same place again and again.
+    Hot,
+    /// A place that was not touched for long.
+    Cold,
+}
+
+impl Heat {
+    /// In a word.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Hot => "hot",
+            Self::Cold => "cold",
+        }
+    }
+}
+
+/// Does a piece at each of these places, in `C`.
+pub(crate) type Way<C> = fn(&mut C, &[usize], &Piece) -> Result<(), BenchError>;
+
+/// A point of a sweep, and what was measured there.
+pub(crate) struct Point {
+    pub(crate) piece: Piece,
+    heat: Heat,
+    slots: Slots,
+    /// Nanoseconds a call: for each way those of all rounds.
+    times: Vec<Vec<f64>>,
+    /// How the CPUs lay in each round; empty where that was not looked at.
+    classes: Vec<Class>,
+}
+
+impl Point {
+    /// A point in memory of `length` bytes.
+    pub(crate) fn new(piece: Piece, heat: Heat, length: usize, random: &mut Random) -> Self {
+        let room = piece.bytes + piece.to_skew.max(piece.from_skew);
+        Self { piece, heat, slots: Slots::new(length, room, random), times: Vec::new(), classes: Vec::new() }
+    }
+
+    /// How many times longer `way` takes than `base`, round by round.
+    pub(crate) fn ratios(&self, way: usize, base: usize) -> Vec<f64> {
+        self.of(way).iter().zip(self.of(base)).map(|(way, base)| way / base).collect()
+    }
+
+    /// Those of the rounds in which the CPUs lay so.
+    pub(crate) fn ratios_in(&self, class: Class, way: usize, base: usize) -> Vec<f64> {
+        let all = self.ratios(way, base).into_iter().zip(&self.classes);
+        all.filter(|(_, found)| **found == class).map(|(ratio, _)| ratio).collect()
+    }
+
+    /// In how many rounds they lay so.
+    pub(crate) fn rounds_in(&self, class: Class) -> usize {
+        self.classes.iter().filter(|found| **found == class).count()
+    }
+
+    /// Whether they lay so in enough of the rounds for a figure: one in five.
+    pub(crate) fn is_often(&self, class: Class) -> bool {
+        let rounds = self.rounds_in(class);
+        rounds > 0 && 5 * rounds >= self.classes.len()
+    }
+
+    /// GB/s of a way, round by round.
+    pub(crate) fn speeds(&self, way: usize) -> Vec<f64> {
+        self.of(way).iter().map(|ns| self.piece.bytes as f64 / ns).collect()
+    }
+
+    /// How fast a way is, for a plot by size.
+    pub(crate) fn speed_spread(&self, way: usize) -> (f64, Spread) {
+        (self.piece.bytes as f64, Spread::of(&self.speeds(way)))
+    }
+
+    fn of(&self, way: usize) -> &[f64] {
+        self.times.get(way).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether any round counted.
+    pub(crate) fn measured(&self) -> bool {
+        !self.of(0).is_empty()
+    }
+
+    /// The places of one timed block.
+    fn places(&mut self) -> Vec<usize> {
+        let bytes = self.piece.bytes;
+        match self.heat {
+            Heat::Hot if bytes >= LONG => vec![0],
+            Heat::Hot => vec![0; (HOT_BLOCK / bytes).max(2)],
+            Heat::Cold => (0..(COLD_BLOCK / bytes).clamp(1, MOST_COLD)).map(|_| self.slots.next()).collect(),
+        }
+    }
+}
+
+/// Ways, and what they work in.
+pub(crate) struct Sides<'a, C> {
+    context: &'a mut C,
+    ways: &'a [Way<C>],
+    /// Only rounds count during which the CPUs were two cores that stayed where they are.
+    pub(crate) two_cores: bool,
+    /// Called before each way, untimed.
+    pub(crate) prepare: fn(&mut C) -> Result<(), BenchError>,
+    random: Random,
+}
+
+impl<'a, C> Sides<'a, C> {
+    /// Ways to be measured in `context`.
+    pub(crate) fn new(context: &'a mut C, ways: &'a [Way<C>]) -> Self {
+        Self { context, ways, two_cores: false, prepare: |_| Ok(()), random: Random::new(0x5eed) }
+    }
+
+    /// One round of a point.
+    fn round(&mut self, point: &mut Point) -> Result<(), BenchError> {
+        let times = if self.two_cores {
+            let Some((class, times)) = placed(|| self.times(point))? else { return Ok(()) };
+            point.classes.push(class);
+            times
+        } else {
+            self.times(point)?
+        };
+        point.times.resize(self.ways.len(), Vec::new());
+        point.times.iter_mut().zip(times).for_each(|(all, time)| all.push(time));
+        Ok(())
+    }
+
+    /// Nanoseconds a call of each way.
+    fn times(&mut self, point: &mut Point) -> Result<Vec<f64>, BenchError> {
+        let mut order: Vec<_> = (0..self.ways.len()).collect();
+        self.random.shuffle(&mut order);
+        let mut times = vec![0.0; order.len()];
+        for which in order {
+            let places = point.places();
+            (self.prepare)(self.context)?;
+            if point.heat == Heat::Hot {
+                self.ways[which](self.context, &places, &point.piece)?;
+            }
+            let started = Instant::now();
+            self.ways[which](self.context, &places, &point.piece)?;
+            times[which] = since_ns(started) / places.len() as f64;
+        }
+        Ok(times)
+    }
+
+    /// Measures all points, `rounds` times each; long ones less often.
+    pub(crate) fn measure(
+        &mut self,
+        run: &Run,
+        name: &str,
+        full: usize,
+        points: &mut [Point],
+    ) -> Result<(), BenchError> {
+        let rounds = run.part(name, full);
+        for round in 0..rounds {
+            for point in points.iter_mut() {
+                if round.is_multiple_of((point.piece.bytes / LONG).max(1)) {
+                    self.round(point)?;
+                }
+            }
+            run.round_done();
+        }
+        Ok(())
+    }
+
+    /// Measures the points again where `base` took least against `way`, and returns the one where it then did, with its
+    /// ratios: how many times longer `base` takes than `way`.
+    pub(crate) fn least(
+        &mut self,
+        run: &Run,
+        full: usize,
+        points: &mut [Point],
+        [base, way]: [usize; 2],
+    ) -> Result<(Piece, Vec<f64>), BenchError> {
+        points.sort_by(|a, b| median(&a.ratios(base, way)).total_cmp(&median(&b.ratios(base, way))));
+        let suspects = points.len().min(SUSPECTS);
+        let suspects = &mut points[..suspects];
+        suspects.iter_mut().for_each(|point| point.times.clear());
+        self.measure(run, "the least again", AGAIN * full, suspects)?;
+        let measured = suspects.iter().map(|point| (point.piece, point.ratios(base, way)));
+        least_median(measured).ok_or_else(|| "no size was measured".into())
+    }
+}
+
+/// The item whose values have the least median.
+fn least_median<K>(items: impl Iterator<Item = (K, Vec<f64>)>) -> Option<(K, Vec<f64>)> {
+    items.min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_pieces_have_names() {
+        assert_eq!(size_name(64), "64 B");
+        assert_eq!(size_name(1000), "1000 B");
+        assert_eq!(size_name(64 << 10), "64 KiB");
+        assert_eq!(size_name(3 << 20), "3 MiB");
+        assert_eq!(Piece { bytes: 4096, to_skew: 1, from_skew: 3 }.name(), "4 KiB from +3 to +1");
+    }
+
+    #[test]
+    fn sizes_double_up_to_and_with_the_last() {
+        assert_eq!(doubling(64, 512).collect::<Vec<_>>(), [64, 128, 256, 512]);
+        assert_eq!(doubling(64, 500).collect::<Vec<_>>(), [64, 128, 256]);
+    }
+
+    #[test]
+    fn the_worst_is_the_one_with_the_least_median() {
+        let items = [("a", vec![1.0, 1.1, 9.0]), ("b", vec![0.9, 1.0, 9.0]), ("c", vec![0.1, 2.0, 2.0])];
+        let (which, values) = least_median(items.into_iter()).unwrap();
+        assert_eq!((which, values.len()), ("b", 3));
+        assert!(least_median(std::iter::empty::<(u8, Vec<f64>)>()).is_none());
+    }
+
+    #[test]
+    fn ratios_compare_the_ways_of_the_same_round() {
+        let mut point = Point::new(Piece::aligned(1000), Heat::Cold, 1 << 20, &mut Random::new(1));
+        point.times = vec![vec![300.0, 100.0], vec![100.0, 200.0]];
+        assert_eq!(point.ratios(0, 1), [3.0, 0.5]);
+        assert_eq!(point.speeds(1), [10.0, 5.0]);
+        point.classes = vec![Class::Same, Class::Across];
+        assert_eq!(point.ratios_in(Class::Across, 0, 1), [0.5]);
+        assert!(point.is_often(Class::Same) && !point.is_often(Class::OneCore));
+        point.classes.extend([Class::Across; 4]);
+        assert!(!point.is_often(Class::Same));
+        assert_eq!((point.rounds_in(Class::Same), point.ratios_in(Class::OneCore, 0, 1).len()), (1, 0));
+    }
+
+    #[test]
+    fn blocks_are_hot_at_one_place_and_cold_at_many() {
+        let mut random = Random::new(1);
+        let mut places = |bytes, heat| Point::new(Piece::aligned(bytes), heat, 1 << 26, &mut random).places();
+        assert_eq!(places(64, Heat::Hot), vec![0; 8192]);
+        assert_eq!(places(1 << 20, Heat::Hot), [0, 0]);
+        assert_eq!(places(32 << 20, Heat::Hot), [0]);
+        assert_eq!(places(64, Heat::Cold).len(), 1024);
+        assert_eq!(places(1 << 20, Heat::Cold).len(), 1);
+    }
+
+    #[test]
+    fn ways_are_all_called_and_the_first_error_ends_the_measurement() {
+        let ways: [Way<Vec<usize>>; 2] = [
+            |calls, places, _| {
+                calls[0] += places.len();
+                Ok(())
+            },
+            |calls, places, _| {
+                calls[1] += places.len();
+                if calls[1] > 2 { Err("no".into()) } else { Ok(()) }
+            },
+        ];
+        let mut calls = vec![0, 0];
+        let mut point = Point::new(Piece::aligned(1 << 20), Heat::Cold, 1 << 22, &mut Random::new(1));
+        let mut sides = Sides::new(&mut calls, &ways);
+        assert!(sides.round(&mut point).and_then(|()| sides.round(&mut point)).is_ok());
+        assert!(sides.round(&mut point).is_err());
+        assert!(calls[0] >= 2);
+    }
+}

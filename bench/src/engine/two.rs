@@ -1,0 +1,188 @@
+//! A copy that two cores share, against glibc's on one and against our own on one.
+//!
+//! ```text
+//! this thread, CPU 0:  glibc ─ ours alone ─ embedded perform: with the lane ─ submit, poll: by the lane
+//! the lane, CPU 1:                          its share                         all of it, or a share each
+//! ```
+//!
+//! The lane is awake whenever a copy begins. Memory is on huge pages on all sides; and once more on ordinary ones, reported,
+//! where the frames are those that a client allocates. Rows are told apart by how the two CPUs lay, which changes while this
+//! runs.
+
+use memferry::{Client, Transfer};
+
+use super::arena::{Field, Pages, Random};
+use super::sides::{Heat, Piece, Point, Sides, Way, doubling};
+use super::{copies, field_bytes, look_at_pages};
+use crate::BenchError;
+use crate::children::LANE;
+use crate::placement::{Class, Kept, keep_threads_to};
+use crate::plots::{Plot, Series};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::service::pair::{Pair, done, poll_for};
+
+const ROUNDS: usize = 41;
+const ORDINARY_ROUNDS: usize = 21;
+const NAMES: [&str; 4] =
+    ["glibc, one core", "memferry, one core", "embedded perform", "submitted, polled for"];
+const WAYS: [Way<Both>; 4] = [glibc, alone, perform, submit];
+const GLIBC: usize = 0;
+const ALONE: usize = 1;
+const PERFORM: usize = 2;
+const SUBMIT: usize = 3;
+
+/// Sizes of the sweep, from and to.
+const SWEEP: [usize; 2] = [16 << 10, 64 << 20];
+/// Sizes that have rows, with the ratio to glibc to reach.
+const HOT: [(usize, f64); 5] =
+    [(32 << 10, 1.5), (64 << 10, 1.5), (256 << 10, 1.9), (1 << 20, 1.9), (4 << 20, 1.9)];
+const COLD: [(usize, f64); 2] = [(4 << 20, 1.7), (64 << 20, 1.85)];
+/// What two cores reach against our own one where they do not share the way to memory.
+const ACROSS_AT_LEAST: f64 = 1.7;
+
+/// How the CPUs may lie in a round that counts.
+const CLASSES: [Class; 2] = [Class::Same, Class::Across];
+
+/// Memory for one core, and as much that the service knows.
+struct Both {
+    field: Field,
+    pair: Pair,
+}
+
+fn glibc(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    copies::glibc(&mut both.field, places, piece)
+}
+
+fn alone(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    copies::auto(&mut both.field, places, piece)
+}
+
+/// The transfer of a piece at a place.
+fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchError> {
+    let (at, bytes) = (at as u64, piece.bytes as u64);
+    Ok(Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?)
+}
+
+fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    for at in places {
+        let transfer = transfer(&both.pair, *at, piece)?;
+        done(both.pair.channel.perform(transfer)?)?;
+    }
+    Ok(())
+}
+
+fn submit(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
+    for at in places {
+        let transfer = transfer(&both.pair, *at, piece)?;
+        let ticket = both.pair.channel.submit(transfer)?;
+        poll_for(&mut both.pair.channel, ticket)?;
+    }
+    Ok(())
+}
+
+fn plot(run: &Run, heat: Heat, points: &[Point]) -> Result<(), BenchError> {
+    let series = NAMES.iter().enumerate().map(|(way, name)| Series {
+        name: (*name).to_owned(),
+        points: points.iter().filter(|point| point.measured()).map(|point| point.speed_spread(way)).collect(),
+    });
+    let file = if heat == Heat::Hot { "two-hot" } else { "two-cold" };
+    let title = format!("copy by two cores, {}, huge pages", heat.name());
+    run.plot(&Plot { file, title, values: "GB/s", series: series.collect() })
+}
+
+/// The rows of a size, one for each class that it was measured in.
+fn rows(point: &Point, heat: Heat, pages: Pages, least: f64) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let size = point.piece.name();
+    let title = format!("two cores against glibc on one, {}, {}, {size}", pages.name(), heat.name());
+    for class in CLASSES.into_iter().filter(|class| point.is_often(*class)) {
+        let title = format!("{title}, {}", class.name());
+        let target = if pages == Pages::Huge { Target::AtLeast(least) } else { Target::None };
+        rows.push(Row::new(title.clone(), "ratio", target, &point.ratios_in(class, GLIBC, PERFORM)));
+        let title = format!("{title}, submitted and polled for");
+        rows.push(Row::new(title, "ratio", Target::None, &point.ratios_in(class, GLIBC, SUBMIT)));
+    }
+    if rows.is_empty() {
+        rows.push(Row::not_measured(&title, "the CPUs were never two cores that stayed where they are"));
+    }
+    rows
+}
+
+/// Against our own copy on one core: only where the cores do not share a complex is there much to gain.
+fn against_alone(point: &Point, pages: Pages) -> Vec<Row> {
+    let row = |class: Class| {
+        let judged = class == Class::Across && pages == Pages::Huge;
+        let target = if judged { Target::AtLeast(ACROSS_AT_LEAST) } else { Target::None };
+        let (pages, size, class_name) = (pages.name(), point.piece.name(), class.name());
+        let title = format!("two cores against ours on one, {pages}, cold, {size}, {class_name}");
+        Row::new(title, "ratio", target, &point.ratios_in(class, ALONE, PERFORM))
+    };
+    CLASSES.into_iter().filter(|class| point.is_often(*class)).map(row).collect()
+}
+
+/// Measures hot or cold copies at these sizes, which are those with rows at least.
+fn sweep(
+    run: &Run,
+    both: &mut Both,
+    (heat, pages, rounds): (Heat, Pages, usize),
+    sizes: impl Iterator<Item = usize>,
+) -> Result<Vec<Point>, BenchError> {
+    let mut random = Random::new(0x2);
+    let length = both.field.length();
+    let point = |bytes| Point::new(Piece::aligned(bytes), heat, length, &mut random);
+    let mut points: Vec<_> = sizes.map(point).collect();
+    let mut sides = Sides::new(both, &WAYS);
+    sides.prepare = |both| both.pair.wake();
+    sides.two_cores = true;
+    sides.measure(run, &format!("two {}", heat.name()), rounds, &mut points)?;
+    let counts = CLASSES.map(|class| points.iter().map(|point| point.rounds_in(class)).sum::<usize>());
+    let [same, across] = counts;
+    let (pages, heat) = (pages.name(), heat.name());
+    run.say(&format!("two cores, {pages}, {heat}: {same} rounds in one core complex, {across} across"));
+    Ok(points)
+}
+
+/// Memory on pages of that kind. On ordinary ones the frames are as clients get them.
+fn memory(run: &Run, pages: Pages) -> Result<Both, BenchError> {
+    run.part("memory", 1);
+    let length = field_bytes(run);
+    let client = Client::embedded()?;
+    keep_threads_to(std::process::id(), LANE, 1)?;
+    let pair = match pages {
+        Pages::Huge => Pair::of_own_memory(client, length)?,
+        Pages::Ordinary => Pair::new(client, length as u64)?,
+    };
+    let field = Field::new(length, pages)?;
+    if pages == Pages::Huge {
+        look_at_pages(run, 4 * length - (4 << 20))?;
+    }
+    Ok(Both { field, pair })
+}
+
+/// Measures part `two`.
+pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    let mut all = Vec::new();
+    for pages in [Pages::Huge, Pages::Ordinary] {
+        let mut both = memory(run, pages)?;
+        let _kept = Kept::to(0)?;
+        for (heat, targets) in [(Heat::Hot, &HOT[..]), (Heat::Cold, &COLD[..])] {
+            let points = if pages == Pages::Huge {
+                let points = sweep(run, &mut both, (heat, pages, ROUNDS), doubling(SWEEP[0], SWEEP[1]))?;
+                plot(run, heat, &points)?;
+                points
+            } else {
+                let sizes = targets.iter().map(|(bytes, _)| *bytes);
+                sweep(run, &mut both, (heat, pages, ORDINARY_ROUNDS), sizes)?
+            };
+            for (bytes, least) in targets {
+                let wanted = points.iter().filter(|point| point.piece.bytes == *bytes);
+                all.extend(wanted.flat_map(|point| rows(point, heat, pages, *least)));
+            }
+            if heat == Heat::Cold {
+                all.extend(points.last().map(|point| against_alone(point, pages)).unwrap_or_default());
+            }
+        }
+    }
+    Ok(all)
+}

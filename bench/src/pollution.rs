@@ -1,0 +1,284 @@
+//! Group `pollution`: what a copy costs whoever has a working set in this core's caches.
+//!
+//! ```text
+//! round, for each size, the copiers in random order:
+//!   walk the victim three times, the lane kept awake ─ copy, between places that no cache holds ─ walk it once, timed
+//! slowdown = that walk over the one after no copy
+//! ```
+//!
+//! The victim is 768 KiB of lines in random order, each telling the next, on one huge page: it fits the second cache. The copy
+//! itself is not timed. Where the lane copies it is awake, and this thread polls meanwhile; that counts only while the CPUs are two
+//! cores, since two threads of one core share the caches in question.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use memferry::{Client, Transfer};
+use memferry_engines::cpu::slices;
+use memferry_transfer::CacheHint;
+
+use crate::BenchError;
+use crate::children::LANE;
+use crate::engine::arena::{Arena, Field, Pages, Random, Slots};
+use crate::engine::field_bytes;
+use crate::engine::sides::{doubling, size_name};
+use crate::placement::{Kept, keep_threads_to, placed};
+use crate::plots::{Plot, Series, Spread};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::service::pair::{Pair, poll_for};
+use crate::timing::{median, since_ns};
+
+const ROUNDS: usize = 101;
+const VICTIM: usize = 768 << 10;
+/// A huge page: less would not be on one.
+const VICTIM_ROOM: usize = 2 << 20;
+const LINE: usize = 64;
+const WARMING: usize = 3;
+/// Parts of a walk that warms.
+const PARTS: usize = 4;
+/// Sizes of the copy, from and to.
+const SIZES: [usize; 2] = [64 << 10, 4 << 20];
+
+/// Who copies, and the slowdown that is allowed; the first copies nothing.
+const COPIERS: [(&str, Copier, Target); 6] = [
+    ("nothing", |_, _, _| Ok(()), Target::None),
+    ("glibc", glibc, Target::None),
+    ("memferry, auto", auto, Target::None),
+    ("memferry, stream", stream, Target::AtMost(1.15)),
+    ("memferry, by the lane", offloaded, Target::AtMost(1.05)),
+    ("nobody, polling for as long as the lane took", linger, Target::None),
+];
+const LANE_COPIES: usize = 4;
+const LINGERS: usize = 5;
+
+/// Copies so many bytes at a place.
+type Copier = fn(&mut Memory, usize, usize) -> Result<(), BenchError>;
+
+/// What is copied: by this thread, and by the lane; and how long the lane last took for this size.
+struct Memory {
+    field: Field,
+    pair: Pair,
+    lane_ns: f64,
+}
+
+#[inline(never)]
+fn glibc(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    let (destination, source) = memory.field.both();
+    destination[at..at + bytes].copy_from_slice(&source[at..at + bytes]);
+    Ok(())
+}
+
+fn hinted(memory: &mut Memory, at: usize, bytes: usize, hint: CacheHint) -> Result<(), BenchError> {
+    let (destination, source) = memory.field.both();
+    Ok(slices::copy(&mut destination[at..at + bytes], &source[at..at + bytes], hint)?)
+}
+
+fn auto(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    hinted(memory, at, bytes, CacheHint::Auto)
+}
+
+fn stream(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    hinted(memory, at, bytes, CacheHint::Stream)
+}
+
+fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
+    let pair = &mut memory.pair;
+    let (at, bytes) = (at as u64, bytes as u64);
+    let started = Instant::now();
+    let transfer = Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?;
+    let ticket = pair.channel.submit(transfer)?;
+    poll_for(&mut pair.channel, ticket)?;
+    memory.lane_ns = since_ns(started);
+    Ok(())
+}
+
+/// What the time itself costs: others use the caches meanwhile, on this machine and below it.
+fn linger(memory: &mut Memory, _: usize, _: usize) -> Result<(), BenchError> {
+    let started = Instant::now();
+    while since_ns(started) < memory.lane_ns {
+        black_box(memory.pair.channel.poll());
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Lines, each telling which comes next; all of them are one ring.
+struct Victim(Arena);
+
+impl Victim {
+    fn new(random: &mut Random) -> Result<Self, BenchError> {
+        let mut arena = Arena::new(VICTIM_ROOM, Pages::Huge, 0x71c)?;
+        let mut order: Vec<_> = (0..(VICTIM / LINE) as u32).collect();
+        random.shuffle(&mut order);
+        for (index, line) in order.iter().enumerate() {
+            let next = order[(index + 1) % order.len()];
+            let at = *line as usize * LINE;
+            arena.bytes_mut()[at..at + 4].copy_from_slice(&next.to_ne_bytes());
+        }
+        Ok(Self(arena))
+    }
+
+    /// Walks on from a line, over so many.
+    fn walk(&self, mut line: usize, lines: usize) -> usize {
+        let bytes = &self.0.bytes()[..VICTIM];
+        for _ in 0..lines {
+            let next = &bytes[line * LINE..][..4];
+            line = next.try_into().map_or(0, u32::from_ne_bytes) as usize;
+        }
+        line
+    }
+
+    /// Walks round until it is in the cache. In between the lane is given something to do that touches next to nothing: it
+    /// falls asleep sooner than a walk ends, and waking it disturbs this core.
+    fn warm(&self, pair: &mut Pair) -> Result<(), BenchError> {
+        let mut line = 0;
+        for _ in 0..WARMING * PARTS {
+            let ticket = pair.channel.submit(Transfer::nop())?;
+            poll_for(&mut pair.channel, ticket)?;
+            line = black_box(self.walk(line, VICTIM / LINE / PARTS));
+        }
+        Ok(())
+    }
+}
+
+/// A size, and the times of the walks after each copier, round by round.
+struct Size {
+    bytes: usize,
+    slots: Slots,
+    lane_ns: f64,
+    walks: [Vec<f64>; COPIERS.len()],
+}
+
+impl Size {
+    /// One round, if the CPUs stay two cores for it.
+    fn round(&mut self, memory: &mut Memory, victim: &Victim, random: &mut Random) -> Result<(), BenchError> {
+        if let Some((_, walks)) = placed(|| self.walks(memory, victim, random))? {
+            self.walks.iter_mut().zip(walks).for_each(|(all, walk)| all.push(walk));
+        }
+        Ok(())
+    }
+
+    /// How long the walk after each copier took, ns.
+    fn walks(
+        &mut self,
+        memory: &mut Memory,
+        victim: &Victim,
+        random: &mut Random,
+    ) -> Result<[f64; COPIERS.len()], BenchError> {
+        let mut walks = [0.0; COPIERS.len()];
+        memory.lane_ns = self.lane_ns;
+        let mut order: Vec<_> = (0..COPIERS.len()).collect();
+        random.shuffle(&mut order);
+        for which in order {
+            let place = self.slots.next();
+            victim.warm(&mut memory.pair)?;
+            COPIERS[which].1(memory, place, self.bytes)?;
+            let started = Instant::now();
+            black_box(victim.walk(0, VICTIM / LINE));
+            walks[which] = since_ns(started);
+        }
+        self.lane_ns = memory.lane_ns;
+        Ok(walks)
+    }
+
+    /// How many times longer the walk after a copier took than after another, round by round.
+    fn slowdowns(&self, copier: usize, base: usize) -> Vec<f64> {
+        self.walks[copier].iter().zip(&self.walks[base]).map(|(after, none)| after / none).collect()
+    }
+}
+
+/// The size where a copier costs most, against another.
+fn most(sizes: &[Size], copier: usize, base: usize) -> Option<&Size> {
+    let cost = |size: &Size| median(&size.slowdowns(copier, base));
+    let measured = sizes.iter().filter(|size| !size.walks[0].is_empty());
+    measured.max_by(|a, b| cost(a).total_cmp(&cost(b)))
+}
+
+/// A row of the size where a copier costs most.
+fn row(run: &Run, sizes: &[Size], [copier, base]: [usize; 2], how: &str, target: Target) -> Option<Row> {
+    let size = most(sizes, copier, base)?;
+    let name = COPIERS[copier].0;
+    run.say(&format!("slowdown after a copy by {name}{how}: most at {}", size_name(size.bytes)));
+    let title = format!("slowdown after a copy of 64 KiB to 4 MiB by {name}{how}: the most");
+    Some(Row::new(title, "ratio", target, &size.slowdowns(copier, base)))
+}
+
+fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
+    let undisturbed: Vec<_> = sizes.iter().flat_map(|size| &size.walks[0]).map(|ns| ns / 1000.0).collect();
+    let mut rows = vec![Row::new("walk over 768 KiB, undisturbed", "us", Target::None, &undisturbed)];
+    let mut series = Vec::new();
+    for (copier, (name, _, target)) in COPIERS.into_iter().enumerate().skip(1) {
+        let measured = sizes.iter().filter(|size| !size.walks[0].is_empty());
+        let points = measured.map(|size| (size.bytes as f64, Spread::of(&size.slowdowns(copier, 0))));
+        series.push(Series { name: name.to_owned(), points: points.collect() });
+        rows.extend(row(run, sizes, [copier, 0], "", target));
+    }
+    rows.extend(row(run, sizes, [LANE_COPIES, LINGERS], ", against polling for as long", Target::None));
+    let title = "a walk over 768 KiB after a copy, against after none".to_owned();
+    run.plot(&Plot { file: "pollution", title, values: "slowdown, ratio", series })?;
+    Ok(rows)
+}
+
+/// Measures the group.
+pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.part("memory", 1);
+    let length = field_bytes(run);
+    let client = Client::embedded()?;
+    keep_threads_to(std::process::id(), LANE, 1)?;
+    let _kept = Kept::to(0)?;
+    let pair = Pair::new(client, length as u64)?;
+    let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, lane_ns: 0.0 };
+    let mut random = Random::new(0xca5e);
+    let victim = Victim::new(&mut random)?;
+    let rounds = run.part("pollution", ROUNDS);
+    let size = |bytes| Size {
+        bytes,
+        slots: Slots::new(length, bytes, &mut random),
+        lane_ns: 0.0,
+        walks: Default::default(),
+    };
+    let mut sizes: Vec<_> = doubling(SIZES[0], SIZES[1]).map(size).collect();
+    for _ in 0..rounds {
+        for size in &mut sizes {
+            size.round(&mut memory, &victim, &mut random)?;
+        }
+        run.round_done();
+    }
+    report(run, &sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_walk_comes_to_every_line_and_back() {
+        let victim = Victim::new(&mut Random::new(3)).unwrap();
+        assert_eq!(victim.walk(0, VICTIM / LINE), 0);
+        assert_ne!(victim.walk(0, VICTIM / LINE / 2), 0);
+        let next = |line: usize| {
+            u32::from_ne_bytes(victim.0.bytes()[line * LINE..][..4].try_into().unwrap()) as usize
+        };
+        let mut seen = vec![false; VICTIM / LINE];
+        let mut line = 0;
+        for _ in 0..seen.len() {
+            assert!(!std::mem::replace(&mut seen[line], true));
+            line = next(line);
+        }
+        assert!(line == 0 && !(0..1000).all(|line| next(line) == line + 1));
+    }
+
+    #[test]
+    fn the_size_that_costs_most_is_judged_by_its_median() {
+        let size = |bytes, after: [f64; 3]| {
+            let mut walks: [Vec<f64>; COPIERS.len()] = Default::default();
+            walks[0] = vec![10.0; 3];
+            walks[1] = after.to_vec();
+            Size { bytes, slots: Slots::new(4096, 64, &mut Random::new(1)), lane_ns: 0.0, walks }
+        };
+        let sizes = [size(1, [11.0, 12.0, 90.0]), size(2, [13.0, 13.0, 13.0])];
+        assert_eq!(most(&sizes, 1, 0).map(|size| size.bytes), Some(2));
+        assert_eq!(sizes[0].slowdowns(1, 0), [1.1, 1.2, 9.0]);
+    }
+}
