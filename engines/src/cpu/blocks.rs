@@ -13,10 +13,10 @@ use std::borrow::Borrow;
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::{Failure, Operation, Region};
 
-use super::kernels::{equal_bytes, load, store, xor_into};
+use super::kernels::{XOR_GROUP, equal_bytes, load, store, xor_group};
 use super::progress::{State, runs_down, step};
 
-const BLOCK: usize = 4096;
+const BLOCK: usize = 8192;
 
 /// Sets what a transfer of no bytes finds.
 pub(super) fn begin<M: Borrow<Mapping>>(operation: &Operation<Region<M>>, state: &mut State) {
@@ -116,8 +116,11 @@ fn compare<M: Borrow<Mapping>>(
 }
 
 fn xor<M: Borrow<Mapping>>(sources: &[Region<M>], done: u64, block: &mut [u8]) -> Result<(), Failure> {
-    for source in sources {
-        step([source.memory().borrow()], || xor_into(block, source, done))?;
+    for (number, group) in sources.chunks(XOR_GROUP).enumerate() {
+        // A place beyond the group stands for its last.
+        let memory = |index: usize| group[index.min(group.len() - 1)].memory().borrow();
+        let mappings: [&Mapping; XOR_GROUP] = std::array::from_fn(memory);
+        step(mappings, || xor_group(block, group, done, number > 0))?;
     }
     Ok(())
 }

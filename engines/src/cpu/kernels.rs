@@ -152,16 +152,26 @@ pub(super) fn equal_bytes<M: Borrow<Mapping>>(
     Ok(unsafe { raw::first_difference(level, first, second, length as usize) } as u64)
 }
 
-/// Puts bytes of a region on top of those of `block`, exclusively.
-pub(super) fn xor_into<M: Borrow<Mapping>>(
+/// Ranges whose exclusive or is built in one go.
+pub(super) const XOR_GROUP: usize = 4;
+
+/// Makes `block` the exclusive or of as many bytes of at most [`XOR_GROUP`] regions, and of itself when told to go `on`.
+pub(super) fn xor_group<M: Borrow<Mapping>>(
     block: &mut [u8],
-    source: &Region<M>,
+    sources: &[Region<M>],
     from: u64,
+    on: bool,
 ) -> Result<(), OutsideRegion> {
-    let from = contiguous(source, from, block.len() as u64)?;
-    let level = Cpu::of_this_process().level;
-    // SAFETY: M1, M2: the range was just checked to lie in its region; `block` is a unique reference. M4.
-    unsafe { raw::xor_into(level, block.as_mut_ptr(), from, block.len()) };
+    let length = block.len();
+    let block = block.as_mut_ptr();
+    let mut places = [block.cast_const(); XOR_GROUP + 1];
+    let group = sources.iter().take(XOR_GROUP);
+    for (place, source) in places[1..].iter_mut().zip(group.clone()) {
+        *place = contiguous(source, from, length as u64)?;
+    }
+    let places = &places[usize::from(!on)..=group.len()];
+    // SAFETY: M1, M2: the ranges were just checked to lie in their regions; `block` was a unique reference. M4.
+    unsafe { raw::xor_all(Cpu::of_this_process().level, block, length, places) };
     Ok(())
 }
 

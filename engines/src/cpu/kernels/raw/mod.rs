@@ -24,7 +24,7 @@ mod probe;
 mod tests;
 mod vectors;
 
-pub(super) use combine::{first_difference, xor_into};
+pub(super) use combine::{first_difference, xor_all};
 pub(super) use copy::{copy_flushing, copy_streaming};
 pub(super) use fill::{fill_words, fill_words_streaming, zero_lines};
 pub(in crate::cpu) use probe::own_load_ticks;
@@ -83,6 +83,16 @@ unsafe trait Vector: Copy {
     /// # Safety
     /// M4.
     unsafe fn xor(self, other: Self) -> Self;
+    /// Both, bit by bit.
+    ///
+    /// # Safety
+    /// M4.
+    unsafe fn or(self, other: Self) -> Self;
+    /// Whether all bits are zero.
+    ///
+    /// # Safety
+    /// M4.
+    unsafe fn is_zero(self) -> bool;
     /// The first byte in which they differ.
     ///
     /// # Safety

@@ -168,17 +168,23 @@ proptest! {
     }
 
     #[test]
-    fn exclusive_or_is_that_of_every_byte(case in cases()) {
-        let source = Fenced::new(PAGES);
-        let bytes = source.set(case.seed);
-        let from = source.place(case.source, case.length);
+    fn exclusive_or_is_that_of_every_byte(case in cases(), others in 0..4usize, on: bool) {
+        let sources: Vec<_> = (0..=others).map(|_| Fenced::new(PAGES)).collect();
         let block = noise(case.length, !case.seed);
-        let others = &bytes[source.offset(from)..];
-        let expected: Vec<u8> = block.iter().zip(others).map(|(one, other)| one ^ other).collect();
+        let mut expected = if on { block.clone() } else { vec![0; case.length] };
+        let mut places = Vec::new();
+        for (number, source) in (0..).zip(&sources) {
+            let bytes = source.set(case.seed ^ number);
+            let from = source.place(if places.is_empty() { case.source } else { case.destination }, case.length);
+            expected.iter_mut().zip(&bytes[source.offset(from)..]).for_each(|(one, other)| *one ^= other);
+            places.push(from.cast_const());
+        }
         for cpu in cpus() {
             let mut result = block.clone();
-            // SAFETY: M1 to M4: the range lies between the guard pages, the block is as long, the level is available.
-            unsafe { xor_into(cpu.level, result.as_mut_ptr(), from, case.length) };
+            let block = result.as_mut_ptr();
+            let all: Vec<_> = on.then_some(block.cast_const()).into_iter().chain(places.iter().copied()).collect();
+            // SAFETY: M1 to M4: the ranges lie between the guard pages, the block is as long, the level is available.
+            unsafe { xor_all(cpu.level, block, case.length, &all) };
             prop_assert!(result == expected, "{cpu:?}");
         }
     }

@@ -48,6 +48,16 @@ unsafe impl Vector for Portable {
     }
 
     #[inline(always)]
+    unsafe fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    #[inline(always)]
+    unsafe fn is_zero(self) -> bool {
+        self.0 == 0
+    }
+
+    #[inline(always)]
     unsafe fn first_difference(self, other: Self) -> Option<usize> {
         let different = (self.0 ^ other.0).to_le();
         (different != 0).then_some(different.trailing_zeros() as usize / 8)
@@ -105,6 +115,18 @@ mod x86 {
         }
 
         #[inline(always)]
+        unsafe fn or(self, other: Self) -> Self {
+            // SAFETY: M4.
+            Self(unsafe { _mm512_or_si512(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn is_zero(self) -> bool {
+            // SAFETY: M4.
+            unsafe { _mm512_test_epi64_mask(self.0, self.0) == 0 }
+        }
+
+        #[inline(always)]
         unsafe fn first_difference(self, other: Self) -> Option<usize> {
             // SAFETY: M4.
             let different = unsafe { _mm512_cmpneq_epi8_mask(self.0, other.0) };
@@ -153,6 +175,18 @@ mod x86 {
         unsafe fn xor(self, other: Self) -> Self {
             // SAFETY: M4.
             Self(unsafe { _mm256_xor_si256(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn or(self, other: Self) -> Self {
+            // SAFETY: M4.
+            Self(unsafe { _mm256_or_si256(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn is_zero(self) -> bool {
+            // SAFETY: M4.
+            unsafe { _mm256_testz_si256(self.0, self.0) == 1 }
         }
 
         #[inline(always)]
@@ -227,6 +261,18 @@ mod arm {
         unsafe fn xor(self, other: Self) -> Self {
             // SAFETY: NEON is part of 64-bit Arm.
             Self(unsafe { veorq_u8(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn or(self, other: Self) -> Self {
+            // SAFETY: NEON is part of 64-bit Arm.
+            Self(unsafe { vorrq_u8(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        unsafe fn is_zero(self) -> bool {
+            // SAFETY: NEON is part of 64-bit Arm.
+            unsafe { vmaxvq_u8(self.0) == 0 }
         }
 
         #[inline(always)]
