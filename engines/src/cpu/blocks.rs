@@ -37,23 +37,24 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     if let Operation::Compare { first, second, .. } = operation {
         return compare(first, second, state, state.done, length);
     }
+    // Made once: to clear it for each block would take as long as to fill it.
+    let mut space = [0; BLOCK];
     let mut moved = 0;
-    while moved < length && !state.over {
+    while moved < length {
         let bytes = (length - moved).min(BLOCK as u64);
-        moved += block(operation, state, state.done + moved, bytes as usize)?;
+        block(operation, state, state.done + moved, &mut space[..bytes as usize])?;
+        moved += bytes;
     }
     Ok(moved)
 }
 
-/// Does one block of `bytes` after the first `done`.
+/// Does one block after the first `done` bytes.
 fn block<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     state: &mut State,
     done: u64,
-    bytes: usize,
-) -> Result<u64, Failure> {
-    let mut space = [0; BLOCK];
-    let block = &mut space[..bytes];
+    block: &mut [u8],
+) -> Result<(), Failure> {
     match operation {
         Operation::Crc { source, .. } => {
             step([source.memory().borrow()], || load(source, done, block))?;
@@ -61,7 +62,7 @@ fn block<M: Borrow<Mapping>>(
         }
         Operation::CopyCrc { source, destination, length, seed } => {
             let down = runs_down(source, destination, *length);
-            let at = if down { length - done - bytes as u64 } else { done };
+            let at = if down { length - done - block.len() as u64 } else { done };
             step([source.memory().borrow(), destination.memory().borrow()], || {
                 load(source, at, block)?;
                 store(state.manner(), destination, at, block)
@@ -84,7 +85,7 @@ fn block<M: Borrow<Mapping>>(
         }
         _ => return Err(Failure::Unsupported),
     }
-    Ok(bytes as u64)
+    Ok(())
 }
 
 fn append(crc: u64, block: &[u8]) -> u64 {

@@ -20,7 +20,7 @@ use memferry_memory::mapping::Mapping;
 use memferry_transfer::{CacheHint, Region};
 
 use super::kernels::{self, OutsideRegion};
-use super::tuning::{LEAST_BYTES, Tuning};
+use super::tuning::{LEAST_HINTED_BYTES, Tuning};
 
 /// How bytes are copied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,7 @@ pub(super) fn without_looking(work: Work, hint: CacheHint, bytes: u64, tuning: &
     };
     match hint {
         CacheHint::Keep => Some(Manner::Cached),
-        CacheHint::Stream if bytes >= LEAST_BYTES => Some(Manner::Flushing),
+        CacheHint::Stream if bytes >= LEAST_HINTED_BYTES => Some(Manner::Flushing),
         CacheHint::Stream => Some(Manner::Cached),
         CacheHint::Auto if bytes < least => Some(Manner::Cached),
         CacheHint::Auto if work == Work::Copy && bytes >= tuning.stream_always_bytes => {
@@ -146,7 +146,7 @@ mod tests {
         for (hint, bytes, manner) in [
             (Keep, u64::MAX, Some(Manner::Cached)),
             (Stream, 1, Some(Manner::Cached)),
-            (Stream, LEAST_BYTES, Some(Manner::Flushing)),
+            (Stream, LEAST_HINTED_BYTES, Some(Manner::Flushing)),
             (Auto, (64 << 10) - 1, Some(Manner::Cached)),
             (Auto, 64 << 10, None),
             (Auto, (16 << 20) - 1, None),

@@ -64,8 +64,10 @@ pub enum TuningError {
     InUse,
 }
 
-/// The least a threshold may be: a fence alone takes as long as copying this much.
-pub const LEAST_BYTES: u64 = 2048;
+/// The least a threshold may be: to look how far memory is takes as long as copying this much.
+pub const LEAST_BYTES: u64 = 8 << 10;
+/// The least that goes past the caches when a hint says so: a fence alone takes as long as copying this much.
+pub const LEAST_HINTED_BYTES: u64 = 2 << 10;
 
 static CURRENT: OnceLock<Tuning> = OnceLock::new();
 

@@ -42,24 +42,40 @@ pub fn copy(destination: &mut [u8], source: &[u8], hint: CacheHint) -> Result<()
     if source.len() != destination.len() {
         return Err(LengthsDiffer { source_bytes: source.len(), destination_bytes: destination.len() });
     }
-    // The commonest copies are told apart by one comparison.
-    if source.len() < tuning::LEAST_BYTES as usize {
+    if is_plain(source.len(), hint) {
         destination.copy_from_slice(source);
-        return Ok(());
+    } else {
+        copy_long(destination, source, hint);
     }
+    Ok(())
+}
+
+/// Whether nothing has to be chosen: the commonest lengths are told apart by one comparison.
+#[inline]
+fn is_plain(length: usize, hint: CacheHint) -> bool {
+    let least = if hint == CacheHint::Stream { tuning::LEAST_HINTED_BYTES } else { tuning::LEAST_BYTES };
+    length < least as usize
+}
+
+#[inline(never)]
+fn copy_long(destination: &mut [u8], source: &[u8], hint: CacheHint) {
     let manner = manner(Work::Copy, destination, source.as_ptr(), hint);
     // SAFETY: M1, M2, M3: a shared and a unique reference, equally long.
     unsafe { super::move_bytes(manner, source.as_ptr(), destination.as_mut_ptr(), source.len()) };
-    Ok(())
 }
 
 /// Makes all bytes `byte`.
 #[inline]
 pub fn fill(destination: &mut [u8], byte: u8, hint: CacheHint) {
-    if destination.len() < tuning::LEAST_BYTES as usize {
+    if is_plain(destination.len(), hint) {
         destination.fill(byte);
-        return;
+    } else {
+        fill_long(destination, byte, hint);
     }
+}
+
+#[inline(never)]
+fn fill_long(destination: &mut [u8], byte: u8, hint: CacheHint) {
     let work = if byte == 0 { Work::Zero } else { Work::Fill };
     let manner = manner(work, destination, std::ptr::null(), hint);
     // SAFETY: M1, M2, M3: a unique reference.
