@@ -79,7 +79,7 @@ impl Tuning {
             stream_cold_bytes: 64 << 10,
             stream_always_bytes: (last_level / 2).max(1 << 20),
             zero_cold_bytes: 128 << 10,
-            share_awake_bytes: 32 << 10,
+            share_awake_bytes: 256 << 10,
             share_asleep_cold_bytes: 1 << 20,
             share_asleep_hot_bytes: 4 << 20,
             inline_bytes: 8 << 10,
