@@ -1,7 +1,7 @@
 //! The checked way to the 2-D kernels: a rectangle or a strip, every byte of it inside its region.
 //!
 //! ```text
-//! (Region, first, steps, counts) ─► the four corners inside? ─► raw2d at this process's level
+//! (Region, first, steps, counts) ─► the four corners inside? ─► raw at this process's level
 //!                                └► OutsideRegion: nothing touched
 //! ```
 //!
@@ -10,6 +10,8 @@
 
 #![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
 
+mod raw;
+
 use std::borrow::Borrow;
 
 use memferry_memory::mapping::Mapping;
@@ -17,7 +19,8 @@ use memferry_transfer::{Color24, PixelSize, Region};
 
 use super::kernels::{OutsideRegion, contiguous, writable};
 use super::level::Cpu;
-use super::raw2d::{self, Band, DEPTH_BYTES, Rows, Stores, Strip};
+use raw::{Band, Rows, Strip};
+pub(super) use raw::{DEPTH_BYTES, Stores, WIDTH_BYTES};
 
 /// Rows of a rectangle whose pixels lie side by side.
 #[derive(Debug)]
@@ -67,7 +70,7 @@ pub(super) fn transpose<M: Borrow<Mapping>>(
     let band = Band { from, to, rows: rows as usize, columns: columns as usize };
     // SAFETY: M1, M2, M3: both rectangles were just checked to lie in their regions, the destination's mapping is writable;
     // the level is one this CPU has. Streamed rows begin at lines.
-    unsafe { raw2d::transpose(Cpu::of_this_process().level, size, band, stores) };
+    unsafe { raw::transpose(Cpu::of_this_process().level, size, band, stores) };
     Ok(())
 }
 
@@ -96,7 +99,7 @@ pub(super) fn reverse<M: Borrow<Mapping>>(
     let strip = strip(size, source, destination, count)?;
     // SAFETY: M1, M2, M3: both ranges were just checked to lie in their regions, the destination's mapping is writable; the
     // level is one this CPU has.
-    unsafe { raw2d::reverse(Cpu::of_this_process().level, size, strip, stores) };
+    unsafe { raw::reverse(Cpu::of_this_process().level, size, strip, stores) };
     Ok(())
 }
 
@@ -110,6 +113,6 @@ pub(super) fn copy_keyed<M: Borrow<Mapping>>(
 ) -> Result<(), OutsideRegion> {
     let strip = strip(size, source, destination, count)?;
     // SAFETY: M1, M2, M3: as in `reverse`.
-    unsafe { raw2d::copy_keyed(Cpu::of_this_process().level, size, strip, key, stores) };
+    unsafe { raw::copy_keyed(Cpu::of_this_process().level, size, strip, key, stores) };
     Ok(())
 }

@@ -21,9 +21,8 @@ use memferry_transfer::geometry::Extent;
 use memferry_transfer::{Color24, Copy2d, Count2d, Fill2d, Pattern, PixelSize, Plane, Region};
 
 use super::kernels::{self, OutsideRegion, Run};
-use super::kernels2d::{self, Rectangle};
+use super::kernels2d::{self, Rectangle, Stores};
 use super::progress::address;
-use super::raw2d::Stores;
 use super::tiling::Tiling;
 
 /// Pictures of so many bytes and more are written past the caches when they are transposed or reversed.

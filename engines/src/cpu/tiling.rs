@@ -12,8 +12,8 @@
 //! at least one, as many as its bytes pay for. No memory is touched here.
 
 use super::kernels::OutsideRegion;
+use super::kernels2d::{DEPTH_BYTES, Stores, WIDTH_BYTES};
 use super::plane::{Grid, PAGE_BYTES, jump};
-use super::raw2d::{DEPTH_BYTES, Stores, WIDTH_BYTES};
 
 /// Bytes of a cache line.
 const LINE: i128 = 64;

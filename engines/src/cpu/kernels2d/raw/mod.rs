@@ -29,12 +29,12 @@ mod tiles;
 
 use memferry_transfer::{Color24, PixelSize};
 
-use super::level::Level;
-pub(super) use tiles::{DEPTH_BYTES, WIDTH_BYTES};
+use crate::cpu::level::Level;
+pub(in crate::cpu) use tiles::{DEPTH_BYTES, WIDTH_BYTES};
 
 /// How whole lines are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Stores {
+pub(in crate::cpu) enum Stores {
     /// Through the caches.
     Cached,
     /// Past them, where a whole line is written at once.

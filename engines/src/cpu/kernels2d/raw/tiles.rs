@@ -18,9 +18,9 @@ use super::lanes::{LANE, LINE, Vector};
 use super::{Band, Rows, Stores};
 
 /// Bytes of a destination row that a tile writes: two lines.
-pub(in super::super) const DEPTH_BYTES: usize = 128;
+pub(in crate::cpu) const DEPTH_BYTES: usize = 128;
 /// Bytes of a source row that a tile reads: four lines.
-pub(in super::super) const WIDTH_BYTES: usize = 256;
+pub(in crate::cpu) const WIDTH_BYTES: usize = 256;
 /// How far ahead source rows are prefetched.
 const ROWS_AHEAD: usize = 16;
 
