@@ -50,7 +50,7 @@ impl<M: Borrow<Mapping>> Rectangle<'_, M> {
     }
 }
 
-/// Writes the `columns` columns of the source's `rows` rows as rows of the destination.
+/// Writes the `columns` columns of the source's `rows` rows as rows of the destination. [`settle`] comes after it.
 pub(super) fn transpose<M: Borrow<Mapping>>(
     size: PixelSize,
     source: &Rectangle<'_, M>,
@@ -88,7 +88,8 @@ fn strip<M: Borrow<Mapping>>(
     Ok(Strip { from, to, count: count as usize })
 }
 
-/// Writes `count` pixels of the source in opposite order; both sides are given by their lowest offset.
+/// Writes `count` pixels of the source in opposite order; both sides are given by their lowest offset. [`settle`]
+/// comes after it.
 pub(super) fn reverse<M: Borrow<Mapping>>(
     size: PixelSize,
     source: (&Region<M>, i128),
@@ -103,7 +104,7 @@ pub(super) fn reverse<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Copies `count` pixels but those of the colour `key`.
+/// Copies `count` pixels but those of the colour `key`. [`settle`] comes after it.
 pub(super) fn copy_keyed<M: Borrow<Mapping>>(
     size: PixelSize,
     source: (&Region<M>, i128),
@@ -115,4 +116,11 @@ pub(super) fn copy_keyed<M: Borrow<Mapping>>(
     // SAFETY: M1, M2, M3: as in `reverse`.
     unsafe { raw::copy_keyed(Cpu::of_this_process().level, size, strip, key, stores) };
     Ok(())
+}
+
+/// Orders what was streamed before what comes after; to be called before anybody is told.
+pub(super) fn settle(stores: Stores) {
+    if stores == Stores::Streaming {
+        raw::fence();
+    }
 }

@@ -18,54 +18,72 @@ use std::borrow::Borrow;
 
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::geometry::Extent;
-use memferry_transfer::{Color24, Copy2d, Count2d, Fill2d, Pattern, PixelSize, Plane, Region};
+use memferry_transfer::{CacheHint, Color24, Copy2d, Count2d, Fill2d, Pattern, PixelSize, Plane, Region};
 
+use super::choice::Manner;
 use super::kernels::{self, OutsideRegion, Run};
 use super::kernels2d::{self, Rectangle, Stores};
 use super::progress::address;
 use super::tiling::Tiling;
+use super::tuning::LEAST_BYTES;
 
-/// Pictures of so many bytes and more are written past the caches when they are transposed or reversed.
-const STREAM_BYTES: u64 = 8 << 20;
-/// As above for colour-keyed copies.
-const STREAM_KEYED_BYTES: u64 = 8 << 20;
+/// Pictures of so many bytes and more are written past the caches, unless a hint says otherwise.
+const STREAM_BYTES: u64 = 12 << 20;
+/// Rows shorter than this are copied through the caches: there is a fence after each.
+const SHORT_ROW_BYTES: u64 = 16 << 10;
 
 /// Copies the pixels after the first `done` bytes, about `chunk_bytes` of them; tells how many bytes they are.
 pub(super) fn copy<M: Borrow<Mapping>>(
     source: &Region<M>,
     destination: &Region<M>,
     shape: &Copy2d,
-    done: u64,
-    chunk_bytes: u64,
+    hint: CacheHint,
+    (done, chunk_bytes): (u64, u64),
 ) -> Result<u64, OutsideRegion> {
     let size = shape.count.pixel;
     let grid = Grid::new(&shape.count, [shape.source, shape.destination]);
-    let large = |bytes| if grid.total_bytes() >= bytes { Stores::Streaming } else { Stores::Cached };
     let free = grid.writes_once(1) && are_apart(source, destination, shape);
-    match (free.then(|| grid.upward()).and_then(Way::of), shape.transparent) {
-        (Some(Way::Rows(grid)), None) => grid.runs(done, chunk_bytes, |[from, to], pixels| {
-            kernels::copy(source, inside(from)?, destination, inside(to)?, pixels * size.bytes())
-        }),
-        (Some(Way::Rows(grid)), Some(key)) => {
-            let how = (key, large(STREAM_KEYED_BYTES));
+    let way = free.then(|| grid.upward()).and_then(Way::of);
+    let stores = stores(hint, grid.total_bytes());
+    let moved = match (way, shape.transparent) {
+        (Some(Way::Rows(grid)), None) => {
+            let short = grid.columns * size.bytes() < SHORT_ROW_BYTES;
+            let manner = if short || stores == Stores::Cached { Manner::Cached } else { Manner::Streaming };
             grid.runs(done, chunk_bytes, |[from, to], pixels| {
-                kernels2d::copy_keyed(size, (source, from), (destination, to), pixels, how)
+                kernels::copy(manner, source, inside(from)?, destination, inside(to)?, pixels * size.bytes())
             })
         }
+        (Some(Way::Rows(grid)), Some(key)) => grid.runs(done, chunk_bytes, |[from, to], pixels| {
+            kernels2d::copy_keyed(size, (source, from), (destination, to), pixels, (key, stores))
+        }),
         (Some(Way::Reversed(grid)), None) => grid.runs(done, chunk_bytes, |[from, to], pixels| {
-            let to = to - i128::from((pixels - 1) * size.bytes());
-            kernels2d::reverse(size, (source, from), (destination, to), pixels, large(STREAM_BYTES))
+            let lowest = to - i128::from((pixels - 1) * size.bytes());
+            kernels2d::reverse(size, (source, from), (destination, lowest), pixels, stores)
         }),
         (Some(Way::Transposed(grid)), None) => {
-            let stores = large(STREAM_BYTES);
-            Tiling::new(&grid, address(destination), stores).chunk(done, chunk_bytes, |tiles| {
+            let tiling = Tiling::new(&grid, address(destination), stores);
+            tiling.chunk(done, chunk_bytes, |tiles| {
                 let [from, to] = tiles.first;
                 let from = Rectangle { region: source, first: from, pitch: grid.lines[0].down };
                 let to = Rectangle { region: destination, first: to, pitch: grid.lines[1].across };
                 kernels2d::transpose(size, &from, &to, (tiles.columns, tiles.rows), stores)
             })
         }
-        (_, transparent) => copy_pixels(source, destination, &grid, (done, chunk_bytes), transparent),
+        (_, transparent) => {
+            return copy_pixels(source, destination, &grid, (done, chunk_bytes), transparent);
+        }
+    };
+    kernels2d::settle(stores);
+    moved
+}
+
+/// How whole lines of a picture of so many bytes are written.
+fn stores(hint: CacheHint, bytes: u64) -> Stores {
+    match hint {
+        CacheHint::Keep => Stores::Cached,
+        CacheHint::Stream if bytes >= LEAST_BYTES => Stores::Streaming,
+        CacheHint::Auto if bytes >= STREAM_BYTES => Stores::Streaming,
+        _ => Stores::Cached,
     }
 }
 
@@ -107,7 +125,7 @@ pub(super) fn fill<M: Borrow<Mapping>>(
         }
         .word_bytes();
         return grid.runs(done, chunk_bytes, |[to], pixels| {
-            kernels::fill(destination, inside(to)?, pixels * size.bytes(), word)
+            kernels::fill(Manner::Cached, destination, inside(to)?, pixels * size.bytes(), word)
         });
     }
     let step = step(grid.lines[0].across)?;

@@ -50,13 +50,6 @@ pub(super) fn prefetch(at: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
 }
 
-/// Orders streaming stores before what comes after.
-#[inline(always)]
-pub(super) fn fence() {
-    // SAFETY: x86-64 has it.
-    unsafe { _mm_sfence() }
-}
-
 /// Where the bytes of a lane come from when its pixels are in opposite order.
 ///
 /// # Safety
@@ -178,10 +171,5 @@ impl Vector for Half {
     #[inline(always)]
     fn prefetch(at: *const u8) {
         prefetch(at);
-    }
-
-    #[inline(always)]
-    fn fence() {
-        fence();
     }
 }

@@ -141,9 +141,4 @@ impl Vector for Wide {
     fn prefetch(at: *const u8) {
         super::avx2::prefetch(at);
     }
-
-    #[inline(always)]
-    fn fence() {
-        super::avx2::fence();
-    }
 }

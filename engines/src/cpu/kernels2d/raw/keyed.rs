@@ -42,9 +42,6 @@ pub(super) unsafe fn copy_keyed<V: Vector, const E: usize>(strip: Strip, key: Co
         }
         (whole..total).step_by(E).for_each(|at| single::<E>(from.add(at), to.add(at), key));
     }
-    if streaming {
-        V::fence();
-    }
 }
 
 /// Whether any and whether all pixels of a line are opaque, as it is now.

@@ -40,7 +40,7 @@ pub(super) trait Vector: Copy {
     /// Stores past the caches, where the level has that, to an address that is a multiple of its bytes.
     ///
     /// # Safety
-    /// As for `store`; `fence` comes before anybody is told.
+    /// As for `store`; [`super::fence`] comes before anybody is told.
     unsafe fn stream(self, to: *mut u8);
 
     /// Stores its lanes `apart` bytes from one another.
@@ -104,9 +104,6 @@ pub(super) trait Vector: Copy {
     /// Asks for a line to be brought near, though not into the nearest cache: what waits for that one is few, and there the
     /// lines of a tile would drive each other out. Any address will do.
     fn prefetch(at: *const u8);
-
-    /// Orders streaming stores before what comes after.
-    fn fence();
 }
 
 /// A vector's bytes.

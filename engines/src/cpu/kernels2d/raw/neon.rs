@@ -136,7 +136,4 @@ impl Vector for Lane {
 
     #[inline(always)]
     fn prefetch(_at: *const u8) {}
-
-    #[inline(always)]
-    fn fence() {}
 }

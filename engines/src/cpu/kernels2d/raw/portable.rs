@@ -97,7 +97,4 @@ impl Vector for Plain {
 
     #[inline(always)]
     fn prefetch(_at: *const u8) {}
-
-    #[inline(always)]
-    fn fence() {}
 }

@@ -37,7 +37,4 @@ pub(super) unsafe fn reverse<V: Vector, const E: usize>(strip: Strip, stores: St
         }
         (whole..total).step_by(E).for_each(single);
     }
-    if streaming {
-        V::fence();
-    }
 }

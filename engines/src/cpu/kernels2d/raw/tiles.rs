@@ -143,9 +143,6 @@ pub(super) unsafe fn transpose<V: Vector, S: Square<V>, const E: usize>(band: Ba
         unsafe { flush::<V>(stage, to, columns, band.rows * E, stores) };
         x += columns;
     }
-    if stores == Stores::Streaming {
-        V::fence();
-    }
 }
 
 /// Transposes a slab into the stage, whose row of its first column is `stage`.
