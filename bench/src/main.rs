@@ -17,6 +17,7 @@ mod run;
 mod service;
 mod stages;
 mod timing;
+mod twod;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -66,6 +67,7 @@ const GROUPS: &[Group] = &[
     ("engine", "the CPU engine's copies and fills against glibc, on one core and on two", engine::measure),
     ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
     ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
+    ("twod", "pictures turned and keyed by the engine, against OpenCV", twod::measure),
     ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),
