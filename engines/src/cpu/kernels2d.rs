@@ -50,13 +50,14 @@ impl<M: Borrow<Mapping>> Rectangle<'_, M> {
     }
 }
 
-/// Writes the `columns` columns of the source's `rows` rows as rows of the destination. [`settle`] comes after it.
+/// Writes the `columns` columns of the source's `rows` rows as rows of the destination. Where the source goes on
+/// after that is asked for meanwhile: `after` bytes after the first pixel. [`settle`] comes after it.
 pub(super) fn transpose<M: Borrow<Mapping>>(
     size: PixelSize,
     source: &Rectangle<'_, M>,
     destination: &Rectangle<'_, M>,
     (columns, rows): (u64, u64),
-    stores: Stores,
+    (after, stores): (i128, Stores),
 ) -> Result<(), OutsideRegion> {
     let bytes = |pixels: u64| pixels.checked_mul(size.bytes()).ok_or(OutsideRegion);
     if bytes(rows)? > DEPTH_BYTES as u64 {
@@ -67,7 +68,8 @@ pub(super) fn transpose<M: Borrow<Mapping>>(
     let to = destination.checked(columns, bytes(rows)?)?;
     let in_lines = to.first.addr() % 64 == 0 && to.pitch % 64 == 0;
     let stores = if in_lines { stores } else { Stores::Cached };
-    let band = Band { from, to, rows: rows as usize, columns: columns as usize };
+    let after = from.first.wrapping_offset(after as isize);
+    let band = Band { after, from, to, rows: rows as usize, columns: columns as usize };
     // SAFETY: M1, M2, M3: both rectangles were just checked to lie in their regions, the destination's mapping is writable;
     // the level is one this CPU has. Streamed rows begin at lines.
     unsafe { raw::transpose(Cpu::of_this_process().level, size, band, stores) };

@@ -66,7 +66,7 @@ pub(super) fn copy<M: Borrow<Mapping>>(
                 let [from, to] = tiles.first;
                 let from = Rectangle { region: source, first: from, pitch: grid.lines[0].down };
                 let to = Rectangle { region: destination, first: to, pitch: grid.lines[1].across };
-                kernels2d::transpose(size, &from, &to, (tiles.columns, tiles.rows), stores)
+                kernels2d::transpose(size, &from, &to, (tiles.columns, tiles.rows), (tiles.after, stores))
             })
         }
         (_, transparent) => {

@@ -3,7 +3,7 @@
 //! ```text
 //! source                              destination
 //! ┌──────┬──────┬─────┐ rows up to    ┌──┬────┬────┐
-//! ├──────┼──────┼─────┤ a line        │0 │ 3  │ 6  │  a band is two lines of each destination row, the first one what is
+//! ├──────┼──────┼─────┤ a line        │0 │ 3  │ 6  │  a band is four lines of each destination row, the first one what is
 //! │ 3    │ 4    │ 5   │ band          ├──┼────┼────┤  before a line
 //! ├──────┼──────┼─────┤               │1 │ 4  │ 7  │
 //! ```
@@ -26,6 +26,8 @@ pub(super) struct Tiles {
     pub(super) columns: u64,
     /// Its rows.
     pub(super) rows: u64,
+    /// Bytes from the first pixel in the source to that of the tiles that follow.
+    pub(super) after: i128,
 }
 
 /// The tiles of a grid whose source runs upwards along x and whose destination does along y.
@@ -103,7 +105,12 @@ impl<'a> Tiling<'a> {
         let offset = |line: super::plane::Line| {
             line.start + i128::from(band.first_row) * line.down + i128::from(first) * line.across
         };
-        transpose(&Tiles { first: self.grid.lines.map(offset), columns, rows: band.rows })?;
+        let across = i128::from(columns) * self.grid.pixel_bytes();
+        let ends = first + columns == self.grid.columns;
+        let down =
+            self.grid.lines[0].down * i128::from(band.rows) - i128::from(first) * self.grid.pixel_bytes();
+        let after = if ends { down } else { across };
+        transpose(&Tiles { first: self.grid.lines.map(offset), columns, rows: band.rows, after })?;
         Ok(columns * column_bytes)
     }
 

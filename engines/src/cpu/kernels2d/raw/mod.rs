@@ -80,6 +80,8 @@ pub(super) struct Band {
     pub(super) rows: usize,
     /// Columns of the source.
     pub(super) columns: usize,
+    /// Where the source goes on after it: only an address, to be prefetched.
+    pub(super) after: *mut u8,
 }
 
 /// Calls a function of the level's module for the pixel size.

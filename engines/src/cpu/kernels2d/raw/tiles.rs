@@ -1,15 +1,15 @@
 //! Transposing: squares of 16 bytes turned in registers, gathered in a stage until a destination row has whole lines.
 //!
 //! ```text
-//! source  128 bytes of pixels deep     stage: a row for each column      destination
-//! ┌──── 256 bytes ────┐                 ┌─ 128 bytes ─┐
-//! │ 16-byte squares   │ ─ zip, zip ... ► │ column 0    │ ─ whole lines ─► row 0   (two lines side by side)
-//! │                   │                 │ column 1    │ ──────────────► row 1
+//! source  256 bytes of pixels deep   stage: a row for each column   destination
+//! ┌─ 64 bytes ─┐                      ┌─ 256 bytes ─┐
+//! │ 16-byte    │ ─── zip, zip, ... ──► │ column 0    │ ─ four lines ─► row 0
+//! │ squares    │                      │ column 1    │ ─ four lines ─► row 1
 //! ```
 //!
-//! Both sides are touched in runs of a few lines: memory serves single lines of rows far apart at half its speed. The square 16
-//! rows ahead is prefetched meanwhile. Zipping row `i` with row `i + N / 2` turns the address bits of a square of N x N pixels
-//! by one place, so that log2 N rounds exchange row and column. The stage belongs to this call alone.
+//! Memory takes single lines of rows far apart at half the speed of a few side by side, so each destination row gets four at
+//! once. The next tile's lines are asked for while this one's are turned. Zipping row `i` with row `i + N / 2` turns the address
+//! bits of a square of N x N pixels by one place, so log2 N rounds exchange row and column. The stage belongs to one call.
 
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -17,16 +17,16 @@ use std::ptr;
 use super::lanes::{LANE, LINE, Vector};
 use super::{Band, Rows, Stores};
 
-/// Bytes of a destination row that a tile writes: two lines.
-pub(in crate::cpu) const DEPTH_BYTES: usize = 128;
-/// Bytes of a source row that a tile reads: four lines.
-pub(in crate::cpu) const WIDTH_BYTES: usize = 256;
-/// How far ahead source rows are prefetched.
-const ROWS_AHEAD: usize = 16;
+/// Bytes of a destination row that a tile writes: four lines.
+pub(in crate::cpu) const DEPTH_BYTES: usize = 256;
+/// Bytes of a source row that a tile reads: a line.
+pub(in crate::cpu) const WIDTH_BYTES: usize = LINE;
+/// Bytes from one row of the stage to the next: a line more than there are in one, or rows would share few sets of the cache.
+const STAGE_PITCH: usize = DEPTH_BYTES + LINE;
 
 /// A tile, transposed: a row of [`DEPTH_BYTES`] for each column.
 #[repr(C, align(64))]
-struct Stage(MaybeUninit<[u8; DEPTH_BYTES * WIDTH_BYTES]>);
+struct Stage(MaybeUninit<[u8; STAGE_PITCH * WIDTH_BYTES]>);
 
 /// A part of the source: at most as many rows as a square has.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ struct Slab {
     rows: usize,
     bytes: usize,
     /// Rows to prefetch meanwhile.
-    ahead: Option<Rows>,
+    ahead: Rows,
 }
 
 /// Vectors with a pixel of each row in each column of their lanes: as many as a lane has pixels. Written out, or the compiler
@@ -109,29 +109,23 @@ unsafe fn turned<V: Vector, S: Square<V>, const E: usize>(square: S) -> S {
 pub(super) unsafe fn transpose<V: Vector, S: Square<V>, const E: usize>(band: Band, stores: Stores) {
     let mut stage = Stage(MaybeUninit::uninit());
     let stage = stage.0.as_mut_ptr().cast::<u8>();
-    let width = if E == 1 { 128 } else { WIDTH_BYTES / E };
+    let width = WIDTH_BYTES / E;
     let mut x = 0;
     while x < band.columns {
         let columns = width.min(band.columns - x);
         let from = Rows { first: band.from.first.wrapping_add(x * E), ..band.from };
-        let next = Rows { first: from.first.wrapping_add(width * E), ..from };
+        let next = if band.columns - x > width { from.first.wrapping_add(WIDTH_BYTES) } else { band.after };
+        let next = Rows { first: next, ..from };
         let mut y = 0;
         while y < band.rows {
-            let ahead = y + ROWS_AHEAD;
-            let ahead = match ahead < band.rows {
-                true => Some(Rows { first: from.at(ahead), ..from }),
-                false if band.columns - x > width => {
-                    Some(Rows { first: next.at((ahead - band.rows) % band.rows), ..from })
-                }
-                false => None,
-            };
+            let ahead = Rows { first: next.at(y), ..next };
             let rows = S::ROWS.min(band.rows - y);
             let slab = Slab { from: Rows { first: from.at(y), ..from }, rows, bytes: columns * E, ahead };
             // SAFETY: the caller's promise: the slab is part of the band. The stage has a row for each of its columns, and
             // `y + S::ROWS` pixels fit one: a whole number of squares does.
             unsafe {
                 if rows == S::ROWS && columns == width {
-                    gather::<V, S, E>(Slab { rows: S::ROWS, bytes: width * E, ..slab }, stage.add(y * E));
+                    gather::<V, S, E>(Slab { rows: S::ROWS, bytes: WIDTH_BYTES, ..slab }, stage.add(y * E));
                 } else {
                     gather::<V, S, E>(slab, stage.add(y * E));
                 }
@@ -156,17 +150,15 @@ unsafe fn gather<V: Vector, S: Square<V>, const E: usize>(slab: Slab, stage: *mu
     // in memory of this function, and of its columns those beyond the slab are not stored.
     unsafe {
         while x + V::BYTES <= slab.bytes {
-            if let Some(ahead) = slab.ahead
-                && x.is_multiple_of(LINE)
-            {
-                (0..S::ROWS).for_each(|row| V::prefetch(ahead.at(row).wrapping_add(x)));
+            if x == 0 {
+                (0..S::ROWS).for_each(|row| V::prefetch(slab.ahead.at(row)));
             }
             let square = S::of(|row| match row < slab.rows {
                 true => V::load(slab.from.at(row).add(x)),
                 false => V::zeroed(),
             });
             turned::<V, S, E>(square).each(|column, vector| {
-                vector.store_lanes(stage.add((x / E + column) * DEPTH_BYTES), S::ROWS * DEPTH_BYTES);
+                vector.store_lanes(stage.add((x / E + column) * STAGE_PITCH), S::ROWS * STAGE_PITCH);
             });
             x += V::BYTES;
         }
@@ -197,7 +189,7 @@ unsafe fn gather_rest<V: Vector, S: Square<V>, const E: usize>(slab: Slab, x: us
             for (lane, bytes) in bytes.0.chunks_exact(LANE).enumerate() {
                 let column = lane * S::ROWS + column;
                 if column * E < rest {
-                    let at = stage.add((x / E + column) * DEPTH_BYTES);
+                    let at = stage.add((x / E + column) * STAGE_PITCH);
                     ptr::copy_nonoverlapping(bytes.as_ptr(), at, LANE);
                 }
             }
@@ -212,7 +204,7 @@ unsafe fn gather_rest<V: Vector, S: Square<V>, const E: usize>(slab: Slab, x: us
 #[inline(always)]
 unsafe fn flush<V: Vector>(stage: *const u8, to: Rows, columns: usize, bytes: usize, stores: Stores) {
     for column in 0..columns {
-        let (from, to) = (stage.wrapping_add(column * DEPTH_BYTES), to.at(column));
+        let (from, to) = (stage.wrapping_add(column * STAGE_PITCH), to.at(column));
         // SAFETY: the caller's promise: every offset is below `bytes`.
         unsafe {
             if bytes == DEPTH_BYTES {
