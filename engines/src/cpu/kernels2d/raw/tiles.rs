@@ -151,7 +151,8 @@ unsafe fn gather<V: Vector, S: Square<V>, const E: usize>(slab: Slab, stage: *mu
     unsafe {
         while x + V::BYTES <= slab.bytes {
             if x == 0 {
-                (0..S::ROWS).for_each(|row| V::prefetch(slab.ahead.at(row)));
+                // Of rows that begin within a line, its rest was loaded by now.
+                (0..S::ROWS).for_each(|row| V::prefetch(slab.ahead.at(row).wrapping_add(LINE - 1)));
             }
             let square = S::of(|row| match row < slab.rows {
                 true => V::load(slab.from.at(row).add(x)),
