@@ -50,6 +50,13 @@ pub(super) fn prefetch(at: *const u8) {
     unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
 }
 
+/// Asks for a line that is to be loaded once.
+#[inline(always)]
+pub(super) fn prefetch_once(at: *const u8) {
+    // SAFETY: a hint for any address.
+    unsafe { _mm_prefetch::<_MM_HINT_NTA>(at.cast()) }
+}
+
 /// Where the bytes of a lane come from when its pixels are in opposite order.
 ///
 /// # Safety
@@ -166,6 +173,11 @@ impl Vector for Half {
             }
             store_single::<Self, E>(self, to, bits);
         }
+    }
+
+    #[inline(always)]
+    fn prefetch_once(at: *const u8) {
+        prefetch_once(at);
     }
 
     #[inline(always)]

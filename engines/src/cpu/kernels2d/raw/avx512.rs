@@ -138,6 +138,11 @@ impl Vector for Wide {
     }
 
     #[inline(always)]
+    fn prefetch_once(at: *const u8) {
+        super::avx2::prefetch_once(at);
+    }
+
+    #[inline(always)]
     fn prefetch(at: *const u8) {
         super::avx2::prefetch(at);
     }

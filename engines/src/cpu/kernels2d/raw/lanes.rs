@@ -104,6 +104,9 @@ pub(super) trait Vector: Copy {
     /// Asks for a line to be brought near, though not into the nearest cache: what waits for that one is few, and there the
     /// lines of a tile would drive each other out. Any address will do.
     fn prefetch(at: *const u8);
+
+    /// Asks for a line that is to be loaded soon, once, and not again. Any address will do.
+    fn prefetch_once(at: *const u8);
 }
 
 /// A vector's bytes.

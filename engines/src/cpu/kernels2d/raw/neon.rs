@@ -136,4 +136,7 @@ impl Vector for Lane {
 
     #[inline(always)]
     fn prefetch(_at: *const u8) {}
+
+    #[inline(always)]
+    fn prefetch_once(_at: *const u8) {}
 }

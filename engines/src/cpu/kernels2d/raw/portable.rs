@@ -97,4 +97,7 @@ impl Vector for Plain {
 
     #[inline(always)]
     fn prefetch(_at: *const u8) {}
+
+    #[inline(always)]
+    fn prefetch_once(_at: *const u8) {}
 }

@@ -29,7 +29,9 @@ pub(super) unsafe fn reverse<V: Vector, const E: usize>(strip: Strip, stores: St
         let single = |at: usize| copy_pixel::<E>(from.add(total - E - at), to.add(at));
         (0..head).step_by(E).for_each(single);
         for line in (head..whole).step_by(LINE) {
-            V::prefetch(from.wrapping_add(total - LINE - line).wrapping_sub(AHEAD_BYTES));
+            if streaming {
+                V::prefetch_once(from.wrapping_add(total - LINE - line).wrapping_sub(AHEAD_BYTES));
+            }
             for at in (line..line + LINE).step_by(V::BYTES) {
                 let vector = V::load(from.add(total - V::BYTES - at)).reversed::<E>();
                 if streaming { vector.stream(to.add(at)) } else { vector.store(to.add(at)) }
