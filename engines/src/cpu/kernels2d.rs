@@ -90,6 +90,21 @@ fn strip<M: Borrow<Mapping>>(
     Ok(Strip { from, to, count: count as usize })
 }
 
+/// Copies `count` pixels. [`settle`] comes after it.
+pub(super) fn copy<M: Borrow<Mapping>>(
+    size: PixelSize,
+    source: (&Region<M>, i128),
+    destination: (&Region<M>, i128),
+    count: u64,
+    stores: Stores,
+) -> Result<(), OutsideRegion> {
+    let strip = strip(size, source, destination, count)?;
+    // SAFETY: M1, M2, M3: both ranges were just checked to lie in their regions, the destination's mapping is writable; the
+    // level is one this CPU has.
+    unsafe { raw::copy(Cpu::of_this_process().level, size, strip, stores) };
+    Ok(())
+}
+
 /// Writes `count` pixels of the source in opposite order; both sides are given by their lowest offset. [`settle`]
 /// comes after it.
 pub(super) fn reverse<M: Borrow<Mapping>>(
@@ -100,8 +115,7 @@ pub(super) fn reverse<M: Borrow<Mapping>>(
     stores: Stores,
 ) -> Result<(), OutsideRegion> {
     let strip = strip(size, source, destination, count)?;
-    // SAFETY: M1, M2, M3: both ranges were just checked to lie in their regions, the destination's mapping is writable; the
-    // level is one this CPU has.
+    // SAFETY: M1, M2, M3: as in `copy`.
     unsafe { raw::reverse(Cpu::of_this_process().level, size, strip, stores) };
     Ok(())
 }
@@ -115,7 +129,7 @@ pub(super) fn copy_keyed<M: Borrow<Mapping>>(
     (key, stores): (Color24, Stores),
 ) -> Result<(), OutsideRegion> {
     let strip = strip(size, source, destination, count)?;
-    // SAFETY: M1, M2, M3: as in `reverse`.
+    // SAFETY: M1, M2, M3: as in `copy`.
     unsafe { raw::copy_keyed(Cpu::of_this_process().level, size, strip, key, stores) };
     Ok(())
 }

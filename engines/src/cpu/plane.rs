@@ -29,8 +29,6 @@ use super::tuning::LEAST_BYTES;
 
 /// Pictures of so many bytes and more are written past the caches, unless a hint says otherwise.
 const STREAM_BYTES: u64 = 12 << 20;
-/// Rows shorter than this are copied through the caches: there is a fence after each.
-const SHORT_ROW_BYTES: u64 = 16 << 10;
 
 /// Copies the pixels after the first `done` bytes, about `chunk_bytes` of them; tells how many bytes they are.
 pub(super) fn copy<M: Borrow<Mapping>>(
@@ -46,13 +44,13 @@ pub(super) fn copy<M: Borrow<Mapping>>(
     let way = free.then(|| grid.upward()).and_then(Way::of);
     let stores = stores(hint, grid.total_bytes());
     let moved = match (way, shape.transparent) {
-        (Some(Way::Rows(grid)), None) => {
-            let short = grid.columns * size.bytes() < SHORT_ROW_BYTES;
-            let manner = if short || stores == Stores::Cached { Manner::Cached } else { Manner::Streaming };
-            grid.runs(done, chunk_bytes, |[from, to], pixels| {
-                kernels::copy(manner, source, inside(from)?, destination, inside(to)?, pixels * size.bytes())
-            })
-        }
+        (Some(Way::Rows(grid)), None) => grid.runs(done, chunk_bytes, |[from, to], pixels| match stores {
+            Stores::Cached => {
+                let (from, to, bytes) = (inside(from)?, inside(to)?, pixels * size.bytes());
+                kernels::copy(Manner::Cached, source, from, destination, to, bytes)
+            }
+            Stores::Streaming => kernels2d::copy(size, (source, from), (destination, to), pixels, stores),
+        }),
         (Some(Way::Rows(grid)), Some(key)) => grid.runs(done, chunk_bytes, |[from, to], pixels| {
             kernels2d::copy_keyed(size, (source, from), (destination, to), pixels, (key, stores))
         }),

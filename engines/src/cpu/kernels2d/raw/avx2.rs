@@ -1,7 +1,7 @@
 //! Vectors of two lanes: AVX2.
 //!
 //! ```text
-//! transpose, reverse, copy_keyed ─► the generic kernels over Half, with these instructions enabled
+//! transpose, copy, reverse, copy_keyed ─► the generic kernels over Half, with these instructions enabled
 //! ```
 //!
 //! Single pixels of 32 bits are stored by masked stores, smaller ones one by one.
@@ -11,7 +11,7 @@ use std::arch::x86_64::*;
 use memferry_transfer::Color24;
 
 use super::lanes::{Vector, compared, store_single};
-use super::{Band, Stores, Strip, keyed, reversed, tiles};
+use super::{Band, Stores, Strip, keyed, strips, tiles};
 
 /// # Safety
 /// As for [`super::transpose`].
@@ -28,11 +28,20 @@ pub(super) unsafe fn transpose<const E: usize>(band: Band, stores: Stores) {
 }
 
 /// # Safety
+/// As for [`super::copy`].
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn copy<const E: usize>(strip: Strip, stores: Stores) {
+    let bytes = Strip { count: strip.count * E, ..strip };
+    // SAFETY: the caller's promise.
+    unsafe { strips::copy::<Half>(bytes, stores) }
+}
+
+/// # Safety
 /// As for [`super::reverse`].
 #[target_feature(enable = "avx2")]
 pub(super) unsafe fn reverse<const E: usize>(strip: Strip, stores: Stores) {
     // SAFETY: the caller's promise.
-    unsafe { reversed::reverse::<Half, E>(strip, stores) }
+    unsafe { strips::reverse::<Half, E>(strip, stores) }
 }
 
 /// # Safety

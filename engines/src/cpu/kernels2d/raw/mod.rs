@@ -1,9 +1,9 @@
 //! The 2-D kernels over raw pointers: transposing, reversing and colour-keyed copies, at every level.
 //!
 //! ```text
-//! transpose ─► band of rows ─► tile: 16-byte squares turned in registers ─► stage ─► whole lines of the destination
-//! reverse   ─► vectors from the far end, turned round in a register ──────────────► whole lines of the destination
-//! copy_keyed ─► line: all key ─► nothing   none ─► stored whole   mixed ─► masked or single stores
+//! transpose     ─► band of rows ─► tile: 16-byte squares turned in registers ─► stage ─► whole lines of the destination
+//! copy, reverse ─► vectors, as they are or turned round in a register ────────────► whole lines of the destination
+//! copy_keyed    ─► vectors: all key ─► nothing   none ─► stored whole   mixed ─► masked or single stores
 //! ```
 //!
 //! The algorithms are written once over `lanes::Vector`; a level says what a vector is. Each source pixel is loaded once, and
@@ -24,7 +24,7 @@ mod lanes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod portable;
-mod reversed;
+mod strips;
 mod tiles;
 
 use memferry_transfer::{Color24, PixelSize};
@@ -115,6 +115,15 @@ macro_rules! at_level {
 pub(super) unsafe fn transpose(level: Level, size: PixelSize, band: Band, stores: Stores) {
     // SAFETY: the caller's promise.
     unsafe { at_level!(level, transpose, size, band, stores) }
+}
+
+/// Copies the strip's pixels.
+///
+/// # Safety
+/// The CPU has the level. The source can be read, the destination written, and they are apart.
+pub(super) unsafe fn copy(level: Level, size: PixelSize, strip: Strip, stores: Stores) {
+    // SAFETY: the caller's promise.
+    unsafe { at_level!(level, copy, size, strip, stores) }
 }
 
 /// Writes the strip's pixels in opposite order.

@@ -1,7 +1,7 @@
 //! Vectors of one lane: the Advanced SIMD instructions of 64-bit Arm.
 //!
 //! ```text
-//! transpose, reverse, copy_keyed ─► the generic kernels over Lane
+//! transpose, copy, reverse, copy_keyed ─► the generic kernels over Lane
 //! ```
 //!
 //! Nothing streams or is prefetched here: Rust has no stable functions for it, and no such machine was measured.
@@ -9,7 +9,7 @@
 use std::arch::aarch64::*;
 
 use super::lanes::{Vector, compared};
-use super::{Band, Stores, Strip, keyed, reversed, tiles};
+use super::{Band, Stores, Strip, keyed, strips, tiles};
 use memferry_transfer::Color24;
 
 /// # Safety
@@ -27,11 +27,20 @@ pub(super) unsafe fn transpose<const E: usize>(band: Band, stores: Stores) {
 }
 
 /// # Safety
+/// As for [`super::copy`].
+#[target_feature(enable = "neon")]
+pub(super) unsafe fn copy<const E: usize>(strip: Strip, stores: Stores) {
+    let bytes = Strip { count: strip.count * E, ..strip };
+    // SAFETY: the caller's promise.
+    unsafe { strips::copy::<Lane>(bytes, stores) }
+}
+
+/// # Safety
 /// As for [`super::reverse`].
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn reverse<const E: usize>(strip: Strip, stores: Stores) {
     // SAFETY: the caller's promise.
-    unsafe { reversed::reverse::<Lane, E>(strip, stores) }
+    unsafe { strips::reverse::<Lane, E>(strip, stores) }
 }
 
 /// # Safety

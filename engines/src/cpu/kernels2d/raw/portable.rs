@@ -1,13 +1,13 @@
 //! Vectors of one lane in plain Rust, which the compiler turns into what every CPU of the target has.
 //!
 //! ```text
-//! transpose, reverse, copy_keyed ─► the generic kernels over Plain
+//! transpose, copy, reverse, copy_keyed ─► the generic kernels over Plain
 //! ```
 //!
 //! Nothing streams here.
 
 use super::lanes::{LANE, Vector};
-use super::{Band, Stores, Strip, keyed, reversed, tiles};
+use super::{Band, Stores, Strip, keyed, strips, tiles};
 use memferry_transfer::Color24;
 
 /// # Safety
@@ -24,10 +24,18 @@ pub(super) unsafe fn transpose<const E: usize>(band: Band, stores: Stores) {
 }
 
 /// # Safety
+/// As for [`super::copy`].
+pub(super) unsafe fn copy<const E: usize>(strip: Strip, stores: Stores) {
+    let bytes = Strip { count: strip.count * E, ..strip };
+    // SAFETY: the caller's promise.
+    unsafe { strips::copy::<Plain>(bytes, stores) }
+}
+
+/// # Safety
 /// As for [`super::reverse`].
 pub(super) unsafe fn reverse<const E: usize>(strip: Strip, stores: Stores) {
     // SAFETY: the caller's promise.
-    unsafe { reversed::reverse::<Plain, E>(strip, stores) }
+    unsafe { strips::reverse::<Plain, E>(strip, stores) }
 }
 
 /// # Safety
