@@ -25,6 +25,8 @@ mod lanes;
 mod neon;
 mod portable;
 mod strips;
+#[cfg(test)]
+mod tests;
 mod tiles;
 
 use memferry_transfer::{Color24, PixelSize};
