@@ -38,6 +38,7 @@ struct Arguments {
     #[arg(long)]
     quick: bool,
     /// Only these parts of group `service` or `engine`, with commas between them.
+    /// Only these parts of group `service` or `twod`, with commas between them.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
     /// Draw the sweeps as SVG files into this directory.

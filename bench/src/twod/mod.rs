@@ -60,7 +60,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     };
     run.say(&format!("twod: {}, one thread; ratios of times, OpenCV's by the engine's", opencv.version()));
     let mut rows = Vec::new();
-    for case in cases() {
+    for case in cases().into_iter().filter(|case| run.wants(case.work.part())) {
         rows.extend(case.measure(run, &mut opencv)?);
     }
     Ok(rows)

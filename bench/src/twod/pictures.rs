@@ -54,6 +54,15 @@ impl Work {
         }
     }
 
+    /// The part of the group it belongs to.
+    pub(super) fn part(self) -> &'static str {
+        match self {
+            Self::Rotate90 => "rotate",
+            Self::KeyedRandom | Self::KeyedRuns => "keyed",
+            _ => "flips",
+        }
+    }
+
     /// What the other side calls it.
     pub(super) fn command(self) -> &'static str {
         match self {
