@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! four vectors ─► all key ─► nothing: the destination's lines are not even fetched
-//!                 none    ─► stored whole, streaming when asked
+//!                 none    ─► stored whole, streaming when asked and none was mixed lately
 //!                 mixed   ─► stores of the opaque pixels alone; the same lines 2 KiB ahead are asked for
 //! ```
 //!
@@ -18,6 +18,10 @@ use super::{Stores, Strip};
 /// How far ahead lines are asked for, bytes.
 const AHEAD_BYTES: usize = 2048;
 
+/// Fours after a mixed one that are not streamed, since more of that kind are to be expected: a line that is fetched and one
+/// that is streamed get into each other's way.
+const STIRRED: u32 = 8;
+
 /// # Safety
 /// As for [`super::copy_keyed`].
 #[inline(always)]
@@ -32,19 +36,27 @@ pub(super) unsafe fn copy_keyed<V: Vector, const E: usize>(strip: Strip, key: Co
     // SAFETY: the caller's promise: every offset is below `total` on both sides.
     unsafe {
         (0..head).step_by(E).for_each(|at| single::<E>(from.add(at), to.add(at), key));
+        let mut stirred = 0;
         for at in (head..whole).step_by(unit) {
-            four::<V, E>(from.add(at), to.add(at), key, streaming);
+            stirred = four::<V, E>(from.add(at), to.add(at), key, streaming, stirred);
         }
         (whole..total).step_by(E).for_each(|at| single::<E>(from.add(at), to.add(at), key));
     }
 }
 
-/// Copies the opaque pixels of four vectors.
+/// Copies the opaque pixels of four vectors. Returns how many more fours are taken for mixed: that many beforehand are
+/// `stirred`.
 ///
 /// # Safety
 /// They can be read and written; the destination begins at a line when it is streamed.
 #[inline(always)]
-unsafe fn four<V: Vector, const E: usize>(from: *const u8, to: *mut u8, key: Color24, streaming: bool) {
+unsafe fn four<V: Vector, const E: usize>(
+    from: *const u8,
+    to: *mut u8,
+    key: Color24,
+    streaming: bool,
+    stirred: u32,
+) -> u32 {
     let full = u64::MAX >> (64 - V::BYTES / E);
     // SAFETY: the caller's promise.
     unsafe {
@@ -52,25 +64,25 @@ unsafe fn four<V: Vector, const E: usize>(from: *const u8, to: *mut u8, key: Col
         let vectors = [load(0), load(1), load(2), load(3)];
         let bits = vectors.map(|vector| vector.opaque::<E>(key));
         let (any, all) = (bits[0] | bits[1] | bits[2] | bits[3], bits[0] & bits[1] & bits[2] & bits[3]);
-        if streaming && (any == 0 || all == full) {
-            let ahead = from.wrapping_add(AHEAD_BYTES);
-            (0..4 * V::BYTES).step_by(LINE).for_each(|line| V::prefetch_once(ahead.wrapping_add(line)));
-        }
         if any == 0 {
-            return;
+            return stirred.saturating_sub(1);
+        }
+        let mixed = all != full;
+        if mixed || stirred > 0 {
+            let ahead = to.wrapping_add(AHEAD_BYTES);
+            (0..4 * V::BYTES).step_by(LINE).for_each(|line| V::prefetch(ahead.wrapping_add(line)));
         }
         for (part, (vector, bits)) in vectors.into_iter().zip(bits).enumerate() {
             let to = to.add(part * V::BYTES);
-            // Part of a line is not streamed: the rest of it would have to be fetched at once.
-            if bits == full && streaming && (all == full || V::BYTES == LINE) {
+            if !mixed && streaming && stirred == 0 {
                 vector.stream(to);
             } else if bits == full {
                 vector.store(to);
             } else if bits != 0 {
                 vector.store_pixels::<E>(to, bits);
-                V::prefetch(to.wrapping_add(AHEAD_BYTES));
             }
         }
+        if mixed { STIRRED } else { stirred.saturating_sub(1) }
     }
 }
 
