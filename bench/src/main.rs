@@ -37,8 +37,7 @@ struct Arguments {
     /// Few rounds: whether everything works, not how well.
     #[arg(long)]
     quick: bool,
-    /// Only these parts of group `service` or `engine`, with commas between them.
-    /// Only these parts of group `service` or `twod`, with commas between them.
+    /// Only these parts of group `service`, `engine` or `twod`, with commas between them.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
     /// Draw the sweeps as SVG files into this directory.
