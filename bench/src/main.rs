@@ -17,6 +17,7 @@ mod run;
 mod service;
 mod stages;
 mod timing;
+mod twod;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,7 +37,7 @@ struct Arguments {
     /// Few rounds: whether everything works, not how well.
     #[arg(long)]
     quick: bool,
-    /// Only these parts of group `service` or `engine`, with commas between them.
+    /// Only these parts of group `service`, `engine` or `twod`, with commas between them.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
     /// Draw the sweeps as SVG files into this directory.
@@ -66,6 +67,7 @@ const GROUPS: &[Group] = &[
     ("engine", "the CPU engine's copies and fills against glibc, on one core and on two", engine::measure),
     ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
     ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
+    ("twod", "pictures turned and keyed by the engine, against OpenCV", twod::measure),
     ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),

@@ -132,6 +132,60 @@ fn apply_pixels(operation: &Operation<Place>, memories: &mut [Vec<u8>], bytes: u
     }
 }
 
+/// Whether `found` is what `bytes` bytes of a 2-D operation may leave of `before` when pixels are visited in any order: each
+/// one is as it was or as it shall be, and neither are more than there can be. Only where no order shows: no pixel shares a
+/// byte with another or with the source.
+///
+/// # Panics
+/// When the operation leaves its places or the memories are other ones.
+pub fn is_part_in_any_order(
+    operation: &Operation<Place>,
+    before: &[Vec<u8>],
+    found: &[Vec<u8>],
+    bytes: u64,
+) -> bool {
+    let (destination, plane, count, source) = match operation {
+        Operation::Copy2d { source, destination, shape } => {
+            (destination, &shape.destination, &shape.count, Some((source, &shape.source)))
+        }
+        Operation::Fill2d { destination, shape } => (destination, &shape.destination, &shape.count, None),
+        _ => return false,
+    };
+    let size = size_of(count.pixel) as usize;
+    let places = |place: &Place, plane: &Plane| -> Vec<(usize, usize)> {
+        let first = |offset| (i128::from(place.offset) + offset) as usize;
+        walk(plane, count)
+            .flat_map(|offset| (0..size).map(move |byte| first(offset) + byte))
+            .map(|at| (place.memory, at))
+            .collect()
+    };
+    let written = places(destination, plane);
+    let mut touched = std::collections::HashSet::new();
+    let distinct = written.iter().all(|at| touched.insert(*at));
+    let apart =
+        source.is_none_or(|(place, plane)| places(place, plane).iter().all(|at| !touched.contains(at)));
+    let mut after = before.to_vec();
+    if !distinct || !apart || apply(operation, &mut after).is_err() {
+        return false;
+    }
+    let pixel = |memories: &[Vec<u8>], at: &[(usize, usize)]| -> Vec<u8> {
+        at.iter().map(|(memory, at)| memories[*memory][*at]).collect()
+    };
+    let (mut new, mut old) = (0, 0);
+    let each_is_either = written.chunks(size).all(|at| {
+        let [was, shall, is] = [before, &after, found].map(|memories| pixel(memories, at));
+        new += usize::from(was != shall && is == shall);
+        old += usize::from(was != shall && is == was);
+        is == was || is == shall
+    });
+    let others_stay = (0..before.len()).all(|memory| {
+        (0..before[memory].len())
+            .all(|at| touched.contains(&(memory, at)) || found[memory][at] == before[memory][at])
+    });
+    let visited = bytes as usize / size;
+    each_is_either && others_stay && new <= visited && old <= written.len() / size - visited
+}
+
 /// What the operation finds when it begins with these memories: the value of its completion.
 ///
 /// # Panics
@@ -326,6 +380,24 @@ mod tests {
 
     const fn place(memory: usize, length: u64) -> Place {
         Place { memory, offset: 0, length }
+    }
+
+    #[test]
+    fn a_part_in_any_order_has_so_many_new_pixels_and_nothing_else() {
+        let count = Count2d { pixel: PixelSize::Bits16, x_count: 3, y_count: 1 };
+        let destination = Plane { start: 0, x_step: 2, y_step: 2 };
+        let fill = |destination| Fill2d { count, destination, color: Color24::new(0x0808).unwrap() };
+        let operation = Operation::Fill2d { destination: place(0, 6), shape: fill(destination) };
+        let is_part =
+            |found: [u8; 7], bytes| is_part_in_any_order(&operation, &[vec![1; 7]], &[found.to_vec()], bytes);
+        assert!(is_part([1, 1, 8, 8, 1, 1, 1], 2) && is_part([8, 8, 1, 1, 8, 8, 1], 4));
+        assert!(!is_part([1, 1, 8, 8, 1, 1, 1], 4), "fewer than were visited");
+        assert!(!is_part([8, 8, 1, 1, 8, 8, 1], 2), "more than were visited");
+        assert!(!is_part([8, 1, 1, 1, 1, 1, 1], 2), "half a pixel");
+        assert!(!is_part([8, 8, 1, 1, 1, 1, 8], 2), "a byte beside");
+        let twice = Fill2d { destination: Plane { x_step: 1, ..destination }, ..fill(destination) };
+        let operation = Operation::Fill2d { destination: place(0, 6), shape: twice };
+        assert!(!is_part_in_any_order(&operation, &[vec![1; 7]], &[vec![1; 7]], 0), "pixels overlap");
     }
 
     #[test]

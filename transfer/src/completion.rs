@@ -166,7 +166,8 @@ pub struct Completion {
     pub outcome: Result<(), Failure>,
     /// The failure is that of an earlier request this one was linked to.
     pub inherited: bool,
-    /// Bytes visited, in the operation's order; those of a request in a loop in all rounds.
+    /// Bytes visited, in the operation's order, which the engine chooses for pixels where it shows nowhere but in a part; those
+    /// of a request in a loop in all rounds.
     pub bytes_done: u64,
     /// What was found: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a
     /// loop; else 0.

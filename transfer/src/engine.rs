@@ -216,7 +216,8 @@ pub struct Finished {
     pub ticket: Ticket,
     /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`.
     pub outcome: Result<(), Failure>,
-    /// Bytes visited, in the operation's order.
+    /// Bytes visited, in the operation's order; in which order the pixels of a 2-D operation are is the engine's business
+    /// where it shows nowhere but in a part.
     pub bytes_done: u64,
     /// What was found, as a completion's value.
     pub value: u64,

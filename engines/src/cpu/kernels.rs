@@ -280,13 +280,13 @@ pub(super) fn fill_pixels<M: Borrow<Mapping>>(
 
 /// The region, when its mapping may be written (M3).
 #[inline]
-fn writable<M: Borrow<Mapping>>(region: &Region<M>) -> Result<&Region<M>, OutsideRegion> {
+pub(super) fn writable<M: Borrow<Mapping>>(region: &Region<M>) -> Result<&Region<M>, OutsideRegion> {
     if region.memory().borrow().access() == Access::ReadWrite { Ok(region) } else { Err(OutsideRegion) }
 }
 
 /// The address of `length` bytes at `offset` that all lie in `region`.
 #[inline]
-fn contiguous<M: Borrow<Mapping>>(
+pub(super) fn contiguous<M: Borrow<Mapping>>(
     region: &Region<M>,
     offset: u64,
     length: u64,

@@ -15,9 +15,12 @@
 mod blocks;
 mod choice;
 mod kernels;
+mod kernels2d;
 pub mod level;
 pub mod measure;
+mod plane;
 mod progress;
+mod tiling;
 pub mod tuning;
 
 pub use kernels::{crew, slices};

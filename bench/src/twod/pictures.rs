@@ -1,0 +1,209 @@
+//! The engine's side: two pictures and an operation on them, and the same picture given to OpenCV.
+//!
+//! ```text
+//! random bytes ─► source, destination (memfds, or memory of this process) ─► perform_whole ─► destination
+//!       └ files the other side reads ─► OpenCV ─► a file ─► compared with the destination
+//! ```
+//!
+//! Nothing is judged here.
+
+use std::os::fd::OwnedFd;
+
+use memferry_engines::cpu::perform_whole;
+use memferry_memory::frame::{self, Pages};
+use memferry_memory::mapping::Mapping;
+use memferry_transfer::image::{Image, Turn, turned_copy};
+use memferry_transfer::{CacheHint, Color24, Confined, Operation, PixelSize, Region};
+
+use super::opencv::{Opencv, path_of};
+use crate::BenchError;
+use crate::timing::{each_ns, random_bytes};
+
+/// Bytes compared at once.
+const PIECE: usize = 1 << 20;
+/// The key's bytes in memory; the fourth byte of a pixel is not compared.
+const KEY: [u8; 3] = [1, 2, 3];
+
+/// What is done with a picture.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Rotate90,
+    Rotate180,
+    Rotate270,
+    Transpose,
+    FlipHorizontal,
+    FlipVertical,
+    /// A copy without the pixels of a colour, which every second one has, at random.
+    KeyedRandom,
+    /// The same in runs of 64 pixels.
+    KeyedRuns,
+}
+
+impl Work {
+    /// In words.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Rotate90 => "rotate 90",
+            Self::Rotate180 => "rotate 180",
+            Self::Rotate270 => "rotate 270",
+            Self::Transpose => "transpose",
+            Self::FlipHorizontal => "flip left to right",
+            Self::FlipVertical => "flip upside down",
+            Self::KeyedRandom => "colour key, every second pixel at random,",
+            Self::KeyedRuns => "colour key, runs of 64 pixels,",
+        }
+    }
+
+    /// The part of the group it belongs to.
+    pub(super) fn part(self) -> &'static str {
+        match self {
+            Self::Rotate90 => "rotate",
+            Self::KeyedRandom | Self::KeyedRuns => "keyed",
+            _ => "flips",
+        }
+    }
+
+    /// What the other side calls it.
+    pub(super) fn command(self) -> &'static str {
+        match self {
+            Self::Rotate90 => "rotate90",
+            Self::Rotate180 => "rotate180",
+            Self::Rotate270 => "rotate270",
+            Self::Transpose => "transpose",
+            Self::FlipHorizontal => "flip-horizontal",
+            Self::FlipVertical => "flip-vertical",
+            Self::KeyedRandom | Self::KeyedRuns => "keyed",
+        }
+    }
+
+    fn turn(self) -> Turn {
+        match self {
+            Self::Rotate90 => Turn::Rotate90,
+            Self::Rotate180 => Turn::Rotate180,
+            Self::Rotate270 => Turn::Rotate270,
+            Self::Transpose => Turn::Transpose,
+            Self::FlipHorizontal => Turn::FlipHorizontal,
+            Self::FlipVertical => Turn::FlipVertical,
+            Self::KeyedRandom | Self::KeyedRuns => Turn::Upright,
+        }
+    }
+
+    /// Pixels in a row that are of the key, or not, together.
+    fn run(self) -> Option<usize> {
+        match self {
+            Self::KeyedRandom => Some(1),
+            Self::KeyedRuns => Some(64),
+            _ => None,
+        }
+    }
+}
+
+/// What the pictures lie in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Memfds on both sides.
+    Frames,
+    /// What each side's allocator gives.
+    Own,
+}
+
+impl Kind {
+    /// In words.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Frames => "in memfds",
+            Self::Own => "in memory of their own",
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Frames => "frames",
+            Self::Own => "arrays",
+        }
+    }
+}
+
+/// A source and a destination, and what is done with them.
+pub(super) struct Pictures {
+    work: Work,
+    kind: Kind,
+    side: u32,
+    pixel_bytes: u64,
+    bytes: usize,
+    operation: Operation<Region<Mapping>>,
+    /// Frames with the source's and the destination's bytes, and one for OpenCV's result.
+    files: [(OwnedFd, Mapping); 3],
+    destination: Mapping,
+}
+
+impl Pictures {
+    /// Square pictures of `side` x `side` random pixels.
+    pub(super) fn new(work: Work, side: u32, pixel_bytes: u64, kind: Kind) -> Result<Self, BenchError> {
+        let pixel = PixelSize::from_bytes(pixel_bytes).ok_or("no such pixels")?;
+        let image = Image::packed(side, side, pixel);
+        let bytes = usize::try_from(u64::from(side) * image.pitch_bytes)?;
+        let mut source = random_bytes(bytes, 7);
+        let destination = random_bytes(bytes, 11);
+        let key = work.run().map(|run| {
+            let chances = random_bytes(bytes / run, 13);
+            for (pixels, chance) in source.chunks_mut(run * 4).zip(&chances) {
+                if chance & 1 == 1 {
+                    pixels.chunks_mut(4).for_each(|pixel| pixel[..3].copy_from_slice(&KEY));
+                }
+            }
+            u32::from_le_bytes([KEY[0], KEY[1], KEY[2], 0])
+        });
+        let allocate = || frame::allocate(bytes as u64, Pages::Ordinary);
+        let files = [allocate()?, allocate()?, allocate()?];
+        files[0].1.write(0, &source)?;
+        files[1].1.write(0, &destination)?;
+        let [source, destination] = match kind {
+            Kind::Frames => [files[0].1.clone(), files[1].1.clone()],
+            Kind::Own => [source, destination].map(Mapping::owned),
+        };
+        let shape = turned_copy(&image, work.turn(), &image, key.and_then(Color24::new))?;
+        let region = |mapping: &Mapping| Region::new(mapping.clone(), 0, bytes as u64).ok_or("too short");
+        let operation =
+            Operation::Copy2d { source: region(&source)?, destination: region(&destination)?, shape };
+        Ok(Self { work, kind, side, pixel_bytes, bytes, operation, files, destination })
+    }
+
+    /// Bytes of one picture.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Does it so many times; nanoseconds each.
+    pub(super) fn run(&self, count: usize) -> Result<f64, BenchError> {
+        let confined = Confined::new(&self.operation, CacheHint::Auto)
+            .map_err(|leaves| format!("a picture leaves its memory: {leaves}"))?;
+        each_ns(count, || match perform_whole(&confined, None).map(|ended| ended.outcome) {
+            Some(Ok(())) => Ok(()),
+            outcome => Err(format!("the engine did not turn the picture: {outcome:?}").into()),
+        })
+    }
+
+    /// Gives OpenCV the same pictures, lets both sides work once, and makes sure that they have done the same.
+    pub(super) fn compare(&self, opencv: &mut Opencv) -> Result<(), BenchError> {
+        let [source, destination, result] = &self.files;
+        let [source, destination] = [&source.0, &destination.0].map(path_of);
+        let Self { side, pixel_bytes, .. } = self;
+        opencv
+            .ask(&format!("open {} {side} {side} {pixel_bytes} {source} {destination}", self.kind.word()))?;
+        opencv.run(self.work.command(), 1)?;
+        opencv.ask(&format!("result {}", path_of(&result.0)))?;
+        self.run(1)?;
+        let (mut ours, mut theirs) = (vec![0; PIECE], vec![0; PIECE]);
+        for at in (0..self.bytes).step_by(PIECE) {
+            self.destination.read(at as u64, &mut ours)?;
+            result.1.read(at as u64, &mut theirs)?;
+            if ours != theirs {
+                return Err(
+                    format!("{}: the engine and OpenCV made different pictures", self.work.name()).into()
+                );
+            }
+        }
+        Ok(())
+    }
+}
