@@ -13,7 +13,7 @@ use std::borrow::Borrow;
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::{Failure, Operation, Region};
 
-use super::kernels::{XOR_GROUP, equal_bytes, load, store, xor_group};
+use super::kernels::{self, XOR_GROUP, equal_bytes, load, settle, store, xor_group};
 use super::progress::{State, runs_down, step};
 
 const BLOCK: usize = 8192;
@@ -37,6 +37,12 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     if let Operation::Compare { first, second, .. } = operation {
         return compare(first, second, state, state.done, length);
     }
+    if let Operation::Xor { sources, destination, .. } = operation
+        && sources.len() <= XOR_GROUP
+    {
+        xor_directly(sources, destination, state, length)?;
+        return Ok(length);
+    }
     // Made once: to clear it for each block would take as long as to fill it.
     let mut space = [0; BLOCK];
     let mut moved = 0;
@@ -45,6 +51,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
         block(operation, state, state.done + moved, &mut space[..bytes as usize])?;
         moved += bytes;
     }
+    settle(state.manner());
     Ok(moved)
 }
 
@@ -114,6 +121,21 @@ fn compare<M: Borrow<Mapping>>(
     state.over = equal < length;
     state.value = done + equal;
     Ok(equal)
+}
+
+/// Few sources go into the destination at once: there is nothing to be judged between reading and writing.
+fn xor_directly<M: Borrow<Mapping>>(
+    sources: &[Region<M>],
+    destination: &Region<M>,
+    state: &State,
+    length: u64,
+) -> Result<(), Failure> {
+    // A place beyond the sources stands for the destination.
+    let mappings: [&Mapping; XOR_GROUP + 1] =
+        std::array::from_fn(|index| sources.get(index).unwrap_or(destination).memory().borrow());
+    step(mappings, || kernels::xor(state.manner(), sources, destination, state.done, length))?;
+    settle(state.manner());
+    Ok(())
 }
 
 fn xor<M: Borrow<Mapping>>(sources: &[Region<M>], done: u64, block: &mut [u8]) -> Result<(), Failure> {

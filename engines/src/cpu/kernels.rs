@@ -75,6 +75,17 @@ pub(super) fn copy<M: Borrow<Mapping>>(
 /// M1, M2, M3 for `length` bytes at `from` and `to`.
 #[inline]
 pub(super) unsafe fn move_bytes(manner: Manner, from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: M1, M2, M3: the caller's promise.
+    unsafe { move_unsettled(manner, from, to, length) };
+    settle(manner);
+}
+
+/// The same; [`settle`] comes after it.
+///
+/// # Safety
+/// As [`move_bytes`].
+#[inline]
+unsafe fn move_unsettled(manner: Manner, from: *const u8, to: *mut u8, length: usize) {
     let apart = from.addr().abs_diff(to.addr()) >= length;
     // SAFETY: M1, M2, M3: the caller's promise; `copy` allows overlap. M4: the level is this CPU's.
     unsafe {
@@ -85,6 +96,14 @@ pub(super) unsafe fn move_bytes(manner: Manner, from: *const u8, to: *mut u8, le
             Manner::Flushing if apart => raw::copy_flushing(Cpu::of_this_process(), from, to, length),
             _ => ptr::copy(from, to, length),
         }
+    }
+}
+
+/// Orders what went past the caches before what comes after; to be called before anybody is told.
+#[inline]
+pub(super) fn settle(manner: Manner) {
+    if manner != Manner::Cached {
+        raw::fence();
     }
 }
 
@@ -175,6 +194,32 @@ pub(super) fn xor_group<M: Borrow<Mapping>>(
     Ok(())
 }
 
+/// Makes `length` bytes of the destination the exclusive or of as many of at most [`XOR_GROUP`] regions. [`settle`] comes
+/// after it.
+pub(super) fn xor<M: Borrow<Mapping>>(
+    manner: Manner,
+    sources: &[Region<M>],
+    destination: &Region<M>,
+    at: u64,
+    length: u64,
+) -> Result<(), OutsideRegion> {
+    let mut places = [ptr::null(); XOR_GROUP];
+    let group = sources.get(..sources.len().min(XOR_GROUP)).unwrap_or_default();
+    for (place, source) in places.iter_mut().zip(group) {
+        *place = contiguous(source, at, length)?.cast_const();
+    }
+    let to = contiguous(writable(destination)?, at, length)?;
+    let (level, places) = (Cpu::of_this_process().level, &places[..group.len()]);
+    // SAFETY: M1, M2, M3: all ranges were just checked to lie in their regions, the destination's mapping is writable. M4.
+    unsafe {
+        match manner {
+            Manner::Cached => raw::xor_all(level, to, length as usize, places),
+            _ => raw::xor_all_streaming(level, to, length as usize, places),
+        }
+    }
+    Ok(())
+}
+
 /// Copies bytes out of a region into memory of this process alone.
 pub(super) fn load<M: Borrow<Mapping>>(
     source: &Region<M>,
@@ -187,7 +232,7 @@ pub(super) fn load<M: Borrow<Mapping>>(
     Ok(())
 }
 
-/// Copies bytes of this process alone into a region.
+/// Copies bytes of this process alone into a region. [`settle`] comes after it.
 pub(super) fn store<M: Borrow<Mapping>>(
     manner: Manner,
     destination: &Region<M>,
@@ -199,7 +244,7 @@ pub(super) fn store<M: Borrow<Mapping>>(
     let manner = if manner == Manner::Flushing { Manner::Streaming } else { manner };
     // SAFETY: M1, M2, M3: the range was just checked to lie in its region, whose mapping is writable; no reference to
     // frame memory exists, so they are apart.
-    unsafe { move_bytes(manner, bytes.as_ptr(), to, bytes.len()) };
+    unsafe { move_unsettled(manner, bytes.as_ptr(), to, bytes.len()) };
     Ok(())
 }
 
@@ -231,6 +276,7 @@ unsafe fn fill_bytes(manner: Manner, to: *mut u8, length: usize, word: [u8; 4]) 
             _ => raw::fill_words_streaming(cpu.level, to, length, word),
         }
     }
+    settle(manner);
 }
 
 /// Reads a pixel, writes it, and goes on to the next, `count` times; leaves out pixels of the `transparent` colour.

@@ -7,14 +7,23 @@
 //!
 //! Every byte is loaded once. Invariants as in the module above.
 
-use super::{Vector, at_level};
+use super::{LINE, Vector, at_level};
 
 at_level! {
-    /// Makes the bytes at `block` the exclusive or of those at `sources`, of which it may be one.
+    /// Makes the bytes at `to` the exclusive or of those at `sources`, of which it may be one. Where they overlap otherwise the
+    /// result is any.
     ///
     /// # Safety
-    /// M1, M2 and M4 for `length` bytes at all of them; those at `block` belong to this process alone.
-    xor_all(block: *mut u8, length: usize, sources: &[*const u8]) = xor
+    /// M1 to M4 for `length` bytes at all of them.
+    xor_all(to: *mut u8, length: usize, sources: &[*const u8]) = xor
+}
+
+at_level! {
+    /// The same past the caches; a fence is the caller's.
+    ///
+    /// # Safety
+    /// As [`xor_all`].
+    xor_all_streaming(to: *mut u8, length: usize, sources: &[*const u8]) = xor_streaming
 }
 
 at_level! {
@@ -28,22 +37,40 @@ at_level! {
 /// # Safety
 /// As [`xor_all`].
 #[inline(always)]
-unsafe fn xor<V: Vector>(block: *mut u8, length: usize, sources: &[*const u8]) {
+unsafe fn xor<V: Vector>(to: *mut u8, length: usize, sources: &[*const u8]) {
+    // SAFETY: M1 to M4, the caller's promise.
+    unsafe { xor_by::<V, false>(to, length, sources) }
+}
+
+/// # Safety
+/// As [`xor_all`].
+#[inline(always)]
+unsafe fn xor_streaming<V: Vector>(to: *mut u8, length: usize, sources: &[*const u8]) {
+    // SAFETY: M1 to M4, the caller's promise.
+    unsafe { xor_by::<V, true>(to, length, sources) }
+}
+
+/// # Safety
+/// As [`xor_all`].
+#[inline(always)]
+unsafe fn xor_by<V: Vector, const STREAM: bool>(to: *mut u8, length: usize, sources: &[*const u8]) {
     let Some((first, others)) = sources.split_first() else { return };
-    let whole = length - length % V::BYTES;
-    // SAFETY: M1, M2, M4: all offsets are below `length`.
+    let head = if STREAM { to.align_offset(LINE).min(length) } else { 0 };
+    let whole = head + (length - head) / LINE * LINE;
+    // SAFETY: M1 to M4: all offsets are below `length`. Streams begin at `head`, a line's begin, and go on by whole vectors.
     unsafe {
-        for offset in (0..whole).step_by(V::BYTES) {
+        let byte = |offset: usize| {
+            others.iter().fold(first.add(offset).read(), |byte, source| byte ^ source.add(offset).read())
+        };
+        for offset in (0..head).chain(whole..length) {
+            to.add(offset).write(byte(offset));
+        }
+        for offset in (head..whole).step_by(V::BYTES) {
             let mut vector = V::load(first.add(offset));
             for source in others {
                 vector = vector.xor(V::load(source.add(offset)));
             }
-            vector.store(block.add(offset));
-        }
-        for offset in whole..length {
-            let byte =
-                others.iter().fold(first.add(offset).read(), |byte, source| byte ^ source.add(offset).read());
-            block.add(offset).write(byte);
+            if STREAM { vector.stream(to.add(offset)) } else { vector.store(to.add(offset)) }
         }
     }
 }
@@ -58,18 +85,21 @@ unsafe fn difference<V: Vector>(first: *const u8, second: *const u8, length: usi
     unsafe {
         while offset < whole {
             if whole - offset >= turn {
-                let at = |index| offset + index * V::BYTES;
-                let ones = [0, 1, 2, 3].map(|index| V::load(first.add(at(index))));
-                let others = [0, 1, 2, 3].map(|index| V::load(second.add(at(index))));
-                let all = |index: usize| ones[index].xor(others[index]);
-                if all(0).or(all(1)).or(all(2).or(all(3))).is_zero() {
+                let load = |index: usize| {
+                    let at = offset + index * V::BYTES;
+                    V::load(first.add(at)).xor(V::load(second.add(at)))
+                };
+                let differences = [load(0), load(1), load(2), load(3)];
+                let [zeroth, next, third, last] = differences;
+                if zeroth.or(next).or(third.or(last)).is_zero() {
                     offset += turn;
                     continue;
                 }
                 // What was loaded is what counts: the memory may have changed since.
-                let differs = |index: &usize| ones[*index].first_difference(others[*index]).is_some();
-                let index = (0..3).find(differs).unwrap_or(3);
-                return at(index) + ones[index].first_difference(others[index]).unwrap_or(0);
+                let zero = V::splat(0);
+                let found =
+                    |index: usize| Some(index * V::BYTES + differences[index].first_difference(zero)?);
+                return offset + (0..4).find_map(found).unwrap_or(0);
             }
             if let Some(within) = V::load(first.add(offset)).first_difference(V::load(second.add(offset))) {
                 return offset + within;

@@ -1,11 +1,11 @@
 //! Copies that leave the destination out of the caches.
 //!
 //! ```text
-//! copy_streaming  head to a line's begin ─ blocks of four lines: prefetch ahead, load, stream ─ tail ─ fence
+//! copy_streaming  head to a line's begin ─ blocks of four lines: prefetch ahead, load, stream ─ tail
 //! copy_flushing   the same, and every source line that was used up is put out of the caches
 //! ```
 //!
-//! Ranges are apart. Copies that stay in the caches are the C library's. Invariants as in the module above.
+//! A fence after it is the caller's. Ranges are apart. Copies that stay in the caches are the C library's. Invariants as in the module above.
 
 use std::ptr;
 
@@ -84,7 +84,6 @@ unsafe fn by_lines<V: Vector, const FLUSH: bool>(from: *const u8, to: *mut u8, l
         }
         ptr::copy_nonoverlapping(from.add(blocks_end), to.add(blocks_end), length - blocks_end);
     }
-    V::fence();
 }
 
 /// Puts the last four lines that end at or before an address out of the caches.

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! fill_words  vectors of the word ─ tail byte by byte        fill_words_streaming  the same by lines, past the caches
-//! zero_lines  head ─ a `clzero` for each line ─ tail ─ fence
+//! zero_lines  head ─ a `clzero` for each line ─ tail
 //! ```
 //!
-//! Fills of one byte are the C library's. Invariants as in the module above.
+//! Fills of one byte are the C library's; a fence after those past the caches is the caller's. Invariants as in the module above.
 
 use std::ptr;
 
@@ -43,7 +43,6 @@ unsafe fn words_streaming<V: Vector>(to: *mut u8, length: usize, mut word: [u8; 
         }
         words::<V>(to.add(whole), length - whole, word);
     }
-    V::fence();
 }
 
 /// # Safety
@@ -80,7 +79,6 @@ pub(in super::super) unsafe fn zero_lines(to: *mut u8, length: usize) {
             std::arch::asm!("clzero", in("rax") to.add(line), options(nostack, preserves_flags));
         }
         ptr::write_bytes(to.add(end), 0, length - end);
-        std::arch::x86_64::_mm_sfence();
     }
 }
 

@@ -24,7 +24,7 @@ mod probe;
 mod tests;
 mod vectors;
 
-pub(super) use combine::{first_difference, xor_all};
+pub(super) use combine::{first_difference, xor_all, xor_all_streaming};
 pub(super) use copy::{copy_flushing, copy_streaming};
 pub(super) use fill::{fill_words, fill_words_streaming, zero_lines};
 pub(in crate::cpu) use probe::own_load_ticks;
@@ -51,6 +51,18 @@ fn prefetch(_at: *const u8) {
     }
 }
 
+/// Orders what was streamed before what comes after.
+#[inline(always)]
+pub(super) fn fence() {
+    // SAFETY: SSE is part of x86-64.
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+}
+
 /// A vector of bytes as a level has it.
 ///
 /// # Safety
@@ -68,7 +80,7 @@ unsafe trait Vector: Copy {
     /// # Safety
     /// M1, M2, M3, M4.
     unsafe fn store(self, to: *mut u8);
-    /// Stores past the caches to an address that is a multiple of [`Vector::BYTES`]; [`Vector::fence`] orders it.
+    /// Stores past the caches to an address that is a multiple of [`Vector::BYTES`]; [`fence`] orders it.
     ///
     /// # Safety
     /// M1, M2, M3, M4.
@@ -98,8 +110,6 @@ unsafe trait Vector: Copy {
     /// # Safety
     /// M4.
     unsafe fn first_difference(self, other: Self) -> Option<usize>;
-    /// Streaming stores before it are seen before what follows it.
-    fn fence();
 }
 
 /// Compiles a loop over vectors for every level, and chooses among them when called.

@@ -169,6 +169,7 @@ proptest! {
 
     #[test]
     fn exclusive_or_is_that_of_every_byte(case in cases(), others in 0..4usize, on: bool) {
+        let destination = Fenced::new(PAGES);
         let sources: Vec<_> = (0..=others).map(|_| Fenced::new(PAGES)).collect();
         let block = noise(case.length, !case.seed);
         let mut expected = if on { block.clone() } else { vec![0; case.length] };
@@ -186,6 +187,15 @@ proptest! {
             // SAFETY: M1 to M4: the ranges lie between the guard pages, the block is as long, the level is available.
             unsafe { xor_all(cpu.level, block, case.length, &all) };
             prop_assert!(result == expected, "{cpu:?}");
+            let to = destination.place(case.destination, case.length);
+            let (at, mut whole) = (destination.offset(to), destination.set(case.seed));
+            // SAFETY: as above, and the destination lies between guard pages too.
+            unsafe { xor_all_streaming(cpu.level, to, case.length, &places) };
+            fence();
+            if !on {
+                whole[at..at + case.length].copy_from_slice(&expected);
+                prop_assert!(destination.get() == whole, "{cpu:?}, streaming");
+            }
         }
     }
 

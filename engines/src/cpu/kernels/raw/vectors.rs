@@ -62,9 +62,6 @@ unsafe impl Vector for Portable {
         let different = (self.0 ^ other.0).to_le();
         (different != 0).then_some(different.trailing_zeros() as usize / 8)
     }
-
-    #[inline(always)]
-    fn fence() {}
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -132,11 +129,6 @@ mod x86 {
             let different = unsafe { _mm512_cmpneq_epi8_mask(self.0, other.0) };
             (different != 0).then_some(different.trailing_zeros() as usize)
         }
-
-        #[inline(always)]
-        fn fence() {
-            fence();
-        }
     }
 
     /// A vector of AVX2.
@@ -195,17 +187,6 @@ mod x86 {
             let equal = unsafe { _mm256_movemask_epi8(_mm256_cmpeq_epi8(self.0, other.0)) };
             (equal != -1).then_some((!equal).trailing_zeros() as usize)
         }
-
-        #[inline(always)]
-        fn fence() {
-            fence();
-        }
-    }
-
-    #[inline(always)]
-    fn fence() {
-        // SAFETY: SSE is part of x86-64.
-        unsafe { _mm_sfence() }
     }
 }
 
@@ -284,11 +265,6 @@ mod arm {
                 vget_lane_u64::<0>(vreinterpret_u64_u8(vshrn_n_u16::<4>(equal)))
             };
             (equal != u64::MAX).then_some((!equal).trailing_zeros() as usize / 4)
-        }
-
-        #[inline(always)]
-        fn fence() {
-            std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
         }
     }
 }
