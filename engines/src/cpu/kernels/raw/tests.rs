@@ -231,3 +231,27 @@ fn loads_take_time_or_cannot_be_timed() {
     let ticks = own_load_ticks([&bytes[0], &bytes[1]]);
     assert_eq!(ticks.is_some(), cfg!(all(target_arch = "x86_64", not(miri))));
 }
+
+/// Room on a huge page that nobody has touched, where there are any.
+#[test]
+#[cfg_attr(miri, ignore = "Miri knows no huge pages")]
+fn huge_pages_that_are_not_there_yet_are_written_like_any() {
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    const HUGE: usize = 2 << 20;
+    let source = noise(HUGE, 7);
+    for cpu in cpus() {
+        // SAFETY: a fresh mapping of two huge pages' length, in which one begins; nothing else refers to it, and it is given
+        // back at the end. M3, M4.
+        unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            let start = mmap_anonymous(ptr::null_mut(), 2 * HUGE, protection, MapFlags::PRIVATE).unwrap();
+            let whole = start.cast::<u8>();
+            let to = whole.add(whole.align_offset(HUGE));
+            // Refused where the kernel has none: then the pages are ordinary ones that are not there yet.
+            let _ = madvise(to.cast(), HUGE, Advice::LinuxHugepage);
+            copy_streaming(cpu.level, source.as_ptr(), to, HUGE);
+            assert_eq!(first_difference(cpu.level, source.as_ptr(), to, HUGE), HUGE, "{cpu:?}");
+            munmap(start, 2 * HUGE).unwrap();
+        }
+    }
+}
