@@ -5,10 +5,9 @@
 //! ```
 //!
 //! "Moved and touched" has two readings, the same on both sides: the client reads every byte, page by page into a page of its
-//! own, or a line of each page and the last line. 4 KiB are held to the first. 1 MiB is held to the second: lines that the
-//! reader has in its cache have to be taken from it before another core can write them, and that takes longer than the copy,
-//! whoever copies. Beside it are reported: not reading, the hint that the destination will be read soon, and waiting instead
-//! of polling. The same buffers every time.
+//! own, or a line of each page and the last line. 4 KiB are held to the first, 1 MiB to both, though they want opposite things:
+//! lines in the cache of the lane's core are written soonest and read latest. Beside it are reported: not reading, the hint
+//! that the destination will be read soon, and waiting instead of polling. The same buffers every time.
 
 use memferry::{CacheHint, Client, Transfer};
 
@@ -27,7 +26,7 @@ const ROUNDS: usize = 21;
 /// read, and when a line of each page is.
 const SIZES: [(u64, &str, usize, [Target; 2]); 2] = [
     (4 << 10, "4 KiB", 500, [Target::AtLeast(2.0), Target::None]),
-    (1 << 20, "1 MiB", 20, [Target::None, Target::AtLeast(3.0)]),
+    (1 << 20, "1 MiB", 20, [Target::AtLeast(3.0); 2]),
 ];
 const READINGS: [&str; 2] = ["every byte read", "a line of each page read"];
 

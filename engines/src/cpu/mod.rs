@@ -47,7 +47,7 @@ pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 ///
 /// The lane holds the capability table meanwhile: this much takes less than a microsecond even from cold memory.
 const IMMEDIATE_BYTES: u64 = 1024;
-const IMMEDIATE: Means<'static> = Means { chunk_bytes: IMMEDIATE_BYTES, crew: None };
+const IMMEDIATE: Means<'static> = Means { chunk_bytes: IMMEDIATE_BYTES, crew: None, for_others: false };
 /// Segments and sources up to which one is.
 const IMMEDIATE_OPERANDS: usize = 8;
 
@@ -88,6 +88,7 @@ pub struct CpuEngine {
     posted: usize,
     chunk_bytes: u64,
     crew: Option<Arc<Crew>>,
+    for_others: bool,
 }
 
 #[derive(Debug, Default)]
@@ -114,13 +115,20 @@ impl CpuEngine {
     pub fn new(channels: u32, chunk_bytes: u64) -> Self {
         let busy = Vec::with_capacity(channels as usize);
         let channels = (0..channels).map(|_| Channel::default()).collect();
-        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), crew: None }
+        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), crew: None, for_others: false }
     }
 
     /// The same engine, whose long copies are shared with whoever of `crew` has nothing to do: then a poll moves
     /// `chunk_bytes` for each that shares.
     pub fn with_crew(mut self, crew: Arc<Crew>) -> Self {
         self.crew = Some(crew);
+        self
+    }
+
+    /// The same engine, for a thread whose core is not that of who reads the copies: from some size on they go past its caches
+    /// even where the destination is near. A line that was modified in another core's cache takes longer to read than memory.
+    pub fn for_other_cores(mut self) -> Self {
+        self.for_others = true;
         self
     }
 
@@ -176,7 +184,8 @@ impl Engine for CpuEngine {
 
     fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
         let (mut active, mut index) = (false, 0);
-        let means = Means { chunk_bytes: self.chunk_bytes, crew: self.crew.as_deref() };
+        let (crew, for_others) = (self.crew.as_deref(), self.for_others);
+        let means = Means { chunk_bytes: self.chunk_bytes, crew, for_others };
         let mut first_unstarted = self.busy.len() - self.posted;
         while let Some(number) = self.busy.get(index).copied() {
             let channel = &mut self.channels[number as usize];
@@ -270,7 +279,7 @@ const WHOLE_CHUNK_BYTES: u64 = 4 << 20;
 /// Does the whole of an operation on the calling thread, together with whoever of `crew` has nothing to do; `None` when this
 /// engine does not perform it.
 pub fn perform_whole<M: Borrow<Mapping>>(confined: &Confined<'_, M>, crew: Option<&Crew>) -> Option<Ended> {
-    let means = Means { chunk_bytes: WHOLE_CHUNK_BYTES, crew };
+    let means = Means { chunk_bytes: WHOLE_CHUNK_BYTES, crew, for_others: false };
     let operation = confined.operation();
     if !performs(operation) {
         return None;

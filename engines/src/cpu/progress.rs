@@ -45,6 +45,8 @@ pub(super) struct Means<'a> {
     pub(super) chunk_bytes: u64,
     /// Who may share long copies.
     pub(super) crew: Option<&'a Crew>,
+    /// What is written will be read on another core.
+    pub(super) for_others: bool,
 }
 
 impl State {
@@ -58,7 +60,7 @@ impl State {
         &mut self,
         operation: &Operation<Region<M>>,
         hint: CacheHint,
-        total: u64,
+        (total, for_others): (u64, bool),
     ) -> Result<(), Failure> {
         if self.manner.is_none() {
             let tuning = tuning::current();
@@ -68,6 +70,7 @@ impl State {
                 _ => Work::Copy,
             };
             self.manner = match choice::without_looking(work, hint, total, tuning) {
+                None if for_others && work == Work::Copy => Some(Manner::Streaming),
                 Some(manner) => Some(manner),
                 None => Some(match first_written(operation) {
                     Some(((from, to), bytes)) => {
@@ -131,7 +134,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
 ) -> Result<bool, Failure> {
     let total = operation.total_bytes();
     let chunk_bytes = means.chunk_bytes;
-    state.choose(operation, hint, total)?;
+    state.choose(operation, hint, (total, means.for_others))?;
     let length = total.saturating_sub(state.done).min(chunk_bytes);
     let done = state.done;
     if length > 0 {
