@@ -373,7 +373,6 @@ impl<M: Memory> Capabilities<M> {
         keep: impl Fn(&'a M) -> Q,
         mut note: impl FnMut(u32),
     ) -> Result<Operation<Region<Q>>, Failure> {
-        // The commonest kinds are spelled out: they are most of what a lane does for small requests.
         let mut plain = |side, span: &Span, length| {
             let (node, memory) = self.usable(session, side, span.handle)?;
             let outside = Failure::OutOfBounds { side, available: node.length };
@@ -383,6 +382,7 @@ impl<M: Memory> Capabilities<M> {
             note(span.handle.index());
             Region::new(keep(memory), node.offset + span.offset, length).ok_or(outside)
         };
+        // The commonest kinds are spelled out: they are most of what a lane does for small requests.
         match operation {
             Operation::Nop => return Ok(Operation::Nop),
             Operation::Copy { source, destination, length } if *length <= longest_bytes => {

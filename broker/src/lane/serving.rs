@@ -168,25 +168,19 @@ impl Taking<'_> {
     fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
         let (end, tag) = (&mut self.queue.end, wire::tag_of(slot));
         let cancelled = end.cancels_seen() && end.cancel_requested(tag);
-        let mut ended = None;
-        if !self.stopping && !cancelled {
-            let room = end.known_completion_room();
-            // Most requests are plain, and need no look at terms that nobody set.
-            if let Some(operation) = wire::decode_plain(slot) {
-                ended = self.path.try_at_once(self.key, room, &operation, &PLAIN, self.capabilities);
-            }
-        }
-        let decoded = match ended {
-            Some(_) => None,
-            None => Some(wire::decode_request(slot, |first, words| end.fetch_list(first, words))),
+        let may_start = !self.stopping && !cancelled;
+        let room = end.known_completion_room();
+        // Most requests are plain, and need no look at terms that nobody set.
+        let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
+            Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: PLAIN }),
+            None => wire::decode_request(slot, |first, words| end.fetch_list(first, words)),
         };
-        if let Some(Ok(Request { task: Task::Transfer(operation), terms })) = &decoded
-            && !self.stopping
-            && !cancelled
-        {
-            let room = end.known_completion_room();
-            ended = self.path.try_at_once(self.key, room, operation, terms, self.capabilities);
-        }
+        let ended = match &decoded {
+            Ok(Request { task: Task::Transfer(operation), terms }) if may_start => {
+                self.path.try_at_once(self.key, room, operation, terms, self.capabilities)
+            }
+            _ => None,
+        };
         if let Some(ended) = ended {
             batch.done += 1;
             batch.bytes += ended.bytes_done;
@@ -198,9 +192,8 @@ impl Taking<'_> {
         let failure = match decoded {
             _ if self.stopping => Failure::ServiceStopping,
             _ if cancelled => Failure::Cancelled,
-            None => Failure::Unsupported,
-            Some(Err(error)) => Failure::Malformed(error),
-            Some(Ok(request)) => {
+            Err(error) => Failure::Malformed(error),
+            Ok(request) => {
                 let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
                 self.path.submit(now, reservation, tag, &request, self.capabilities);
                 if self.queue.end.cancels_seen() && self.queue.end.stop_requested(tag) {

@@ -70,9 +70,7 @@ impl<E: Engine> Path<E> {
             order.give_up_held(&mut |_, _, _| Some(Failure::ServiceStopping), &mut self.fates);
             self.stirred.push(key);
         }
-        for unplaced in given_up {
-            self.unplaced(unplaced, capabilities);
-        }
+        self.all_unplaced(given_up, capabilities);
         self.stir(capabilities);
     }
 
@@ -90,9 +88,7 @@ impl<E: Engine> Path<E> {
                 true => Some(Failure::DeadlineExceeded),
                 false => all_faulted.then_some(Failure::ChannelFaulted),
             });
-            for unplaced in given_up {
-                self.unplaced(unplaced, capabilities);
-            }
+            self.all_unplaced(given_up, capabilities);
         }
         if overdue(self.orders.next_deadline()) {
             for key in self.orders.keys() {
@@ -117,9 +113,7 @@ impl<E: Engine> Path<E> {
         let given_up = self
             .channels
             .give_up(|admitted, origin| ends(origin, admitted.claims(), admitted.terms(), capabilities));
-        for unplaced in given_up {
-            self.unplaced(unplaced, capabilities);
-        }
+        self.all_unplaced(given_up, capabilities);
         for running in self.ledger.running() {
             if let Some(reason) = ends(running.origin, &running.claims, &Terms::default(), capabilities) {
                 running.ending.get_or_insert(reason);
@@ -154,8 +148,6 @@ impl<E: Engine> Path<E> {
             self.engine.cancel(running.ticket);
         }
         let given_up = self.channels.give_up(|_, origin| of_loop(origin).then_some(reason));
-        for unplaced in given_up {
-            self.unplaced(unplaced, capabilities);
-        }
+        self.all_unplaced(given_up, capabilities);
     }
 }

@@ -243,6 +243,14 @@ impl<E: Engine> Path<E> {
         }
     }
 
+    pub(super) fn all_unplaced(
+        &mut self,
+        all: impl IntoIterator<Item = Unplaced>,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        all.into_iter().for_each(|unplaced| self.unplaced(unplaced, capabilities));
+    }
+
     pub(super) fn unplaced(&mut self, unplaced: Unplaced, capabilities: &mut Capabilities<E::Memory>) {
         capabilities.release(unplaced.claims);
         self.ended(unplaced.origin, End::refused(unplaced.failure));
