@@ -12,11 +12,13 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 pub use memferry_engines::cpu::measure;
 pub use memferry_engines::cpu::tuning::Tuning;
 use memferry_engines::cpu::tuning::{self, TuningError};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -118,17 +120,20 @@ pub fn load() -> Result<Option<Tuning>, ProfileError> {
         Place::Unknown => vec![SYSTEM_FILE.into()],
     };
     for path in files {
-        if let Some(profile) = Profile::read(&path)? {
-            return Ok((profile.cpu == cpu()).then_some(profile.thresholds));
+        if let Some(profile) = Profile::read(&path)?.filter(|profile| profile.cpu == cpu()) {
+            return Ok(Some(profile.thresholds));
         }
     }
     Ok(None)
 }
 
-/// Bytes up to which an embedded client does requests on the thread that submits them.
+/// Bytes below which an embedded client does requests on the thread that submits them; zero for none.
 #[inline]
-pub fn inline_bytes() -> u64 {
-    tuning::current().inline_bytes
+pub fn inline_end() -> u64 {
+    match tuning::current().inline_bytes {
+        0 => 0,
+        bytes => bytes + 1,
+    }
 }
 
 /// Makes the folder that a profile is to lie in, with those on the way there.
@@ -147,20 +152,13 @@ impl Profile {
     /// # Errors
     /// [`ProfileError`].
     pub fn read(path: &Path) -> Result<Option<Self>, ProfileError> {
-        let text = match fs::File::open(path) {
-            Ok(file) => {
-                let mut text = String::new();
-                file.take(LONGEST).read_to_string(&mut text).map(|_| text)
-            }
-            Err(error) => Err(error),
-        };
-        let text = match text {
+        let text = match read(path) {
             Ok(text) => text,
             Err(error) if absent(&error) => return Ok(None),
             Err(source) => return Err(ProfileError::File { what: "read", path: path.into(), source }),
         };
         let profile = toml::from_str::<Self>(&text)
-            .map_err(|error| ProfileError::Unreadable { path: path.into(), message: error.to_string() })?;
+            .map_err(|error| ProfileError::Unreadable { path: path.into(), message: told(&text, &error) })?;
         let checked = profile.thresholds.check();
         checked.map_err(|source| ProfileError::Threshold { path: path.into(), source })?;
         Ok(Some(profile))
@@ -175,7 +173,7 @@ impl Profile {
         let text = toml::to_string(self).map_err(io::Error::other).map_err(failed("write"))?;
         make_folder(path)?;
         let draft = path.with_extension(format!("{}.draft", std::process::id()));
-        let written = fs::File::create(&draft).and_then(|mut file| {
+        let written = fs::File::create_new(&draft).and_then(|mut file| {
             file.write_all(HEADER.as_bytes())?;
             file.write_all(text.as_bytes())?;
             fs::rename(&draft, path)
@@ -185,6 +183,25 @@ impl Profile {
             failed("write")(error)
         })
     }
+}
+
+/// The whole of an ordinary file: what is none may never end, or never begin.
+fn read(path: &Path) -> io::Result<String> {
+    let not_waiting = OFlags::NONBLOCK.bits().cast_signed();
+    let file = fs::OpenOptions::new().read(true).custom_flags(not_waiting).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no ordinary file"));
+    }
+    let mut text = String::new();
+    file.take(LONGEST).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+/// What is wrong, and in which line; not what stands there, for the file may be another one than was meant.
+fn told(text: &str, error: &toml::de::Error) -> String {
+    let at = error.span().map_or(0, |span| span.start);
+    let line = 1 + text.as_bytes().iter().take(at).filter(|byte| **byte == b'\n').count();
+    format!("line {line}: {}", error.message())
 }
 
 fn absent(error: &io::Error) -> bool {
@@ -239,7 +256,8 @@ mod tests {
         for (from, to, what) in [
             ("cpu =", "cpu ", "line 3"),
             ("stream_cold_bytes", "stream_colt_bytes", "stream_colt_bytes"),
-            ("stream_cold_bytes = 65536", "stream_cold_bytes = -1", "-1"),
+            ("stream_cold_bytes = 65536", "stream_cold_bytes = -1", "line 6"),
+            ("inline_bytes = 8192", "inline_bytes = 8000000", "inline_bytes = 8000000 is above"),
             ("stream_cold_bytes = 65536", "stream_cold_bytes = 1", "stream_cold_bytes = 1 is below"),
             ("zero_cold_bytes", "# zero_cold_bytes", "zero_cold_bytes"),
         ] {
@@ -247,6 +265,8 @@ mod tests {
             let said = Profile::read(&path).unwrap_err().to_string();
             assert!(said.contains(what) && said.contains("memferry tune"), "{from}: {said}");
         }
+        let folder = path.parent().unwrap();
+        assert!(Profile::read(folder).unwrap_err().to_string().contains("no ordinary file"));
         fs::write(&path, [0xff; 10]).unwrap();
         assert!(matches!(Profile::read(&path), Err(ProfileError::File { .. })));
         fs::remove_dir_all(path.parent().unwrap().parent().unwrap()).unwrap();

@@ -21,6 +21,7 @@ use memferry_engines::cpu::{self, CpuEngine};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::parking::Fences;
 use memferry_memory::queue_pair::{Layout, ServiceEnd};
+use memferry_memory::scheduling::SchedulingClass;
 use memferry_memory::storage::MappedWords;
 use memferry_memory::{bus_error, frame};
 use memferry_path::{Capabilities, CapabilityError, Performing, Recipient, RevocationId};
@@ -159,6 +160,8 @@ impl Service {
             // They may be in use already, when engines ran before there was a profile: those stay.
             let _ = tuning::install(thresholds);
         }
+        // Found out now: the sandbox forbids lanes to look for caches later.
+        let _ = (tuning::current(), level::Cpu::of_this_process());
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         bus_error::install().map_err(failed("installing the memory error handler"))?;
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -168,7 +171,9 @@ impl Service {
             (0..config.lanes).map(|_| LaneHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
         let handles = handles.map_err(|error| failed("eventfd")(error.into()))?;
         let for_crew = handles.clone();
-        let crew = Arc::new(Crew::new(handles.len(), move |number| for_crew[number].wake()));
+        // One that runs only when nothing else does would keep waiting whom it helps.
+        let members = if config.lane_class == SchedulingClass::Idle { 0 } else { handles.len() };
+        let crew = Arc::new(Crew::new(members, move |number| for_crew[number].wake()));
         let notices = Mutex::new(Vec::new());
         let shared = Arc::new(Shared { capabilities, notices, notifier, crew: Arc::clone(&crew) });
         let fences = Fences::register();
@@ -475,7 +480,8 @@ impl Service {
     fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let user = self.sessions().get(session).ok_or_else(gone)?.user;
-        let engine = CpuEngine::new(self.config.channels_per_lane, self.config.chunk_bytes).capabilities();
+        let engine = CpuEngine::new(self.config.channels_per_lane, self.config.chunk_bytes);
+        let engine = engine.with_crew(Arc::clone(&self.shared.crew)).capabilities();
         Ok(EngineStatus {
             operations: engine.operations,
             longest_bytes: engine.longest_bytes,

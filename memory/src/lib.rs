@@ -41,6 +41,7 @@ pub mod queue_pair;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod scheduling;
+#[cfg(not(loom))]
 pub mod signal;
 pub mod storage;
 

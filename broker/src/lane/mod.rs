@@ -199,9 +199,14 @@ impl Lane {
                     Stopwatch::now()
                 });
                 match self.look_out() {
-                    Seen::News => continue,
-                    Seen::Sharing if self.shared.crew.help(|| self.has_news()) => {
-                        idle_since = Some(Stopwatch::now());
+                    Seen::News => {
+                        // Not among the idle any more, before the engine counts those.
+                        self.shared.crew.set_activity(self.number, Activity::Busy);
+                        idle_since = None;
+                        continue;
+                    }
+                    Seen::Sharing if self.help() => {
+                        idle_since = None;
                         continue;
                     }
                     Seen::Sharing | Seen::Nothing if since.elapsed() < SPIN => continue,
@@ -211,10 +216,18 @@ impl Lane {
             self.shared.crew.set_activity(self.number, Activity::Asleep);
             self.park();
             self.shared.crew.set_activity(self.number, Activity::Busy);
-            // One that only sleeps or works was perhaps woken to share.
-            self.shared.crew.help(|| self.has_news());
+            // Perhaps it was woken to share. Its own clients come first.
+            if !self.has_news() {
+                self.help();
+            }
             idle_since = None;
         }
+    }
+
+    /// Copies pieces of what others share, until somebody asks for something.
+    fn help(&self) -> bool {
+        self.shared.crew.set_activity(self.number, Activity::Busy);
+        self.shared.crew.help(|| self.has_news())
     }
 
     /// Whether somebody asks for something.

@@ -94,15 +94,18 @@ impl Channel {
     }
 
     /// Does a short transfer on this thread, where that takes less than handing it over; its completion waits to be taken.
-    /// Not while a signal is asked for, which only the service gives, nor when too many completions wait already.
+    /// Not while anything is outstanding, for transfers start in order; nor where the last one binds this one to it; nor while
+    /// a signal is asked for, which only the service gives; nor when too many completions wait already.
     pub(super) fn submit_here(&mut self, transfer: &Transfer) -> Option<Ticket> {
+        let embedded = self.performs_here(transfer)?;
         let bytes = transfer.request.operation().filter(|operation| moves_briefly(operation))?.total_bytes();
+        let alone = self.outstanding() == 0 && !self.binds_next && !self.armed;
         let room = self.finished.len() < self.free.len();
-        if self.armed || self.staged || !room || bytes > profile::inline_bytes() {
+        if !alone || !room || bytes >= profile::inline_end() {
             return None;
         }
         let tag = self.lap * u64::from(self.end.capacity()) + u64::from(*self.free.last()?);
-        let completion = self.perform_here(self.performs_here(transfer)?, transfer, tag).ok()?;
+        let completion = self.perform_here(embedded, transfer, tag).ok()?;
         self.lap = self.lap.wrapping_add(1);
         let ticket = completion.ticket;
         self.finished.push_back(completion);

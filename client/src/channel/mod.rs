@@ -128,6 +128,8 @@ pub struct Channel {
     /// Kept for its allocation.
     list: Vec<u64>,
     staged: bool,
+    /// The last one staged is linked to the next, or a loop that the next is a member of.
+    binds_next: bool,
     /// Taken from the ring while waiting for another.
     finished: VecDeque<Completion>,
     empty_polls: u32,
@@ -176,6 +178,7 @@ impl Channel {
             lap: 0,
             list: Vec::new(),
             staged: false,
+            binds_next: false,
             finished: VecDeque::new(),
             empty_polls: 0,
             spin: waiting::SPIN,
@@ -258,6 +261,7 @@ impl Channel {
         self.end.stage(&slot).map_err(|_| full)?;
         self.free.pop();
         self.lap = self.lap.wrapping_add(1);
+        self.binds_next = transfer.request.terms.linked || transfer.request.operation().is_none();
         Ok(tag)
     }
 
@@ -291,7 +295,7 @@ impl Channel {
     /// Asks that a transfer end early. Its completion comes in any case and says how it ended.
     ///
     /// # Errors
-    /// [`WaitError::UnknownTicket`] when its completion was taken already, [`WaitError::Forked`].
+    /// [`WaitError::UnknownTicket`] when it has ended and this channel knows, [`WaitError::Forked`].
     pub fn cancel(&mut self, ticket: Ticket) -> Result<(), WaitError> {
         self.session.check_fork().map_err(WaitError::Forked)?;
         if !self.is_outstanding(ticket) {

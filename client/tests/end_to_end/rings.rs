@@ -169,7 +169,6 @@ fn channels_serve_threads_of_their_own_side_by_side() {
 fn short_transfers_are_done_when_submit_returns_and_their_completions_wait_in_order() {
     let client = client();
     let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
-    let long = channel.submit(endless(&frame)).expect("room");
     let short = |byte| Transfer::fill(&frame.range(1, 4), Pattern::Byte(byte));
     let tickets = [7, 8, 9].map(|byte| channel.submit(short(byte)).expect("room"));
     assert_eq!(contents(&frame)[1..5], [9; 4], "before any completion was taken");
@@ -179,8 +178,6 @@ fn short_transfers_are_done_when_submit_returns_and_their_completions_wait_in_or
         let completion = channel.poll().expect("there already");
         assert_eq!((completion.ticket, outcome(completion)), (*ticket, Ok(4)));
     }
-    channel.cancel(long).expect("outstanding");
-    channel.wait(long, PATIENCE).expect("a completion");
 }
 
 #[test]
@@ -201,4 +198,54 @@ fn completions_nobody_takes_of_short_transfers_fill_the_channel_and_none_is_lost
         assert_eq!((completion.ticket, outcome(completion)), (ticket, Ok(8)));
     }
     channel.submit(*refused.transfer).expect("room again");
+}
+
+#[test]
+fn short_transfers_wait_for_what_holds_them_back() {
+    let client = client();
+    let (a, b) = (client.allocate(1 << 16).expect("a frame"), frame(&client));
+    let mut channel = client.open_channel(8).expect("a channel");
+    let last = a.range((1 << 16) - 64, 64);
+    let linked = channel.submit(Transfer::fill(&a.all(), Pattern::Byte(7)).linked()).expect("room");
+    let copy = channel.submit(Transfer::copy(&last, &b.range(0, 64)).expect("fits")).expect("room");
+    for ticket in [copy, linked] {
+        assert!(channel.wait(ticket, PATIENCE).expect("a completion").outcome.is_ok());
+    }
+    assert_eq!(contents(&b)[..64], [7; 64], "a link");
+
+    let outside = Transfer::fill(&b.range(0, FRAME_BYTES + 1), Pattern::Byte(9)).linked();
+    let failing = channel.submit(outside).expect("room");
+    assert!(channel.wait(failing, PATIENCE).expect("a completion").outcome.is_err());
+    let after = channel.submit(Transfer::fill(&b.range(0, 64), Pattern::Byte(9))).expect("room");
+    let after = channel.wait(after, PATIENCE).expect("a completion");
+    assert!(after.outcome.is_err() && after.inherited, "a failed link, even when its end is known");
+
+    channel.submit(Transfer::fill(&a.all(), Pattern::Byte(7))).expect("room");
+    channel.submit(Transfer::fill(&b.range(0, 64), Pattern::Byte(1)).fenced()).expect("room");
+    let after = channel.submit(Transfer::fill(&b.range(0, 64), Pattern::Byte(2))).expect("room");
+    let ends: Vec<_> = (0..3).map(|_| channel.wait_any(PATIENCE).expect("a completion").ticket).collect();
+    assert_eq!(ends.last(), Some(&after), "a fence");
+
+    let whole = channel.submit(Transfer::repeat(3)).expect("room");
+    let member = channel.submit(Transfer::fill(&b.range(0, 64), Pattern::Byte(9))).expect("room");
+    assert_eq!(outcome(channel.wait(member, PATIENCE).expect("a completion")), Ok(3 * 64), "a loop");
+    assert_eq!(channel.wait(whole, PATIENCE).expect("a completion").value, 3);
+}
+
+#[test]
+fn a_long_transfer_is_seen_to_end_although_short_ones_go_on() {
+    let client = client();
+    let memory = client.allocate(1 << 20).expect("a frame");
+    let mut channel = client.open_channel(8).expect("a channel");
+    let short = || Transfer::fill(&memory.range(0, 64), Pattern::Byte(1));
+    let long = Transfer::fill(&memory.range(8192, (1 << 20) - 8192), Pattern::Byte(7));
+    let long = channel.submit(long).expect("room");
+    channel.submit(short()).expect("room");
+    loop {
+        let done = channel.wait_any(PATIENCE).expect("a completion");
+        if done.ticket == long {
+            break;
+        }
+        channel.submit(short()).expect("room");
+    }
 }

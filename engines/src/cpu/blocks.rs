@@ -48,7 +48,11 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     let mut moved = 0;
     while moved < length {
         let bytes = (length - moved).min(BLOCK as u64);
-        block(operation, state, state.done + moved, &mut space[..bytes as usize])?;
+        let done = block(operation, state, state.done + moved, &mut space[..bytes as usize]);
+        if done.is_err() {
+            settle(state.manner());
+        }
+        done?;
         moved += bytes;
     }
     settle(state.manner());
@@ -133,9 +137,9 @@ fn xor_directly<M: Borrow<Mapping>>(
     // A place beyond the sources stands for the destination.
     let mappings: [&Mapping; XOR_GROUP + 1] =
         std::array::from_fn(|index| sources.get(index).unwrap_or(destination).memory().borrow());
-    step(mappings, || kernels::xor(state.manner(), sources, destination, state.done, length))?;
+    let done = step(mappings, || kernels::xor(state.manner(), sources, destination, state.done, length));
     settle(state.manner());
-    Ok(())
+    done
 }
 
 fn xor<M: Borrow<Mapping>>(sources: &[Region<M>], done: u64, block: &mut [u8]) -> Result<(), Failure> {

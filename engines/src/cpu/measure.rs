@@ -259,11 +259,12 @@ fn zero_cold_bytes(field: &mut Field, far_ticks: u64) -> Result<u64, OutsideRegi
 }
 
 /// Ends the helper whatever happens.
-struct Ending<'a>(&'a AtomicBool);
+struct Ending<'a>(&'a AtomicBool, &'a std::thread::Thread);
 
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
+        self.1.unpark();
     }
 }
 
@@ -292,7 +293,7 @@ fn share(field: &mut Field, tuning: &mut Tuning) -> Result<(), OutsideRegion> {
             }
         });
         let helper = helping.get_or_init(|| helper.thread().clone());
-        let ending = Ending(&over);
+        let _ending = Ending(&over, helper);
         let awake = sharing(field, &crew, Memory::Near, Manner::Cached, (8 << 10, 8 << 20), || {})?;
         sleeps.store(true, Ordering::Relaxed);
         let wake = || helper.unpark();
@@ -301,8 +302,6 @@ fn share(field: &mut Field, tuning: &mut Tuning) -> Result<(), OutsideRegion> {
         tuning.share_awake_bytes = threshold(&awake, SHARE_GAIN);
         tuning.share_asleep_hot_bytes = threshold(&hot, SHARE_GAIN);
         tuning.share_asleep_cold_bytes = threshold(&cold, SHARE_GAIN);
-        drop(ending);
-        helper.unpark();
         Ok(())
     })
 }

@@ -48,6 +48,8 @@ pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 /// The lane holds the capability table meanwhile: this much takes less than a microsecond even from cold memory.
 const IMMEDIATE_BYTES: u64 = 1024;
 const IMMEDIATE: Means<'static> = Means { chunk_bytes: IMMEDIATE_BYTES, crew: None, for_others: false };
+/// Bytes of the largest tile of a picture that is turned by a quarter: at least one is moved at a time.
+const TILE_BYTES: u64 = (kernels2d::WIDTH_BYTES * kernels2d::DEPTH_BYTES) as u64;
 /// Segments and sources up to which one is.
 const IMMEDIATE_OPERANDS: usize = 8;
 
@@ -153,7 +155,7 @@ impl Engine for CpuEngine {
             kind: EngineKind::CpuLane,
             channels: self.channels.len() as u32,
             longest_bytes: LONGEST_BYTES,
-            preemption_bytes: Some(self.chunk_bytes.saturating_mul(1 + sharing as u64)),
+            preemption_bytes: Some(self.chunk_bytes.saturating_mul(1 + sharing as u64).max(TILE_BYTES)),
             overlapping_copy: true,
             operations: Operations::all(),
             immediate_bytes: IMMEDIATE_BYTES,

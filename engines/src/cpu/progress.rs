@@ -125,7 +125,7 @@ pub(super) fn step<T, const N: usize>(
     Ok(guarded(mappings, access).map_err(|MemoryFault| Failure::MemoryFault)??)
 }
 
-/// Moves the bytes after those that are done, at most `chunk_bytes` (but at least one pixel); tells whether all is done.
+/// Moves the bytes after those that are done, at most `chunk_bytes` (but at least one pixel, or tile of them); tells whether all is done.
 pub(super) fn advance<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     hint: CacheHint,

@@ -51,6 +51,16 @@ pub enum TuningError {
         /// The least it may be.
         least: u64,
     },
+    /// A request this long must not keep the thread that submits it.
+    #[error("{name} = {value} is above {most}")]
+    TooLong {
+        /// Which.
+        name: &'static str,
+        /// Its value.
+        value: u64,
+        /// The most it may be.
+        most: u64,
+    },
     /// A copy would always stream before it may when cold.
     #[error("stream_always_bytes = {always} is below stream_cold_bytes = {cold}")]
     OutOfOrder {
@@ -68,6 +78,11 @@ pub enum TuningError {
 pub const LEAST_BYTES: u64 = 8 << 10;
 /// The least that goes past the caches when a hint says so: a fence alone takes as long as copying this much.
 pub const LEAST_HINTED_BYTES: u64 = 2 << 10;
+
+/// The most that is done on the thread that submits it.
+pub const MOST_INLINE_BYTES: u64 = 64 << 10;
+/// No load takes longer.
+const MOST_FAR_TICKS: u64 = 1 << 20;
 
 static CURRENT: OnceLock<Tuning> = OnceLock::new();
 
@@ -102,6 +117,14 @@ impl Tuning {
         ];
         if let Some((name, value)) = named.into_iter().find(|(_, value)| *value < LEAST_BYTES) {
             return Err(TuningError::TooShort { name, value, least: LEAST_BYTES });
+        }
+        for (name, value, most) in [
+            ("inline_bytes", self.inline_bytes, MOST_INLINE_BYTES),
+            ("far_ticks", self.far_ticks, MOST_FAR_TICKS),
+        ] {
+            if value > most {
+                return Err(TuningError::TooLong { name, value, most });
+            }
         }
         let (always, cold) = (self.stream_always_bytes, self.stream_cold_bytes);
         if always < cold { Err(TuningError::OutOfOrder { always, cold }) } else { Ok(()) }
