@@ -24,6 +24,7 @@
 
 #[cfg(not(loom))]
 pub mod arena;
+pub mod berth;
 #[cfg(not(loom))]
 pub mod bus_error;
 #[cfg(not(loom))]

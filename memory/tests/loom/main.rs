@@ -1,4 +1,4 @@
-//! Loom runs the shipped ring, queue pair and parking protocol through their interleavings and weak-memory outcomes.
+//! Loom runs the shipped ring, queue pair, parking and sharing protocols through their interleavings and weak-memory outcomes.
 //!
 //! ```text
 //! HeapWords over loom's atomics ── Producer/Consumer, ClientEnd/ServiceEnd, park/must_wake ── every schedule, up to a bound
@@ -17,6 +17,7 @@
 
 #![cfg(loom)]
 
+mod berth;
 mod parking;
 mod queue_pair;
 mod ring;

@@ -3,8 +3,6 @@
 //! ```text
 //! owner:  Crew::copy ─ open a berth ─ pieces from the front ─┐ until they meet ─ close ─ wait for those still at work
 //! helper: Crew::help ─────────────── pieces from the back ───┘
-//!
-//! word of a berth:  open:1 │ taken:1 │ helpers:14 │ │ end of the pieces left:16 │ their front:16
 //! ```
 //!
 //! The owner never waits for a piece that nobody has begun: without helpers it does them all. Helpers take from the back, so
@@ -17,6 +15,7 @@ use std::borrow::Borrow;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
+use memferry_memory::berth::{self, MOST_PIECES};
 use memferry_memory::bus_error::{MemoryFault, guarded};
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::Region;
@@ -26,29 +25,6 @@ use super::{OutsideRegion, contiguous, move_bytes, writable};
 
 /// Copies that can be shared at a time.
 const BERTHS: usize = 4;
-
-/// The front of the pieces that are left: the owner takes there.
-const FRONT: u64 = 1;
-/// Their end: helpers take there.
-const END: u64 = 1 << 16;
-/// A helper at work.
-const HELPER: u64 = 1 << 48;
-/// Somebody prepares the berth, or shares it.
-const TAKEN: u64 = 1 << 62;
-/// Helpers are let in.
-const OPEN: u64 = 1 << 63;
-/// The most pieces of a copy, and the mask of a number of them.
-const MOST_PIECES: u64 = END - 1;
-
-/// The pieces of a word that nobody has begun.
-fn left(word: u64) -> std::ops::Range<u64> {
-    word & MOST_PIECES..(word / END) & MOST_PIECES
-}
-
-/// Whether there is something for a helper.
-fn has_work(word: u64) -> bool {
-    word & OPEN != 0 && !left(word).is_empty()
-}
 
 /// What a member of a crew is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,7 +99,9 @@ impl Shared {
 impl Berth {
     /// Makes it ready for helpers; `None` when another copy has it.
     fn open(&self, shared: &Shared) -> Option<&Self> {
-        self.word.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        if !berth::claim(&self.word) {
+            return None;
+        }
         // Nobody reads these: the word is not open.
         self.from.store(shared.from, Ordering::Relaxed);
         self.to.store(shared.to, Ordering::Relaxed);
@@ -133,47 +111,29 @@ impl Berth {
         self.destination.store(shared.mappings[1].cast_mut(), Ordering::Relaxed);
         self.manner.store(shared.manner as u8, Ordering::Relaxed);
         self.failed.store(false, Ordering::Relaxed);
-        self.word.store(OPEN | TAKEN | (shared.pieces() * END), Ordering::Release);
+        berth::open(&self.word, shared.pieces());
         Some(self)
-    }
-
-    /// The owner takes the piece at the front.
-    fn take_front(&self) -> Option<u64> {
-        let take = |word: u64| (!left(word).is_empty()).then_some(word.wrapping_add(FRONT));
-        self.word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|word| left(word).start)
-    }
-
-    /// A helper takes the piece at the end: as one more helper, or as one that is counted already.
-    fn take_back(&self, counted: u64) -> Option<u64> {
-        let take = |word: u64| has_work(word).then_some(word.wrapping_add(counted).wrapping_sub(END));
-        self.word.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok().map(|word| left(word).end - 1)
     }
 
     /// Lets no helper in any more, waits for those within, and tells whether memory failed under one.
     fn close(&self) -> Result<(), MemoryFault> {
-        let mut word = self.word.fetch_and(!OPEN, Ordering::Acquire) & !OPEN;
         let mut looks = 0u32;
-        while word >= TAKEN + HELPER {
+        berth::close(&self.word, || {
             looks += 1;
             // A helper that lost its CPU needs this one more than the loop does.
-            if looks.is_multiple_of(1 << 12) {
-                std::thread::yield_now()
-            } else {
-                std::hint::spin_loop()
-            }
-            word = self.word.load(Ordering::Acquire);
-        }
+            if looks.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        });
         let failed = self.failed.load(Ordering::Relaxed);
-        self.word.store(0, Ordering::Release);
+        berth::free(&self.word);
         if failed { Err(MemoryFault) } else { Ok(()) }
     }
 
     /// Copies pieces from the end until none is left or `enough` says so; whether there was one.
     fn help(&self, enough: &mut dyn FnMut() -> bool) -> bool {
-        if !has_work(self.word.load(Ordering::Relaxed)) {
+        if !berth::has_work(&self.word) {
             return false;
         }
-        let Some(mut number) = self.take_back(HELPER) else { return false };
+        let Some(mut number) = berth::join(&self.word) else { return false };
         // SAFETY: M5: this helper is counted, and the word was open when it was.
         let shared = unsafe { self.read() };
         loop {
@@ -181,12 +141,12 @@ impl Berth {
             if unsafe { shared.copy(number) }.is_err() {
                 self.failed.store(true, Ordering::Relaxed);
             }
-            match if enough() { None } else { self.take_back(0) } {
+            match if enough() { None } else { berth::take_back(&self.word) } {
                 Some(next) => number = next,
                 None => break,
             }
         }
-        self.word.fetch_sub(HELPER, Ordering::Release);
+        berth::leave(&self.word);
         true
     }
 
@@ -243,7 +203,7 @@ impl Crew {
     /// Whether a copy is shared just now.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.berths.iter().any(|berth| has_work(berth.word.load(Ordering::Relaxed)))
+        self.berths.iter().any(|berth| berth::has_work(&berth.word))
     }
 
     /// Copies pieces of what others share, until none is left or `enough` says so; whether there was one.
@@ -274,7 +234,7 @@ impl Crew {
         let berth = self.berths.iter().find_map(|berth| berth.open(&shared));
         let mut alone = 0..shared.pieces();
         let mut outcome = Ok(());
-        while let Some(number) = berth.map_or_else(|| alone.next(), Berth::take_front) {
+        while let Some(number) = berth.map_or_else(|| alone.next(), |berth| berth::take_front(&berth.word)) {
             // SAFETY: M1 to M4: the ranges were just checked, and are apart; `number` is below the pieces.
             outcome = outcome.and(unsafe { shared.copy(number) });
         }
@@ -390,7 +350,7 @@ mod tests {
                 && contents(&destination)[90..] == contents(&source)[90..]
         );
         assert!(crew.help(|| false), "the rest");
-        assert!(!crew.help(|| false) && berth.take_front().is_none());
+        assert!(!crew.help(|| false) && berth::take_front(&berth.word).is_none());
         assert_eq!(berth.close(), Ok(()));
         assert!(contents(&destination) == contents(&source));
     }
