@@ -30,6 +30,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-clock", Arrows::Only(&[])),
     ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
     ("memferry-memory", Arrows::Only(&["memferry-transfer"])),
+    ("memferry-registers", Arrows::Only(&[])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
     ("memferry-engines", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory"])),
     (
