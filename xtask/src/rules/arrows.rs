@@ -30,6 +30,8 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-clock", Arrows::Only(&[])),
     ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
     ("memferry-memory", Arrows::Only(&["memferry-transfer"])),
+    ("memferry-registers", Arrows::Only(&[])),
+    ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
     ("memferry-engines", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory"])),
     (

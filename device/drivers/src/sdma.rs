@@ -1,0 +1,43 @@
+//! The driver of the OMAP4's system DMA (SDMA).
+//!
+//! ```text
+//! size or 2-D walk ── linear, plane, rotation ──► Piece ── ChannelConfig::with_piece ──► ChannelConfig
+//! Sdma::allocate ──► Channel ── Sdma::configure (validate, write) ── Sdma::enable ──► the device runs
+//! interrupt line ──► Sdma::handle_interrupt ──► Event { channel, causes } to the caller
+//! Sdma::stop ──► bounded drain ──► Progress, or the channel is quarantined until a reset
+//! ```
+//!
+//! Sections 2.3 and 3.2 of Wicki's thesis (2014) say what the driver does; its section 3.4.1 names what it left out,
+//! which is here too: scatter-gather by linked lists (`list`), linked channels (`chain`), high priority for those who
+//! hold [`Trusted`], hardware-synchronized transfers, and cache maintenance. The rules of [`ChannelConfig::validate`]
+//! follow the device's manual (OMAP4460 technical reference manual, chapter 16). The driver does not queue requests,
+//! and it does not choose which client gets a channel.
+
+mod cache;
+mod chain;
+mod channels;
+mod config;
+mod device;
+mod interrupt;
+mod linear;
+mod list;
+mod plane;
+mod rotation;
+mod stop;
+mod validate;
+
+pub use cache::{CacheMaintenance, NonCacheable};
+pub use chain::{ChainEnd, ChainError};
+pub use channels::{AllChannelsBusy, Channel, ChannelTaken};
+pub use config::{
+    Addressing, ChannelConfig, Element, Operation, Piece, Port, Priority, Side, SyncUnit, Synchronization,
+    TransferSize,
+};
+pub use device::{ConfigureError, EnableError, InitError, Sdma, Settings, Trusted};
+pub use interrupt::{Cause, Event, Handled, Interrupts, Line};
+pub use linear::{Block, Blocks, LinearError, LinearPieces, split};
+pub use list::{LinkedList, ListError, ListOptions, Segment};
+pub use plane::{Grid, PlaneError, PlanePieces, Walk, index_of_modify};
+pub use rotation::{Picture, QuarterTurns, RotationError, rotate};
+pub use stop::{Progress, StopError};
+pub use validate::ConfigError;

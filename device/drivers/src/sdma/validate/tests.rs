@@ -1,0 +1,291 @@
+//! Each rule is broken once, by a configuration that keeps all others.
+
+use super::super::device::tests::{copy, ready};
+use super::super::interrupt::Interrupts;
+use super::super::{Element, Piece};
+use super::*;
+
+fn broken(change: impl FnOnce(&mut ChannelConfig)) -> Option<ConfigError> {
+    let mut config = copy();
+    change(&mut config);
+    config.validate(None).err()
+}
+
+fn synchronized(by: Port, unit: SyncUnit) -> ChannelConfig {
+    let sync = Synchronization { request: 0, unit, by, prefetch: false, buffering: true };
+    let mut config = ChannelConfig { synchronization: Some(sync), ..copy() };
+    let side = if by == Port::Source { &mut config.source } else { &mut config.destination };
+    *side = Side::device(0x4806_a000);
+    config
+}
+
+#[test]
+fn plain_copy_keeps_every_rule() {
+    assert_eq!(broken(|_| {}), None);
+}
+
+#[test]
+fn refuses_sizes_of_nothing() {
+    assert_eq!(broken(|config| config.size.elements = 0), Some(ConfigError::NoElements));
+    assert_eq!(broken(|config| config.size.frames = 0), Some(ConfigError::NoFrames));
+}
+
+#[test]
+fn refuses_sizes_beyond_the_registers() {
+    let error = ConfigError::TooManyElements { elements: 1 << 24, limit: (1 << 24) - 1 };
+    assert_eq!(broken(|config| config.size.elements = 1 << 24), Some(error));
+    let error = ConfigError::TooManyFrames { frames: 1 << 16, limit: (1 << 16) - 1 };
+    assert_eq!(broken(|config| config.size.frames = 1 << 16), Some(error));
+    assert_eq!(broken(|config| (config.size.elements, config.size.frames) = ((1 << 24) - 1, 1)), None);
+    assert_eq!(broken(|config| (config.size.elements, config.size.frames) = (1, (1 << 16) - 1)), None);
+}
+
+#[test]
+fn refuses_the_undefined_write_mode() {
+    let error = Some(ConfigError::UndefinedWriteMode);
+    assert_eq!(broken(|config| config.write_mode = WriteMode::Undefined), error);
+}
+
+#[test]
+fn refuses_colours_of_more_than_24_bits() {
+    let color = 0x0100_0000;
+    for operation in [Operation::Fill { color }, Operation::TransparentCopy { color }] {
+        assert_eq!(broken(|config| config.operation = operation), Some(ConfigError::ColorTooWide { color }));
+    }
+    assert_eq!(broken(|config| config.operation = Operation::Fill { color: color - 1 }), None);
+}
+
+#[test]
+fn refuses_addresses_beyond_32_bits() {
+    let error = ConfigError::AddressTooLarge { port: Port::Source, address: 1 << 32 };
+    assert_eq!(broken(|config| config.source.address = 1 << 32), Some(error));
+    let error = ConfigError::AddressTooLarge { port: Port::Destination, address: 1 << 32 };
+    assert_eq!(broken(|config| config.destination.address = 1 << 32), Some(error));
+}
+
+#[test]
+fn refuses_addresses_off_the_element() {
+    let error = ConfigError::AddressMisaligned { port: Port::Source, address: 0x8000_0002, bytes: 4 };
+    assert_eq!(broken(|config| config.source.address += 2), Some(error));
+    let halves = |config: &mut ChannelConfig| {
+        config.source.address += 2;
+        config.size.element = Element::Bits16;
+    };
+    assert_eq!(broken(halves), None);
+}
+
+#[test]
+fn refuses_element_indexes_beyond_16_bits() {
+    for index in [32_769, -32_771] {
+        let side = Side::indexed(0x8000_0000, Addressing::SingleIndex { element_index: index });
+        let error = ConfigError::ElementIndexOutOfRange { port: Port::Source, index };
+        assert_eq!(broken(|config| config.source = side), Some(error));
+    }
+    for element_index in [32_765, -32_767] {
+        let side = Side::indexed(0x8000_0000, Addressing::SingleIndex { element_index });
+        assert_eq!(broken(|config| config.source = side), None, "{element_index}");
+    }
+}
+
+#[test]
+fn refuses_frame_indexes_beyond_32_bits() {
+    for index in [0x8000_0001, -0x8000_0003] {
+        let addressing = Addressing::DoubleIndex { element_index: 1, frame_index: index };
+        let error = ConfigError::FrameIndexOutOfRange { port: Port::Destination, index };
+        assert_eq!(broken(|config| config.destination = Side::indexed(0, addressing)), Some(error));
+    }
+}
+
+#[test]
+fn refuses_indexes_that_lead_off_the_element() {
+    let port = Port::Source;
+    let side = |addressing| Side::indexed(0x8000_0000, addressing);
+    for index in [0, 2, 3, -1] {
+        let error = ConfigError::ElementIndexMisaligned { port, index, bytes: 4 };
+        let addressing = Addressing::SingleIndex { element_index: index };
+        assert_eq!(broken(|config| config.source = side(addressing)), Some(error));
+        let error = ConfigError::FrameIndexMisaligned { port, index, bytes: 4 };
+        let addressing = Addressing::DoubleIndex { element_index: 1, frame_index: index };
+        assert_eq!(broken(|config| config.source = side(addressing)), Some(error));
+    }
+    let addressing = Addressing::DoubleIndex { element_index: 5, frame_index: -3 };
+    assert_eq!(broken(|config| config.source = side(addressing)), None);
+}
+
+#[test]
+fn refuses_walks_that_leave_the_address_space() {
+    let (port, end) = (Port::Source, (1 << 32) + 4);
+    let error = ConfigError::WalkLeavesAddressSpace { port, first: 0xffff_ff04, end };
+    assert_eq!(broken(|config| config.source.address = 0xffff_ff04), Some(error));
+    assert_eq!(broken(|config| config.source.address = 0xffff_ff00), None);
+    let down = Side::indexed(0xf8, Addressing::SingleIndex { element_index: -7 });
+    let error = ConfigError::WalkLeavesAddressSpace { port: Port::Destination, first: -4, end: 0xfc };
+    assert_eq!(broken(|config| config.destination = down), Some(error));
+}
+
+#[test]
+fn refuses_constant_addresses_between_memories() {
+    for port in [Port::Source, Port::Destination] {
+        let constant = |config: &mut ChannelConfig| {
+            let side = if port == Port::Source { &mut config.source } else { &mut config.destination };
+            *side = Side::indexed(0x8000_0000, Addressing::Constant);
+        };
+        assert_eq!(broken(constant), Some(ConfigError::ConstantBetweenMemories { port }));
+    }
+    let fill = |config: &mut ChannelConfig| {
+        config.operation = Operation::Fill { color: 0 };
+        config.source.is_device = true;
+        config.destination = Side::indexed(0x8000_0000, Addressing::Constant);
+    };
+    let error = ConfigError::ConstantBetweenMemories { port: Port::Destination };
+    assert_eq!(broken(fill), Some(error), "a fill's source does not take part");
+    assert_eq!(broken(|config| config.source = Side::device(0x4806_a000)), None);
+}
+
+#[test]
+fn refuses_packed_access_to_elements_apart() {
+    let port = Port::Source;
+    let strided = [
+        Addressing::SingleIndex { element_index: 5 },
+        Addressing::DoubleIndex { element_index: -7, frame_index: 1 },
+    ];
+    for addressing in strided {
+        let packed = |config: &mut ChannelConfig| config.source.addressing = addressing;
+        assert_eq!(broken(packed), Some(ConfigError::PackedNotContiguous { port }));
+    }
+    let constant = |config: &mut ChannelConfig| {
+        config.source = Side { packed: true, ..Side::device(0x4806_a000) };
+    };
+    assert_eq!(broken(constant), Some(ConfigError::PackedNotContiguous { port }));
+    let rows = Addressing::DoubleIndex { element_index: 1, frame_index: 0x101 };
+    assert_eq!(broken(|config| config.source.addressing = rows), None);
+    let columns = |config: &mut ChannelConfig| {
+        config.source.addressing = rows;
+        config.size.elements = 1;
+    };
+    assert_eq!(broken(columns), Some(ConfigError::PackedNotContiguous { port }));
+}
+
+#[test]
+fn refuses_bursts_without_packing_unless_the_address_stays() {
+    let error = ConfigError::BurstNotPacked { port: Port::Destination };
+    assert_eq!(broken(|config| config.destination.packed = false), Some(error));
+    let device = Side { burst: BurstSize::Bytes16, ..Side::device(0x4806_a000) };
+    assert_eq!(broken(|config| config.destination = device), None);
+}
+
+#[test]
+fn refuses_links_to_channels_that_do_not_exist() {
+    let error = ConfigError::LinkOutOfRange { next: 32 };
+    assert_eq!(broken(|config| config.link = Some(32)), Some(error));
+    assert_eq!(broken(|config| config.link = Some(31)), None);
+}
+
+fn broken_sync(
+    by: Port,
+    unit: SyncUnit,
+    change: impl FnOnce(&mut ChannelConfig, &mut Synchronization),
+) -> Option<ConfigError> {
+    let mut config = synchronized(by, unit);
+    let mut sync = config.synchronization.take().unwrap();
+    change(&mut config, &mut sync);
+    ChannelConfig { synchronization: Some(sync), ..config }.validate(None).err()
+}
+
+#[test]
+fn synchronized_transfers_of_every_unit_keep_the_rules() {
+    for by in [Port::Source, Port::Destination] {
+        for unit in [SyncUnit::Element, SyncUnit::Frame, SyncUnit::Block, SyncUnit::Packet { elements: 9 }] {
+            assert_eq!(broken_sync(by, unit, |_, _| {}), None);
+        }
+    }
+}
+
+#[test]
+fn refuses_request_lines_that_do_not_exist() {
+    let error = Some(ConfigError::RequestOutOfRange { request: 127 });
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.request = 127), error);
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.request = 126), None);
+}
+
+#[test]
+fn refuses_packets_of_no_elements_or_too_many() {
+    for elements in [0, 1 << 16] {
+        let error = Some(ConfigError::PacketSizeOutOfRange { elements });
+        assert_eq!(broken_sync(Port::Source, SyncUnit::Packet { elements }, |_, _| {}), error);
+    }
+}
+
+#[test]
+fn refuses_packets_where_the_address_moves() {
+    let error = Some(ConfigError::PacketNeedsConstantAddress { port: Port::Source });
+    let moves = |config: &mut ChannelConfig, _: &mut Synchronization| config.source = Side::memory(0);
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Packet { elements: 4 }, moves), error);
+}
+
+#[test]
+fn refuses_prefetch_when_the_source_asks() {
+    let error = Some(ConfigError::PrefetchBySource);
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.prefetch = true), error);
+    assert_eq!(broken_sync(Port::Destination, SyncUnit::Frame, |_, sync| sync.prefetch = true), None);
+}
+
+#[test]
+fn refuses_to_disable_buffering_when_the_destination_asks() {
+    let error = Some(ConfigError::UnbufferedByDestination);
+    assert_eq!(broken_sync(Port::Destination, SyncUnit::Frame, |_, sync| sync.buffering = false), error);
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.buffering = false), None);
+}
+
+#[test]
+fn refuses_fills_that_wait_for_their_source() {
+    let fill = |config: &mut ChannelConfig, _: &mut Synchronization| {
+        config.operation = Operation::Fill { color: 0 };
+    };
+    let error = Some(ConfigError::FillAskedForBySource);
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, fill), error);
+    assert_eq!(broken_sync(Port::Destination, SyncUnit::Frame, fill), None);
+}
+
+#[test]
+fn refuses_interrupts_that_never_come() {
+    let packet = Interrupts::END_AND_ERRORS.with(Cause::EndOfPacket);
+    let error = Some(ConfigError::PacketInterruptNeverComes);
+    assert_eq!(broken(|config| config.interrupts = packet), error);
+    let unit = SyncUnit::Packet { elements: 4 };
+    assert_eq!(broken_sync(Port::Source, unit, |config, _| config.interrupts = packet), error);
+    assert_eq!(broken_sync(Port::Destination, unit, |config, _| config.interrupts = packet), None);
+    let drop = Interrupts::END_AND_ERRORS.with(Cause::Drop);
+    let error = Some(ConfigError::DropInterruptNeverComes);
+    assert_eq!(broken(|config| config.interrupts = drop), error);
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Block, |config, _| config.interrupts = drop), None);
+}
+
+#[test]
+fn refuses_high_priority_and_supervisor_without_the_token() {
+    let (_sdma, trusted) = ready();
+    let changes: [(fn(&mut ChannelConfig), ConfigError); 3] = [
+        (
+            |config| config.read_priority = Priority::High,
+            ConfigError::HighPriorityNotTrusted { port: Port::Source },
+        ),
+        (
+            |config| config.write_priority = Priority::High,
+            ConfigError::HighPriorityNotTrusted { port: Port::Destination },
+        ),
+        (|config| config.supervisor = true, ConfigError::SupervisorNotTrusted),
+    ];
+    for (change, error) in changes {
+        assert_eq!(broken(change), Some(error));
+        let mut config = copy();
+        change(&mut config);
+        assert_eq!(config.validate(Some(&trusted)), Ok(()));
+    }
+}
+
+#[test]
+fn fills_source_is_not_looked_at() {
+    let piece = Piece { size: copy().size, source: Side::device(u64::MAX), destination: Side::memory(0) };
+    let fill = ChannelConfig::new(Operation::fill_byte(0x5a), piece);
+    assert_eq!(fill.validate(None), Ok(()));
+}

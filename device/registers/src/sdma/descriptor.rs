@@ -1,0 +1,295 @@
+//! Descriptors of a linked list: what the device loads into a channel's registers between two blocks.
+//!
+//! ```text
+//! word  type 1        type 2a       type 2b       type 3a   type 3b
+//! 0     next | pause  (the same in every type: bits 31-2 the address, bit 0 the pause)
+//! 1     type[31:29] block_ie[28] next destination[27:26] next source[25:24] CEN[23:0]
+//! 2     CDSA          CDSA          CSSA or CDSA  CDSA      CSSA or CDSA
+//! 3     CSSA          CSSA          CICR | CFN    CSSA
+//! 4     CICR | CFN    CICR | CFN    CSEI | CDEI
+//! 5     CSEI | CDEI   CSEI | CDEI   CDFI
+//! 6     CDFI          CDFI          CSFI
+//! 7     CSFI          CSFI
+//! 8-11  COLOR, CSDP, CLNK_CTRL, CCR (type 1 only)
+//! ```
+//!
+//! Words are little-endian and 32-bit aligned. The type, and which of the two addresses are present, stand not in the
+//! descriptor itself but in the one before it (the channel's CDP): word 1 tells of the descriptor after this one.
+//! The layout is that of the manual's section 16.4 as Barrelfish's register description gives it, with the two validity
+//! fields of word 1 placed as the Linux driver, which runs on the device, has them. Nothing here reads memory.
+
+use super::fields::{AddressSource, DescriptorType};
+use super::{Ccr, Cdp, Cen, Cfn, Cicr, ClnkCtrl, Cndp, Color, Csdp};
+use bitfield_struct::bitfield;
+
+/// Words of the longest descriptor, type 1.
+pub const MAX_WORDS: usize = 12;
+
+/// Bytes of the longest descriptor.
+pub const MAX_BYTES: usize = 4 * MAX_WORDS;
+
+/// Second word of every descriptor.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Header {
+    /// Elements of a frame.
+    #[bits(24)]
+    pub elements: u32,
+    /// Where the next block's source address comes from.
+    #[bits(2)]
+    pub next_source: AddressSource,
+    /// Where the next block's destination address comes from.
+    #[bits(2)]
+    pub next_destination: AddressSource,
+    /// The end of this block is reported; only in type 3, the others hold CICR.
+    pub block_interrupt: bool,
+    /// Layout of the next descriptor.
+    #[bits(3)]
+    pub next_type: DescriptorType,
+}
+
+/// First word of every descriptor.
+#[bitfield(u32)]
+#[derive(PartialEq, Eq)]
+pub struct Next {
+    /// The channel stops once this descriptor is loaded.
+    pub pause: bool,
+    #[bits(1)]
+    __: u8,
+    /// Address of the next descriptor in words of four bytes.
+    #[bits(30)]
+    pub words: u32,
+}
+
+impl Next {
+    /// What ends a list.
+    pub const END: Self = Self::from_bits(Cndp::END.into_bits());
+
+    /// With the next descriptor at `address`; its lower two bits are dropped.
+    pub const fn with_address(self, address: u32) -> Self {
+        self.with_words(address >> 2)
+    }
+
+    /// As the channel's register has it.
+    pub const fn pointer(self) -> Cndp {
+        Cndp::new().with_words(self.words())
+    }
+}
+
+/// Frames, events and indexes: what types 1 and 2 have and type 3 has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Which events are reported.
+    pub cicr: Cicr,
+    /// Frames of the block.
+    pub cfn: Cfn,
+    /// Source element index.
+    pub source_element_index: i16,
+    /// Destination element index.
+    pub destination_element_index: i16,
+    /// Source frame index.
+    pub source_frame_index: i32,
+    /// Destination frame index.
+    pub destination_frame_index: i32,
+}
+
+/// What only type 1 has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whole {
+    /// Colour.
+    pub color: Color,
+    /// Element size, bursts, write mode.
+    pub csdp: Csdp,
+    /// Channel linking.
+    pub clnk_ctrl: ClnkCtrl,
+    /// Channel control.
+    pub ccr: Ccr,
+}
+
+/// What follows the addresses, by type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Every register of the channel.
+    Type1(Shape, Whole),
+    /// Frames, events and indexes.
+    Type2(Shape),
+    /// Nothing more.
+    Type3,
+}
+
+/// One descriptor. An address that is absent stays as the previous descriptor's validity fields say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Where the next descriptor is, and whether the list pauses here.
+    pub next: Next,
+    /// Elements of a frame, and what the next descriptor is.
+    pub header: Header,
+    /// Source start address, when this descriptor holds one.
+    pub source: Option<u32>,
+    /// Destination start address, when this descriptor holds one.
+    pub destination: Option<u32>,
+    /// The rest.
+    pub body: Body,
+}
+
+/// Which descriptor a channel loads next: its type, and the addresses it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// The type: 1, 2 or 3.
+    pub kind: DescriptorType,
+    /// It holds a source address.
+    pub source: bool,
+    /// It holds a destination address.
+    pub destination: bool,
+}
+
+impl Form {
+    /// The form that the channel's linked list parameters announce. None when the type is undefined, a validity field
+    /// is, or the type does not have that form: type 1 holds both addresses always, types 2 and 3 at least one.
+    pub fn announced(cdp: Cdp) -> Option<Self> {
+        let kind = cdp.next_descriptor_type();
+        let (source, destination) = (cdp.source_valid(), cdp.destination_valid());
+        if source == AddressSource::Undefined || destination == AddressSource::Undefined {
+            return None;
+        }
+        let (source, destination) = (source == AddressSource::Reload, destination == AddressSource::Reload);
+        match kind {
+            DescriptorType::Type1 => Some(Self { kind, source: true, destination: true }),
+            DescriptorType::Type2 | DescriptorType::Type3 if source || destination => {
+                Some(Self { kind, source, destination })
+            }
+            _ => None,
+        }
+    }
+
+    /// Words of such a descriptor.
+    pub const fn words(self) -> usize {
+        let addresses = self.source as usize + self.destination as usize;
+        match self.kind {
+            DescriptorType::Type1 => MAX_WORDS,
+            DescriptorType::Type2 => 6 + addresses,
+            _ => 2 + addresses,
+        }
+    }
+
+    /// Bytes of such a descriptor.
+    pub const fn bytes(self) -> usize {
+        4 * self.words()
+    }
+}
+
+/// Reads words one after the other; past the end there are zeros.
+struct Words<'a>(&'a [u8]);
+
+impl Words<'_> {
+    fn take(&mut self) -> u32 {
+        match self.0.split_first_chunk::<4>() {
+            Some((word, rest)) => {
+                self.0 = rest;
+                u32::from_le_bytes(*word)
+            }
+            None => 0,
+        }
+    }
+}
+
+impl Descriptor {
+    /// The form of this descriptor.
+    pub const fn form(&self) -> Form {
+        let kind = match self.body {
+            Body::Type1(..) => DescriptorType::Type1,
+            Body::Type2(_) => DescriptorType::Type2,
+            Body::Type3 => DescriptorType::Type3,
+        };
+        Form { kind, source: self.source.is_some(), destination: self.destination.is_some() }
+    }
+
+    /// Writes the descriptor's bytes to the beginning of `bytes` and says how many they are. None when there is too
+    /// little room, or a type 1 lacks an address; then nothing is written.
+    pub fn encode(&self, bytes: &mut [u8]) -> Option<usize> {
+        let both = self.source.is_some() && self.destination.is_some();
+        if matches!(self.body, Body::Type1(..)) && !both {
+            return None;
+        }
+        let length = self.form().bytes();
+        let room = bytes.get_mut(..length)?;
+        let mut at = 0;
+        let mut put = |word: u32| {
+            room[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            at += 4;
+        };
+        put(self.next.into_bits());
+        put(self.header.into_bits());
+        self.destination.into_iter().chain(self.source).for_each(&mut put);
+        if let Body::Type1(shape, _) | Body::Type2(shape) = self.body {
+            shape.words().into_iter().for_each(&mut put);
+        }
+        if let Body::Type1(_, whole) = self.body {
+            whole.words().into_iter().for_each(&mut put);
+        }
+        Some(length)
+    }
+
+    /// Reads a descriptor of form `form` from the beginning of `bytes`; none when there are too few of them.
+    pub fn decode(form: Form, bytes: &[u8]) -> Option<Self> {
+        let mut words = Words(bytes.get(..form.bytes())?);
+        let next = Next::from_bits(words.take());
+        let header = Header::from_bits(words.take());
+        let destination = form.destination.then(|| words.take());
+        let source = form.source.then(|| words.take());
+        let body = match form.kind {
+            DescriptorType::Type1 => Body::Type1(Shape::take(&mut words), Whole::take(&mut words)),
+            DescriptorType::Type2 => Body::Type2(Shape::take(&mut words)),
+            _ => Body::Type3,
+        };
+        Some(Self { next, header, source, destination, body })
+    }
+}
+
+impl Shape {
+    fn words(&self) -> [u32; 4] {
+        let element_indexes = u32::from(self.source_element_index as u16) << 16
+            | u32::from(self.destination_element_index as u16);
+        [
+            self.cicr.into_bits() << 16 | u32::from(self.cfn.frames()),
+            element_indexes,
+            self.destination_frame_index as u32,
+            self.source_frame_index as u32,
+        ]
+    }
+
+    fn take(words: &mut Words<'_>) -> Self {
+        let (events, indexes) = (words.take(), words.take());
+        let destination_frame_index = words.take() as i32;
+        Self {
+            cicr: Cicr::from_bits(events >> 16),
+            cfn: Cfn::new().with_frames(events as u16),
+            source_element_index: (indexes >> 16) as u16 as i16,
+            destination_element_index: indexes as u16 as i16,
+            source_frame_index: words.take() as i32,
+            destination_frame_index,
+        }
+    }
+}
+
+impl Whole {
+    fn words(&self) -> [u32; 4] {
+        [self.color.into_bits(), self.csdp.into_bits(), self.clnk_ctrl.into_bits(), self.ccr.into_bits()]
+    }
+
+    fn take(words: &mut Words<'_>) -> Self {
+        Self {
+            color: Color::from_bits(words.take()),
+            csdp: Csdp::from_bits(words.take()),
+            clnk_ctrl: ClnkCtrl::from_bits(words.take()),
+            ccr: Ccr::from_bits(words.take()),
+        }
+    }
+}
+
+impl Header {
+    /// As the channel's register CEN has it.
+    pub const fn cen(self) -> Cen {
+        Cen::new().with_elements(self.elements())
+    }
+}
