@@ -11,10 +11,13 @@
 
 #![no_std]
 
+#[cfg(feature = "event-queue")]
 extern crate alloc;
 
+#[cfg(feature = "event-queue")]
 mod event_queue;
 
+#[cfg(feature = "event-queue")]
 pub use event_queue::EventQueue;
 
 use core::cell::Cell;

@@ -264,7 +264,8 @@ fn refuses_interrupts_that_never_come() {
 #[test]
 fn refuses_high_priority_and_supervisor_without_the_token() {
     let (_sdma, trusted) = ready();
-    let changes: [(fn(&mut ChannelConfig), ConfigError); 3] = [
+    type Change = fn(&mut ChannelConfig);
+    let changes: [(Change, ConfigError); 3] = [
         (
             |config| config.read_priority = Priority::High,
             ConfigError::HighPriorityNotTrusted { port: Port::Source },

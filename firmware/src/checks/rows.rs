@@ -1,0 +1,106 @@
+//! Contiguous transfers: copies, fills and transparent copies.
+//!
+//! The destination begins 128 bytes into its buffer, so that a write before it would be seen as well. Nothing here uses
+//! an index.
+
+use memferry_drivers::sdma::{ChannelConfig, Element, LinearPieces, Operation, Piece, Side, TransferSize};
+
+use super::{Bench, Failure, compare, scramble};
+use crate::hardware::Buffer;
+
+const OFFSET: u32 = 128;
+const ELEMENTS: u32 = 64;
+const FRAMES: u32 = 16;
+
+fn piece(element: Element) -> Piece {
+    Piece {
+        size: TransferSize { element, elements: ELEMENTS, frames: FRAMES },
+        source: Side::memory(Buffer::SOURCE.at(0)),
+        destination: Side::memory(Buffer::DESTINATION.at(OFFSET)),
+    }
+}
+
+/// The offset within the transfer of an offset of the destination.
+fn within(offset: u32, length: u32) -> Option<u32> {
+    offset.checked_sub(OFFSET).filter(|at| *at < length)
+}
+
+fn copy(element: Element) -> Result<(), Failure> {
+    scramble();
+    Bench::new(0)?.transfer(&ChannelConfig::new(Operation::Copy, piece(element)))?;
+    let length = ELEMENTS * FRAMES * element.bytes();
+    compare(|offset| Some(Buffer::SOURCE.get(within(offset, length)?)))
+}
+
+pub(super) fn copy_8() -> Result<(), Failure> {
+    copy(Element::Bits8)
+}
+
+pub(super) fn copy_16() -> Result<(), Failure> {
+    copy(Element::Bits16)
+}
+
+pub(super) fn copy_32() -> Result<(), Failure> {
+    copy(Element::Bits32)
+}
+
+fn planned(skew: u32, length: u32) -> Result<(), Failure> {
+    scramble();
+    let plan = LinearPieces::copy(Buffer::SOURCE.at(skew), Buffer::DESTINATION.at(OFFSET), length.into())?;
+    Bench::new(9)?.transfer_all(Operation::Copy, plan)?;
+    compare(|offset| Some(Buffer::SOURCE.get(skew + within(offset, length)?)))
+}
+
+pub(super) fn copy_60000() -> Result<(), Failure> {
+    planned(0, 60_000)
+}
+
+pub(super) fn copy_odd() -> Result<(), Failure> {
+    planned(3, 4093)
+}
+
+fn fill(element: Element, color: u32) -> Result<(), Failure> {
+    scramble();
+    Bench::new(1)?.transfer(&ChannelConfig::new(Operation::Fill { color }, piece(element)))?;
+    let bytes = color.to_le_bytes();
+    let length = ELEMENTS * FRAMES * element.bytes();
+    compare(|offset| Some(bytes[(within(offset, length)? % element.bytes()) as usize]))
+}
+
+pub(super) fn fill_8() -> Result<(), Failure> {
+    fill(Element::Bits8, 0x5a)
+}
+
+pub(super) fn fill_16() -> Result<(), Failure> {
+    fill(Element::Bits16, 0x1234)
+}
+
+pub(super) fn fill_32() -> Result<(), Failure> {
+    fill(Element::Bits32, 0x00ab_cdef)
+}
+
+/// Every third element has the colour and must not be written.
+fn transparent(element: Element, color: u32) -> Result<(), Failure> {
+    scramble();
+    let (size, colored) = (element.bytes(), color.to_le_bytes());
+    for at in 0..ELEMENTS * FRAMES * size {
+        let is_colored = (at / size).is_multiple_of(3);
+        let byte = colored[(at % size) as usize];
+        // All other elements differ from the colour in each byte.
+        Buffer::SOURCE.set(at, if is_colored { byte } else { !byte ^ (at as u8 & 0x7f) });
+    }
+    let config = ChannelConfig::new(Operation::TransparentCopy { color }, piece(element));
+    Bench::new(2)?.transfer(&config)?;
+    compare(|offset| {
+        let at = within(offset, ELEMENTS * FRAMES * size)?;
+        (!(at / size).is_multiple_of(3)).then(|| Buffer::SOURCE.get(at))
+    })
+}
+
+pub(super) fn transparent_16() -> Result<(), Failure> {
+    transparent(Element::Bits16, 0x5a5a)
+}
+
+pub(super) fn transparent_32() -> Result<(), Failure> {
+    transparent(Element::Bits32, 0x005a_5a5a)
+}
