@@ -31,6 +31,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
     ("memferry-memory", Arrows::Only(&["memferry-transfer"])),
     ("memferry-registers", Arrows::Only(&[])),
+    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
     ("memferry-engines", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory"])),
     (
