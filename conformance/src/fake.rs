@@ -209,6 +209,7 @@ impl Engine for FakeEngine {
             longest_bytes: Self::LONGEST_BYTES,
             preemption_bytes: self.timing.preemption_bytes,
             overlapping_copy: true,
+            aligned_pixels: false,
             operations: Operations::all(),
             immediate_bytes: 0,
         }

@@ -149,6 +149,11 @@ pub enum Failure {
     /// No engine of this service performs the operation.
     #[error("no engine of this service performs this operation")]
     Unsupported,
+    /// The engine did not report the end in time. It was stopped, and no longer touches the memory.
+    #[error(
+        "the engine did not report the end in time and was stopped; a part may have been done, ask again"
+    )]
+    EngineTimedOut,
     /// The service is shutting down and did not start the request.
     #[error("the service is stopping and did not start this request")]
     ServiceStopping,

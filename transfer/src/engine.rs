@@ -171,6 +171,9 @@ pub struct EngineCapabilities {
     pub preemption_bytes: Option<u64>,
     /// Whether copies within overlapping memory behave as `memmove`.
     pub overlapping_copy: bool,
+    /// Whether pixels of 2-D operations have to lie on multiples of their size, as the engine addresses them; others are
+    /// refused as unsupported.
+    pub aligned_pixels: bool,
     /// The kinds of operations performed.
     pub operations: Operations,
     /// Operations that visit no more bytes than this are done at once by [`Engine::perform`]; 0: none.
@@ -214,7 +217,7 @@ pub struct Refused<D> {
 pub struct Finished {
     /// What `post` returned.
     pub ticket: Ticket,
-    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`.
+    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`.
     pub outcome: Result<(), Failure>,
     /// Bytes visited, in the operation's order; in which order the pixels of a 2-D operation are is the engine's business
     /// where it shows nowhere but in a part.

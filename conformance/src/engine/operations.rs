@@ -45,10 +45,35 @@ pub(super) fn every_operation_equals_the_oracle<X: EngineFixture>(make: &impl Fn
 
 /// Every operation of these tests of a kind the engine announces.
 pub(super) fn all_operations(capabilities: &EngineCapabilities) -> impl Iterator<Item = Operation<Place>> {
-    let announced = capabilities.operations;
+    let capabilities = *capabilities;
     let all =
         simple_operations().into_iter().chain(lists()).chain(looks()).chain(shapes()).chain(neighbours());
-    all.filter(move |operation| announced.contains(operation.kind()))
+    all.filter(move |operation| is_announced(&capabilities, operation))
+}
+
+/// Whether an engine that announces this performs the operation.
+pub(super) fn is_announced(capabilities: &EngineCapabilities, operation: &Operation<Place>) -> bool {
+    let aligned = !capabilities.aligned_pixels || has_aligned_pixels(operation);
+    aligned && capabilities.operations.contains(operation.kind())
+}
+
+/// Whether the pixels of a 2-D operation lie on multiples of their size; memories begin at such.
+fn has_aligned_pixels(operation: &Operation<Place>) -> bool {
+    let aligned = |place: &Place, plane: &Plane, count: &Count2d| {
+        let size = count.pixel.bytes() as i128;
+        let strays = |step: i128, steps: u32| steps > 1 && step % size != 0;
+        (i128::from(place.offset) + i128::from(plane.start)) % size == 0
+            && !strays(plane.x_step.into(), count.x_count)
+            && !strays(plane.row_advance(count), count.y_count)
+    };
+    match operation {
+        Operation::Copy2d { source, destination, shape } => {
+            aligned(source, &shape.source, &shape.count)
+                && aligned(destination, &shape.destination, &shape.count)
+        }
+        Operation::Fill2d { destination, shape } => aligned(destination, &shape.destination, &shape.count),
+        _ => true,
+    }
 }
 
 /// Lists cut alike, cut differently, of nothing, in any order, overlapping themselves and each other.

@@ -157,6 +157,7 @@ impl Engine for CpuEngine {
             longest_bytes: LONGEST_BYTES,
             preemption_bytes: Some(self.chunk_bytes.saturating_mul(1 + sharing as u64).max(TILE_BYTES)),
             overlapping_copy: true,
+            aligned_pixels: false,
             operations: Operations::all(),
             immediate_bytes: IMMEDIATE_BYTES,
         }

@@ -62,6 +62,7 @@ fn encode_failure(failure: Failure) -> (u16, Side, u64) {
         Failure::SegmentTotals { source_bytes } => (18, none, source_bytes),
         Failure::ClassNotGranted { granted } => (19, none, granted as u64),
         Failure::BadLoop => (20, none, 0),
+        Failure::EngineTimedOut => (21, none, 0),
     }
 }
 
@@ -139,6 +140,7 @@ fn decode_failure(status: u16, side: Side, detail: u64) -> Result<Failure, SlotE
         18 => Failure::SegmentTotals { source_bytes: detail },
         19 => Failure::ClassNotGranted { granted: decode_class(detail)? },
         20 => Failure::BadLoop,
+        21 => Failure::EngineTimedOut,
         other => return Err(SlotError::Status(other)),
     })
 }

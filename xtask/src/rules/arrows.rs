@@ -34,7 +34,16 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
     ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
-    ("memferry-engines", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory"])),
+    (
+        "memferry-engines",
+        Arrows::Only(&[
+            "memferry-transfer",
+            "memferry-clock",
+            "memferry-memory",
+            "memferry-registers",
+            "memferry-drivers",
+        ]),
+    ),
     (
         "memferry-broker",
         Arrows::Only(&[

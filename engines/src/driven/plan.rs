@@ -1,0 +1,402 @@
+//! An operation as hardware transfers, one after the other.
+//!
+//! ```text
+//! copy     chunks, from the end when that would overwrite bytes still to be read; of the distance where both overlap
+//! fill     chunks of the colour, or of each byte of the pattern with a stride
+//! 2-D      bands of rows, planned by the driver; pixel by pixel where the order of pixels shows
+//! lists    the pieces that both cuts make, each a copy
+//! ```
+//!
+//! A step counts the bytes that are done with it, so that those of all steps before it are a part of the operation in its
+//! order; steps that belong together count with the last of them. No register is touched here.
+
+use std::iter::Peekable;
+
+use memferry_drivers::sdma::{
+    self, Element, Grid, LinearPieces, Piece, PlanePieces, Side, TransferSize, Walk,
+};
+use memferry_transfer::{Copy2d, Count2d, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Region};
+
+use super::memory::BusMemory;
+
+/// One hardware transfer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) piece: Piece,
+    pub(super) operation: sdma::Operation,
+    /// Bytes of the operation that are done with it, those of the steps it belongs to included.
+    pub(super) bytes: u64,
+    /// Whether the operation may end early after it.
+    pub(super) whole: bool,
+}
+
+/// The device cannot do it: pixels do not lie on multiples of their size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Unplannable;
+
+/// What is left of an operation.
+#[derive(Debug)]
+pub(super) enum Plan {
+    Nothing,
+    Copy(Copy),
+    Fill(Fill),
+    Walks(Box<Walks>),
+    Lists(Box<Pieces>),
+}
+
+impl Plan {
+    /// Plans steps of at most about `limit` bytes.
+    pub(super) fn of(operation: &Operation<Region<BusMemory>>, limit: u64) -> Result<Self, Unplannable> {
+        Ok(match operation {
+            Operation::Copy { source, destination, length } => {
+                Self::Copy(Copy::new(address(source), address(destination), *length, limit))
+            }
+            Operation::Fill { destination, length, pattern } => {
+                Self::Fill(Fill::new(address(destination), *length, *pattern, limit))
+            }
+            Operation::Copy2d { source, destination, shape } => {
+                Self::Walks(Box::new(Walks::of_copy(address(source), address(destination), shape, limit)?))
+            }
+            Operation::Fill2d { destination, shape } => {
+                Self::Walks(Box::new(Walks::of_fill(address(destination), shape, limit)?))
+            }
+            Operation::ScatterGather { lists } => Self::Lists(Box::new(Pieces::new(lists, limit))),
+            _ => Self::Nothing,
+        })
+    }
+
+    pub(super) fn next(&mut self) -> Option<Step> {
+        match self {
+            Self::Nothing => None,
+            Self::Copy(copy) => copy.next(),
+            Self::Fill(fill) => fill.next(),
+            Self::Walks(walks) => walks.next(),
+            Self::Lists(pieces) => pieces.next(),
+        }
+    }
+}
+
+fn address(region: &Region<BusMemory>) -> u64 {
+    u64::from(region.memory().address()) + region.offset()
+}
+
+/// A copy of contiguous bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Copy {
+    source: u64,
+    destination: u64,
+    length: u64,
+    done: u64,
+    chunk: u64,
+    down: bool,
+}
+
+impl Copy {
+    fn new(source: u64, destination: u64, length: u64, limit: u64) -> Self {
+        let distance = source.abs_diff(destination);
+        // Within a chunk the device reads ahead of what it writes: its two sides must be apart.
+        let chunk = if distance == 0 || distance >= length { limit } else { limit.min(distance) };
+        let down = source < destination && distance < length;
+        Self { source, destination, length, done: 0, chunk, down }
+    }
+
+    fn overlaps(&self) -> bool {
+        let distance = self.source.abs_diff(self.destination);
+        distance > 0 && distance < self.length
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        let left = self.length - self.done;
+        let bytes = left.min(self.chunk);
+        let at = if self.down { left - bytes } else { self.done };
+        let piece = LinearPieces::copy(self.source + at, self.destination + at, bytes).ok()?.next()?;
+        // A size that does not factor takes more than one: the next step goes on where this one ends.
+        let bytes = if self.down { bytes } else { piece.size.bytes() };
+        self.done += bytes;
+        Some(Step { piece, operation: sdma::Operation::Copy, bytes, whole: true })
+    }
+}
+
+/// How a pattern is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Paint {
+    /// One byte everywhere.
+    Byte,
+    /// Elements of the pattern.
+    Elements(Element),
+    /// Each of its bytes by itself, with a stride: the pattern is not aligned, or wider than a colour.
+    Strides,
+}
+
+/// A fill of contiguous bytes.
+#[derive(Debug)]
+pub(super) struct Fill {
+    destination: u64,
+    length: u64,
+    done: u64,
+    word: [u8; 4],
+    period: u64,
+    chunk: u64,
+    paint: Paint,
+    /// Which byte of the pattern comes next, with strides.
+    phase: u64,
+}
+
+impl Fill {
+    fn new(destination: u64, length: u64, pattern: Pattern, limit: u64) -> Self {
+        let (word, period) = (pattern.word_bytes(), pattern.length_bytes());
+        let paint = if word == [word[0]; 4] {
+            Paint::Byte
+        } else if period == 2 && destination.is_multiple_of(2) {
+            Paint::Elements(Element::Bits16)
+        } else if period == 4 && destination.is_multiple_of(4) && word[3] == 0 {
+            Paint::Elements(Element::Bits32)
+        } else {
+            Paint::Strides
+        };
+        let chunk = (limit / period).max(1) * period;
+        Self { destination, length, done: 0, word, period, chunk, paint, phase: 0 }
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        let bytes = (self.length - self.done).min(self.chunk);
+        if bytes == 0 {
+            return None;
+        }
+        let at = self.destination + self.done;
+        match self.paint {
+            Paint::Byte => {
+                let piece = LinearPieces::fill_byte(at, bytes).ok()?.next()?;
+                let operation = sdma::Operation::fill_byte(self.word[0]);
+                let bytes = piece.size.bytes();
+                self.done += bytes;
+                Some(Step { piece, operation, bytes, whole: true })
+            }
+            Paint::Elements(element) => {
+                let elements = u32::try_from(bytes / u64::from(element.bytes())).ok()?;
+                let color = u32::from_le_bytes(self.word) & if self.period == 2 { 0xffff } else { 0xff_ffff };
+                let size = TransferSize { element, elements, frames: 1 };
+                let piece = Piece { size, source: Side::memory(at), destination: Side::memory(at) };
+                self.done += bytes;
+                Some(Step { piece, operation: sdma::Operation::Fill { color }, bytes, whole: true })
+            }
+            Paint::Strides => {
+                let (phase, period) = (self.phase, self.period);
+                let x_count = u32::try_from(bytes / period).ok()?;
+                let grid = Grid { element: Element::Bits8, x_count, y_count: 1 };
+                let walk = Walk { start: at + phase, step: period as i64, row: 0 };
+                let piece = PlanePieces::fill(grid, walk).ok()?.next()?;
+                let color = u32::from(self.word[phase as usize]);
+                self.phase = (phase + 1) % period;
+                let whole = self.phase == 0;
+                self.done += if whole { bytes } else { 0 };
+                let bytes = if whole { bytes } else { 0 };
+                Some(Step { piece, operation: sdma::Operation::Fill { color }, bytes, whole })
+            }
+        }
+    }
+}
+
+/// A 2-D copy or fill.
+#[derive(Debug)]
+pub(super) struct Walks {
+    count: Count2d,
+    source: Option<Walk>,
+    destination: Walk,
+    operation: sdma::Operation,
+    /// The next pixel.
+    at: (u32, u32),
+    /// Pixels and rows of a band.
+    band: (u32, u32),
+    /// The rest of the present band, and its bytes.
+    pieces: Option<(Peekable<PlanePieces>, u64)>,
+}
+
+fn element(size: PixelSize) -> Element {
+    match size {
+        PixelSize::Bits8 => Element::Bits8,
+        PixelSize::Bits16 => Element::Bits16,
+        PixelSize::Bits32 => Element::Bits32,
+    }
+}
+
+/// A plane as the driver walks it, when its pixels lie on multiples of their size.
+fn walk(base: u64, plane: &Plane, count: &Count2d) -> Result<Walk, Unplannable> {
+    let start = base.checked_add(plane.start).ok_or(Unplannable)?;
+    let walk = Walk::from_steps(start, plane.x_step, plane.y_step, count.x_count).ok_or(Unplannable)?;
+    let size = count.pixel.bytes();
+    let strays = |step: i64, steps: u32| steps > 1 && !step.unsigned_abs().is_multiple_of(size);
+    let aligned =
+        start.is_multiple_of(size) && !strays(walk.step, count.x_count) && !strays(walk.row, count.y_count);
+    if aligned { Ok(walk) } else { Err(Unplannable) }
+}
+
+impl Walks {
+    fn of_copy(source: u64, destination: u64, shape: &Copy2d, limit: u64) -> Result<Self, Unplannable> {
+        let operation = match shape.transparent {
+            None => sdma::Operation::Copy,
+            Some(color) => {
+                sdma::Operation::TransparentCopy { color: color.value() & mask(shape.count.pixel) }
+            }
+        };
+        if shape.count.pixels() == 0 {
+            return Ok(Self::nothing(shape.count, operation));
+        }
+        let from = walk(source, &shape.source, &shape.count)?;
+        let to = walk(destination, &shape.destination, &shape.count)?;
+        let (read, written) = (reach(&from, &shape.count), reach(&to, &shape.count));
+        let apart = read.1 <= written.0 || written.1 <= read.0;
+        let band = if apart && writes_once(&to, &shape.count) { band(&shape.count, limit) } else { (1, 1) };
+        let (source, destination) = (Some(from), to);
+        Ok(Self { count: shape.count, source, destination, operation, at: (0, 0), band, pieces: None })
+    }
+
+    fn of_fill(destination: u64, shape: &Fill2d, limit: u64) -> Result<Self, Unplannable> {
+        let operation = sdma::Operation::Fill { color: shape.color.value() & mask(shape.count.pixel) };
+        if shape.count.pixels() == 0 {
+            return Ok(Self::nothing(shape.count, operation));
+        }
+        let destination = walk(destination, &shape.destination, &shape.count)?;
+        let band = band(&shape.count, limit);
+        Ok(Self { count: shape.count, source: None, destination, operation, at: (0, 0), band, pieces: None })
+    }
+
+    fn nothing(count: Count2d, operation: sdma::Operation) -> Self {
+        let destination = Walk { start: 0, step: 0, row: 0 };
+        Self {
+            count,
+            source: None,
+            destination,
+            operation,
+            at: (0, count.y_count),
+            band: (1, 1),
+            pieces: None,
+        }
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        if self.pieces.is_none() {
+            self.pieces = Some(self.next_band()?);
+        }
+        let (pieces, bytes) = self.pieces.as_mut()?;
+        let piece = pieces.next()?;
+        let whole = pieces.peek().is_none();
+        let bytes = if whole { *bytes } else { 0 };
+        if whole {
+            self.pieces = None;
+        }
+        Some(Step { piece, operation: self.operation, bytes, whole })
+    }
+
+    fn next_band(&mut self) -> Option<(Peekable<PlanePieces>, u64)> {
+        let ((x, y), (columns, rows)) = (self.at, self.band);
+        if y >= self.count.y_count {
+            return None;
+        }
+        let (x_count, y_count) = (columns.min(self.count.x_count - x), rows.min(self.count.y_count - y));
+        let grid = Grid { element: element(self.count.pixel), x_count, y_count };
+        let from_here = |walk: &Walk| {
+            let offset = i128::from(walk.step) * i128::from(x) + i128::from(walk.row) * i128::from(y);
+            Some(Walk { start: u64::try_from(i128::from(walk.start) + offset).ok()?, ..*walk })
+        };
+        let destination = from_here(&self.destination)?;
+        let pieces = match (self.operation, &self.source) {
+            (sdma::Operation::Copy, Some(source)) => PlanePieces::copy(grid, from_here(source)?, destination),
+            (_, Some(source)) => PlanePieces::transparent_copy(grid, from_here(source)?, destination),
+            (_, None) => PlanePieces::fill(grid, destination),
+        };
+        self.at = if x + x_count < self.count.x_count { (x + x_count, y) } else { (0, y + y_count) };
+        let bytes = u64::from(x_count) * u64::from(y_count) * self.count.pixel.bytes();
+        Some((pieces.ok()?.peekable(), bytes))
+    }
+}
+
+/// The bits of a colour that a pixel has.
+const fn mask(size: PixelSize) -> u32 {
+    match size {
+        PixelSize::Bits8 => 0xff,
+        PixelSize::Bits16 => 0xffff,
+        PixelSize::Bits32 => 0xff_ffff,
+    }
+}
+
+/// Pixels and rows that are moved together: whole rows, or parts of one.
+fn band(count: &Count2d, limit: u64) -> (u32, u32) {
+    let pixels = (limit / count.pixel.bytes()).max(1);
+    let rows = pixels / u64::from(count.x_count).max(1);
+    match rows {
+        0 => (u32::try_from(pixels).unwrap_or(u32::MAX), 1),
+        rows => (count.x_count, u32::try_from(rows).unwrap_or(u32::MAX)),
+    }
+}
+
+/// The lowest address of a walk, and the one after its highest.
+fn reach(walk: &Walk, count: &Count2d) -> (i128, i128) {
+    let along = i128::from(walk.step) * (i128::from(count.x_count) - 1);
+    let down = i128::from(walk.row) * (i128::from(count.y_count) - 1);
+    let start = i128::from(walk.start);
+    let end = start + along.max(0) + down.max(0) + i128::from(count.pixel.bytes());
+    (start + along.min(0) + down.min(0), end)
+}
+
+/// Whether no byte is visited twice, as far as is easily seen.
+fn writes_once(walk: &Walk, count: &Count2d) -> bool {
+    let size = i128::from(count.pixel.bytes());
+    let (across, down) = (i128::from(walk.step).abs(), i128::from(walk.row).abs());
+    let (columns, rows) = (i128::from(count.x_count), i128::from(count.y_count));
+    let clears = |inner: (i128, i128), outer: (i128, i128)| {
+        let within = inner.1 == 1 || inner.0 >= size;
+        within && (outer.1 == 1 || outer.0 >= inner.0 * (inner.1 - 1) + size)
+    };
+    clears((across, columns), (down, rows)) || clears((down, rows), (across, columns))
+}
+
+/// The copies of a scatter-gather list.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    /// Addresses and lengths, the next first.
+    lists: [Vec<(u64, u64)>; 2],
+    limit: u64,
+    present: Option<Copy>,
+}
+
+impl Pieces {
+    fn new(lists: &Lists<Region<BusMemory>>, limit: u64) -> Self {
+        let segments = |list: &[memferry_transfer::Segment<Region<BusMemory>>]| {
+            let kept = list.iter().filter(|segment| segment.length > 0);
+            kept.map(|segment| (address(&segment.place), segment.length)).rev().collect()
+        };
+        let lists = [segments(&lists.source), segments(&lists.destination)];
+        Self { lists, limit, present: None }
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        if self.present.is_none() {
+            self.present = Some(self.next_copy()?);
+        }
+        let copy = self.present.as_mut()?;
+        let mut step = copy.next()?;
+        let over = copy.done == copy.length;
+        // In which order an overlapping piece is moved shows: it counts as one.
+        if copy.overlaps() {
+            step.bytes = if over { copy.length } else { 0 };
+            step.whole = over;
+        }
+        if over {
+            self.present = None;
+        }
+        Some(step)
+    }
+
+    fn next_copy(&mut self) -> Option<Copy> {
+        let [from, to] = &mut self.lists;
+        let ((source, source_left), (destination, destination_left)) = (from.pop()?, to.pop()?);
+        let length = source_left.min(destination_left);
+        for (list, start, left) in [(from, source, source_left), (to, destination, destination_left)] {
+            if left > length {
+                list.push((start + length, left - length));
+            }
+        }
+        Some(Copy::new(source, destination, length, self.limit))
+    }
+}
