@@ -1,0 +1,210 @@
+//! The four calls of the thesis's driver (Wicki 2014, listings 1 and 4) on the SDMA model, through the ordinary path: capabilities,
+//! policy, channels, completions by interrupt; one event loop in virtual time.
+//!
+//! ```text
+//! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► model ─ interrupt ─► settle ─► Delivery
+//! ```
+
+use core::time::Duration;
+
+use memferry_clock::Instant;
+use memferry_drivers::sdma::Line;
+use memferry_engines::driven::{BusMemory, Device, SdmaEngine, SdmaOptions, Shared};
+use memferry_models::Ram;
+use memferry_models::sdma::{Config, Sdma};
+use memferry_path::{Capabilities, Path, PathLimits, PolicyKind, QueueKey};
+use memferry_registers::RegisterIo;
+use memferry_transfer::image::{Image, Turn, turned_copy};
+use memferry_transfer::{
+    Color24, Count2d, Failure, Fill2d, Handle, Operation, Pattern, PixelSize, Plane, Request, Rights,
+    SessionId, Span, Task, Terms, WhenBusy,
+};
+
+const BASE: u32 = 0x8000_0000;
+const CLIENT: SessionId = SessionId(1);
+const STRANGER: SessionId = SessionId(2);
+
+#[derive(Debug)]
+struct Modelled(Sdma<Ram>);
+
+impl RegisterIo for Modelled {
+    fn read(&mut self, offset: u32) -> u32 {
+        self.0.read(offset)
+    }
+
+    fn write(&mut self, offset: u32, value: u32) {
+        self.0.write(offset, value);
+    }
+}
+
+impl Device for Modelled {
+    fn advance(&mut self, now: Instant) {
+        self.0.step(now);
+    }
+
+    fn now(&self) -> Instant {
+        self.0.now()
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        self.0.next_wake()
+    }
+
+    fn is_high(&self, line: Line) -> bool {
+        self.0.line(line.index())
+    }
+}
+
+/// The service's parts around one device.
+struct Service {
+    device: Shared<Modelled>,
+    capabilities: Capabilities<BusMemory>,
+    path: Path<SdmaEngine<Modelled>>,
+    queue: QueueKey,
+    now: Instant,
+    used: usize,
+}
+
+impl Service {
+    fn new(channels: u32) -> Self {
+        let device = Shared::new(Modelled(Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20]))));
+        let options = SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() };
+        let engine = SdmaEngine::new(device.clone(), channels, options).expect("the model resets");
+        let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 64 });
+        let queue = path.open_queue(CLIENT, 0);
+        let capabilities = Capabilities::new(64);
+        Self { device, capabilities, path, queue, now: Instant::ORIGIN, used: 0 }
+    }
+
+    /// A frame of a session that holds these bytes.
+    fn frame(&mut self, session: SessionId, bytes: &[u8]) -> (Handle, BusMemory) {
+        let at = self.used;
+        self.used = (at + bytes.len()).next_multiple_of(4096);
+        self.device
+            .with(|device| device.0.bus_mut().bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes));
+        let memory = BusMemory::new(BASE + at as u32, bytes.len() as u64).expect("in 32 bits");
+        (self.capabilities.register(session, memory, Rights::all()).expect("room"), memory)
+    }
+
+    fn contents(&self, memory: BusMemory) -> Vec<u8> {
+        let at = (memory.address() - BASE) as usize;
+        let length = memferry_transfer::Memory::length(&memory) as usize;
+        self.device.with(|device| device.0.bus().bytes()[at..at + length].to_vec())
+    }
+
+    fn submit(&mut self, tag: u64, operation: Operation<Span>, terms: Terms) {
+        let reservation = self.path.reserve(self.queue, u32::MAX).expect("the queue is open");
+        let request = Request { task: Task::Transfer(operation), terms };
+        self.path.submit(self.now, reservation, tag, &request, &mut self.capabilities);
+    }
+
+    /// The event loop, until nothing is left to do: tags with their outcomes, in the order they ended.
+    fn run(&mut self) -> Vec<(u64, Result<(), Failure>)> {
+        let mut ends = Vec::new();
+        loop {
+            self.path.ring_doorbell();
+            self.path.run(self.now);
+            let started = self.path.must_settle() && self.path.settle(self.now, &mut self.capabilities);
+            let told = self.path.take_deliveries();
+            ends.extend(told.map(|delivery| (delivery.completion.tag, delivery.completion.outcome)));
+            if started {
+                continue;
+            }
+            match self.path.next_wake() {
+                Some(wake) => self.now = self.now.max(wake),
+                None => return ends,
+            }
+        }
+    }
+}
+
+fn span(handle: Handle, offset: u64) -> Span {
+    Span { handle, offset }
+}
+
+fn noise(length: usize) -> Vec<u8> {
+    (0..length as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
+}
+
+#[test]
+fn the_four_calls_of_the_thesis_give_what_they_should() {
+    let mut service = Service::new(32);
+    let picture = noise(64 * 32 * 4);
+    let (source, _) = service.frame(CLIENT, &picture);
+    let length = picture.len() as u64;
+    let frames: Vec<_> = (0..4).map(|_| service.frame(CLIENT, &vec![0; picture.len()])).collect();
+    let turned = {
+        let image = Image::packed(64, 32, PixelSize::Bits32);
+        turned_copy(&image, Turn::Rotate90, &Image::packed(32, 64, PixelSize::Bits32), None)
+            .expect("sizes fit")
+    };
+    let count = Count2d { pixel: PixelSize::Bits16, x_count: 8, y_count: 4 };
+    let column = Plane { start: 2, x_step: 64, y_step: 2 - 7 * 64 };
+    let calls = [
+        Operation::Copy { source: span(source, 0), destination: span(frames[0].0, 0), length },
+        Operation::Fill { destination: span(frames[1].0, 0), length, pattern: Pattern::Byte(0x5a) },
+        Operation::Copy2d { source: span(source, 0), destination: span(frames[2].0, 0), shape: turned },
+        Operation::Fill2d {
+            destination: span(frames[3].0, 0),
+            shape: Fill2d { count, destination: column, color: Color24::new(0xabcd).expect("24 bits") },
+        },
+    ];
+    for (tag, call) in (0..).zip(calls) {
+        service.submit(tag, call, Terms::default());
+    }
+    let mut ends = service.run();
+    ends.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(ends, [0, 1, 2, 3].map(|tag| (tag, Ok(()))));
+    assert_eq!(service.contents(frames[0].1), picture);
+    assert_eq!(service.contents(frames[1].1), vec![0x5a; picture.len()]);
+    let rotated = service.contents(frames[2].1);
+    for (x, y) in [(0, 0), (63, 0), (0, 31), (63, 31), (17, 5)] {
+        let (from, to) = ((y * 64 + x) * 4, (x * 32 + 31 - y) * 4);
+        assert_eq!(rotated[to..to + 4], picture[from..from + 4], "pixel ({x}, {y})");
+    }
+    let filled = service.contents(frames[3].1);
+    let painted = |at: usize| (0..4).any(|y| (0..8).any(|x| at / 2 == (2 + x * 64 + y * 2) / 2));
+    assert!((0..filled.len()).all(|at| filled[at] == if painted(at) { [0xcd, 0xab][at % 2] } else { 0 }));
+}
+
+#[test]
+fn with_all_channels_busy_a_request_waits_or_is_refused_as_it_says() {
+    let mut service = Service::new(2);
+    let (source, _) = service.frame(CLIENT, &noise(4096));
+    let (destination, _) = service.frame(CLIENT, &[0; 4096]);
+    let copy =
+        || Operation::Copy { source: span(source, 0), destination: span(destination, 0), length: 4096 };
+    for tag in 0..3 {
+        service.submit(tag, copy(), Terms::default());
+    }
+    service.submit(3, copy(), Terms { when_busy: WhenBusy::Refuse, ..Terms::default() });
+    let mut ends = service.run();
+    ends.sort_by_key(|(tag, _)| *tag);
+    let refused = Err(Failure::ChannelsBusy { channels: 2 });
+    assert_eq!(ends, [(0, Ok(())), (1, Ok(())), (2, Ok(())), (3, refused)]);
+}
+
+#[test]
+fn memory_of_others_and_beyond_a_frame_is_never_reached() {
+    let mut service = Service::new(1);
+    let (own, memory) = service.frame(CLIENT, &[1; 64]);
+    let (foreign, others) = service.frame(STRANGER, &[2; 64]);
+    let copy = |source, destination, length| Operation::Copy { source, destination, length };
+    service.submit(0, copy(span(foreign, 0), span(own, 0), 64), Terms::default());
+    service.submit(1, copy(span(own, 0), span(foreign, 0), 64), Terms::default());
+    service.submit(2, copy(span(own, 0), span(own, 1), 64), Terms::default());
+    assert!(service.run().iter().all(|(_, outcome)| outcome.is_err()));
+    assert_eq!((service.contents(memory), service.contents(others)), (vec![1; 64], vec![2; 64]));
+}
+
+#[test]
+fn a_lost_interrupt_ends_one_request_with_an_error_and_the_channel_serves_on() {
+    let mut service = Service::new(1);
+    let (frame, _) = service.frame(CLIENT, &[1; 4096]);
+    let fill = || Operation::Fill { destination: span(frame, 0), length: 4096, pattern: Pattern::Byte(7) };
+    service.device.with(|device| device.0.faults().lose_interrupts(1));
+    for tag in 0..3 {
+        service.submit(tag, fill(), Terms::default());
+    }
+    assert_eq!(service.run(), [(0, Err(Failure::EngineTimedOut)), (1, Ok(())), (2, Ok(()))]);
+}
