@@ -118,7 +118,7 @@ fn cpus() -> impl Iterator<Item = Cpu> {
     Level::available().map(Cpu::at)
 }
 
-const PAGES: usize = 4;
+const PAGES: usize = if cfg!(miri) { 1 } else { 4 };
 
 proptest! {
     #[test]
