@@ -131,15 +131,26 @@ pub(super) struct Run {
     /// Transactions of the current turn on a read thread and on a write thread that have not ended.
     pub(super) reads: u32,
     pub(super) writes: u32,
-    /// A request is being served.
+    /// A request is being served, or waits for the next block.
     pub(super) pending: bool,
+    /// The pending request has got its elements.
+    pub(super) granted: bool,
     /// Elements that the request still moves.
     pub(super) credit: u64,
 }
 
 impl Run {
     pub(super) const fn new(state: State) -> Self {
-        Self { state, block: None, loading: false, reads: 0, writes: 0, pending: false, credit: 0 }
+        Self {
+            state,
+            block: None,
+            loading: false,
+            reads: 0,
+            writes: 0,
+            pending: false,
+            granted: false,
+            credit: 0,
+        }
     }
 
     /// Nothing is on its way.

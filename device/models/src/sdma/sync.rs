@@ -47,7 +47,7 @@ impl Run {
             true => written,
             false => self.reads == 0 && (sync.buffering || (block.fifo.used() == 0 && written)),
         };
-        self.pending && self.credit == 0 && moved
+        self.granted && self.credit == 0 && moved
     }
 }
 
@@ -84,10 +84,10 @@ impl<B: Bus> Sdma<B> {
         true
     }
 
-    /// Gives the pending request of `channel` its elements; a request that came early gets them when the block starts.
+    /// Gives the pending request of `channel` its elements; one that comes before a block or after its last element
+    /// was issued gets them when the next block starts.
     pub(super) fn grant(&mut self, channel: usize) {
-        let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.pending && run.credit == 0)
-        else {
+        let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.pending && !run.granted) else {
             return;
         };
         let Some(block) = run.block.as_ref().filter(|_| run.state == State::Active) else {
@@ -103,12 +103,14 @@ impl<B: Bus> Sdma<B> {
             Unit::Packet(elements) => walk.left().min(u64::from(elements)),
             Unit::Block => walk.left(),
         };
+        run.granted = run.credit > 0;
     }
 
     /// Ends the service of a request that has moved its elements.
     pub(super) fn settle_request(&mut self, channel: usize) {
         if let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.has_served()) {
             run.pending = false;
+            run.granted = false;
             self.show_sync(channel, false);
         }
     }

@@ -358,7 +358,7 @@ impl<B: Bus> Sdma<B> {
 fn next_read(block: &Block, allowed: u64) -> u32 {
     let Setup { size, fifo, read_window, .. } = block.setup;
     let most = u64::from(fifo / size).min(allowed) as u32;
-    { block.setup.source }.advance_run(most, read_window) * size
+    block.setup.source.run(most, read_window) * size
 }
 
 /// Takes the elements that one write carries.

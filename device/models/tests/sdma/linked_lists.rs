@@ -212,3 +212,18 @@ fn a_link_in_the_middle_of_a_list_leaves_it_and_comes_back_to_it() {
     assert!(board.csr(0).super_block());
     assert_eq!(board.memory(BASE + 0x9000, 12), source(8, 12));
 }
+
+#[test]
+fn a_request_that_comes_before_its_descriptor_is_served_by_the_block_it_describes() {
+    let mut board = Board::new();
+    let mut block = copy(2, 1);
+    block.ccr = block.ccr.with_request(9).with_block_sync(true);
+    board.program(0, block);
+    follow(&mut board, true, AddressSource::Continue);
+    put(&mut board, LIST, &gather(Next::END, BASE + 0x9000, 3));
+    board.enable(0);
+    assert!(board.sdma.request(8));
+    board.run();
+    assert!(board.csr(0).super_block() && !board.csr(0).drop());
+    assert_eq!(board.memory(BASE + 0x9000, 12), source(0, 12));
+}
