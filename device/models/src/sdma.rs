@@ -11,8 +11,7 @@
 //! instant of the last step. Caches, address translation and power are not modelled.
 //!
 //! Where the sources leave room, the model chose: a request is dropped while the one before it has not moved all its
-//! elements; only channels whose source makes requests, with buffering, drain when they are disabled, others drop what
-//! they have read; a posted write is in memory once the port has sent it; a register of a running block is taken when
+//! elements; a posted write is in memory once the port has sent it; a register of a running block is taken when
 //! the block starts; a line's status is set by events, so enabling a line later does not bring old ones up.
 
 mod addressing;
