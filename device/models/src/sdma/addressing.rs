@@ -83,19 +83,26 @@ impl Walk {
         self.address = self.address.wrapping_add(step);
     }
 
-    /// Passes the elements that one access can carry and says how many: one after the other in memory, of one frame,
-    /// at most `most`, and within one aligned window of `window` bytes (a power of two).
-    pub(super) fn advance_run(&mut self, most: u32, window: u32) -> u32 {
+    /// Elements that one access can carry: one after the other in memory, of one frame, at most `most`, and within one
+    /// aligned window of `window` bytes (a power of two that is not below the element's size).
+    pub(super) fn run(&self, most: u32, window: u32) -> u32 {
         let most = most.min(self.left_in_frame());
-        let end = (self.address & !(window - 1)).wrapping_add(window);
-        let mut passed = 0;
-        while passed < most {
-            let expected = self.address.wrapping_add(self.size);
+        let follow = match self.rule.mode {
+            AddressingMode::Constant => false,
+            AddressingMode::PostIncrement => true,
+            AddressingMode::SingleIndex | AddressingMode::DoubleIndex => self.rule.element_index == 1,
+        };
+        let left_in_window = window - (self.address & (window - 1));
+        if follow { most.min((left_in_window / self.size).max(1)) } else { most.min(1) }
+    }
+
+    /// Passes the elements of [`Walk::run`] and says how many.
+    pub(super) fn advance_run(&mut self, most: u32, window: u32) -> u32 {
+        let passed = self.run(most, window);
+        if passed > 0 {
+            self.element += passed - 1;
+            self.address = self.address.wrapping_add((passed - 1) * self.size);
             self.advance();
-            passed += 1;
-            if self.address != expected || self.address == end {
-                break;
-            }
         }
         passed
     }

@@ -115,6 +115,11 @@ impl Block {
         self.is_fill() || self.setup.source.is_done()
     }
 
+    /// Elements of the block.
+    pub(super) const fn total(&self) -> u64 {
+        self.setup.elements as u64 * self.setup.frames as u64
+    }
+
     /// Elements that wait in the FIFO.
     pub(super) fn waiting(&self) -> u32 {
         self.fifo.len() / self.setup.size
@@ -131,15 +136,43 @@ pub(super) struct Run {
     /// Transactions of the current turn on a read thread and on a write thread that have not ended.
     pub(super) reads: u32,
     pub(super) writes: u32,
-    /// A request is being served.
+    /// A request is being served, or waits for the next block.
     pub(super) pending: bool,
+    /// The pending request has got its elements.
+    pub(super) granted: bool,
     /// Elements that the request still moves.
     pub(super) credit: u64,
 }
 
 impl Run {
     pub(super) const fn new(state: State) -> Self {
-        Self { state, block: None, loading: false, reads: 0, writes: 0, pending: false, credit: 0 }
+        Self {
+            state,
+            block: None,
+            loading: false,
+            reads: 0,
+            writes: 0,
+            pending: false,
+            granted: false,
+            credit: 0,
+        }
+    }
+
+    /// The channel is on the read port: a descriptor or data is on its way, or is to be read without another request.
+    pub(super) fn is_reading(&self) -> bool {
+        let to_read = self.block.as_ref().is_some_and(|block| !block.is_read() && self.may_read(block) > 0);
+        let moves = matches!(self.state, State::Active | State::Draining);
+        self.loading || self.reads > 0 || (moves && to_read)
+    }
+
+    /// The channel is on the write port: it has begun to write, and not ended what it may write without another request.
+    pub(super) fn is_writing(&self) -> bool {
+        let to_write = self.block.as_ref().is_some_and(|block| {
+            let begun = block.setup.destination.left() < block.total() && self.state == State::Active;
+            let without_request = block.setup.sync.is_none() && !block.setup.destination.is_done();
+            block.waiting() > 0 || (begun && without_request)
+        });
+        self.writes > 0 || to_write
     }
 
     /// Nothing is on its way.

@@ -74,13 +74,18 @@ impl<B: Bus> Sdma<B> {
             return;
         }
         for port in [Port::Write, Port::Read] {
-            let count = self.ports[port as usize].count;
-            for thread in 0..count {
-                if self.ports[port as usize].channels[thread].is_none() {
-                    let Some(channel) = self.choose(port, thread < self.kept(port)) else {
-                        continue;
+            for thread in 0..self.ports[port as usize].count {
+                let high_only = thread < self.kept(port);
+                // A turn that ends at once, in an error, leaves the thread to the next channel.
+                while self.ports[port as usize].channels[thread].is_none() {
+                    let Some(channel) = self.choose(port, high_only) else {
+                        break;
                     };
                     self.take_turn(port, thread, channel);
+                }
+                let idle = self.ports[port as usize].channels[thread].is_none();
+                if idle && !high_only {
+                    break;
                 }
             }
         }
@@ -100,6 +105,7 @@ impl<B: Bus> Sdma<B> {
     fn choose(&self, port: Port, high_only: bool) -> Option<usize> {
         let next = |high: bool| {
             (0..CHANNELS)
+                .filter(|channel| self.channels[*channel].run.is_some())
                 .filter(|channel| self.is_high(*channel, port) == high && self.is_ready(*channel, port))
                 .min_by_key(|channel| self.channels[*channel].last_turn[port as usize])
         };

@@ -36,6 +36,15 @@ impl Run {
         }
     }
 
+    /// Whether a stop lets the channel end its request and write what it has read.
+    pub(super) fn drains(&self) -> bool {
+        let candidate = self.block.as_ref().is_some_and(|block| {
+            let sync = block.setup.sync.is_some_and(|sync| sync.by_source && sync.buffering);
+            sync && block.setup.operation == Operation::Copy
+        });
+        candidate && matches!(self.state, State::Active | State::Draining)
+    }
+
     /// The request that is being served has moved what it asked for.
     fn has_served(&self) -> bool {
         let Some((block, sync)) = self.block.as_ref().and_then(|block| Some((block, block.setup.sync?)))
@@ -47,7 +56,7 @@ impl Run {
             true => written,
             false => self.reads == 0 && (sync.buffering || (block.fifo.used() == 0 && written)),
         };
-        self.pending && self.credit == 0 && moved
+        self.granted && self.credit == 0 && moved
     }
 }
 
@@ -79,15 +88,14 @@ impl<B: Bus> Sdma<B> {
         }
         run.pending = true;
         self.grant(channel);
-        self.show_sync(channel, true);
         self.schedule();
         true
     }
 
-    /// Gives the pending request of `channel` its elements; a request that came early gets them when the block starts.
+    /// Gives the pending request of `channel` its elements; one that comes before a block or after its last element
+    /// was issued gets them when the next block starts.
     pub(super) fn grant(&mut self, channel: usize) {
-        let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.pending && run.credit == 0)
-        else {
+        let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.pending && !run.granted) else {
             return;
         };
         let Some(block) = run.block.as_ref().filter(|_| run.state == State::Active) else {
@@ -103,13 +111,14 @@ impl<B: Bus> Sdma<B> {
             Unit::Packet(elements) => walk.left().min(u64::from(elements)),
             Unit::Block => walk.left(),
         };
+        run.granted = run.credit > 0;
     }
 
     /// Ends the service of a request that has moved its elements.
     pub(super) fn settle_request(&mut self, channel: usize) {
         if let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.has_served()) {
             run.pending = false;
-            self.show_sync(channel, false);
+            run.granted = false;
         }
     }
 

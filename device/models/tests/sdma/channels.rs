@@ -10,7 +10,7 @@ use super::support::{BASE, Block, Board, copy};
 use memferry_models::sdma::{Config, Port, Reason};
 use memferry_registers::RegisterIo;
 use memferry_registers::sdma::offset::{self, Register};
-use memferry_registers::sdma::{BurstSize, ClnkCtrl, Csr, FifoBudget, Gcr, ThreadReservation};
+use memferry_registers::sdma::{BurstSize, ClnkCtrl, Csr, FifoBudget, Gcr, OcpSysconfig, ThreadReservation};
 
 /// Copies of `channels` channels to places of their own.
 fn busy(board: &mut Board, channels: core::ops::Range<usize>, change: impl Fn(usize, &mut Block)) {
@@ -247,4 +247,55 @@ fn suspend_stops_only_channels_that_are_sensitive_to_it() {
     board.sdma.set_suspend(false);
     board.run();
     assert!(board.csr(0).block());
+}
+
+#[test]
+fn a_device_that_ignores_suspend_goes_on() {
+    let mut board = Board::new();
+    board.sdma.write(offset::OCP_SYSCONFIG, OcpSysconfig::new().with_emu_free(true).into_bits());
+    busy(&mut board, 0..1, |_, block| block.ccr.set_suspend_sensitive(true));
+    board.sdma.set_suspend(true);
+    board.run();
+    assert!(board.csr(0).block());
+}
+
+#[test]
+fn disabling_frees_the_fifo_pool_for_the_others() {
+    let mut board = Board::with(Config { fifo_pool_bytes: 64, ..Config::default() });
+    board.sdma.write(offset::GCR, Gcr::RESET.with_max_channel_fifo_depth(64).into_bits());
+    busy(&mut board, 0..1, |_, block| block.ccr = block.ccr.with_request(1).with_prefetch(true));
+    board.run();
+    busy(&mut board, 1..2, |_, _| {});
+    board.run();
+    assert!(!board.csr(1).block(), "the prefetched data takes the whole pool");
+    board.disable(0);
+    board.run();
+    assert!(board.csr(1).block());
+}
+
+#[test]
+fn channels_that_fail_at_once_do_not_hold_up_the_ones_behind_them() {
+    let mut board = Board::new();
+    board.sdma.set_suspend(true);
+    busy(&mut board, 0..20, |channel, block| {
+        block.ccr.set_suspend_sensitive(true);
+        block.source += u32::from(channel < 19);
+    });
+    board.sdma.set_suspend(false);
+    board.run();
+    assert!((0..19).all(|channel| board.csr(channel).misaligned_error()));
+    assert!(board.csr(19).block());
+}
+
+#[test]
+fn activity_shows_from_the_first_access_to_the_last_without_a_gap() {
+    let mut board = Board::new();
+    board.program(0, copy(64, 2));
+    board.enable(0);
+    let mut seen = vec![(board.ccr(0).read_active(), board.ccr(0).write_active())];
+    while board.step() {
+        seen.push((board.ccr(0).read_active(), board.ccr(0).write_active()));
+    }
+    seen.dedup();
+    assert_eq!(seen, [(true, false), (true, true), (false, true), (false, false)]);
 }
