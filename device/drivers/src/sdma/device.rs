@@ -149,6 +149,8 @@ pub struct Sdma<Io, C> {
 
 impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
     /// A driver of the device behind `io`, and the one token that goes with it. No register is touched.
+    ///
+    /// The clock bounds every wait, so it must advance while the driver polls: a simulation moves it on each access.
     pub fn new(io: Io, clock: C) -> (Self, Trusted) {
         let sdma = Self {
             io,

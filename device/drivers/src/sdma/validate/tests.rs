@@ -1,5 +1,9 @@
 //! Each rule is broken once, by a configuration that keeps all others.
 
+extern crate std;
+
+use proptest::prelude::*;
+
 use super::super::device::tests::{copy, ready};
 use super::super::interrupt::Interrupts;
 use super::super::{Element, Piece};
@@ -289,4 +293,47 @@ fn fills_source_is_not_looked_at() {
     let piece = Piece { size: copy().size, source: Side::device(u64::MAX), destination: Side::memory(0) };
     let fill = ChannelConfig::new(Operation::fill_byte(0x5a), piece);
     assert_eq!(fill.validate(None), Ok(()));
+}
+
+fn any_side() -> impl Strategy<Value = Side> {
+    let addressing = prop_oneof![
+        Just(Addressing::Constant),
+        Just(Addressing::PostIncrement),
+        any::<i64>().prop_map(|element_index| Addressing::SingleIndex { element_index }),
+        (any::<i64>(), any::<i64>())
+            .prop_map(|(element_index, frame_index)| Addressing::DoubleIndex { element_index, frame_index }),
+        (-99..99i64, -99..99i64)
+            .prop_map(|(element_index, frame_index)| Addressing::DoubleIndex { element_index, frame_index }),
+    ];
+    let address = prop_oneof![any::<u64>(), any::<u32>().prop_map(u64::from)];
+    (address, addressing, any::<bool>(), prop::sample::select(BurstSize::ALL), any::<bool>()).prop_map(
+        |(address, addressing, packed, burst, is_device)| Side {
+            address,
+            addressing,
+            packed,
+            burst,
+            is_device,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn any_configuration_is_judged_and_what_passes_stays_in_32_bits(
+        element in prop::sample::select(&Element::ALL),
+        elements in prop_oneof![any::<u32>(), 1..9u32],
+        frames in prop_oneof![any::<u32>(), 1..9u32],
+        source in any_side(),
+        destination in any_side(),
+    ) {
+        let size = TransferSize { element, elements, frames };
+        let config = ChannelConfig::new(Operation::Copy, Piece { size, source, destination });
+        let ranges = [Port::Source, Port::Destination].map(|port| config.range(port));
+        if config.validate(None).is_ok() {
+            for (address, length) in ranges.map(|range| range.expect("a checked walk has a range")) {
+                prop_assert!(address + length <= 1 << 32);
+                prop_assert!(length >= u64::from(element.bytes()));
+            }
+        }
+    }
 }
