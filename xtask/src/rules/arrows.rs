@@ -32,6 +32,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-memory", Arrows::Only(&["memferry-transfer"])),
     ("memferry-registers", Arrows::Only(&[])),
     ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
+    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
     ("memferry-engines", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory"])),
     (

@@ -1,0 +1,19 @@
+//! Models of DMA engines: what a device does behind its registers, in virtual time.
+//!
+//! ```text
+//! driver ── RegisterIo ──► model ── Bus ──► memory
+//!    ▲                       │
+//!    └── interrupt lines ────┘  step(now) ──► when to step again
+//! ```
+//!
+//! A model never reads the machine's clock, never blocks, and gives the same trace for the same calls. It knows no
+//! driver. Its times come from parameters; calibrating them is not its business.
+
+#![no_std]
+
+extern crate alloc;
+
+mod bus;
+pub mod sdma;
+
+pub use bus::{Bus, BusError, Ram};

@@ -1,0 +1,134 @@
+//! What software did that the manual forbids.
+//!
+//! ```text
+//! register write, start of a channel, request ── rule broken ──► Complaint in a list ──► test or log
+//! ```
+//!
+//! The device itself stays silent about these; its behaviour is then undefined. The model does something harmless,
+//! which each reason states, and says so here. Errors that the device reports in CSR are not complaints.
+
+use alloc::vec::Vec;
+use core::fmt;
+use memferry_clock::Instant;
+use memferry_registers::sdma::{describe, offset};
+
+/// How many complaints are kept; further ones are only counted.
+pub(super) const KEPT: usize = 1024;
+
+/// Declares the reasons with their words.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident => $words:literal,)+) => {
+        /// Why the model complains.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl fmt::Display for Reason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$name => $words,)+
+                })
+            }
+        }
+    };
+}
+
+reasons! {
+    /// No register is there; reads give zero, writes are ignored.
+    NoSuchRegister => "there is no register at this offset",
+    /// The register is read only; the write is ignored.
+    ReadOnly => "the register is read only",
+    /// Reserved bits were written as one; they are ignored.
+    ReservedBits => "reserved bits must be written as zero",
+    /// Access while the reset goes on; ignored.
+    DuringReset => "registers must not be accessed before SYSSTATUS says that the reset is done",
+    /// A register of a running channel was written; the transfer goes on with the value it had.
+    WhileEnabled => "a channel's registers must not be changed while it is enabled",
+    /// The channel was enabled before its disabling was over; it is not enabled.
+    StillActive => "the channel must not be enabled before RD_ACTIVE and WR_ACTIVE are zero",
+    /// The channel was enabled with status bits set; it runs.
+    StatusNotCleared => "CSR and IRQSTATUS must be cleared before a channel is enabled",
+    /// FIFO depth zero; the old value stays.
+    FifoDepthZero => "the FIFO depth must not be zero",
+    /// A reserved value of a power mode; stored.
+    ReservedMode => "the power mode is reserved",
+    /// No elements; the channel is not enabled.
+    NoElements => "CEN must not be zero",
+    /// No frames; the channel is not enabled.
+    NoFrames => "CFN must not be zero",
+    /// The reserved element size; the channel is not enabled.
+    ReservedDataType => "the element size is reserved",
+    /// The undefined write mode; writes are non-posted.
+    UndefinedWriteMode => "the write mode is undefined",
+    /// The undefined transfer modes; the channel is not enabled.
+    UndefinedTransferMode => "the transfer mode is undefined",
+    /// Fill and transparent copy at once; the channel is not enabled.
+    FillAndTransparent => "constant fill and transparent copy exclude each other",
+    /// Constant addresses from memory to memory; the channel is not enabled.
+    ConstantMemory => "constant addressing is not supported from memory to memory",
+    /// Bursts of elements that are not packed; there are no bursts.
+    BurstNotPacked => "bursts need packed accesses",
+    /// A burst that the channel's FIFO cannot hold; bursts are smaller.
+    BurstAboveFifo => "the burst is larger than the channel's FIFO depth",
+    /// Big-endian; bytes are turned when the two sides differ.
+    BigEndian => "the device is little-endian and must not be told otherwise",
+    /// Prefetch without a destination that makes the requests; ignored.
+    PrefetchNotDestination => "prefetch needs a channel synchronized with its destination",
+    /// Buffering disabled without a source that makes the requests; ignored.
+    BufferingNotSource => "buffering can be disabled only in a channel synchronized with its source",
+    /// Packets of no elements; the channel is not enabled.
+    NoPacket => "the packet must have elements",
+    /// Packets on a side whose frame index is in use; the channel is not enabled.
+    PacketNeedsFrameIndex => "the frame index cannot be the packet size and an index at once",
+    /// Another enabled channel has the request; the lower channel is served.
+    RequestShared => "only one enabled channel may have a request",
+    /// A descriptor of a form that does not exist; the list ends without an event.
+    BadDescriptor => "the next descriptor's type or address validity is undefined",
+    /// Software set the pause; ignored.
+    PauseSet => "software must not set PAUSE_LINK_LIST",
+    /// A link to a channel that is enabled; the link is ignored.
+    LinkToEnabled => "the linked channel is already enabled",
+    /// An access of the user to a channel of the supervisor; reads give zero, writes are ignored.
+    NotPrivileged => "the channel is reserved for the supervisor",
+}
+
+/// One broken rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// When.
+    pub at: Instant,
+    /// The register, as bytes from the device's base.
+    pub offset: u32,
+    /// What it was written with, or held.
+    pub value: u32,
+    /// The rule.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", describe(self.offset, self.value), self.reason)?;
+        match offset::locate(self.offset) {
+            Some(_) => Ok(()),
+            None => write!(f, " ({:#x})", self.offset),
+        }
+    }
+}
+
+/// The complaints of a device.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Complaints {
+    pub(super) list: Vec<Complaint>,
+    pub(super) left_out: u64,
+}
+
+impl Complaints {
+    pub(super) fn push(&mut self, complaint: Complaint) {
+        if self.list.len() < KEPT {
+            self.list.push(complaint);
+        } else {
+            self.left_out += 1;
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Events of channels, and the four interrupt lines.
+//!
+//! ```text
+//! event ── CICR ──► CSR of the channel ── IRQENABLE_Lj ──► IRQSTATUS_Lj ──► line j is high
+//!    (not enabled: lost)                    (not enabled: CSR only)      until the bit is cleared
+//! ```
+//!
+//! As in the paper, section 2.3.2.2: an event that CICR does not enable leaves no trace, whatever the lines say.
+//! Clearing CSR does not clear the line, and clearing the line does not clear CSR: software does both.
+
+use super::Sdma;
+use crate::Bus;
+use memferry_registers::sdma::{Csr, LINES, Register};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Interrupts {
+    pub(super) status: [u32; LINES],
+    pub(super) enable: [u32; LINES],
+    /// Bits of `status` that do not raise the line: their interrupt was lost.
+    pub(super) lost: [u32; LINES],
+}
+
+impl Interrupts {
+    pub(super) const fn is_high(&self, line: usize) -> bool {
+        self.status[line] & !self.lost[line] != 0
+    }
+
+    /// Marks channel `channel` on the lines that it is enabled on. `lose` swallows the rise of those lines; says
+    /// whether there was one to swallow.
+    fn raise(&mut self, channel: usize, lose: bool) -> bool {
+        let bit = 1 << channel;
+        let mut swallowed = false;
+        for line in (0..LINES).filter(|line| self.enable[*line] & bit != 0) {
+            if lose && self.status[line] & bit == 0 {
+                self.lost[line] |= bit;
+                swallowed = true;
+            }
+            self.status[line] |= bit;
+        }
+        swallowed
+    }
+
+    pub(super) const fn clear(&mut self, line: usize, bits: u32) {
+        self.status[line] &= !bits;
+        self.lost[line] &= !bits;
+    }
+}
+
+impl<B: Bus> Sdma<B> {
+    /// Whether interrupt line `line` is high; lines that do not exist never are.
+    pub fn line(&self, line: usize) -> bool {
+        line < LINES && self.interrupts.is_high(line)
+    }
+
+    /// An event of `channel` happens.
+    pub(super) fn report(&mut self, channel: usize, events: Csr) {
+        let registers = &mut self.channels[channel].registers;
+        let enabled = events.into_bits() & registers.cicr().into_bits();
+        if enabled == 0 {
+            return;
+        }
+        registers.set(Register::Csr, registers.csr().into_bits() | enabled);
+        let lose = self.faults.interrupts_to_lose > 0;
+        if self.interrupts.raise(channel, lose) {
+            self.faults.interrupts_to_lose -= 1;
+        }
+    }
+
+    /// Shows in CSR whether `channel` serves a request.
+    pub(super) fn show_sync(&mut self, channel: usize, serving: bool) {
+        let registers = &mut self.channels[channel].registers;
+        registers.set(Register::Csr, registers.csr().with_sync(serving).into_bits());
+    }
+}

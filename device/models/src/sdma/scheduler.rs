@@ -1,0 +1,176 @@
+//! Threads of the two ports, and whose turn is next on them.
+//!
+//! ```text
+//! 32 channels ── ready? ──► high priority ──┐ arbitration rate   ┌─► 4 read threads ──► read port
+//!                     └───► low priority ───┴────────────────────┴─► 2 write threads ─► write port
+//! ```
+//!
+//! A turn lets a channel issue a few transactions; then it queues again. Within a priority the channel that has waited
+//! longest goes first. High priority goes before low, but after as many high turns as GCR's arbitration rate says a
+//! waiting low one is served. Threads can be kept for high priority. What a turn does is the transfer's business.
+
+use super::Sdma;
+use crate::Bus;
+use memferry_clock::Instant;
+use memferry_registers::sdma::{CHANNELS, FifoBudget, ThreadReservation};
+
+/// Read threads of the device (paper, section 2.3.1).
+pub const READ_THREADS: usize = 4;
+
+/// Write threads of the device (paper, section 2.3.1).
+pub const WRITE_THREADS: usize = 2;
+
+/// The least that a priority has of the FIFO pool: an access of any size fits.
+const SMALLEST_BUDGET: u32 = 64;
+
+/// A port of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// Reads from sources, and descriptors.
+    Read,
+    /// Writes to destinations.
+    Write,
+}
+
+/// What a port is busy with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Threads {
+    /// The channel on each thread.
+    pub(super) channels: [Option<u8>; READ_THREADS],
+    /// When the port can carry the next transaction.
+    pub(super) free_at: Instant,
+    /// High priority turns since the last low priority one.
+    high_turns: u32,
+    count: usize,
+}
+
+impl Threads {
+    pub(super) const fn new(count: usize) -> Self {
+        Self { channels: [None; READ_THREADS], free_at: Instant::ORIGIN, high_turns: 0, count }
+    }
+
+    /// Ends the turn of `channel`.
+    pub(super) fn release(&mut self, channel: usize) {
+        for thread in self.channels.iter_mut().filter(|thread| **thread == Some(channel as u8)) {
+            *thread = None;
+        }
+    }
+
+    /// Threads that carry a channel.
+    pub(super) fn carried(&self) -> impl Iterator<Item = Option<usize>> {
+        self.channels[..self.count].iter().map(|thread| thread.map(usize::from))
+    }
+}
+
+impl<B: Bus> Sdma<B> {
+    /// The channel that each thread of `port` carries.
+    pub fn threads(&self, port: Port) -> impl Iterator<Item = Option<usize>> {
+        self.ports[port as usize].carried()
+    }
+
+    /// Gives free threads to channels that can use them.
+    pub(super) fn schedule(&mut self) {
+        if self.reset_until.is_some() {
+            return;
+        }
+        for port in [Port::Write, Port::Read] {
+            for thread in 0..self.ports[port as usize].count {
+                let high_only = thread < self.kept(port);
+                // A turn that ends at once, in an error, leaves the thread to the next channel.
+                while self.ports[port as usize].channels[thread].is_none() {
+                    let Some(channel) = self.choose(port, high_only) else {
+                        break;
+                    };
+                    self.take_turn(port, thread, channel);
+                }
+                let idle = self.ports[port as usize].channels[thread].is_none();
+                if idle && !high_only {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Threads of `port`, from the first, that only high priority channels may have.
+    const fn kept(&self, port: Port) -> usize {
+        match (self.gcr.thread_reservation(), port) {
+            (ThreadReservation::None, _) => 0,
+            (_, Port::Write) | (ThreadReservation::One, Port::Read) => 1,
+            (ThreadReservation::Two, Port::Read) => 2,
+            (ThreadReservation::Three, Port::Read) => 3,
+        }
+    }
+
+    /// The channel whose turn it is on `port`.
+    fn choose(&self, port: Port, high_only: bool) -> Option<usize> {
+        let next = |high: bool| {
+            (0..CHANNELS)
+                .filter(|channel| self.channels[*channel].run.is_some())
+                .filter(|channel| self.is_high(*channel, port) == high && self.is_ready(*channel, port))
+                .min_by_key(|channel| self.channels[*channel].last_turn[port as usize])
+        };
+        let high = next(true);
+        if high_only {
+            return high;
+        }
+        let rate = u32::from(self.gcr.arbitration_rate()).max(1);
+        match high {
+            Some(high) if self.ports[port as usize].high_turns < rate => Some(high),
+            _ => next(false).or(high),
+        }
+    }
+
+    fn take_turn(&mut self, port: Port, thread: usize, channel: usize) {
+        let high = self.is_high(channel, port);
+        let threads = &mut self.ports[port as usize];
+        threads.channels[thread] = Some(channel as u8);
+        threads.high_turns = if high { threads.high_turns.saturating_add(1) } else { 0 };
+        self.turns += 1;
+        self.channels[channel].last_turn[port as usize] = self.turns;
+        match port {
+            Port::Read => self.read_turn(channel),
+            Port::Write => self.write_turn(channel),
+        }
+    }
+
+    pub(super) fn is_high(&self, channel: usize, port: Port) -> bool {
+        let ccr = self.channels[channel].registers.ccr();
+        match port {
+            Port::Read => ccr.read_priority(),
+            Port::Write => ccr.write_priority(),
+        }
+    }
+
+    fn is_ready(&self, channel: usize, port: Port) -> bool {
+        let Some(run) = self.channels[channel].run.as_ref() else {
+            return false;
+        };
+        match port {
+            Port::Read => run.reads == 0 && self.can_read(channel),
+            Port::Write => run.writes == 0 && self.can_write(channel),
+        }
+    }
+
+    /// Bytes of the FIFO pool that `channel` may still take.
+    pub(super) fn pool_room(&self, channel: usize) -> u32 {
+        let high = self.is_high(channel, Port::Read);
+        let pool = self.config.fifo_pool_bytes;
+        let low = match self.gcr.fifo_budget() {
+            FifoBudget::Shared => None,
+            FifoBudget::Low75 => Some(pool / 4 * 3),
+            FifoBudget::Low25 => Some(pool / 4),
+            FifoBudget::Low50 => Some(pool / 2),
+        };
+        let budget = match (low, high) {
+            (None, _) => pool,
+            (Some(low), false) => low,
+            (Some(low), true) => pool - low,
+        };
+        let used: u32 = (0..CHANNELS)
+            .filter(|other| low.is_none() || self.is_high(*other, Port::Read) == high)
+            .filter_map(|other| self.channels[other].block())
+            .map(|block| block.fifo.used())
+            .sum();
+        budget.max(SMALLEST_BUDGET).saturating_sub(used)
+    }
+}

@@ -1,0 +1,129 @@
+//! Hardware-synchronized channels: a request moves an element, a frame, a packet or a block.
+//!
+//! ```text
+//! request line ──► enabled channel of that request ── credit of elements ──► reads or writes ──► served
+//!                        └── the one before is not served ──► drop error
+//! ```
+//!
+//! The credit counts on the side that makes the requests. A channel of the source reads within it and, with
+//! buffering, may keep what is less than a burst until the next request; without buffering everything read is written
+//! before the request counts as served. A channel of the destination writes within it and reads no more than it will
+//! write, or, with prefetch, as much as its FIFO takes.
+
+use super::Sdma;
+use super::channel::{Block, Run, State};
+use super::complaint::Reason;
+use super::setup::{Operation, Unit};
+use crate::Bus;
+use memferry_registers::sdma::{CHANNELS, Csr, REQUESTS, Register};
+
+impl Run {
+    /// Elements that may be read now, as far as requests have a say.
+    pub(super) fn may_read(&self, block: &Block) -> u64 {
+        match block.setup.sync {
+            None => u64::MAX,
+            Some(sync) if sync.by_source => self.credit,
+            Some(sync) if sync.prefetch => u64::MAX,
+            Some(_) => self.credit.saturating_sub(u64::from(block.fifo.used() / block.setup.size)),
+        }
+    }
+
+    /// Elements that may be written now, as far as requests have a say.
+    pub(super) fn may_write(&self, block: &Block) -> u64 {
+        match block.setup.sync {
+            Some(_) if counts_writes(block) => self.credit,
+            _ => u64::MAX,
+        }
+    }
+
+    /// The request that is being served has moved what it asked for.
+    fn has_served(&self) -> bool {
+        let Some((block, sync)) = self.block.as_ref().and_then(|block| Some((block, block.setup.sync?)))
+        else {
+            return false;
+        };
+        let written = self.writes == 0;
+        let moved = match counts_writes(block) {
+            true => written,
+            false => self.reads == 0 && (sync.buffering || (block.fifo.used() == 0 && written)),
+        };
+        self.granted && self.credit == 0 && moved
+    }
+}
+
+/// Whether requests count the elements that are written; a fill reads none.
+pub(super) fn counts_writes(block: &Block) -> bool {
+    block.setup.sync.is_some_and(|sync| !sync.by_source) || block.setup.operation == Operation::Fill
+}
+
+impl<B: Bus> Sdma<B> {
+    /// DMA request line `line` (from 0) asks for a transfer. Says whether an enabled channel took it.
+    pub fn request(&mut self, line: usize) -> bool {
+        if line >= REQUESTS {
+            return false;
+        }
+        let wanted = line as u8 + 1;
+        let channel = (0..CHANNELS).find(|channel| {
+            let registers = &self.channels[*channel].registers;
+            registers.ccr().enable() && registers.ccr().request() == wanted
+        });
+        let Some(channel) = channel else {
+            return false;
+        };
+        let Some(run) = self.channels[channel].run.as_mut() else {
+            return false;
+        };
+        if run.pending {
+            self.report(channel, Csr::new().with_drop(true));
+            return false;
+        }
+        run.pending = true;
+        self.grant(channel);
+        self.show_sync(channel, true);
+        self.schedule();
+        true
+    }
+
+    /// Gives the pending request of `channel` its elements; one that comes before a block or after its last element
+    /// was issued gets them when the next block starts.
+    pub(super) fn grant(&mut self, channel: usize) {
+        let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.pending && !run.granted) else {
+            return;
+        };
+        let Some(block) = run.block.as_ref().filter(|_| run.state == State::Active) else {
+            return;
+        };
+        let Some(sync) = block.setup.sync else {
+            return;
+        };
+        let walk = if counts_writes(block) { &block.setup.destination } else { &block.setup.source };
+        run.credit = match sync.unit {
+            Unit::Element => walk.left().min(1),
+            Unit::Frame => u64::from(walk.left_in_frame()),
+            Unit::Packet(elements) => walk.left().min(u64::from(elements)),
+            Unit::Block => walk.left(),
+        };
+        run.granted = run.credit > 0;
+    }
+
+    /// Ends the service of a request that has moved its elements.
+    pub(super) fn settle_request(&mut self, channel: usize) {
+        if let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.has_served()) {
+            run.pending = false;
+            run.granted = false;
+            self.show_sync(channel, false);
+        }
+    }
+
+    /// Complains when another enabled channel has the request of `channel`.
+    pub(super) fn check_request_shared(&mut self, channel: usize) {
+        let wanted = self.channels[channel].registers.ccr().request();
+        let shared = (0..CHANNELS).filter(|other| *other != channel).any(|other| {
+            let ccr = self.channels[other].registers.ccr();
+            ccr.enable() && ccr.request() == wanted
+        });
+        if wanted != 0 && shared {
+            self.complain(channel, Register::Ccr, Reason::RequestShared);
+        }
+    }
+}

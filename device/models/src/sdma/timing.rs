@@ -1,0 +1,102 @@
+//! How long things take, and how large the device is.
+//!
+//! ```text
+//! bytes, kind of access ── Timing ──► cycles ── × cycle ──► picoseconds
+//! ```
+//!
+//! The numbers are parameters to be calibrated: the defaults are plausible for the OMAP4460's L3 interconnect at
+//! 200 MHz and were fitted to nothing. A zero is taken for one, so that time always passes.
+
+/// Times of the interconnect, the memory and the device, in cycles of the interconnect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Picoseconds of a cycle.
+    pub cycle: u64,
+    /// Bytes that a port moves in a cycle; also the width that packed accesses fill.
+    pub port_bytes: u32,
+    /// Cycles that a transaction takes of its port besides its data.
+    pub transaction: u64,
+    /// Cycles from a channel's turn on a thread to its first transaction.
+    pub turn: u64,
+    /// Cycles from a read's issue to its first data.
+    pub read_latency: u64,
+    /// Cycles from a write's last data to its acknowledgement, which non-posted writes wait for.
+    pub write_latency: u64,
+    /// Reads that a channel may have on the way in its turn on a thread.
+    pub outstanding_reads: u32,
+    /// Posted writes that a channel may send in its turn on a thread.
+    pub outstanding_writes: u32,
+    /// Cycles from a descriptor's arrival to the block's start.
+    pub descriptor: u64,
+    /// Cycles of a reset.
+    pub reset: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            cycle: 5_000,
+            port_bytes: 8,
+            transaction: 1,
+            turn: 2,
+            read_latency: 24,
+            write_latency: 16,
+            outstanding_reads: 4,
+            outstanding_writes: 4,
+            descriptor: 4,
+            reset: 16,
+        }
+    }
+}
+
+impl Timing {
+    /// Width of a port: a power of two of 4 to 64 bytes.
+    pub(super) fn port_width(&self) -> u32 {
+        prev_power_of_two(self.port_bytes.clamp(4, 64))
+    }
+
+    /// Cycles that a transaction of `bytes` bytes occupies its port.
+    pub(super) fn occupancy(&self, bytes: u32) -> u64 {
+        self.transaction.saturating_add(u64::from(bytes.div_ceil(self.port_width())))
+    }
+
+    /// Picoseconds of `cycles` cycles, at least one cycle.
+    pub(super) fn picoseconds(&self, cycles: u64) -> u128 {
+        u128::from(self.cycle.max(1)) * u128::from(cycles.max(1))
+    }
+}
+
+/// The device that is modelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Times.
+    pub timing: Timing,
+    /// Bytes of one entry of GCR's FIFO depth. The paper (2.3.2.1) reads the reset value 16 as 16 bytes.
+    pub fifo_entry_bytes: u32,
+    /// Bytes of the FIFO pool that all channels share.
+    pub fifo_pool_bytes: u32,
+    /// Value of REVISION.
+    pub revision: u32,
+    /// What registers without a reset value hold after a reset; a driver must not rely on it.
+    pub undefined: u32,
+    /// The interconnect reports errors of posted writes too. Without it, only non-posted writes can fail.
+    pub posted_errors: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            timing: Timing::default(),
+            fifo_entry_bytes: 1,
+            fifo_pool_bytes: 1024,
+            revision: 0x0001_0900,
+            undefined: 0xA5A5_A5A5,
+            posted_errors: true,
+        }
+    }
+}
+
+/// The largest power of two that is not above `value`; one for zero.
+pub(super) fn prev_power_of_two(value: u32) -> u32 {
+    1 << (31 - value.max(1).leading_zeros())
+}

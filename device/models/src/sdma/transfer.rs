@@ -1,0 +1,402 @@
+//! Reads and writes of a block: when one may be issued, what it carries, and what happens when it has ended.
+//!
+//! ```text
+//! source walk ── read issued ──► (time) ──► read done ──► FIFO ── write issued ──► (time) ──► write done ──► events
+//! ```
+//!
+//! Memory is read when a read has ended and written when a write has: posted writes end when the port has sent them,
+//! non-posted ones when they are acknowledged. Whose turn it is, is the scheduler's; what follows a block, the list's.
+
+use super::channel::{Block, State};
+use super::scheduler::Port;
+use super::setup::{Operation, Setup, Unit};
+use super::sync::counts_writes;
+use super::{Event, Sdma};
+use crate::{Bus, BusError};
+use memferry_clock::Instant;
+use memferry_registers::sdma::{Csr, WriteMode};
+
+/// Bytes of the largest access.
+pub(super) const MAX_ACCESS: usize = 64;
+
+/// The bytes of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Data {
+    bytes: [u8; MAX_ACCESS],
+    length: usize,
+}
+
+impl Data {
+    fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// Whether an element is of the colour that a transparent copy leaves out: 24 bits, the rest ignored (paper, 2.3.2.2).
+fn is_transparent(element: &[u8], color: u32) -> bool {
+    let compared = element.len().min(3);
+    element[..compared] == color.to_le_bytes()[..compared]
+}
+
+impl<B: Bus> Sdma<B> {
+    fn block_in(&self, channel: usize, states: &[State]) -> Option<&Block> {
+        let run = self.channels[channel].run.as_ref()?;
+        let stands_still = self.faults.is_stuck(channel) || self.is_suspended(channel);
+        if stands_still || !states.contains(&run.state) { None } else { run.block.as_ref() }
+    }
+
+    fn is_suspended(&self, channel: usize) -> bool {
+        let sensitive = self.channels[channel].registers.ccr().suspend_sensitive();
+        self.suspended && !self.sysconfig.emu_free() && sensitive
+    }
+
+    /// Whether `channel` can issue a read: its FIFO has room for the whole access, and the pool for an element.
+    pub(super) fn can_read(&self, channel: usize) -> bool {
+        let Some((block, run)) =
+            self.block_in(channel, &[State::Active]).zip(self.channels[channel].run.as_ref())
+        else {
+            return false;
+        };
+        let wants = !block.is_read() && block.fifo.room() >= next_read(block, run.may_read(block));
+        wants && run.may_read(block) > 0 && self.pool_room(channel) >= block.setup.size
+    }
+
+    /// Whether `channel` can issue a write: a whole access is there, or no more data can come before this is written.
+    pub(super) fn can_write(&self, channel: usize) -> bool {
+        let states = [State::Active, State::Draining];
+        let Some((block, run)) = self.block_in(channel, &states).zip(self.channels[channel].run.as_ref())
+        else {
+            return false;
+        };
+        if block.setup.destination.is_done() || run.may_write(block) == 0 {
+            return false;
+        }
+        if block.is_fill() {
+            return run.state == State::Active;
+        }
+        block.waiting() > 0
+            && (block.fifo.len() >= block.setup.write_window || !self.expects_more(channel, block))
+    }
+
+    /// Whether data of `channel` that is less than a whole access should wait for more.
+    fn expects_more(&self, channel: usize, block: &Block) -> bool {
+        let Some(run) = self.channels[channel].run.as_ref() else {
+            return false;
+        };
+        let size = block.setup.size;
+        let has_room = block.fifo.room() >= size && self.pool_room(channel) >= size;
+        let buffers = block.setup.sync.is_some_and(|sync| sync.by_source && sync.buffering);
+        let waits_for_request = run.state == State::Active && buffers && run.may_read(block) == 0;
+        run.reads > 0 || (waits_for_request && !block.is_read() && has_room) || self.can_read(channel)
+    }
+
+    /// The port's time for a transaction of `bytes` bytes: when it has left the port.
+    pub(super) fn occupy(&mut self, port: Port, bytes: u32) -> Instant {
+        let timing = &self.config.timing;
+        let begin = self.now.after_picoseconds(timing.picoseconds(timing.turn));
+        let threads = &mut self.ports[port as usize];
+        let begin = begin.max(threads.free_at);
+        threads.free_at = begin.after_picoseconds(timing.picoseconds(timing.occupancy(bytes)));
+        threads.free_at
+    }
+
+    /// A turn of `channel` on a read thread.
+    pub(super) fn read_turn(&mut self, channel: usize) {
+        for _ in 0..self.config.timing.outstanding_reads.max(1) {
+            if !self.can_read(channel) {
+                break;
+            }
+            self.issue_read(channel);
+        }
+        self.release_if_idle(channel);
+    }
+
+    /// A turn of `channel` on a write thread: one write that is waited for, or a few that are not.
+    pub(super) fn write_turn(&mut self, channel: usize) {
+        for _ in 0..self.config.timing.outstanding_writes.max(1) {
+            if !self.can_write(channel) || self.issue_write(channel) {
+                break;
+            }
+        }
+        self.release_if_idle(channel);
+    }
+
+    fn release_if_idle(&mut self, channel: usize) {
+        let (reads, writes) =
+            self.channels[channel].run.as_ref().map_or((0, 0), |run| (run.reads, run.writes));
+        if reads == 0 {
+            self.ports[Port::Read as usize].release(channel);
+        }
+        if writes == 0 {
+            self.ports[Port::Write as usize].release(channel);
+        }
+    }
+
+    fn issue_read(&mut self, channel: usize) {
+        let room = self.pool_room(channel);
+        let Some(run) = self.channels[channel].run.as_mut() else {
+            return;
+        };
+        let Some(allowed) = run.block.as_ref().map(|block| run.may_read(block)) else {
+            return;
+        };
+        let Some(block) = run.block.as_mut() else {
+            return;
+        };
+        let size = block.setup.size;
+        let address = block.setup.source.address();
+        if !address.is_multiple_of(size) {
+            return self.fail(channel, Csr::new().with_misaligned_error(true));
+        }
+        let most = next_read(block, allowed).min(room) / size;
+        let elements = block.setup.source.advance_run(most, block.setup.read_window);
+        let bytes = elements * size;
+        block.fifo.reserve(bytes);
+        if block.setup.sync.is_some_and(|sync| sync.by_source) {
+            run.credit = run.credit.saturating_sub(u64::from(elements));
+        }
+        run.reads += 1;
+        let timing = self.config.timing;
+        let done = self.occupy(Port::Read, bytes).after_picoseconds(timing.picoseconds(timing.read_latency));
+        self.events.push(done, Event::Read { channel, address, bytes });
+        self.channels[channel].show_progress();
+    }
+
+    /// Issues a write and says whether it is waited for.
+    fn issue_write(&mut self, channel: usize) -> bool {
+        let Some(run) = self.channels[channel].run.as_mut() else {
+            return true;
+        };
+        let Some(allowed) = run.block.as_ref().map(|block| run.may_write(block)) else {
+            return true;
+        };
+        let Some(block) = run.block.as_mut() else {
+            return true;
+        };
+        let address = block.setup.destination.address();
+        if !address.is_multiple_of(block.setup.size) {
+            self.fail(channel, Csr::new().with_misaligned_error(true));
+            return true;
+        }
+        let begins_last =
+            block.setup.destination.frame() + 1 == block.setup.frames && !block.last_frame_begun;
+        block.last_frame_begun |= begins_last;
+        let (elements, data) = carry(block, allowed);
+        if counts_writes(block) && block.setup.sync.is_some() {
+            run.credit = run.credit.saturating_sub(u64::from(elements));
+        }
+        run.writes += 1;
+        let waited_for = match block.setup.write_mode {
+            WriteMode::Posted => false,
+            WriteMode::LastNonPosted => block.setup.destination.is_done(),
+            WriteMode::NonPosted | WriteMode::Undefined => true,
+        };
+        let timing = self.config.timing;
+        let latency = if waited_for { timing.picoseconds(timing.write_latency) } else { 0 };
+        let done = self.occupy(Port::Write, data.length as u32).after_picoseconds(latency);
+        self.events.push(done, Event::Write { channel, address, data, elements, waited_for });
+        if begins_last {
+            self.report(channel, Csr::new().with_last_frame(true));
+        }
+        self.channels[channel].show_progress();
+        waited_for
+    }
+
+    /// A read has ended.
+    pub(super) fn read_done(&mut self, channel: usize, address: u32, bytes: u32) {
+        let mut data = [0; MAX_ACCESS];
+        let data = &mut data[..bytes as usize];
+        let result = self.bus_read(address, data);
+        let Some(run) = self.channels[channel].run.as_mut() else {
+            return;
+        };
+        run.reads = run.reads.saturating_sub(1);
+        let taken = matches!(run.state, State::Active | State::Draining);
+        if let Some(block) = run.block.as_mut() {
+            match result {
+                Ok(()) if taken => block.fifo.fill(data),
+                _ => block.fifo.release(bytes),
+            }
+        }
+        self.release_if_idle(channel);
+        if result.is_err() && taken {
+            self.fail(channel, Csr::new().with_transaction_error(true));
+        }
+        self.settle_request(channel);
+        self.settle(channel);
+    }
+
+    /// A write has ended.
+    pub(super) fn write_done(
+        &mut self,
+        channel: usize,
+        address: u32,
+        data: Data,
+        elements: u32,
+        waited_for: bool,
+    ) {
+        let skip = self.channels[channel].block().and_then(|block| {
+            let transparent = block.setup.operation == Operation::Transparent;
+            transparent.then_some((block.setup.color, block.setup.size as usize))
+        });
+        let result = self.write_visible(address, data.as_slice(), skip);
+        let Some(run) = self.channels[channel].run.as_mut() else {
+            return;
+        };
+        run.writes = run.writes.saturating_sub(1);
+        let counts = matches!(run.state, State::Active | State::Draining);
+        self.release_if_idle(channel);
+        if result.is_err() && counts && (waited_for || self.config.posted_errors) {
+            self.fail(channel, Csr::new().with_transaction_error(true));
+        } else {
+            self.count_written(channel, elements, counts);
+        }
+        self.settle(channel);
+    }
+
+    /// Writes the elements of `bytes` that a transparent copy does not leave out.
+    fn write_visible(
+        &mut self,
+        address: u32,
+        bytes: &[u8],
+        skip: Option<(u32, usize)>,
+    ) -> Result<(), BusError> {
+        let Some((color, size)) = skip else {
+            return self.bus_write(address, bytes);
+        };
+        let mut at = 0;
+        for run in bytes
+            .chunks(size.max(1))
+            .collect::<alloc::vec::Vec<_>>()
+            .chunk_by(|a, b| is_transparent(a, color) == is_transparent(b, color))
+        {
+            let length = run.len() * size;
+            if !is_transparent(run[0], color) {
+                self.bus_write(address.wrapping_add(at as u32), &bytes[at..at + length])?;
+            }
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Counts written elements; the block's events follow from the count.
+    fn count_written(&mut self, channel: usize, elements: u32, reports: bool) {
+        let Some(block) = self.channels[channel].run.as_mut().and_then(|run| run.block.as_mut()) else {
+            return;
+        };
+        let events = progress(block, elements);
+        let ended = block.frames_written == block.setup.frames;
+        self.channels[channel].show_progress();
+        if reports {
+            self.report(channel, events);
+            self.settle_request(channel);
+            if ended {
+                self.block_ended(channel);
+            }
+        }
+    }
+
+    /// An error stops the channel.
+    pub(super) fn fail(&mut self, channel: usize, error: Csr) {
+        self.report(channel, error);
+        self.abort(channel);
+    }
+
+    /// Stops the channel: what is on its way ends, what was read is dropped.
+    pub(super) fn abort(&mut self, channel: usize) {
+        self.channels[channel].registers.set_enable(false);
+        if let Some(run) = self.channels[channel].run.as_mut() {
+            run.state = State::Aborting;
+            if let Some(block) = run.block.as_mut() {
+                block.fifo.clear();
+            }
+        }
+        self.settle(channel);
+    }
+
+    /// Software disables the channel. Data of a source that makes requests is written still, the rest is dropped.
+    pub(super) fn disable(&mut self, channel: usize) {
+        let drains = self.channels[channel].run.as_ref().is_some_and(|run| {
+            let block = run.block.as_ref();
+            let buffers =
+                block.and_then(|block| block.setup.sync).is_some_and(|sync| sync.by_source && sync.buffering);
+            run.state == State::Active && buffers && block.is_some_and(|block| block.fifo.used() > 0)
+        });
+        match self.channels[channel].run.as_mut() {
+            Some(run) if drains => run.state = State::Draining,
+            _ => self.abort(channel),
+        }
+        self.settle(channel);
+    }
+
+    /// Ends a channel that was stopped, once nothing is on its way.
+    pub(super) fn settle(&mut self, channel: usize) {
+        let Some(run) = self.channels[channel].run.as_ref().filter(|run| run.is_quiet()) else {
+            return;
+        };
+        let empty = run.block.as_ref().is_none_or(|block| block.waiting() == 0);
+        let drained = run.state == State::Draining && empty;
+        if drained || run.state == State::Aborting {
+            self.channels[channel].run = None;
+            self.show_sync(channel, false);
+        }
+        if drained {
+            self.report(channel, Csr::new().with_drain(true));
+        }
+    }
+
+    pub(super) fn bus_read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+        if self.faults.hits(address, bytes.len()) { Err(BusError) } else { self.bus.read(address, bytes) }
+    }
+
+    fn bus_write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+        if self.faults.hits(address, bytes.len()) { Err(BusError) } else { self.bus.write(address, bytes) }
+    }
+}
+
+/// Bytes of the next read, when requests allow `allowed` elements.
+fn next_read(block: &Block, allowed: u64) -> u32 {
+    let Setup { size, fifo, read_window, .. } = block.setup;
+    let most = u64::from(fifo / size).min(allowed) as u32;
+    block.setup.source.run(most, read_window) * size
+}
+
+/// Takes the elements that one write carries.
+fn carry(block: &mut Block, allowed: u64) -> (u32, Data) {
+    let Setup { size, color, swap_bytes, write_window, .. } = block.setup;
+    let most = if block.is_fill() { u32::MAX } else { block.waiting() };
+    let elements = block.setup.destination.advance_run(allowed.min(u64::from(most)) as u32, write_window);
+    let length = (elements * size) as usize;
+    let mut data = Data { bytes: [0; MAX_ACCESS], length };
+    let bytes = &mut data.bytes[..length];
+    if block.is_fill() {
+        let color = color.to_le_bytes();
+        bytes.chunks_mut(size as usize).for_each(|element| element.copy_from_slice(&color[..element.len()]));
+    } else {
+        block.fifo.take(bytes);
+    }
+    if swap_bytes {
+        bytes.chunks_mut(size as usize).for_each(<[u8]>::reverse);
+    }
+    (elements, data)
+}
+
+/// Counts `elements` more of a frame as written and gives the events.
+fn progress(block: &mut Block, elements: u32) -> Csr {
+    let half = block.setup.elements / 2;
+    let before = block.written;
+    block.written += elements;
+    let mut events = Csr::new().with_half_frame(before < half && half <= block.written);
+    if block.written >= block.setup.elements {
+        block.written = 0;
+        block.frames_written += 1;
+        events.set_frame(true);
+    }
+    let ended = block.frames_written == block.setup.frames;
+    if let Some(Unit::Packet(packet)) = block.setup.sync.map(|sync| sync.unit) {
+        block.written_of_packet += elements;
+        events.set_packet(block.written_of_packet >= packet || ended);
+        block.written_of_packet %= packet.max(1);
+    }
+    events
+}
