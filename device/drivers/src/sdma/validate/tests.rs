@@ -143,7 +143,12 @@ fn refuses_constant_addresses_between_memories() {
     };
     let error = ConfigError::ConstantBetweenMemories { port: Port::Destination };
     assert_eq!(broken(fill), Some(error), "a fill's source does not take part");
-    assert_eq!(broken(|config| config.source = Side::device(0x4806_a000)), None);
+}
+
+#[test]
+fn refuses_constant_addresses_that_no_request_line_paces() {
+    let error = ConfigError::ConstantWithoutRequest { port: Port::Source };
+    assert_eq!(broken(|config| config.source = Side::device(0x4806_a000)), Some(error));
 }
 
 #[test]
@@ -157,10 +162,9 @@ fn refuses_packed_access_to_elements_apart() {
         let packed = |config: &mut ChannelConfig| config.source.addressing = addressing;
         assert_eq!(broken(packed), Some(ConfigError::PackedNotContiguous { port }));
     }
-    let constant = |config: &mut ChannelConfig| {
-        config.source = Side { packed: true, ..Side::device(0x4806_a000) };
-    };
-    assert_eq!(broken(constant), Some(ConfigError::PackedNotContiguous { port }));
+    let constant = |config: &mut ChannelConfig, _: &mut Synchronization| config.source.packed = true;
+    let error = Some(ConfigError::PackedNotContiguous { port });
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, constant), error);
     let rows = Addressing::DoubleIndex { element_index: 1, frame_index: 0x101 };
     assert_eq!(broken(|config| config.source.addressing = rows), None);
     let columns = |config: &mut ChannelConfig| {
@@ -174,8 +178,10 @@ fn refuses_packed_access_to_elements_apart() {
 fn refuses_bursts_without_packing_unless_the_address_stays() {
     let error = ConfigError::BurstNotPacked { port: Port::Destination };
     assert_eq!(broken(|config| config.destination.packed = false), Some(error));
-    let device = Side { burst: BurstSize::Bytes16, ..Side::device(0x4806_a000) };
-    assert_eq!(broken(|config| config.destination = device), None);
+    let burst = |config: &mut ChannelConfig, _: &mut Synchronization| {
+        config.destination.burst = BurstSize::Bytes16;
+    };
+    assert_eq!(broken_sync(Port::Destination, SyncUnit::Frame, burst), None);
 }
 
 #[test]
