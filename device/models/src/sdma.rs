@@ -9,6 +9,10 @@
 //! The behaviour is that of the OMAP4460 manual's section 16.4 as Wicki's thesis (sections 2.3.1 to 2.3.2.2) tells it.
 //! Where neither says what happens, the model does something harmless and complains. Register accesses happen at the
 //! instant of the last step. Caches, address translation and power are not modelled.
+//!
+//! Where the sources leave room, the model chose: a request is dropped while the one before it has not moved all its
+//! elements; a posted write is in memory once the port has sent it; a register of a running block is taken when
+//! the block starts; a line's status is set by events, so enabling a line later does not bring old ones up.
 
 mod addressing;
 mod channel;

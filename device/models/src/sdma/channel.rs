@@ -115,6 +115,11 @@ impl Block {
         self.is_fill() || self.setup.source.is_done()
     }
 
+    /// Elements of the block.
+    pub(super) const fn total(&self) -> u64 {
+        self.setup.elements as u64 * self.setup.frames as u64
+    }
+
     /// Elements that wait in the FIFO.
     pub(super) fn waiting(&self) -> u32 {
         self.fifo.len() / self.setup.size
@@ -151,6 +156,23 @@ impl Run {
             granted: false,
             credit: 0,
         }
+    }
+
+    /// The channel is on the read port: a descriptor or data is on its way, or is to be read without another request.
+    pub(super) fn is_reading(&self) -> bool {
+        let to_read = self.block.as_ref().is_some_and(|block| !block.is_read() && self.may_read(block) > 0);
+        let moves = matches!(self.state, State::Active | State::Draining);
+        self.loading || self.reads > 0 || (moves && to_read)
+    }
+
+    /// The channel is on the write port: it has begun to write, and not ended what it may write without another request.
+    pub(super) fn is_writing(&self) -> bool {
+        let to_write = self.block.as_ref().is_some_and(|block| {
+            let begun = block.setup.destination.left() < block.total() && self.state == State::Active;
+            let without_request = block.setup.sync.is_none() && !block.setup.destination.is_done();
+            block.waiting() > 0 || (begun && without_request)
+        });
+        self.writes > 0 || to_write
     }
 
     /// Nothing is on its way.

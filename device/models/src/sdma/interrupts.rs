@@ -66,9 +66,11 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    /// Shows in CSR whether `channel` serves a request.
-    pub(super) fn show_sync(&mut self, channel: usize, serving: bool) {
-        let registers = &mut self.channels[channel].registers;
-        registers.set(Register::Csr, registers.csr().with_sync(serving).into_bits());
+    /// Shows in CSR that a synchronized block has begun to move, or that none moves any more.
+    pub(super) fn show_sync(&mut self, channel: usize, moves: bool) {
+        let state = &mut self.channels[channel];
+        let synchronized = state.block().is_some_and(|block| block.setup.sync.is_some());
+        let csr = state.registers.csr().with_sync(moves && synchronized);
+        state.registers.set(Register::Csr, csr.into_bits());
     }
 }

@@ -72,6 +72,7 @@ impl<B: Bus> Sdma<B> {
             run.block = None;
             run.loading = true;
         }
+        self.show_sync(channel, false);
         let timing = self.config.timing;
         let cycles = timing.read_latency.saturating_add(timing.descriptor);
         let done = self.occupy(Port::Read, form.bytes() as u32).after_picoseconds(timing.picoseconds(cycles));

@@ -107,12 +107,8 @@ impl<B: Bus> Sdma<B> {
 
     fn read_ccr(&self, channel: usize) -> u32 {
         let state = &self.channels[channel];
-        let (reading, writing) = state.run.as_ref().map_or((false, false), |run| {
-            let waits = run.block.as_ref().is_some_and(|block| block.waiting() > 0);
-            let fills = run.block.as_ref().is_some_and(|block| block.is_fill()) && self.can_write(channel);
-            let reading = run.loading || run.reads > 0 || self.can_read(channel);
-            (reading, run.writes > 0 || waits || fills)
-        });
+        let run = state.run.as_ref();
+        let (reading, writing) = run.map_or((false, false), |run| (run.is_reading(), run.is_writing()));
         state.registers.ccr().with_read_active(reading).with_write_active(writing).into_bits()
     }
 

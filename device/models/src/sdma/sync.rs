@@ -36,6 +36,15 @@ impl Run {
         }
     }
 
+    /// Whether a stop lets the channel end its request and write what it has read.
+    pub(super) fn drains(&self) -> bool {
+        let candidate = self.block.as_ref().is_some_and(|block| {
+            let sync = block.setup.sync.is_some_and(|sync| sync.by_source && sync.buffering);
+            sync && block.setup.operation == Operation::Copy
+        });
+        candidate && matches!(self.state, State::Active | State::Draining)
+    }
+
     /// The request that is being served has moved what it asked for.
     fn has_served(&self) -> bool {
         let Some((block, sync)) = self.block.as_ref().and_then(|block| Some((block, block.setup.sync?)))
@@ -79,7 +88,6 @@ impl<B: Bus> Sdma<B> {
         }
         run.pending = true;
         self.grant(channel);
-        self.show_sync(channel, true);
         self.schedule();
         true
     }
@@ -111,7 +119,6 @@ impl<B: Bus> Sdma<B> {
         if let Some(run) = self.channels[channel].run.as_mut().filter(|run| run.has_served()) {
             run.pending = false;
             run.granted = false;
-            self.show_sync(channel, false);
         }
     }
 

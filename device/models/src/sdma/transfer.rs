@@ -19,6 +19,9 @@ use memferry_registers::sdma::{Csr, WriteMode};
 /// Bytes of the largest access.
 pub(super) const MAX_ACCESS: usize = 64;
 
+/// States in which data moves.
+const MOVING: [State; 2] = [State::Active, State::Draining];
+
 /// The bytes of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Data {
@@ -52,8 +55,7 @@ impl<B: Bus> Sdma<B> {
 
     /// Whether `channel` can issue a read: its FIFO has room for the whole access, and the pool for an element.
     pub(super) fn can_read(&self, channel: usize) -> bool {
-        let Some((block, run)) =
-            self.block_in(channel, &[State::Active]).zip(self.channels[channel].run.as_ref())
+        let Some((block, run)) = self.block_in(channel, &MOVING).zip(self.channels[channel].run.as_ref())
         else {
             return false;
         };
@@ -63,8 +65,7 @@ impl<B: Bus> Sdma<B> {
 
     /// Whether `channel` can issue a write: a whole access is there, or no more data can come before this is written.
     pub(super) fn can_write(&self, channel: usize) -> bool {
-        let states = [State::Active, State::Draining];
-        let Some((block, run)) = self.block_in(channel, &states).zip(self.channels[channel].run.as_ref())
+        let Some((block, run)) = self.block_in(channel, &MOVING).zip(self.channels[channel].run.as_ref())
         else {
             return false;
         };
@@ -160,6 +161,7 @@ impl<B: Bus> Sdma<B> {
         let done = self.occupy(Port::Read, bytes).after_picoseconds(timing.picoseconds(timing.read_latency));
         self.events.push(done, Event::Read { channel, address, bytes });
         self.channels[channel].show_progress();
+        self.show_sync(channel, true);
     }
 
     /// Issues a write and says whether it is waited for.
@@ -199,6 +201,7 @@ impl<B: Bus> Sdma<B> {
             self.report(channel, Csr::new().with_last_frame(true));
         }
         self.channels[channel].show_progress();
+        self.show_sync(channel, true);
         waited_for
     }
 
@@ -211,16 +214,20 @@ impl<B: Bus> Sdma<B> {
             return;
         };
         run.reads = run.reads.saturating_sub(1);
-        let taken = matches!(run.state, State::Active | State::Draining);
+        let taken = MOVING.contains(&run.state);
         if let Some(block) = run.block.as_mut() {
             match result {
                 Ok(()) if taken => block.fifo.fill(data),
                 _ => block.fifo.release(bytes),
             }
         }
+        if result.is_err() {
+            run.credit = 0;
+        }
         self.release_if_idle(channel);
         if result.is_err() && taken {
-            self.fail(channel, Csr::new().with_transaction_error(true));
+            self.report(channel, Csr::new().with_transaction_error(true));
+            self.disable(channel);
         }
         self.settle_request(channel);
         self.settle(channel);
@@ -244,7 +251,7 @@ impl<B: Bus> Sdma<B> {
             return;
         };
         run.writes = run.writes.saturating_sub(1);
-        let counts = matches!(run.state, State::Active | State::Draining);
+        let counts = MOVING.contains(&run.state);
         self.release_if_idle(channel);
         if result.is_err() && counts && (waited_for || self.config.posted_errors) {
             self.fail(channel, Csr::new().with_transaction_error(true));
@@ -287,10 +294,11 @@ impl<B: Bus> Sdma<B> {
         let events = progress(block, elements);
         let ended = block.frames_written == block.setup.frames;
         self.channels[channel].show_progress();
+        let active = self.channels[channel].state() == Some(State::Active);
         if reports {
             self.report(channel, events);
             self.settle_request(channel);
-            if ended {
+            if ended && active {
                 self.block_ended(channel);
             }
         }
@@ -314,16 +322,13 @@ impl<B: Bus> Sdma<B> {
         self.settle(channel);
     }
 
-    /// Software disables the channel. Data of a source that makes requests is written still, the rest is dropped.
+    /// Stops a channel that software disabled, or whose read failed. A plain copy from a source that makes requests,
+    /// with buffering, ends the request and writes what it has read; any other drops it (manual, section 16.4).
     pub(super) fn disable(&mut self, channel: usize) {
-        let drains = self.channels[channel].run.as_ref().is_some_and(|run| {
-            let block = run.block.as_ref();
-            let buffers =
-                block.and_then(|block| block.setup.sync).is_some_and(|sync| sync.by_source && sync.buffering);
-            run.state == State::Active && buffers && block.is_some_and(|block| block.fifo.used() > 0)
-        });
+        let stuck = self.faults.is_stuck(channel);
+        self.channels[channel].registers.set_enable(false);
         match self.channels[channel].run.as_mut() {
-            Some(run) if drains => run.state = State::Draining,
+            Some(run) if !stuck && run.drains() => run.state = State::Draining,
             _ => self.abort(channel),
         }
         self.settle(channel);
@@ -335,7 +340,8 @@ impl<B: Bus> Sdma<B> {
             return;
         };
         let empty = run.block.as_ref().is_none_or(|block| block.waiting() == 0);
-        let drained = run.state == State::Draining && empty;
+        let served = run.credit == 0 || run.block.as_ref().is_none_or(Block::is_read);
+        let drained = run.state == State::Draining && empty && served;
         if drained || run.state == State::Aborting {
             self.channels[channel].run = None;
             self.show_sync(channel, false);

@@ -286,3 +286,16 @@ fn channels_that_fail_at_once_do_not_hold_up_the_ones_behind_them() {
     assert!((0..19).all(|channel| board.csr(channel).misaligned_error()));
     assert!(board.csr(19).block());
 }
+
+#[test]
+fn activity_shows_from_the_first_access_to_the_last_without_a_gap() {
+    let mut board = Board::new();
+    board.program(0, copy(64, 2));
+    board.enable(0);
+    let mut seen = vec![(board.ccr(0).read_active(), board.ccr(0).write_active())];
+    while board.step() {
+        seen.push((board.ccr(0).read_active(), board.ccr(0).write_active()));
+    }
+    seen.dedup();
+    assert_eq!(seen, [(true, false), (true, true), (false, true), (false, false)]);
+}

@@ -13,6 +13,7 @@ use memferry_registers::sdma::offset::Register;
 use memferry_registers::sdma::{
     AddressSource, Cdp, Cfn, Cicr, ClnkCtrl, Cndp, Color, Csr, DescriptorType, TransferMode,
 };
+use proptest::prelude::*;
 
 const LIST: u32 = BASE + 0xF000;
 
@@ -226,4 +227,74 @@ fn a_request_that_comes_before_its_descriptor_is_served_by_the_block_it_describe
     board.run();
     assert!(board.csr(0).super_block() && !board.csr(0).drop());
     assert_eq!(board.memory(BASE + 0x9000, 12), source(0, 12));
+}
+
+/// One block of a random list: elements, frames, a type 3 descriptor, and where its source comes from.
+type Piece = (u32, u16, bool, AddressSource, u32);
+
+fn piece() -> impl Strategy<Value = Piece> {
+    let source = (0u8..3).prop_map(AddressSource::from_bits);
+    (1u32..12, 1u16..4, any::<bool>(), source, (0u32..0x400).prop_map(|at| BASE + 0x2000 + 4 * at))
+}
+
+/// What announces `piece`: the type and where its addresses come from.
+fn announce(piece: Option<&Piece>) -> (DescriptorType, AddressSource) {
+    match piece {
+        Some((_, _, true, source, _)) => (DescriptorType::Type3, *source),
+        Some((_, _, false, source, _)) => (DescriptorType::Type2, *source),
+        None => (DescriptorType::Undefined0, AddressSource::Continue),
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_lists_move_what_their_descriptors_say(
+        pieces in prop::collection::vec(piece(), 1..7),
+        fast: bool,
+    ) {
+        let mut board = Board::new();
+        board.program(0, copy(2, 1));
+        follow(&mut board, fast, AddressSource::Continue);
+        let (kind, from) = announce(pieces.first());
+        let cdp = Cdp::from_bits(board.get(0, Register::Cdp));
+        board.set(0, Register::Cdp, cdp.with_next_descriptor_type(kind).with_source_valid(from).into_bits());
+        let mut expected = pattern();
+        let (mut start, mut end, mut frames) = (0x1000, 0x1000, 1);
+        if !fast {
+            expected.copy_within(0x1000..0x1008, 0x8000);
+            end = 0x1008;
+        }
+        for (at, (elements, more_frames, third, from, address)) in pieces.iter().enumerate() {
+            let place = LIST + 0x40 * at as u32;
+            let destination = 0x9000 + 0x100 * at;
+            let next = if at + 1 < pieces.len() { Next::new().with_address(place + 0x40) } else { Next::END };
+            let mut descriptor = gather(next, BASE + destination as u32, *elements);
+            let (kind, next_from) = announce(pieces.get(at + 1));
+            descriptor.header = descriptor.header.with_next_type(kind).with_next_source(next_from);
+            descriptor.source = (*from == AddressSource::Reload).then_some(*address);
+            match &mut descriptor.body {
+                body if *third => *body = Body::Type3,
+                Body::Type2(shape) => {
+                    frames = usize::from(*more_frames);
+                    shape.cfn.set_frames(*more_frames);
+                }
+                _ => {}
+            }
+            put(&mut board, place, &descriptor);
+            start = match from {
+                AddressSource::Reload => (address - BASE) as usize,
+                AddressSource::Continue => end,
+                _ => start,
+            };
+            end = start + 4 * *elements as usize * frames;
+            expected.copy_within(start..end, destination);
+        }
+        board.enable(0);
+        board.run();
+        let csr = board.csr(0);
+        prop_assert!(csr.super_block() && !csr.is_error(), "{csr}");
+        prop_assert_eq!(board.get(0, Register::Ccdn) as usize, pieces.len());
+        prop_assert!(board.memory(BASE + 0x8000, 0x1800) == &expected[0x8000..0x9800]);
+        prop_assert_eq!(board.reasons(), []);
+    }
 }

@@ -108,11 +108,11 @@ fn a_request_before_the_last_one_is_served_is_dropped() {
     assert!(!board.sdma.request(LINE));
     assert!(board.csr(0).drop());
     board.run();
-    assert!(!board.csr(0).sync());
     assert_eq!(board.lengths(true).len(), 8, "only one frame was moved");
+    assert!(board.csr(0).sync(), "the block has not ended");
     assert!(board.sdma.request(LINE));
     board.run();
-    assert!(board.csr(0).block());
+    assert!(board.csr(0).block() && !board.csr(0).sync());
 }
 
 #[test]
@@ -221,4 +221,55 @@ fn a_fill_can_follow_requests() {
     board.sdma.request(LINE);
     board.run();
     assert_eq!(board.memory(BASE + 0x8000, 4), 7_u32.to_le_bytes());
+}
+
+#[test]
+fn disabling_lets_the_request_of_a_source_end() {
+    let mut board = Board::new();
+    board.program(0, sync(from_peripheral(16, 2), true, false));
+    board.enable(0);
+    assert!(board.sdma.request(LINE));
+    board.step();
+    board.disable(0);
+    assert!(board.ccr(0).read_active());
+    board.run();
+    let csr = board.csr(0);
+    assert!(csr.drain() && csr.frame() && !csr.block(), "{csr}");
+    assert_eq!(board.lengths(true).len(), 16, "the frame that was asked for");
+}
+
+#[test]
+fn only_plain_copies_from_a_buffered_source_drain() {
+    let mut unbuffered = sync(from_peripheral(16, 2), true, false);
+    unbuffered.ccr.set_buffering_disable(true);
+    let mut transparent = sync(from_peripheral(16, 2), true, false);
+    transparent.ccr.set_transparent_copy(true);
+    for block in [unbuffered, transparent, sync(to_peripheral(16, 2), true, false)] {
+        let mut board = Board::new();
+        board.program(0, block);
+        board.enable(0);
+        assert!(board.sdma.request(LINE));
+        board.step();
+        board.disable(0);
+        board.run();
+        assert!(!board.csr(0).drain());
+        assert!(board.lengths(true).len() < 16);
+        assert!(!board.sdma.is_busy());
+    }
+}
+
+#[test]
+fn a_failing_read_of_a_buffered_source_still_drains_what_came_before() {
+    let mut block = sync(from_peripheral(16, 1), true, false);
+    block.ccr.set_source_addressing(AddressingMode::PostIncrement);
+    let mut board = Board::new();
+    board.sdma.faults().bus_error_at(block.source + 20..=block.source + 20);
+    board.program(0, block);
+    board.enable(0);
+    assert!(board.sdma.request(LINE));
+    board.run();
+    let csr = board.csr(0);
+    assert!(csr.transaction_error() && csr.drain() && !csr.block(), "{csr}");
+    assert!(board.lengths(true).len() >= 5);
+    assert!(!board.sdma.is_busy() && !board.ccr(0).enable());
 }

@@ -204,7 +204,7 @@ events! {
 events! {
     /// Events that happened (CSR; paper, section 2.3.2.2; manual, section 16.6). A one that is written clears its event.
     Csr,
-    /// The channel is serving a request (not an event: it has no enable bit).
+    /// A synchronized block has begun to move and has not ended (not an event: it has no enable bit).
     pub sync: bool
 }
 
