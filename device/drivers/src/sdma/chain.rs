@@ -8,6 +8,8 @@
 //! All channels of a chain are configured beforehand and taken while it runs; a linked list needs only one channel
 //! (paper, 2.3.2.2). The driver does not copy configurations from one channel to the next.
 
+use core::time::Duration;
+
 use memferry_clock::Clock;
 use memferry_registers::RegisterIo;
 use memferry_registers::sdma::{ClnkCtrl, Register};
@@ -15,6 +17,7 @@ use thiserror::Error;
 
 use super::channels::Channel;
 use super::device::{Sdma, link_control};
+use super::stop::StopError;
 
 /// What follows the last channel of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,6 +103,22 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
     pub fn end_after(&mut self, channel: &Channel) {
         let link = ClnkCtrl::from_bits(self.read(channel, Register::ClnkCtrl));
         self.write(channel, Register::ClnkCtrl, link.with_enable_link(false).into_bits());
+    }
+
+    /// Stops every channel of a chain or loop at once: first all links are cut, so that none starts another meanwhile.
+    ///
+    /// # Errors
+    /// The first channel that did not drain, which is quarantined; the others are stopped all the same. Waits at most
+    /// `timeout` for each.
+    pub fn stop_chain(&mut self, chain: &[&Channel], timeout: Duration) -> Result<(), StopError> {
+        for channel in chain {
+            self.end_after(channel);
+        }
+        let mut first_error = Ok(());
+        for channel in chain {
+            first_error = first_error.and(self.stop(channel, timeout).map(|_| ()));
+        }
+        first_error
     }
 }
 

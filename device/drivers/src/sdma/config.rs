@@ -204,15 +204,24 @@ impl Side {
         Self { address, addressing, packed: false, burst: BurstSize::Single, is_device: false }
     }
 
-    /// The lowest address accessed and the one after the highest.
-    pub(super) fn extent(&self, size: &TransferSize) -> (i128, i128) {
+    /// The lowest address accessed and the one after the highest. What no machine has, in a configuration that was not
+    /// checked, stops at the ends of 128 bits.
+    pub(super) const fn extent(&self, size: &TransferSize) -> (i128, i128) {
         let (step, frame_step) = self.addressing.steps(size.element);
-        let along = step * (i128::from(size.elements) - 1);
-        let row = along + frame_step;
-        let down = row * (i128::from(size.frames) - 1);
-        let first = i128::from(self.address) + along.min(0) + down.min(0);
-        let last = i128::from(self.address) + along.max(0) + down.max(0);
-        (first, last + i128::from(size.element.bytes()))
+        let along = step * (size.elements as i128 - 1);
+        let down = (along + frame_step).saturating_mul(size.frames as i128 - 1);
+        let (mut first, mut last) = (self.address as i128, self.address as i128);
+        if along < 0 {
+            first += along
+        } else {
+            last += along
+        }
+        if down < 0 {
+            first = first.saturating_add(down);
+        } else {
+            last = last.saturating_add(down);
+        }
+        (first, last.saturating_add(size.element.bytes() as i128))
     }
 }
 
@@ -361,7 +370,7 @@ impl ChannelConfig {
             return None;
         }
         let (first, end) = self.side(port).extent(&self.size);
-        Some((u64::try_from(first).ok()?, u64::try_from(end - first).ok()?))
+        Some((u64::try_from(first).ok()?, u64::try_from(end.saturating_sub(first)).ok()?))
     }
 }
 

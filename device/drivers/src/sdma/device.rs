@@ -131,6 +131,18 @@ pub enum EnableError {
         /// The channel.
         channel: u8,
     },
+    /// Another enabled channel has its request line.
+    #[error(
+        "request line {request} starts channel {other} already, not {channel} too: stop that one, or link them"
+    )]
+    RequestTaken {
+        /// The channel.
+        channel: u8,
+        /// The one that has the line.
+        other: u8,
+        /// The line.
+        request: u32,
+    },
 }
 
 /// The driver of one device.
@@ -143,12 +155,16 @@ pub struct Sdma<Io, C> {
     pub(super) configured: u32,
     /// Those of them that follow a linked list.
     pub(super) lists: u32,
+    /// Channels that interrupt on each line.
+    pub(super) lines: [u32; LINES],
     initialized: bool,
     has_lists: bool,
 }
 
 impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
     /// A driver of the device behind `io`, and the one token that goes with it. No register is touched.
+    ///
+    /// The clock bounds every wait, so it must advance while the driver polls: a simulation moves it on each access.
     pub fn new(io: Io, clock: C) -> (Self, Trusted) {
         let sdma = Self {
             io,
@@ -156,6 +172,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
             channels: Channels::default(),
             configured: 0,
             lists: 0,
+            lines: [0; LINES],
             initialized: false,
             has_lists: false,
         };
@@ -173,7 +190,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         if settings.arbitration_rate == 0 {
             return Err(InitError::ArbitrationRateZero);
         }
-        (self.initialized, self.configured, self.lists) = (false, 0, 0);
+        (self.initialized, self.configured, self.lists, self.lines) = (false, 0, 0, [0; LINES]);
         let waited = settings.reset_timeout;
         let configuration = OcpSysconfig::from_bits(self.io.read(offset::OCP_SYSCONFIG));
         self.io.write(offset::OCP_SYSCONFIG, configuration.with_soft_reset(true).into_bits());
@@ -274,7 +291,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         is_running(read_ccr(&mut self.io, usize::from(channel.index())))
     }
 
-    /// Checks a configuration and writes it to a channel, which stays disabled. Old events of the channel are cleared.
+    /// Checks a configuration and writes it to a channel, which stays disabled. Events not yet handled are forgotten.
     ///
     /// # Errors
     /// [`ConfigureError`]; then nothing was written.
@@ -313,7 +330,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         let config = &harmless_source(config);
         let [source, destination] = [&config.source, &config.destination];
         let size = &config.size;
-        self.write(channel, Register::Csr, Csr::ALL.into_bits());
+        self.forget_events(channel);
         self.write(channel, Register::ClnkCtrl, link_control(config.link).into_bits());
         self.write(channel, Register::Cicr, config.interrupts.cicr().into_bits());
         self.write(channel, Register::Csdp, parameters(config).into_bits());
@@ -331,6 +348,23 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         self.write(channel, Register::Ccr, control(config).into_bits());
     }
 
+    /// Clears what the channel reported before, so that it is not taken for the next transfer's.
+    pub(super) fn forget_events(&mut self, channel: &Channel) {
+        self.write(channel, Register::Csr, Csr::ALL.into_bits());
+        for line in (0..LINES).filter(|line| self.lines[*line] & channel.bit() != 0) {
+            self.io.write(offset::irq_status(line), channel.bit());
+        }
+    }
+
+    /// A channel that is enabled and waits for the same request line; chained channels are enabled one at a time.
+    fn rival(&mut self, channel: u8, request: u8) -> Option<u8> {
+        let mut others = (0..CHANNELS as u8).filter(|other| *other != channel && request != 0);
+        others.find(|other| {
+            let control = read_ccr(&mut self.io, usize::from(*other));
+            control.enable() && control.request() == request
+        })
+    }
+
     /// Sets the enable bit of a configured channel: it starts, or waits for its request line.
     ///
     /// # Errors
@@ -346,6 +380,10 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         let control = read_ccr(&mut self.io, usize::from(index));
         if is_running(control) {
             return Err(EnableError::Running { channel: index });
+        }
+        if let Some(other) = self.rival(index, control.request()) {
+            let request = u32::from(control.request()) - 1;
+            return Err(EnableError::RequestTaken { channel: index, other, request });
         }
         if self.lists & channel.bit() != 0 {
             // The list will have overwritten the registers.

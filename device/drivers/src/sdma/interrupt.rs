@@ -216,8 +216,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
     /// The line's bit is cleared between two looks at the channel, so that an event which arrives meanwhile is neither
     /// lost nor left without an interrupt.
     pub fn handle_interrupt(&mut self, line: Line, mut report: impl FnMut(Event)) -> Handled {
-        let enabled = self.io.read(offset::irq_enable(line.index()));
-        let pending = self.io.read(offset::irq_status(line.index())) & enabled;
+        let pending = self.io.read(offset::irq_status(line.index())) & self.lines[line.index()];
         let mut handled = Handled::default();
         for channel in (0..CHANNELS as u8).filter(|channel| pending & 1 << channel != 0) {
             let mut events = u32::from(self.take_status(channel, &mut report));
@@ -244,13 +243,14 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
 
     /// Lets a channel interrupt on a line, or no longer. A pending interrupt is cleared before it is let through.
     pub fn set_line(&mut self, channel: &Channel, line: Line, enabled: bool) {
-        let bit = 1 << channel.index();
-        let at = offset::irq_enable(line.index());
-        let before = self.io.read(at);
-        if enabled && before & bit == 0 {
-            self.io.write(offset::irq_status(line.index()), bit);
+        let index = line.index();
+        let before = self.lines[index];
+        if enabled && before & channel.bit() == 0 {
+            self.io.write(offset::irq_status(index), channel.bit());
         }
-        self.io.write(at, if enabled { before | bit } else { before & !bit });
+        let after = if enabled { before | channel.bit() } else { before & !channel.bit() };
+        self.lines[index] = after;
+        self.io.write(offset::irq_enable(index), after);
     }
 
     /// Whether there was an event.

@@ -112,7 +112,8 @@ pub struct LinearPieces {
 
 impl LinearPieces {
     /// Plans a copy with the largest element that fits both addresses and the length. Packed access makes elements of
-    /// any size move at the port's width, so an odd address costs no more hardware transfers than an even one.
+    /// any size move at the port's width, so an odd address costs no more hardware transfers than an even one. Addresses
+    /// rise, so a destination that overlaps the source must lie below it.
     ///
     /// # Errors
     /// [`LinearError`] when there is nothing to move, or a side leaves the device's addresses.

@@ -12,7 +12,7 @@ use core::time::Duration;
 
 use memferry_clock::Clock;
 use memferry_registers::RegisterIo;
-use memferry_registers::sdma::{Ccr, Cdp, Csr, MidleMode, OcpSysconfig, Register, offset};
+use memferry_registers::sdma::{Ccr, Cdp, MidleMode, OcpSysconfig, Register, offset};
 use thiserror::Error;
 
 use super::channels::Channel;
@@ -127,7 +127,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
             });
         }
         let progress = Progress { ended, ..self.progress(channel) };
-        self.write(channel, Register::Csr, Csr::ALL.into_bits());
+        self.forget_events(channel);
         Ok(progress)
     }
 

@@ -126,6 +126,14 @@ pub enum ConfigError {
         /// The side.
         port: Port,
     },
+    /// A constant address in a transfer that no request line paces.
+    #[error(
+        "constant {port} address without a request line: name the line that says when the device is ready"
+    )]
+    ConstantWithoutRequest {
+        /// The side.
+        port: Port,
+    },
     /// Packed access to elements that are not neighbours.
     #[error(
         "packed {port} access needs neighbouring elements: use post-increment or element index 1, or unpack"
@@ -264,6 +272,9 @@ fn check_side(config: &ChannelConfig, port: Port) -> Result<(), ConfigError> {
     };
     if side.addressing == Addressing::Constant && !side.is_device && !other_is_device {
         return Err(ConfigError::ConstantBetweenMemories { port });
+    }
+    if side.addressing == Addressing::Constant && config.synchronization.is_none() {
+        return Err(ConfigError::ConstantWithoutRequest { port });
     }
     check_access(side, size, port)
 }

@@ -4,6 +4,8 @@ extern crate std;
 
 use std::vec::Vec;
 
+use memferry_registers::sdma::Ccr;
+
 use super::super::device::tests::{Tested, at, copy, ready};
 use super::super::{LinkedList, ListOptions, Segment};
 use super::*;
@@ -76,4 +78,33 @@ fn linked_list_is_first_or_not_in_the_chain() {
     assert_eq!(sdma.link(&[&channels[0], &channels[1]], ChainEnd::Stop), error);
     assert_eq!(sdma.link(&[&channels[1], &channels[0]], ChainEnd::Loop), error);
     assert_eq!(sdma.link(&[&channels[1], &channels[0]], ChainEnd::Stop), Ok(()));
+}
+
+#[test]
+fn stopping_a_loop_cuts_every_link_before_any_channel() {
+    let (mut sdma, _trusted) = ready();
+    let channels = configured(&mut sdma, 3);
+    let chain: Vec<&Channel> = channels.iter().collect();
+    sdma.link(&chain, ChainEnd::Loop).unwrap();
+    sdma.enable(&channels[0]).unwrap();
+    sdma.io.writes.clear();
+    sdma.stop_chain(&chain, Duration::from_micros(50)).unwrap();
+    let last_link = sdma.io.writes[..3].iter().all(|(offset, value)| {
+        (0..3).any(|index| *offset == at(index, Register::ClnkCtrl)) && value & 1 << 15 == 0
+    });
+    assert!(last_link, "{:x?}", sdma.io.writes);
+    assert_eq!(links(&sdma, 3), [None; 3]);
+}
+
+#[test]
+fn channel_that_does_not_drain_does_not_keep_the_rest_of_the_chain_running() {
+    let (mut sdma, _trusted) = ready();
+    let channels = configured(&mut sdma, 2);
+    let stuck = Ccr::new().with_read_active(true).into_bits();
+    sdma.enable(&channels[1]).unwrap();
+    sdma.io.script.insert(at(0, Register::Ccr), core::iter::repeat_n(stuck, 1000).collect());
+    let waited = Duration::from_micros(50);
+    let error = StopError::NotDrained { channel: 0, waited, reading: true, writing: false };
+    assert_eq!(sdma.stop_chain(&[&channels[0], &channels[1]], waited), Err(error));
+    assert!(!sdma.is_running(&channels[1]));
 }

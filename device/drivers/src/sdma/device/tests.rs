@@ -291,3 +291,37 @@ fn request_line_unit_and_side_reach_their_bits() {
         assert!(!control.source_sync() && control.prefetch());
     }
 }
+
+#[test]
+fn request_line_of_an_enabled_channel_is_not_shared() {
+    let (mut sdma, _trusted) = ready();
+    let (first, second) = (sdma.allocate().unwrap(), sdma.allocate().unwrap());
+    let sync = Synchronization {
+        request: 9,
+        unit: SyncUnit::Frame,
+        by: Port::Source,
+        prefetch: false,
+        buffering: true,
+    };
+    let config = ChannelConfig { synchronization: Some(sync), ..copy() };
+    sdma.configure(&first, &config, None).unwrap();
+    sdma.configure(&second, &config, None).unwrap();
+    sdma.enable(&first).unwrap();
+    let error = EnableError::RequestTaken { channel: 1, other: 0, request: 9 };
+    assert_eq!(sdma.enable(&second), Err(error));
+    sdma.io.values.insert(at(0, Register::Ccr), 0);
+    assert_eq!(sdma.enable(&second), Ok(()));
+}
+
+#[test]
+fn configuring_forgets_interrupts_of_the_transfer_before() {
+    use super::super::Line;
+    let (mut sdma, _trusted) = ready();
+    let channel = sdma.take(3).unwrap();
+    sdma.set_line(&channel, Line::L2, true);
+    sdma.io.values.insert(offset::irq_status(2), 1 << 3 | 1);
+    sdma.io.values.insert(at(3, Register::Csr), Csr::new().with_block(true).into_bits());
+    sdma.configure(&channel, &copy(), None).unwrap();
+    assert_eq!(sdma.io.values[&offset::irq_status(2)], 1, "another channel's stays");
+    assert_eq!(sdma.io.values[&at(3, Register::Csr)], 0);
+}

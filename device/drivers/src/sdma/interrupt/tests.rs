@@ -24,7 +24,7 @@ fn handle(sdma: &mut Tested, line: Line) -> (Vec<(u8, Vec<Cause>)>, Handled) {
 #[test]
 fn every_pending_channel_of_the_line_is_reported_and_cleared() {
     let (mut sdma, _trusted) = ready();
-    sdma.io.values.insert(offset::irq_enable(1), u32::MAX);
+    sdma.lines[1] = u32::MAX;
     let block = Csr::new().with_block(true);
     pend(&mut sdma, Line::L1, &[(0, block), (7, block.with_frame(true)), (31, Csr::new().with_drop(true))]);
     let (events, handled) = handle(&mut sdma, Line::L1);
@@ -43,7 +43,7 @@ fn every_pending_channel_of_the_line_is_reported_and_cleared() {
 #[test]
 fn status_is_cleared_by_writing_the_bits_that_were_read() {
     let (mut sdma, _trusted) = ready();
-    sdma.io.values.insert(offset::irq_enable(0), 1 << 3);
+    sdma.lines[0] = 1 << 3;
     let status = Csr::new().with_block(true).with_half_frame(true);
     pend(&mut sdma, Line::L0, &[(3, status)]);
     handle(&mut sdma, Line::L0);
@@ -54,7 +54,7 @@ fn status_is_cleared_by_writing_the_bits_that_were_read() {
 #[test]
 fn event_that_comes_while_the_line_is_cleared_is_not_lost() {
     let (mut sdma, _trusted) = ready();
-    sdma.io.values.insert(offset::irq_enable(0), 1);
+    sdma.lines[0] = 1;
     pend(&mut sdma, Line::L0, &[(0, Csr::new())]);
     let reads = [Csr::new().with_frame(true), Csr::new().with_block(true)].map(Csr::into_bits);
     sdma.io.script.insert(at(0, Register::Csr), VecDeque::from(reads));
@@ -66,7 +66,7 @@ fn event_that_comes_while_the_line_is_cleared_is_not_lost() {
 #[test]
 fn channel_that_reports_without_end_does_not_hold_the_handler() {
     let (mut sdma, _trusted) = ready();
-    sdma.io.values.insert(offset::irq_enable(0), 1);
+    sdma.lines[0] = 1;
     pend(&mut sdma, Line::L0, &[(0, Csr::new())]);
     let stuck = Csr::new().with_drop(true).into_bits();
     sdma.io.script.insert(at(0, Register::Csr), std::iter::repeat_n(stuck, 100).collect());
@@ -76,7 +76,7 @@ fn channel_that_reports_without_end_does_not_hold_the_handler() {
 #[test]
 fn channels_of_other_lines_are_left_alone() {
     let (mut sdma, _trusted) = ready();
-    sdma.io.values.insert(offset::irq_enable(0), 1 << 2);
+    sdma.lines[0] = 1 << 2;
     pend(&mut sdma, Line::L0, &[(1, Csr::new().with_block(true)), (2, Csr::new().with_block(true))]);
     let (events, _) = handle(&mut sdma, Line::L0);
     assert_eq!(events, [(2, std::vec![Cause::EndOfBlock])]);
@@ -86,7 +86,7 @@ fn channels_of_other_lines_are_left_alone() {
 #[test]
 fn line_without_an_event_behind_it_counts_as_spurious() {
     let (mut sdma, _trusted) = ready();
-    sdma.io.values.insert(offset::irq_enable(0), 1);
+    sdma.lines[0] = 1;
     pend(&mut sdma, Line::L0, &[(0, Csr::new().with_sync(true))]);
     let (events, handled) = handle(&mut sdma, Line::L0);
     assert_eq!(events, [], "being synchronized is a state, not an event");
@@ -109,7 +109,7 @@ fn polling_finds_an_event_whose_interrupt_was_lost() {
 fn line_is_enabled_for_one_channel_without_old_interrupts() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.take(4).unwrap();
-    sdma.io.values.insert(offset::irq_enable(2), 1);
+    sdma.lines[2] = 1;
     sdma.set_line(&channel, Line::L2, true);
     assert_eq!(sdma.io.writes, [(offset::irq_status(2), 1 << 4), (offset::irq_enable(2), 1 << 4 | 1)]);
     sdma.set_line(&channel, Line::L2, false);

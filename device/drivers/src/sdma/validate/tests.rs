@@ -1,5 +1,9 @@
 //! Each rule is broken once, by a configuration that keeps all others.
 
+extern crate std;
+
+use proptest::prelude::*;
+
 use super::super::device::tests::{copy, ready};
 use super::super::interrupt::Interrupts;
 use super::super::{Element, Piece};
@@ -139,7 +143,12 @@ fn refuses_constant_addresses_between_memories() {
     };
     let error = ConfigError::ConstantBetweenMemories { port: Port::Destination };
     assert_eq!(broken(fill), Some(error), "a fill's source does not take part");
-    assert_eq!(broken(|config| config.source = Side::device(0x4806_a000)), None);
+}
+
+#[test]
+fn refuses_constant_addresses_that_no_request_line_paces() {
+    let error = ConfigError::ConstantWithoutRequest { port: Port::Source };
+    assert_eq!(broken(|config| config.source = Side::device(0x4806_a000)), Some(error));
 }
 
 #[test]
@@ -153,10 +162,9 @@ fn refuses_packed_access_to_elements_apart() {
         let packed = |config: &mut ChannelConfig| config.source.addressing = addressing;
         assert_eq!(broken(packed), Some(ConfigError::PackedNotContiguous { port }));
     }
-    let constant = |config: &mut ChannelConfig| {
-        config.source = Side { packed: true, ..Side::device(0x4806_a000) };
-    };
-    assert_eq!(broken(constant), Some(ConfigError::PackedNotContiguous { port }));
+    let constant = |config: &mut ChannelConfig, _: &mut Synchronization| config.source.packed = true;
+    let error = Some(ConfigError::PackedNotContiguous { port });
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, constant), error);
     let rows = Addressing::DoubleIndex { element_index: 1, frame_index: 0x101 };
     assert_eq!(broken(|config| config.source.addressing = rows), None);
     let columns = |config: &mut ChannelConfig| {
@@ -170,8 +178,10 @@ fn refuses_packed_access_to_elements_apart() {
 fn refuses_bursts_without_packing_unless_the_address_stays() {
     let error = ConfigError::BurstNotPacked { port: Port::Destination };
     assert_eq!(broken(|config| config.destination.packed = false), Some(error));
-    let device = Side { burst: BurstSize::Bytes16, ..Side::device(0x4806_a000) };
-    assert_eq!(broken(|config| config.destination = device), None);
+    let burst = |config: &mut ChannelConfig, _: &mut Synchronization| {
+        config.destination.burst = BurstSize::Bytes16;
+    };
+    assert_eq!(broken_sync(Port::Destination, SyncUnit::Frame, burst), None);
 }
 
 #[test]
@@ -289,4 +299,47 @@ fn fills_source_is_not_looked_at() {
     let piece = Piece { size: copy().size, source: Side::device(u64::MAX), destination: Side::memory(0) };
     let fill = ChannelConfig::new(Operation::fill_byte(0x5a), piece);
     assert_eq!(fill.validate(None), Ok(()));
+}
+
+fn any_side() -> impl Strategy<Value = Side> {
+    let addressing = prop_oneof![
+        Just(Addressing::Constant),
+        Just(Addressing::PostIncrement),
+        any::<i64>().prop_map(|element_index| Addressing::SingleIndex { element_index }),
+        (any::<i64>(), any::<i64>())
+            .prop_map(|(element_index, frame_index)| Addressing::DoubleIndex { element_index, frame_index }),
+        (-99..99i64, -99..99i64)
+            .prop_map(|(element_index, frame_index)| Addressing::DoubleIndex { element_index, frame_index }),
+    ];
+    let address = prop_oneof![any::<u64>(), any::<u32>().prop_map(u64::from)];
+    (address, addressing, any::<bool>(), prop::sample::select(BurstSize::ALL), any::<bool>()).prop_map(
+        |(address, addressing, packed, burst, is_device)| Side {
+            address,
+            addressing,
+            packed,
+            burst,
+            is_device,
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn any_configuration_is_judged_and_what_passes_stays_in_32_bits(
+        element in prop::sample::select(&Element::ALL),
+        elements in prop_oneof![any::<u32>(), 1..9u32],
+        frames in prop_oneof![any::<u32>(), 1..9u32],
+        source in any_side(),
+        destination in any_side(),
+    ) {
+        let size = TransferSize { element, elements, frames };
+        let config = ChannelConfig::new(Operation::Copy, Piece { size, source, destination });
+        let ranges = [Port::Source, Port::Destination].map(|port| config.range(port));
+        if config.validate(None).is_ok() {
+            for (address, length) in ranges.map(|range| range.expect("a checked walk has a range")) {
+                prop_assert!(address + length <= 1 << 32);
+                prop_assert!(length >= u64::from(element.bytes()));
+            }
+        }
+    }
 }
