@@ -86,6 +86,7 @@ fn holding(machine: &Machine, driver: &mut Driver<'_>) -> Channel {
     machine.set_memory(REGISTER, &[0x11, 0x22, 0x33, 0x44]);
     let mut config = config(Port::Source, SyncUnit::Element);
     config.synchronization.as_mut().unwrap().buffering = true;
+    config.suspend_sensitive = true;
     let channel = driver.allocate().unwrap();
     driver.configure(&channel, &config, None).unwrap();
     driver.enable(&channel).unwrap();
@@ -114,13 +115,14 @@ fn channel_that_cannot_drain_is_quarantined_until_the_device_is_initialized() {
     let machine = Machine::new();
     let (mut driver, _trusted) = machine.driver();
     let channel = holding(&machine, &mut driver);
-    machine.device.borrow_mut().faults().stick(0);
+    // A debugger that holds the channel keeps it from draining.
+    machine.device.borrow_mut().set_suspend(true);
     let stopped = driver.stop(&channel, Duration::from_micros(100));
     assert!(matches!(stopped, Err(StopError::NotDrained { channel: 0, .. })), "{stopped:?}");
     let again = config(Port::Source, SyncUnit::Block);
     let refused = driver.configure(&channel, &again, None);
     assert_eq!(refused, Err(ConfigureError::Quarantined { channel: 0 }));
-    machine.device.borrow_mut().faults().clear();
+    machine.device.borrow_mut().set_suspend(false);
     driver.initialize(&Settings::default()).unwrap();
     driver.configure(&channel, &again, None).unwrap();
     driver.enable(&channel).unwrap();
