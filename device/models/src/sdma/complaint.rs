@@ -89,6 +89,12 @@ reasons! {
     PauseSet => "software must not set PAUSE_LINK_LIST",
     /// A link to a channel that is enabled; the link is ignored.
     LinkToEnabled => "the linked channel is already enabled",
+    /// A link to a channel that starts by loading a descriptor; it does.
+    LinkToFastStart => "only the head of a chain may start by loading a descriptor",
+    /// A running channel was disabled with its link enabled; it stops, and the link is not followed.
+    DisabledWhileLinked => "ENABLE_LNK must be cleared before a linked channel is disabled",
+    /// A channel that drains was disabled in smart standby; it drains.
+    DrainInSmartStandby => "smart standby must be left before a channel that drains is disabled",
     /// An access of the user to a channel of the supervisor; reads give zero, writes are ignored.
     NotPrivileged => "the channel is reserved for the supervisor",
 }

@@ -49,7 +49,6 @@ impl<B: Bus> Sdma<B> {
             run.block = Some(Block::new(setup));
         }
         self.grant(channel);
-        self.channels[channel].show_progress();
     }
 
     /// Software cleared the pause of a channel's list.
@@ -130,6 +129,10 @@ impl<B: Bus> Sdma<B> {
     fn link(&mut self, from: usize, to: usize) {
         if self.channels[to].run.is_some() || self.channels[to].registers.ccr().enable() {
             return self.complain(from, Register::ClnkCtrl, Reason::LinkToEnabled);
+        }
+        let target = &self.channels[to];
+        if target.follows_list() && target.registers.cdp().fast_start() && !target.resumes_list {
+            self.complain(to, Register::Cdp, Reason::LinkToFastStart);
         }
         self.channels[to].registers.set_enable(true);
         self.check_request_shared(to);

@@ -8,13 +8,14 @@
 //! supervisor's; those through [`Unprivileged`] are the user's. No write panics, whatever its offset and value.
 
 use super::Sdma;
-use super::channel::State;
+use super::channel::{Run, State};
 use super::complaint::{Complaint, Reason};
 use crate::Bus;
 use memferry_registers::RegisterIo;
 use memferry_registers::sdma::offset::{Access, Location, Register, locate};
 use memferry_registers::sdma::{
-    CHANNELS, Caps0, Caps2, Caps3, Caps4, Ccr, Cdp, Csr, Gcr, MidleMode, OcpSysconfig, SidleMode, SysStatus,
+    CHANNELS, Caps0, Caps2, Caps3, Caps4, Ccr, Cdp, ClnkCtrl, Csr, Gcr, MidleMode, OcpSysconfig, SidleMode,
+    SysStatus,
 };
 
 const CAPS_0: Caps0 =
@@ -202,8 +203,24 @@ impl<B: Bus> Sdma<B> {
         self.channels[channel].registers.set(Register::Ccr, ccr.into_bits());
         match (before.enable(), ccr.enable()) {
             (false, true) => self.enable(channel),
-            (true, false) => self.disable(channel),
+            (true, false) => {
+                self.check_disabling(channel);
+                self.disable(channel);
+            }
             _ => {}
+        }
+    }
+
+    fn check_disabling(&mut self, channel: usize) {
+        let state = &self.channels[channel];
+        let link = ClnkCtrl::from_bits(state.registers.get(Register::ClnkCtrl));
+        let smart = self.sysconfig.midle_mode() == MidleMode::SmartStandby;
+        let drains = smart && state.run.as_ref().is_some_and(Run::drains);
+        if link.enable_link() {
+            self.complain(channel, Register::ClnkCtrl, Reason::DisabledWhileLinked);
+        }
+        if drains {
+            self.complain(channel, Register::Ccr, Reason::DrainInSmartStandby);
         }
     }
 

@@ -63,7 +63,8 @@ impl<B: Bus> Sdma<B> {
         wants && run.may_read(block) > 0 && self.pool_room(channel) >= block.setup.size
     }
 
-    /// Whether `channel` can issue a write: a whole access is there, or no more data can come before this is written.
+    /// Whether `channel` can issue a write: a whole access or the rest of the frame is there, since nothing is buffered
+    /// from one frame to the next, or no more data can come before this is written.
     pub(super) fn can_write(&self, channel: usize) -> bool {
         let Some((block, run)) = self.block_in(channel, &MOVING).zip(self.channels[channel].run.as_ref())
         else {
@@ -75,8 +76,9 @@ impl<B: Bus> Sdma<B> {
         if block.is_fill() {
             return run.state == State::Active;
         }
-        block.waiting() > 0
-            && (block.fifo.len() >= block.setup.write_window || !self.expects_more(channel, block))
+        let rest_of_frame = block.waiting() >= block.setup.destination.left_in_frame();
+        let whole = rest_of_frame || block.fifo.len() >= block.setup.write_window;
+        block.waiting() > 0 && (whole || !self.expects_more(channel, block))
     }
 
     /// Whether data of `channel` that is less than a whole access should wait for more.
@@ -190,7 +192,10 @@ impl<B: Bus> Sdma<B> {
         run.writes += 1;
         let waited_for = match block.setup.write_mode {
             WriteMode::Posted => false,
-            WriteMode::LastNonPosted => block.setup.destination.is_done(),
+            WriteMode::LastNonPosted => {
+                let frame_ends = block.setup.destination.left_in_frame() == block.setup.elements;
+                block.setup.destination.is_done() || (frame_ends && block.setup.sync.is_some())
+            }
             WriteMode::NonPosted | WriteMode::Undefined => true,
         };
         let timing = self.config.timing;
@@ -399,7 +404,9 @@ fn progress(block: &mut Block, elements: u32) -> Csr {
         events.set_frame(true);
     }
     let ended = block.frames_written == block.setup.frames;
-    if let Some(Unit::Packet(packet)) = block.setup.sync.map(|sync| sync.unit) {
+    // Packets that a source asks for are not reported (OMAP36xx manual, 11.4, on buffering).
+    let by_destination = block.setup.sync.filter(|sync| !sync.by_source);
+    if let Some(Unit::Packet(packet)) = by_destination.map(|sync| sync.unit) {
         block.written_of_packet += elements;
         events.set_packet(block.written_of_packet >= packet || ended);
         block.written_of_packet %= packet.max(1);

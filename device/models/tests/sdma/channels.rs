@@ -299,3 +299,15 @@ fn activity_shows_from_the_first_access_to_the_last_without_a_gap() {
     seen.dedup();
     assert_eq!(seen, [(true, false), (true, true), (false, true), (false, false)]);
 }
+
+#[test]
+fn reports_a_linked_channel_that_is_disabled_and_does_not_follow_the_link() {
+    let mut board = Board::new();
+    busy(&mut board, 0..1, |_, _| {});
+    board.program(1, copy(4, 1));
+    board.set(0, Register::ClnkCtrl, ClnkCtrl::new().with_enable_link(true).with_next_channel(1).into_bits());
+    board.disable(0);
+    board.run();
+    assert_eq!(board.reasons(), [Reason::DisabledWhileLinked]);
+    assert!(!board.csr(1).block());
+}

@@ -229,6 +229,20 @@ fn a_request_that_comes_before_its_descriptor_is_served_by_the_block_it_describe
     assert_eq!(board.memory(BASE + 0x9000, 12), source(0, 12));
 }
 
+#[test]
+fn reports_a_link_to_a_channel_that_starts_by_loading_a_descriptor() {
+    let mut board = Board::new();
+    board.program(0, copy(2, 1));
+    follow(&mut board, true, AddressSource::Continue);
+    put(&mut board, LIST, &gather(Next::END, BASE + 0x9000, 3));
+    board.program(1, copy(1, 1));
+    board.set(1, Register::ClnkCtrl, ClnkCtrl::new().with_enable_link(true).into_bits());
+    board.enable(1);
+    board.run();
+    assert_eq!(board.reasons(), [Reason::LinkToFastStart]);
+    assert!(board.csr(0).super_block());
+}
+
 /// One block of a random list: elements, frames, a type 3 descriptor, and where its source comes from.
 type Piece = (u32, u16, bool, AddressSource, u32);
 

@@ -8,8 +8,9 @@
 
 use super::support::{BASE, Block, Board, copy};
 use memferry_models::sdma::Reason;
-use memferry_registers::sdma::offset::Register;
-use memferry_registers::sdma::{AddressingMode, BurstSize};
+use memferry_registers::RegisterIo;
+use memferry_registers::sdma::offset::{self, Register};
+use memferry_registers::sdma::{AddressingMode, BurstSize, MidleMode, OcpSysconfig};
 
 const LINE: usize = 64;
 
@@ -272,4 +273,62 @@ fn a_failing_read_of_a_buffered_source_still_drains_what_came_before() {
     assert!(csr.transaction_error() && csr.drain() && !csr.block(), "{csr}");
     assert!(board.lengths(true).len() >= 5);
     assert!(!board.sdma.is_busy() && !board.ccr(0).enable());
+}
+
+#[test]
+fn nothing_is_buffered_from_one_frame_to_the_next() {
+    let mut block = sync(from_peripheral(6, 2), true, false);
+    block.csdp.set_destination_packed(true);
+    block.csdp.set_destination_burst(BurstSize::Bytes16);
+    let mut board = Board::new();
+    board.program(0, block);
+    board.enable(0);
+    assert!(board.sdma.request(LINE));
+    board.run();
+    assert_eq!(board.lengths(true), [16, 8]);
+    assert!(board.csr(0).frame());
+}
+
+#[test]
+fn packets_that_a_source_asks_for_are_not_reported() {
+    let mut block = sync(from_peripheral(8, 1), true, true);
+    block.source_index.1 = 4;
+    let mut board = Board::new();
+    board.program(0, block);
+    board.enable(0);
+    for _ in 0..2 {
+        assert!(board.sdma.request(LINE));
+        board.run();
+    }
+    assert!(board.csr(0).block() && !board.csr(0).packet());
+}
+
+#[test]
+fn the_current_addresses_tell_whether_a_request_has_come() {
+    let mut board = Board::new();
+    board.program(0, to_peripheral(8, 1));
+    board.set(0, Register::Cdac, 0);
+    board.enable(0);
+    board.run();
+    assert_eq!(board.get(0, Register::Cdac), 0, "enabled, but not begun");
+    assert!(board.sdma.request(LINE));
+    board.run();
+    assert_eq!(board.get(0, Register::Cdac), BASE + 0x8000);
+}
+
+#[test]
+fn reports_a_channel_that_drains_in_smart_standby() {
+    for (mode, reasons) in
+        [(MidleMode::SmartStandby, vec![Reason::DrainInSmartStandby]), (MidleMode::NoStandby, vec![])]
+    {
+        let mut board = Board::new();
+        board.sdma.write(offset::OCP_SYSCONFIG, OcpSysconfig::new().with_midle_mode(mode).into_bits());
+        board.program(0, from_peripheral(8, 1));
+        board.enable(0);
+        assert!(board.sdma.request(LINE));
+        board.disable(0);
+        board.run();
+        assert!(board.csr(0).drain());
+        assert_eq!(board.reasons(), reasons);
+    }
 }
