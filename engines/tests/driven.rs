@@ -186,3 +186,61 @@ fn patterns_wider_than_a_colour_are_written_byte_by_byte() {
     let expected: Vec<u8> = [0].into_iter().chain((0..40).map(|at| 1 + at % 4)).chain([0; 23]).collect();
     assert_eq!(fixture.contents(&memory), expected);
 }
+
+/// Splitmix64.
+struct Noise(u64);
+
+impl Noise {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        (mixed ^ (mixed >> 27)) % bound
+    }
+}
+
+#[test]
+fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destination() {
+    const CHANNELS: u32 = 4;
+    for seed in 0..150 {
+        println!("seed {seed}");
+        let mut noise = Noise(seed);
+        let patience = Duration::from_millis(5);
+        let options = SdmaOptions { patience, chunk_bytes: 256, ..SdmaOptions::default() };
+        let mut fixture = Fixture::new(CHANNELS, options);
+        let mut posted = Vec::new();
+        for channel in 0..CHANNELS {
+            let length = 1 + noise.below(2000) as usize;
+            let (source, room) =
+                (fixture.allocate(&vec![7; length]), fixture.allocate(&vec![0; length + 128]));
+            let destination = Region::new(room, 64, length as u64).expect("inside");
+            let source = Region::new(source, 0, length as u64).expect("inside");
+            let copy = Operation::Copy { source, destination, length: length as u64 };
+            let descriptor = Descriptor::new(channel, copy).expect("inside");
+            posted.push((fixture.engine.post(descriptor).expect("free"), room, length));
+        }
+        let address = BASE + noise.below(fixture.used as u64) as u32;
+        let (lost, stuck, kind) = (1 + noise.below(3) as u32, noise.below(4) as usize, noise.below(4));
+        fixture.device.with(|device| match kind {
+            0 => device.0.faults().bus_error_at(address..=address + 8),
+            1 => device.0.faults().lose_interrupts(lost),
+            2 => device.0.faults().stick(stuck),
+            _ => {}
+        });
+        fixture.engine.ring_doorbell();
+        let mut ends = fixture.finish();
+        ends.sort_by_key(|end| end.ticket);
+        assert_eq!(
+            ends.iter().map(|end| end.ticket).collect::<Vec<_>>(),
+            posted.iter().map(|post| post.0).collect::<Vec<_>>()
+        );
+        for (end, (_, room, length)) in ends.iter().zip(&posted) {
+            let (found, done) = (fixture.contents(room), end.bytes_done as usize);
+            assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
+            assert!(
+                found[..64].iter().chain(&found[64 + length..]).all(|byte| *byte == 0),
+                "{end:?}: outside"
+            );
+            assert_eq!(end.outcome.is_ok(), done == *length, "{end:?} of {length}");
+        }
+    }
+}
