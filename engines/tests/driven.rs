@@ -9,46 +9,15 @@ use core::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
-use memferry_drivers::sdma::Line;
-use memferry_engines::driven::{BusMemory, Device, SdmaEngine, SdmaOptions, Shared};
+use memferry_engines::driven::{BusMemory, SdmaEngine, SdmaOptions, Shared};
 use memferry_models::Ram;
 use memferry_models::sdma::{Config, Sdma};
-use memferry_registers::RegisterIo;
 use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Pattern, Region};
 
 const BASE: u32 = 0x8000_0000;
 const RAM_BYTES: usize = 1 << 20;
 
-#[derive(Debug)]
-struct Modelled(Sdma<Ram>);
-
-impl RegisterIo for Modelled {
-    fn read(&mut self, offset: u32) -> u32 {
-        self.0.read(offset)
-    }
-
-    fn write(&mut self, offset: u32, value: u32) {
-        self.0.write(offset, value);
-    }
-}
-
-impl Device for Modelled {
-    fn advance(&mut self, now: Instant) {
-        self.0.step(now);
-    }
-
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-
-    fn next_wake(&self) -> Option<Instant> {
-        self.0.next_wake()
-    }
-
-    fn is_high(&self, line: Line) -> bool {
-        self.0.line(line.index())
-    }
-}
+type Modelled = Sdma<Ram>;
 
 struct Fixture {
     engine: SdmaEngine<Modelled>,
@@ -58,7 +27,7 @@ struct Fixture {
 
 impl Fixture {
     fn new(channels: u32, options: SdmaOptions) -> Self {
-        let device = Shared::new(Modelled(Sdma::new(Config::default(), Ram::new(BASE, vec![0; RAM_BYTES]))));
+        let device = Shared::new(Sdma::new(Config::default(), Ram::new(BASE, vec![0; RAM_BYTES])));
         let engine = SdmaEngine::new(device.clone(), channels, options).expect("the model resets");
         Self { engine, device, used: 0 }
     }
@@ -95,15 +64,14 @@ impl EngineFixture for Fixture {
     fn allocate(&mut self, bytes: &[u8]) -> BusMemory {
         let at = self.used;
         self.used = (at + bytes.len()).next_multiple_of(64);
-        self.device
-            .with(|device| device.0.bus_mut().bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes));
+        self.device.with(|device| device.bus_mut().bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes));
         BusMemory::new(BASE + at as u32, bytes.len() as u64).expect("in 32 bits")
     }
 
     fn contents(&self, memory: &BusMemory) -> Vec<u8> {
         let at = (memory.address() - BASE) as usize;
         let length = memferry_transfer::Memory::length(memory) as usize;
-        self.device.with(|device| device.0.bus().bytes()[at..at + length].to_vec())
+        self.device.with(|device| device.bus().bytes()[at..at + length].to_vec())
     }
 
     fn is_same(&self, one: &BusMemory, other: &BusMemory) -> bool {
@@ -125,7 +93,7 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
     let (bad, good) = (fixture.copy(0, 4096), fixture.copy(1, 4096));
     let Operation::Copy { destination, .. } = bad.operation() else { panic!("it is a copy") };
     let address = destination.memory().address();
-    fixture.device.with(|device| device.0.faults().bus_error_at(address + 1024..=address + 1027));
+    fixture.device.with(|device| device.faults().bus_error_at(address + 1024..=address + 1027));
     let tickets = [bad, good].map(|descriptor| fixture.engine.post(descriptor).expect("free"));
     fixture.engine.ring_doorbell();
     let mut ends = fixture.finish();
@@ -135,7 +103,7 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
         Finished { ticket: tickets[0], outcome: Err(Failure::MemoryFault), bytes_done: 0, value: 0 }
     );
     assert_eq!(ends[1], Finished { ticket: tickets[1], outcome: Ok(()), bytes_done: 4096, value: 0 });
-    fixture.device.with(|device| device.0.faults().clear());
+    fixture.device.with(|device| device.faults().clear());
     let again = fixture.copy(0, 64);
     fixture.engine.post(again).expect("free again");
     fixture.engine.ring_doorbell();
@@ -146,7 +114,7 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
 fn a_lost_interrupt_times_out_and_the_channel_recovers() {
     let mut fixture =
         Fixture::new(1, SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() });
-    fixture.device.with(|device| device.0.faults().lose_interrupts(1));
+    fixture.device.with(|device| device.faults().lose_interrupts(1));
     let lost = fixture.copy(0, 4096);
     fixture.engine.post(lost).expect("free");
     fixture.engine.ring_doorbell();
@@ -162,7 +130,7 @@ fn a_lost_interrupt_times_out_and_the_channel_recovers() {
 fn a_stuck_channel_is_stopped_and_others_go_on() {
     let mut fixture =
         Fixture::new(2, SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() });
-    fixture.device.with(|device| device.0.faults().stick(0));
+    fixture.device.with(|device| device.faults().stick(0));
     let (stuck, good) = (fixture.copy(0, 4096), fixture.copy(1, 4096));
     for descriptor in [stuck, good] {
         fixture.engine.post(descriptor).expect("free");
@@ -221,9 +189,9 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
         let address = BASE + noise.below(fixture.used as u64) as u32;
         let (lost, stuck, kind) = (1 + noise.below(3) as u32, noise.below(4) as usize, noise.below(4));
         fixture.device.with(|device| match kind {
-            0 => device.0.faults().bus_error_at(address..=address + 8),
-            1 => device.0.faults().lose_interrupts(lost),
-            2 => device.0.faults().stick(stuck),
+            0 => device.faults().bus_error_at(address..=address + 8),
+            1 => device.faults().lose_interrupts(lost),
+            2 => device.faults().stick(stuck),
             _ => {}
         });
         fixture.engine.ring_doorbell();

@@ -8,12 +8,10 @@
 use core::time::Duration;
 
 use memferry_clock::Instant;
-use memferry_drivers::sdma::Line;
-use memferry_engines::driven::{BusMemory, Device, SdmaEngine, SdmaOptions, Shared};
+use memferry_engines::driven::{BusMemory, SdmaEngine, SdmaOptions, Shared};
 use memferry_models::Ram;
 use memferry_models::sdma::{Config, Sdma};
 use memferry_path::{Capabilities, Path, PathLimits, PolicyKind, QueueKey};
-use memferry_registers::RegisterIo;
 use memferry_transfer::image::{Image, Turn, turned_copy};
 use memferry_transfer::{
     Color24, Count2d, Failure, Fill2d, Handle, Operation, Pattern, PixelSize, Plane, Request, Rights,
@@ -24,36 +22,7 @@ const BASE: u32 = 0x8000_0000;
 const CLIENT: SessionId = SessionId(1);
 const STRANGER: SessionId = SessionId(2);
 
-#[derive(Debug)]
-struct Modelled(Sdma<Ram>);
-
-impl RegisterIo for Modelled {
-    fn read(&mut self, offset: u32) -> u32 {
-        self.0.read(offset)
-    }
-
-    fn write(&mut self, offset: u32, value: u32) {
-        self.0.write(offset, value);
-    }
-}
-
-impl Device for Modelled {
-    fn advance(&mut self, now: Instant) {
-        self.0.step(now);
-    }
-
-    fn now(&self) -> Instant {
-        self.0.now()
-    }
-
-    fn next_wake(&self) -> Option<Instant> {
-        self.0.next_wake()
-    }
-
-    fn is_high(&self, line: Line) -> bool {
-        self.0.line(line.index())
-    }
-}
+type Modelled = Sdma<Ram>;
 
 /// The service's parts around one device.
 struct Service {
@@ -67,7 +36,7 @@ struct Service {
 
 impl Service {
     fn new(channels: u32) -> Self {
-        let device = Shared::new(Modelled(Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20]))));
+        let device = Shared::new(Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20])));
         let options = SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() };
         let engine = SdmaEngine::new(device.clone(), channels, options).expect("the model resets");
         let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 64 });
@@ -80,8 +49,7 @@ impl Service {
     fn frame(&mut self, session: SessionId, bytes: &[u8]) -> (Handle, BusMemory) {
         let at = self.used;
         self.used = (at + bytes.len()).next_multiple_of(4096);
-        self.device
-            .with(|device| device.0.bus_mut().bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes));
+        self.device.with(|device| device.bus_mut().bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes));
         let memory = BusMemory::new(BASE + at as u32, bytes.len() as u64).expect("in 32 bits");
         (self.capabilities.register(session, memory, Rights::all()).expect("room"), memory)
     }
@@ -89,7 +57,7 @@ impl Service {
     fn contents(&self, memory: BusMemory) -> Vec<u8> {
         let at = (memory.address() - BASE) as usize;
         let length = memferry_transfer::Memory::length(&memory) as usize;
-        self.device.with(|device| device.0.bus().bytes()[at..at + length].to_vec())
+        self.device.with(|device| device.bus().bytes()[at..at + length].to_vec())
     }
 
     fn submit(&mut self, tag: u64, operation: Operation<Span>, terms: Terms) {
@@ -202,7 +170,7 @@ fn a_lost_interrupt_ends_one_request_with_an_error_and_the_channel_serves_on() {
     let mut service = Service::new(1);
     let (frame, _) = service.frame(CLIENT, &[1; 4096]);
     let fill = || Operation::Fill { destination: span(frame, 0), length: 4096, pattern: Pattern::Byte(7) };
-    service.device.with(|device| device.0.faults().lose_interrupts(1));
+    service.device.with(|device| device.faults().lose_interrupts(1));
     for tag in 0..3 {
         service.submit(tag, fill(), Terms::default());
     }

@@ -23,8 +23,6 @@ use crate::service::Notice;
 
 /// Requests taken from one queue before the next is looked at.
 pub(super) const BATCH: usize = 32;
-/// The terms of a request that sets none.
-const PLAIN: Terms = Terms::PLAIN;
 
 impl Lane {
     /// Takes what one client asks for.
@@ -172,7 +170,7 @@ impl Taking<'_> {
         let room = end.known_completion_room();
         // Most requests are plain, and need no look at terms that nobody set.
         let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
-            Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: PLAIN }),
+            Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: Terms::PLAIN }),
             None => wire::decode_request(slot, |first, words| end.fetch_list(first, words)),
         };
         let ended = match &decoded {

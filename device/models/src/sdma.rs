@@ -40,6 +40,7 @@ use channel::Channel;
 use complaint::Complaints;
 use interrupts::Interrupts;
 use memferry_clock::{EventQueue, Instant};
+use memferry_registers::Device;
 use memferry_registers::sdma::descriptor::Form;
 use memferry_registers::sdma::{CHANNELS, Gcr, OcpSysconfig};
 use scheduler::Threads;
@@ -174,5 +175,23 @@ impl<B: Bus> Sdma<B> {
     /// The faults of the device, to change. A released channel goes on at the next step.
     pub const fn faults(&mut self) -> &mut Faults {
         &mut self.faults
+    }
+}
+
+impl<B: Bus> Device for Sdma<B> {
+    fn advance(&mut self, now: Instant) {
+        self.step(now);
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        Self::next_wake(self)
+    }
+
+    fn is_high(&self, line: usize) -> bool {
+        self.line(line)
     }
 }

@@ -14,6 +14,8 @@
 
 pub mod sdma;
 
+use memferry_clock::Instant;
+
 /// Access to the registers of one device, 32 bits at a time.
 ///
 /// Offsets are bytes from the device's base address and are multiples of four. An implementation decides what an
@@ -24,6 +26,22 @@ pub trait RegisterIo {
 
     /// Writes `value` to the register at `offset`.
     fn write(&mut self, offset: u32, value: u32);
+}
+
+/// A device behind registers that works by itself, in a time that it is told: a model's is virtual. For a real one `advance`
+/// has nothing to do.
+pub trait Device: RegisterIo {
+    /// Lets everything happen that is due until `now`.
+    fn advance(&mut self, now: Instant);
+
+    /// Its present: the latest instant it was advanced to.
+    fn now(&self) -> Instant;
+
+    /// When the next thing happens by itself.
+    fn next_wake(&self) -> Option<Instant>;
+
+    /// Whether interrupt line `line` is high; lines that do not exist never are.
+    fn is_high(&self, line: usize) -> bool;
 }
 
 impl<T: RegisterIo + ?Sized> RegisterIo for &mut T {

@@ -1,4 +1,4 @@
-//! A device that works by itself: its registers, its present, its interrupt lines.
+//! A device that works by itself, held by the engine, its driver and the driver's clock.
 //!
 //! ```text
 //! engine ─┬─ advance(now) ─► device: what is due until then happens        Shared: one device, two who hold it
@@ -6,30 +6,13 @@
 //!                   └ looks at the clock ─► a little time passes for the device
 //! ```
 //!
-//! For a device model time is virtual: it passes when it is told to, and while a driver waits. A real device would let
-//! `advance` do nothing.
+//! For a device model time is virtual: it passes when it is told to, and while a driver waits.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use memferry_clock::{Clock, Instant};
-use memferry_drivers::sdma::Line;
-use memferry_registers::RegisterIo;
-
-/// A device behind registers.
-pub trait Device: RegisterIo {
-    /// Lets everything happen that is due until `now`.
-    fn advance(&mut self, now: Instant);
-
-    /// Its present: the latest instant it was advanced to.
-    fn now(&self) -> Instant;
-
-    /// When the next thing happens by itself.
-    fn next_wake(&self) -> Option<Instant>;
-
-    /// Whether an interrupt line is high.
-    fn is_high(&self, line: Line) -> bool;
-}
+use memferry_registers::{Device, RegisterIo};
 
 /// A device that the engine, its driver and the driver's clock hold.
 #[derive(Debug)]

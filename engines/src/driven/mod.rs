@@ -19,12 +19,13 @@ use core::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_drivers::sdma::{Cause, Channel, ChannelConfig, Event, InitError, Line, Sdma, Settings};
+use memferry_registers::Device;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
     Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operations, Refused, Ticket,
 };
 
-pub use device::{Device, Shared};
+pub use device::Shared;
 pub use memory::BusMemory;
 use plan::{Plan, Step};
 
@@ -154,7 +155,7 @@ impl<D: Device> SdmaEngine<D> {
     /// Handles what the device reported.
     fn hear(&mut self, finished: &mut Vec<Finished>) -> bool {
         let mut events: Vec<Event> = Vec::new();
-        while self.device.with(|device| device.is_high(LINE)) {
+        while self.device.with(|device| device.is_high(LINE.index())) {
             if self.driver.handle_interrupt(LINE, |event| events.push(event)).events == 0 {
                 break;
             }

@@ -31,7 +31,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-clock", Arrows::Only(&[])),
     ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
     ("memferry-memory", Arrows::Only(&["memferry-transfer"])),
-    ("memferry-registers", Arrows::Only(&[])),
+    ("memferry-registers", Arrows::Only(&["memferry-clock"])),
     ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
     ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),

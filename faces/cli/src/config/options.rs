@@ -173,8 +173,5 @@ fn named<T: Copy>(what: &str, text: &str, all: &[(T, &str)]) -> Result<T, String
 }
 
 pub(crate) fn policy(text: &str) -> Result<PolicyKind, String> {
-    PolicyKind::from_name(text).ok_or_else(|| {
-        let names: Vec<_> = PolicyKind::ALL.iter().map(|kind| kind.name()).collect();
-        format!("there is no policy '{text}'; choose one of {}", names.join(", "))
-    })
+    named("policy", text, &PolicyKind::ALL.map(|kind| (kind, kind.name())))
 }
