@@ -65,11 +65,6 @@ impl PolicyKind {
         }
     }
 
-    /// The policy of that name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
     /// A fresh policy of this kind.
     pub fn build(self) -> Box<dyn Policy> {
         match self {

@@ -37,7 +37,7 @@ pub use device::{ConfigureError, EnableError, InitError, Sdma, Settings, Trusted
 pub use interrupt::{Cause, Event, Handled, Interrupts, Line};
 pub use linear::{Block, Blocks, LinearError, LinearPieces, split};
 pub use list::{LinkedList, ListError, ListOptions, Segment};
-pub use plane::{Grid, PlaneError, PlanePieces, Walk, index_of_modify};
+pub use plane::{Grid, PlaneError, PlanePieces, Walk, any_order_will_do, index_of_modify};
 pub use rotation::{Picture, QuarterTurns, RotationError, rotate};
 pub use stop::{Progress, StopError};
 pub use validate::ConfigError;

@@ -244,9 +244,10 @@ impl Walks {
         }
         let from = walk(source, &shape.source, &shape.count)?;
         let to = walk(destination, &shape.destination, &shape.count)?;
-        let (read, written) = (reach(&from, &shape.count), reach(&to, &shape.count));
-        let apart = read.1 <= written.0 || written.1 <= read.0;
-        let band = if apart && writes_once(&to, &shape.count) { band(&shape.count, limit) } else { (1, 1) };
+        let (x_count, y_count) = (shape.count.x_count, shape.count.y_count);
+        let grid = Grid { element: element(shape.count.pixel), x_count, y_count };
+        let free = sdma::any_order_will_do(&grid, &from, &to);
+        let band = if free { band(&shape.count, limit) } else { (1, 1) };
         let (source, destination) = (Some(from), to);
         Ok(Self { count: shape.count, source, destination, operation, at: (0, 0), band, pieces: None })
     }
@@ -328,27 +329,6 @@ fn band(count: &Count2d, limit: u64) -> (u32, u32) {
         0 => (u32::try_from(pixels).unwrap_or(u32::MAX), 1),
         rows => (count.x_count, u32::try_from(rows).unwrap_or(u32::MAX)),
     }
-}
-
-/// The lowest address of a walk, and the one after its highest.
-fn reach(walk: &Walk, count: &Count2d) -> (i128, i128) {
-    let along = i128::from(walk.step) * (i128::from(count.x_count) - 1);
-    let down = i128::from(walk.row) * (i128::from(count.y_count) - 1);
-    let start = i128::from(walk.start);
-    let end = start + along.max(0) + down.max(0) + i128::from(count.pixel.bytes());
-    (start + along.min(0) + down.min(0), end)
-}
-
-/// Whether no byte is visited twice, as far as is easily seen.
-fn writes_once(walk: &Walk, count: &Count2d) -> bool {
-    let size = i128::from(count.pixel.bytes());
-    let (across, down) = (i128::from(walk.step).abs(), i128::from(walk.row).abs());
-    let (columns, rows) = (i128::from(count.x_count), i128::from(count.y_count));
-    let clears = |inner: (i128, i128), outer: (i128, i128)| {
-        let within = inner.1 == 1 || inner.0 >= size;
-        within && (outer.1 == 1 || outer.0 >= inner.0 * (inner.1 - 1) + size)
-    };
-    clears((across, columns), (down, rows)) || clears((down, rows), (across, columns))
 }
 
 /// The copies of a scatter-gather list.

@@ -170,8 +170,7 @@ impl PlanePieces {
         }
         let mut element = grid.element;
         let size = i128::from(element.bytes());
-        let mut x = Axis { count: x_count, source: source.step.into(), destination: destination.step.into() };
-        let y = Axis { count: y_count, source: source.row.into(), destination: destination.row.into() };
+        let [mut x, y] = axes(&grid, &source, &destination);
         let start = [source.start, destination.start];
         check_reach(&x, &y, start, size)?;
         if divisible && x.all(|step| step == size) {
@@ -216,8 +215,23 @@ fn check_alignment(x: &Axis, y: &Axis, start: [u64; 2], element: Element) -> Res
     Ok(())
 }
 
-/// Whether pixels may be moved in another order: no pixel of the destination is written twice, and no byte is on both
-/// sides.
+/// A row and a column of a grid.
+fn axes(grid: &Grid, source: &Walk, destination: &Walk) -> [Axis; 2] {
+    let axis = |count: u32, source: i64, destination: i64| Axis {
+        count: count.into(),
+        source: source.into(),
+        destination: destination.into(),
+    };
+    [axis(grid.x_count, source.step, destination.step), axis(grid.y_count, source.row, destination.row)]
+}
+
+/// Whether the pixels of a copy may be moved in any order, as far as is easily seen: no pixel of the destination is written
+/// twice, and no byte is on both sides.
+pub fn any_order_will_do(grid: &Grid, source: &Walk, destination: &Walk) -> bool {
+    let [x, y] = axes(grid, source, destination);
+    order_is_free(&x, &y, [source.start, destination.start], grid.element)
+}
+
 fn order_is_free(x: &Axis, y: &Axis, start: [u64; 2], element: Element) -> bool {
     let size = i128::from(element.bytes());
     let (from, from_end) = reach(x, y, Port::Source, start[0], size);
