@@ -173,12 +173,9 @@ impl Profile {
         let text = toml::to_string(self).map_err(io::Error::other).map_err(failed("write"))?;
         make_folder(path)?;
         let draft = path.with_extension(format!("{}.draft", std::process::id()));
-        let written = fs::File::create_new(&draft).and_then(|mut file| {
-            file.write_all(HEADER.as_bytes())?;
-            file.write_all(text.as_bytes())?;
-            fs::rename(&draft, path)
-        });
-        written.map_err(|error| {
+        let mut file = fs::File::create_new(&draft).map_err(failed("write"))?;
+        let written = file.write_all(HEADER.as_bytes()).and_then(|()| file.write_all(text.as_bytes()));
+        written.and_then(|()| fs::rename(&draft, path)).map_err(|error| {
             let _ = fs::remove_file(&draft);
             failed("write")(error)
         })

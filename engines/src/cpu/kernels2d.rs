@@ -17,7 +17,8 @@ use std::borrow::Borrow;
 use memferry_memory::mapping::Mapping;
 use memferry_transfer::{Color24, PixelSize, Region};
 
-use super::kernels::{OutsideRegion, contiguous, writable};
+use super::choice::Manner;
+use super::kernels::{self, OutsideRegion, contiguous, writable};
 use super::level::Cpu;
 use raw::{Band, Rows, Strip};
 pub(super) use raw::{DEPTH_BYTES, Stores, WIDTH_BYTES};
@@ -137,6 +138,6 @@ pub(super) fn copy_keyed<M: Borrow<Mapping>>(
 /// Orders what was streamed before what comes after; to be called before anybody is told.
 pub(super) fn settle(stores: Stores) {
     if stores == Stores::Streaming {
-        raw::fence();
+        kernels::settle(Manner::Streaming);
     }
 }

@@ -40,7 +40,7 @@ pub(super) trait Vector: Copy {
     /// Stores past the caches, where the level has that, to an address that is a multiple of its bytes.
     ///
     /// # Safety
-    /// As for `store`; [`super::fence`] comes before anybody is told.
+    /// As for `store`; a fence comes before anybody is told.
     unsafe fn stream(self, to: *mut u8);
 
     /// Stores its lanes `apart` bytes from one another.

@@ -145,12 +145,3 @@ pub(super) unsafe fn copy_keyed(level: Level, size: PixelSize, strip: Strip, key
     // SAFETY: the caller's promise.
     unsafe { at_level!(level, copy_keyed, size, strip, key, stores) }
 }
-
-/// Orders streaming stores before what comes after.
-pub(super) fn fence() {
-    // SAFETY: x86-64 has it.
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    unsafe {
-        std::arch::x86_64::_mm_sfence();
-    }
-}

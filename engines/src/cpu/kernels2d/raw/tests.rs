@@ -8,6 +8,7 @@
 
 use std::ptr;
 
+use super::super::settle;
 use super::*;
 
 const PAGE: usize = 4096;
@@ -136,7 +137,7 @@ fn transposes(
 ) {
     // SAFETY: both rectangles lie in their rooms.
     unsafe { transpose(level, size, band, stores) };
-    fence();
+    settle(Stores::Streaming);
     let pixel = size.bytes() as usize;
     let mut expected = noise[1].clone();
     for row in 0..band.rows {
@@ -205,7 +206,7 @@ fn strips_are_copied_and_reversed_at_any_alignment() {
         unsafe {
             if reversed { reverse(level, size, strip, stores) } else { copy(level, size, strip, stores) }
         }
-        fence();
+        settle(Stores::Streaming);
         let mut expected = noise[1].clone();
         for index in 0..strip.count {
             let at = from + pixel * if reversed { strip.count - 1 - index } else { index };
@@ -240,7 +241,7 @@ fn pixels_of_the_key_stay_whatever_their_density() {
         rooms[0].fill(&source);
         // SAFETY: both lie in their rooms.
         unsafe { copy_keyed(level, size, strip, key, stores) };
-        fence();
+        settle(Stores::Streaming);
         let mut expected = noise[1].clone();
         for index in 0..strip.count {
             let mut word = [0; 4];
