@@ -191,7 +191,10 @@ impl FakeEngine {
         match self.channels.get(channel as usize) {
             None => Some(RefusalReason::NoSuchChannel(channel)),
             Some(Channel { job: Some(_), .. }) => Some(RefusalReason::Busy(channel)),
-            Some(_) if descriptor.operation().total_bytes() > Self::LONGEST_BYTES => {
+            Some(_)
+                if descriptor.operation().total_bytes() > Self::LONGEST_BYTES
+                    || !Operations::OF_MEMORY.contains(descriptor.operation().kind()) =>
+            {
                 Some(RefusalReason::Unsupported)
             }
             Some(_) => None,
@@ -210,7 +213,7 @@ impl Engine for FakeEngine {
             preemption_bytes: self.timing.preemption_bytes,
             overlapping_copy: true,
             aligned_pixels: false,
-            operations: Operations::all(),
+            operations: Operations::OF_MEMORY,
             immediate_bytes: 0,
         }
     }

@@ -75,7 +75,7 @@ fn used_words(request: &Request) -> Vec<usize> {
         }
         Operation::Xor { .. } | Operation::Compare { .. } => (0..8).collect(),
         Operation::Crc { .. } => vec![0, 1, 2, 3, 4, 5, 7],
-        Operation::CopyCrc { .. } => (0..9).collect(),
+        Operation::CopyCrc { .. } | Operation::Synchronized { .. } => (0..9).collect(),
         Operation::DualCopy { .. } => (0..10).collect(),
         Operation::Nop => (0..3).collect(),
         Operation::Copy { .. } => (0..8).collect(),

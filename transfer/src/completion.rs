@@ -154,6 +154,14 @@ pub enum Failure {
         "the engine did not report the end in time and was stopped; a part may have been done, ask again"
     )]
     EngineTimedOut,
+    /// The device asked for a part before the one it had asked for was moved: what it had to give then may be lost.
+    #[error(
+        "the device asked again before its last request was served; start again, or let it ask more slowly"
+    )]
+    RequestDropped,
+    /// The engine was reset, to bring back a channel that had failed. It no longer touches the memory.
+    #[error("the engine was reset meanwhile; a part may have been done, ask again")]
+    EngineReset,
     /// The service is shutting down and did not start the request.
     #[error("the service is stopping and did not start this request")]
     ServiceStopping,

@@ -21,6 +21,7 @@ pub mod handle;
 pub mod image;
 pub mod operation;
 pub mod request;
+pub mod synchronized;
 pub mod wire;
 
 pub use completion::{Completion, EngineKind, Failure, Side};
@@ -32,3 +33,4 @@ pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 pub use handle::{Handle, Rights, SessionId};
 pub use operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations, Pattern, Reach, Segment};
 pub use request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
+pub use synchronized::{SyncUnit, Synchronized};

@@ -6,12 +6,14 @@
 //! ```
 //!
 //! Those of Wicki 2014, listings 1 and 4 (`mem_copy`, `mem_fill`, `mem_copy_2d`, `mem_fill_2d`), and what memory engines
-//! of later years add: scatter-gather lists, xor, compare, CRC-32C, dual copy. Nothing here looks at bytes.
+//! of later years add: scatter-gather lists, xor, compare, CRC-32C, dual copy; and what the thesis left to others,
+//! transfers that a device's request line drives. Nothing here looks at bytes.
 
 use alloc::boxed::Box;
 
 use crate::completion::Side;
 use crate::geometry::{Copy2d, Count2d, Fill2d, Plane};
+use crate::synchronized::Synchronized;
 
 /// Segments of one scatter-gather list at most, as the kernel's `IOV_MAX`.
 pub const MAX_SEGMENTS: usize = 1024;
@@ -128,6 +130,10 @@ bitflags::bitflags! {
         const COPY_CRC = 1 << 9;
         /// [`Operation::DualCopy`].
         const DUAL_COPY = 1 << 10;
+        /// [`Operation::Synchronized`].
+        const SYNCHRONIZED = 1 << 11;
+        /// All that need nothing but memory.
+        const OF_MEMORY = Self::SYNCHRONIZED.bits() - 1;
     }
 }
 
@@ -225,6 +231,15 @@ pub enum Operation<R> {
         /// How many.
         length: u64,
     },
+    /// Moves a part between a device's data register and memory each time the device asks (Wicki 2014, 2.3.2.2).
+    Synchronized {
+        /// Where elements are read: the register, again and again, or memory.
+        source: R,
+        /// Where they go: memory, or the register.
+        destination: R,
+        /// How much, and how much at each request.
+        shape: Synchronized,
+    },
 }
 
 /// How far an operand reaches from its place.
@@ -252,6 +267,7 @@ impl<R> Operation<R> {
             Self::Crc { .. } => Operations::CRC,
             Self::CopyCrc { .. } => Operations::COPY_CRC,
             Self::DualCopy { .. } => Operations::DUAL_COPY,
+            Self::Synchronized { .. } => Operations::SYNCHRONIZED,
         }
     }
 
@@ -269,6 +285,7 @@ impl<R> Operation<R> {
             Self::Crc { .. } => "crc",
             Self::CopyCrc { .. } => "copy_crc",
             Self::DualCopy { .. } => "dual_copy",
+            Self::Synchronized { .. } => "synchronized",
         }
     }
 
@@ -287,6 +304,7 @@ impl<R> Operation<R> {
             Self::Copy2d { shape, .. } => shape.count.total_bytes(),
             Self::Fill2d { shape, .. } => shape.count.total_bytes(),
             Self::ScatterGather { lists } => lists.total_bytes(Side::Destination),
+            Self::Synchronized { shape, .. } => shape.total_bytes(),
         }
     }
 
@@ -336,6 +354,10 @@ impl<R> Operation<R> {
                 see(Destination, one, Reach::Bytes(*length))?;
                 see(Destination, other, Reach::Bytes(*length))
             }
+            Self::Synchronized { source, destination, shape } => {
+                see(Source, source, Reach::Bytes(shape.side_bytes(Source)))?;
+                see(Destination, destination, Reach::Bytes(shape.side_bytes(Destination)))
+            }
         }
     }
 
@@ -363,25 +385,21 @@ impl<R> Operation<R> {
                 Operation::Fill { destination, length: *length, pattern: *pattern }
             }
             Self::Copy2d { source, destination, shape } => {
-                let mut shape = *shape;
-                let (source, start) = name(Source, source, Reach::Walk(shape.source, shape.count))?;
-                shape.source.start = start;
-                let reach = Reach::Walk(shape.destination, shape.count);
-                let (destination, start) = name(Destination, destination, reach)?;
-                shape.destination.start = start;
+                let walks = ((shape.source, shape.count), (shape.destination, shape.count));
+                let (source, from) = walked(Source, source, walks.0, &mut name)?;
+                let (destination, to) = walked(Destination, destination, walks.1, &mut name)?;
+                let shape = Copy2d { source: from, destination: to, ..*shape };
                 Operation::Copy2d { source, destination, shape }
             }
             Self::Fill2d { destination, shape } => {
-                let mut shape = *shape;
-                let reach = Reach::Walk(shape.destination, shape.count);
-                let (destination, start) = name(Destination, destination, reach)?;
-                shape.destination.start = start;
-                Operation::Fill2d { destination, shape }
+                let walk = (shape.destination, shape.count);
+                let (destination, to) = walked(Destination, destination, walk, &mut name)?;
+                Operation::Fill2d { destination, shape: Fill2d { destination: to, ..*shape } }
             }
             Self::ScatterGather { lists } => Operation::ScatterGather { lists: lists.try_map(plain)?.into() },
             Self::Xor { sources, destination, length } => {
-                let renamed = sources.iter().map(|source| plain(Source, source, *length));
-                let sources = renamed.collect::<Result<Box<[_]>, E>>()?;
+                let sources =
+                    sources.iter().map(|source| plain(Source, source, *length)).collect::<Result<_, E>>()?;
                 let destination = plain(Destination, destination, *length)?;
                 Operation::Xor { sources, destination, length: *length }
             }
@@ -399,10 +417,26 @@ impl<R> Operation<R> {
             }
             Self::DualCopy { source, destinations: [one, other], length } => {
                 let source = plain(Source, source, *length)?;
-                let one = plain(Destination, one, *length)?;
-                let other = plain(Destination, other, *length)?;
-                Operation::DualCopy { source, destinations: [one, other], length: *length }
+                let destinations = [plain(Destination, one, *length)?, plain(Destination, other, *length)?];
+                Operation::DualCopy { source, destinations, length: *length }
+            }
+            Self::Synchronized { source, destination, shape } => {
+                let source = plain(Source, source, shape.side_bytes(Source))?;
+                let destination = plain(Destination, destination, shape.side_bytes(Destination))?;
+                Operation::Synchronized { source, destination, shape: *shape }
             }
         })
     }
+}
+
+/// The new name of an operand that is walked, and its walk from there.
+#[inline]
+fn walked<R, Q, E>(
+    side: Side,
+    place: &R,
+    (plane, count): (Plane, Count2d),
+    name: &mut impl FnMut(Side, &R, Reach) -> Result<(Q, u64), E>,
+) -> Result<(Q, Plane), E> {
+    let (place, start) = name(side, place, Reach::Walk(plane, count))?;
+    Ok((place, Plane { start, ..plane }))
 }

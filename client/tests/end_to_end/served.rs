@@ -83,6 +83,7 @@ fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, TransferError> 
         Operation::DualCopy { source, destinations: [one, other], length } => {
             Transfer::dual_copy(&range(source, *length), [&range(one, *length), &range(other, *length)])
         }
+        Operation::Synchronized { .. } => unreachable!("clients of a CPU engine have no device to name"),
     }
 }
 

@@ -181,7 +181,7 @@ fn classes_are_granted_and_engines_announced() {
     let client = client();
     let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
     let engines = client.engines().expect("an answer");
-    assert_eq!((engines.operations, engines.class), (Operations::all(), PriorityClass::High));
+    assert_eq!((engines.operations, engines.class), (Operations::OF_MEMORY, PriorityClass::High));
     assert_eq!((engines.channels, engines.engines, engines.preemption_bytes), (3, 1, Some(16 << 10)));
     for class in [PriorityClass::Low, PriorityClass::Normal, PriorityClass::High] {
         let fill = Transfer::zero(&frame.all()).with_class(class).with_hint(CacheHint::Stream);

@@ -10,7 +10,7 @@
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
     Color24, Count2d, Engine, Failure, Fill2d, Finished, Operation, Operations, Pattern, PixelSize, Plane,
-    Ticket, Watermark,
+    Side, SyncUnit, Synchronized, Ticket, Watermark,
 };
 
 use super::bench::Bench;
@@ -256,6 +256,14 @@ pub(super) fn kinds_that_are_not_announced_are_refused<X: EngineFixture>(make: &
     let announced = std::mem::replace(&mut capabilities.operations, Operations::all());
     for operation in all_operations(&capabilities).filter(|operation| !announced.contains(operation.kind())) {
         let refused = bench.try_post(1, &operation).expect_err("accepted what it does not announce");
+        assert_eq!(refused.reason, RefusalReason::Unsupported);
+    }
+    // The memories of the suite are nobody's registers, whatever the engine knows of devices.
+    for (device, unit) in [(Side::Source, SyncUnit::Block), (Side::Destination, SyncUnit::Element)] {
+        let shape = Synchronized { device, element: PixelSize::Bits32, elements: 4, frames: 1, unit };
+        let (source, destination) = (place(0, 16, 16), place(1, 16, 16));
+        let synchronized = Operation::Synchronized { source, destination, shape };
+        let refused = bench.try_post(1, &synchronized).expect_err("took plain memory for a device");
         assert_eq!(refused.reason, RefusalReason::Unsupported);
     }
 }

@@ -14,6 +14,8 @@
 extern crate alloc;
 
 mod bus;
+mod peripheral;
 pub mod sdma;
 
 pub use bus::{Bus, BusError, Ram};
+pub use peripheral::WithRegister;

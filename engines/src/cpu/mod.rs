@@ -158,7 +158,7 @@ impl Engine for CpuEngine {
             preemption_bytes: Some(self.chunk_bytes.saturating_mul(1 + sharing as u64).max(TILE_BYTES)),
             overlapping_copy: true,
             aligned_pixels: false,
-            operations: Operations::all(),
+            operations: Operations::OF_MEMORY,
             immediate_bytes: IMMEDIATE_BYTES,
         }
     }
@@ -298,14 +298,15 @@ pub fn perform_whole<M: Borrow<Mapping>>(confined: &Confined<'_, M>, crew: Optio
     Some(Ended { outcome, bytes_done: state.done, value: state.value })
 }
 
-/// Whether the operation is short enough and its destinations may be written.
+/// Whether the operation is announced and short enough, and its destinations may be written.
 #[inline]
 fn performs<M: Borrow<Mapping>>(operation: &Operation<Region<M>>) -> bool {
     let writable = operation.visit(|side, region, _| {
         let writable = side == Side::Source || region.memory().borrow().access() == Access::ReadWrite;
         if writable { Ok(()) } else { Err(()) }
     });
-    writable.is_ok() && operation.total_bytes() <= LONGEST_BYTES
+    let announced = Operations::OF_MEMORY.contains(operation.kind());
+    writable.is_ok() && announced && operation.total_bytes() <= LONGEST_BYTES
 }
 
 /// Whether the operation takes no time worth speaking of. Pixels may lie in pages of their own, so 2-D never does.

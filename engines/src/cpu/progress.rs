@@ -103,7 +103,8 @@ fn first_written<M>(operation: &Operation<Region<M>>) -> Option<Sides<'_, M>> {
         | Operation::Copy2d { .. }
         | Operation::Fill2d { .. }
         | Operation::Compare { .. }
-        | Operation::Crc { .. } => None,
+        | Operation::Crc { .. }
+        | Operation::Synchronized { .. } => None,
     }
 }
 
@@ -223,7 +224,8 @@ pub(super) fn watermark<M: Borrow<Mapping>>(
         | Operation::Copy2d { .. }
         | Operation::Fill2d { .. }
         | Operation::Compare { .. }
-        | Operation::Crc { .. } => return None,
+        | Operation::Crc { .. }
+        | Operation::Synchronized { .. } => return None,
     };
     Some(Watermark { bytes: done, downward })
 }

@@ -3,22 +3,27 @@
 //! ```text
 //! post ─► job: plan of hardware transfers ─ doorbell ─► configure, enable ─► the device works by itself
 //! poll(now) ─► device.advance ─ line high? ─► driver: status of each channel ─► next transfer of the job, or Finished
-//!           ├► asked to end early ─► before the next transfer
+//!           ├► asked to end early ─► before the next transfer; at once while a device may ask for long
 //!           └► no interrupt in time ─► stopped: EngineTimedOut, or ChannelFaulted when it goes on all the same
+//! reset ─► all channels are back; what ran ended with EngineReset
 //! ```
 //!
 //! Single-threaded, as the thesis's driver: interrupts and posts come by turns. Nothing is counted as done before the device
-//! reported it. The engine copies, fills, walks and follows lists; it does not look at bytes. Lists are moved piece by piece,
-//! for the descriptors of linked lists would have to lie in memory that it owns.
+//! reported it. The engine copies, fills, walks, follows lists and serves devices' request lines; it does not look at bytes.
+//! Transfers of one request line run one after the other, in the order they were posted.
 
 mod device;
+mod lists;
 mod memory;
 mod plan;
+mod synchronized;
 
 use core::time::Duration;
 
 use memferry_clock::Instant;
-use memferry_drivers::sdma::{Cause, Channel, ChannelConfig, Event, InitError, Line, Sdma, Settings};
+use memferry_drivers::sdma::{
+    Cause, Channel, Event, InitError, Line, Progress, Sdma, Settings, TransferSize,
+};
 use memferry_registers::Device;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
@@ -26,8 +31,9 @@ use memferry_transfer::{
 };
 
 pub use device::Shared;
-pub use memory::BusMemory;
-use plan::{Plan, Step};
+use lists::Shares;
+pub use memory::{BusMemory, ListMemory, RequestLines};
+use plan::{Plan, Step, Work};
 
 /// What a service chooses for the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,6 +71,8 @@ pub struct SdmaEngine<D: Device> {
     driver: Sdma<Shared<D>, Shared<D>>,
     slots: Vec<Slot>,
     options: SdmaOptions,
+    lists: Option<Shares>,
+    posts: u64,
 }
 
 /// A channel of the engine: one of the device's.
@@ -78,13 +86,52 @@ struct Slot {
 #[derive(Debug)]
 struct Job {
     plan: Plan,
-    /// What the device is doing for it, and when that is overdue.
-    running: Option<(Step, Instant)>,
+    /// What the device is doing for it.
+    running: Option<Running>,
+    /// The line that drives it, and how many were posted before.
+    line: Option<u32>,
+    posted: u64,
     done: u64,
     /// Steps before are whole.
     whole: bool,
     started: bool,
     cancelled: bool,
+}
+
+impl Job {
+    fn new(plan: Plan, posted: u64) -> Self {
+        let (started, cancelled, whole) = (false, false, true);
+        let line = plan.line();
+        Self { plan, running: None, line, posted, done: 0, whole, started, cancelled }
+    }
+
+    /// When what the device does for it is overdue.
+    fn overdue(&self) -> Option<Instant> {
+        self.running.as_ref()?.until
+    }
+}
+
+/// A step that the device was given.
+#[derive(Debug)]
+struct Running {
+    bytes: u64,
+    whole: bool,
+    /// When it is overdue; never while a device may ask.
+    until: Option<Instant>,
+    /// Of a synchronized transfer, for its counters say how far it came.
+    size: Option<TransferSize>,
+}
+
+impl Running {
+    /// Bytes that a synchronized transfer moved before it was stopped.
+    fn moved(&self, progress: &Progress) -> u64 {
+        let size = self.size.filter(|_| !progress.ended);
+        size.map_or(0, |size| {
+            let frames = u64::from(progress.frames) * u64::from(size.elements);
+            let elements = frames + u64::from(progress.elements);
+            (elements * u64::from(size.element.bytes())).min(size.bytes())
+        })
+    }
 }
 
 /// How a job ended.
@@ -105,42 +152,91 @@ impl<D: Device> SdmaEngine<D> {
             driver.set_line(&channel, LINE, true);
             slots.push(Slot { channel, serial: 0, job: None });
         }
-        Ok(Self { device, driver, slots, options })
+        Ok(Self { device, driver, slots, options, lists: None, posts: 0 })
+    }
+
+    /// With memory for descriptors, divided among the channels, so that scatter-gather lists are the device's to follow.
+    /// Without, or where the device cannot follow lists, their pieces are moved one by one.
+    pub fn with_lists(mut self, memory: Box<dyn ListMemory>) -> Self {
+        self.lists = self.driver.has_linked_lists().then(|| Shares::new(memory, self.slots.len()));
+        self
+    }
+
+    /// Resets the device, which brings channels back that had failed. What runs ends with [`Failure::EngineReset`]; what was
+    /// posted and not started stays. The memory of transfers that ended with [`Failure::ChannelFaulted`] is out of reach
+    /// from here on (for the path: `channel_was_reset` of each).
+    ///
+    /// # Errors
+    /// [`InitError`]; no channel serves then, until a reset succeeds.
+    pub fn reset(&mut self, finished: &mut Vec<Finished>) -> Result<(), InitError> {
+        self.driver.initialize(&self.options.settings)?;
+        for index in 0..self.slots.len() {
+            self.driver.set_line(&self.slots[index].channel, LINE, true);
+            if self.slots[index].job.as_ref().is_some_and(|job| job.running.is_some()) {
+                self.finish(index, Err(Failure::EngineReset), finished);
+            }
+        }
+        Ok(())
     }
 
     /// Gives every running step of a job that may go on to the device; whether anything was started or ended.
     fn start_all(&mut self, finished: &mut Vec<Finished>) -> bool {
         let mut any = false;
         for index in 0..self.slots.len() {
-            let slot = &mut self.slots[index];
-            let Some(job) = slot.job.as_mut().filter(|job| job.running.is_none()) else { continue };
-            if job.cancelled && job.whole {
+            let line_is_taken = self.line_is_taken(index);
+            let Some(job) = self.slots[index].job.as_mut() else { continue };
+            if job.cancelled && job.running.as_ref().is_some_and(|running| running.size.is_some()) {
+                self.stop(index, Failure::Cancelled, finished);
+            } else if job.running.is_some() {
+                continue;
+            } else if job.cancelled && job.whole {
                 self.finish(index, Err(Failure::Cancelled), finished);
-                any = true;
-            } else if job.started {
+            } else if job.started && !line_is_taken {
                 match job.plan.next() {
                     None => self.finish(index, Ok(()), finished),
                     Some(step) => self.start(index, step, finished),
                 }
-                any = true;
+            } else {
+                continue;
             }
+            any = true;
         }
         any
     }
 
+    /// Whether another job has the request line of this one's, or was posted for it earlier.
+    fn line_is_taken(&self, index: usize) -> bool {
+        let Some(job) = &self.slots[index].job else { return false };
+        let jobs = self.slots.iter().filter_map(|slot| slot.job.as_ref());
+        job.line.is_some()
+            && jobs
+                .filter(|other| other.line == job.line)
+                .any(|other| other.running.is_some() || (other.started && other.posted < job.posted))
+    }
+
     fn start(&mut self, index: usize, step: Step, finished: &mut Vec<Finished>) {
-        let Self { driver, slots, device, options } = self;
+        let Self { driver, slots, device, options, lists, .. } = self;
         let slot = &mut slots[index];
-        let config = ChannelConfig::new(step.operation, step.piece);
-        let started =
-            driver.configure(&slot.channel, &config, None).is_ok() && driver.enable(&slot.channel).is_ok();
-        if !started {
+        let (configured, size) = match &step.work {
+            Work::Transfer(config) => {
+                let size = config.synchronization.map(|_| config.size);
+                (driver.configure(&slot.channel, config, None).is_ok(), size)
+            }
+            Work::List(segments) => {
+                let list = lists.as_mut().and_then(|lists| lists.write(index, segments));
+                let configured =
+                    list.is_some_and(|list| driver.configure_list(&slot.channel, &list, None).is_ok());
+                (configured, None)
+            }
+        };
+        if !configured || driver.enable(&slot.channel).is_err() {
             // The plan was made within the driver's rules, so this is an error of this module, or a quarantined channel.
             return self.finish(index, Err(Failure::ChannelFaulted), finished);
         }
         let now = device.with(|device| device.now());
+        let until = size.is_none().then(|| now.after(options.patience));
         if let Some(job) = slot.job.as_mut() {
-            job.running = Some((step, now.after(options.patience)));
+            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size });
         }
     }
 
@@ -175,32 +271,38 @@ impl<D: Device> SdmaEngine<D> {
         if let Some(cause) = event.error() {
             let failure = match cause {
                 Cause::TransactionError => Failure::MemoryFault,
+                Cause::Drop => Failure::RequestDropped,
                 _ => Failure::ChannelFaulted,
             };
             self.stop(index, failure, finished);
         } else if event.is_end()
-            && let Some((step, _)) = job.running.take()
+            && let Some(running) = job.running.take()
         {
-            job.done += step.bytes;
-            job.whole = step.whole;
+            job.done += running.bytes;
+            job.whole = running.whole;
         }
     }
 
     /// Ends a job whose channel may still be at work.
     fn stop(&mut self, index: usize, failure: Failure, finished: &mut Vec<Finished>) {
         let channel = &self.slots[index].channel;
-        let drained = self.driver.stop(channel, self.options.drain).is_ok();
+        let stopped = self.driver.stop(channel, self.options.drain);
         // An interrupt that was lost on its way still stands in the line's status, and would hide the next one.
         self.driver.set_line(channel, LINE, false);
         self.driver.set_line(channel, LINE, true);
-        let failure = if drained { failure } else { Failure::ChannelFaulted };
+        if let (Some(job), Ok(progress)) = (&mut self.slots[index].job, &stopped)
+            && let Some(running) = &job.running
+        {
+            job.done += running.moved(progress);
+        }
+        let failure = if stopped.is_ok() { failure } else { Failure::ChannelFaulted };
         self.finish(index, Err(failure), finished);
     }
 
     /// Stops what is overdue.
     fn give_up(&mut self, now: Instant, finished: &mut Vec<Finished>) {
         for index in 0..self.slots.len() {
-            let overdue = |job: &Job| job.running.is_some_and(|(_, until)| until <= now);
+            let overdue = |job: &Job| job.overdue().is_some_and(|until| until <= now);
             if self.slots[index].job.as_ref().is_some_and(overdue) {
                 self.stop(index, Failure::EngineTimedOut, finished);
             }
@@ -217,7 +319,8 @@ impl<D: Device> Engine for SdmaEngine<D> {
             | Operations::FILL
             | Operations::COPY_2D
             | Operations::FILL_2D
-            | Operations::SCATTER_GATHER;
+            | Operations::SCATTER_GATHER
+            | Operations::SYNCHRONIZED;
         EngineCapabilities {
             kind: EngineKind::Simulated,
             channels: self.slots.len() as u32,
@@ -236,14 +339,15 @@ impl<D: Device> Engine for SdmaEngine<D> {
         let operation = descriptor.operation();
         let performs =
             announced.operations.contains(operation.kind()) && operation.total_bytes() <= LONGEST_BYTES;
-        let plan = Plan::of(operation, self.options.chunk_bytes.max(1));
+        let segments = self.lists.as_ref().map_or(0, Shares::segments);
+        let plan = Plan::of(operation, (self.options.chunk_bytes.max(1), segments));
         let reason = match (self.slots.get_mut(number as usize), plan) {
             (None, _) => RefusalReason::NoSuchChannel(number),
             (Some(Slot { job: Some(_), .. }), _) => RefusalReason::Busy(number),
             (Some(slot), Ok(plan)) if performs => {
                 slot.serial = slot.serial.wrapping_add(1);
-                let (started, cancelled) = (false, false);
-                slot.job = Some(Job { plan, running: None, done: 0, whole: true, started, cancelled });
+                self.posts += 1;
+                slot.job = Some(Job::new(plan, self.posts));
                 return Ok(Ticket { channel: number, serial: slot.serial });
             }
             (Some(_), _) => RefusalReason::Unsupported,
@@ -279,9 +383,13 @@ impl<D: Device> Engine for SdmaEngine<D> {
 
     fn next_wake(&self) -> Option<Instant> {
         let jobs = || self.slots.iter().filter_map(|slot| slot.job.as_ref());
-        let overdue = jobs().filter_map(|job| job.running.map(|(_, until)| until)).min();
-        let ready = |job: &Job| job.running.is_none() && (job.started || job.cancelled);
-        if jobs().any(ready) {
+        let overdue = jobs().filter_map(Job::overdue).min();
+        let ready = |index: usize, job: &Job| match &job.running {
+            Some(running) => job.cancelled && running.size.is_some(),
+            None => job.cancelled || (job.started && !self.line_is_taken(index)),
+        };
+        let mut slots = self.slots.iter().enumerate();
+        if slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job))) {
             return Some(self.device.with(|device| device.now()));
         }
         let device =

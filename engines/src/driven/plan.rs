@@ -4,7 +4,8 @@
 //! copy     chunks, from the end when that would overwrite bytes still to be read; of the distance where both overlap
 //! fill     chunks of the colour, or of each byte of the pattern with a stride
 //! 2-D      bands of rows, planned by the driver; pixel by pixel where the order of pixels shows
-//! lists    the pieces that both cuts make, each a copy
+//! lists    the pieces that both cuts make: many as one linked list where there is room for it, else each a copy
+//! device   all at once: the device's request line says when each part is moved
 //! ```
 //!
 //! A step counts the bytes that are done with it, so that those of all steps before it are a part of the operation in its
@@ -13,24 +14,40 @@
 use std::iter::Peekable;
 
 use memferry_drivers::sdma::{
-    self, Element, Grid, LinearPieces, Piece, PlanePieces, Side, TransferSize, Walk,
+    self, ChannelConfig, Element, Grid, LinearPieces, Piece, PlanePieces, Segment, Side, TransferSize, Walk,
 };
-use memferry_transfer::{Copy2d, Count2d, Fill2d, Lists, Operation, Pattern, PixelSize, Plane, Region};
+use memferry_transfer::{Copy2d, Count2d, Fill2d, Operation, Pattern, PixelSize, Plane, Region};
 
+use super::lists::Pieces;
 use super::memory::BusMemory;
+use super::synchronized;
 
-/// One hardware transfer.
-#[derive(Clone, Copy, Debug)]
+/// What the device is given.
+#[derive(Clone, Debug)]
+pub(super) enum Work {
+    /// One transfer.
+    Transfer(Box<ChannelConfig>),
+    /// A linked list of them.
+    List(Vec<Segment>),
+}
+
+/// One thing the device does by itself.
+#[derive(Clone, Debug)]
 pub(super) struct Step {
-    pub(super) piece: Piece,
-    pub(super) operation: sdma::Operation,
+    pub(super) work: Work,
     /// Bytes of the operation that are done with it, those of the steps it belongs to included.
     pub(super) bytes: u64,
     /// Whether the operation may end early after it.
     pub(super) whole: bool,
 }
 
-/// The device cannot do it: pixels do not lie on multiples of their size.
+impl Step {
+    fn new(operation: sdma::Operation, piece: Piece, bytes: u64, whole: bool) -> Self {
+        Self { work: Work::Transfer(Box::new(ChannelConfig::new(operation, piece))), bytes, whole }
+    }
+}
+
+/// The device cannot do it: elements do not lie on multiples of their size, or a device's memory is used as if it were plain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unplannable;
 
@@ -42,11 +59,21 @@ pub(super) enum Plan {
     Fill(Fill),
     Walks(Box<Walks>),
     Lists(Box<Pieces>),
+    Synchronized(Option<Box<ChannelConfig>>),
 }
 
 impl Plan {
-    /// Plans steps of at most about `limit` bytes.
-    pub(super) fn of(operation: &Operation<Region<BusMemory>>, limit: u64) -> Result<Self, Unplannable> {
+    /// Plans steps of at most about `limit` bytes, and linked lists of at most `segments`.
+    pub(super) fn of(
+        operation: &Operation<Region<BusMemory>>,
+        (limit, segments): (u64, usize),
+    ) -> Result<Self, Unplannable> {
+        if let Operation::Synchronized { source, destination, shape } = operation {
+            let config = synchronized::config(source, destination, shape)?;
+            return Ok(Self::Synchronized(config.map(Box::new)));
+        }
+        operation
+            .visit(|_, region, _| if region.memory().is_device() { Err(Unplannable) } else { Ok(()) })?;
         Ok(match operation {
             Operation::Copy { source, destination, length } => {
                 Self::Copy(Copy::new(address(source), address(destination), *length, limit))
@@ -60,9 +87,17 @@ impl Plan {
             Operation::Fill2d { destination, shape } => {
                 Self::Walks(Box::new(Walks::of_fill(address(destination), shape, limit)?))
             }
-            Operation::ScatterGather { lists } => Self::Lists(Box::new(Pieces::new(lists, limit))),
+            Operation::ScatterGather { lists } => Self::Lists(Box::new(Pieces::new(lists, limit, segments))),
             _ => Self::Nothing,
         })
+    }
+
+    /// The request line that drives it.
+    pub(super) fn line(&self) -> Option<u32> {
+        match self {
+            Self::Synchronized(Some(config)) => config.synchronization.map(|sync| sync.request),
+            _ => None,
+        }
     }
 
     pub(super) fn next(&mut self) -> Option<Step> {
@@ -72,11 +107,17 @@ impl Plan {
             Self::Fill(fill) => fill.next(),
             Self::Walks(walks) => walks.next(),
             Self::Lists(pieces) => pieces.next(),
+            Self::Synchronized(config) => {
+                let config = config.take()?;
+                let bytes = config.size.bytes();
+                Some(Step { work: Work::Transfer(config), bytes, whole: true })
+            }
         }
     }
 }
 
-fn address(region: &Region<BusMemory>) -> u64 {
+/// Where a region begins, as the device addresses it.
+pub(super) fn address(region: &Region<BusMemory>) -> u64 {
     u64::from(region.memory().address()) + region.offset()
 }
 
@@ -92,7 +133,7 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    fn new(source: u64, destination: u64, length: u64, limit: u64) -> Self {
+    pub(super) fn new(source: u64, destination: u64, length: u64, limit: u64) -> Self {
         let distance = source.abs_diff(destination);
         // Within a chunk the device reads ahead of what it writes: its two sides must be apart.
         let chunk = if distance == 0 || distance >= length { limit } else { limit.min(distance) };
@@ -100,12 +141,22 @@ impl Copy {
         Self { source, destination, length, done: 0, chunk, down }
     }
 
-    fn overlaps(&self) -> bool {
+    pub(super) fn overlaps(&self) -> bool {
         let distance = self.source.abs_diff(self.destination);
         distance > 0 && distance < self.length
     }
 
-    fn next(&mut self) -> Option<Step> {
+    /// Whether all of it was given out.
+    pub(super) fn is_over(&self) -> bool {
+        self.done == self.length
+    }
+
+    /// Its bytes.
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    pub(super) fn next(&mut self) -> Option<Step> {
         let left = self.length - self.done;
         let bytes = left.min(self.chunk);
         let at = if self.down { left - bytes } else { self.done };
@@ -113,7 +164,7 @@ impl Copy {
         // A size that does not factor takes more than one: the next step goes on where this one ends.
         let bytes = if self.down { bytes } else { piece.size.bytes() };
         self.done += bytes;
-        Some(Step { piece, operation: sdma::Operation::Copy, bytes, whole: true })
+        Some(Step::new(sdma::Operation::Copy, piece, bytes, true))
     }
 }
 
@@ -170,7 +221,7 @@ impl Fill {
                 let operation = sdma::Operation::fill_byte(self.word[0]);
                 let bytes = piece.size.bytes();
                 self.done += bytes;
-                Some(Step { piece, operation, bytes, whole: true })
+                Some(Step::new(operation, piece, bytes, true))
             }
             Paint::Elements(element) => {
                 let elements = u32::try_from(bytes / u64::from(element.bytes())).ok()?;
@@ -178,7 +229,7 @@ impl Fill {
                 let size = TransferSize { element, elements, frames: 1 };
                 let piece = Piece { size, source: Side::memory(at), destination: Side::memory(at) };
                 self.done += bytes;
-                Some(Step { piece, operation: sdma::Operation::Fill { color }, bytes, whole: true })
+                Some(Step::new(sdma::Operation::Fill { color }, piece, bytes, true))
             }
             Paint::Strides => {
                 let (phase, period) = (self.phase, self.period);
@@ -191,7 +242,7 @@ impl Fill {
                 let whole = self.phase == 0;
                 self.done += if whole { bytes } else { 0 };
                 let bytes = if whole { bytes } else { 0 };
-                Some(Step { piece, operation: sdma::Operation::Fill { color }, bytes, whole })
+                Some(Step::new(sdma::Operation::Fill { color }, piece, bytes, whole))
             }
         }
     }
@@ -212,7 +263,7 @@ pub(super) struct Walks {
     pieces: Option<(Peekable<PlanePieces>, u64)>,
 }
 
-fn element(size: PixelSize) -> Element {
+pub(super) fn element(size: PixelSize) -> Element {
     match size {
         PixelSize::Bits8 => Element::Bits8,
         PixelSize::Bits16 => Element::Bits16,
@@ -286,7 +337,7 @@ impl Walks {
         if whole {
             self.pieces = None;
         }
-        Some(Step { piece, operation: self.operation, bytes, whole })
+        Some(Step::new(self.operation, piece, bytes, whole))
     }
 
     fn next_band(&mut self) -> Option<(Peekable<PlanePieces>, u64)> {
@@ -328,55 +379,5 @@ fn band(count: &Count2d, limit: u64) -> (u32, u32) {
     match rows {
         0 => (u32::try_from(pixels).unwrap_or(u32::MAX), 1),
         rows => (count.x_count, u32::try_from(rows).unwrap_or(u32::MAX)),
-    }
-}
-
-/// The copies of a scatter-gather list.
-#[derive(Debug)]
-pub(super) struct Pieces {
-    /// Addresses and lengths, the next first.
-    lists: [Vec<(u64, u64)>; 2],
-    limit: u64,
-    present: Option<Copy>,
-}
-
-impl Pieces {
-    fn new(lists: &Lists<Region<BusMemory>>, limit: u64) -> Self {
-        let segments = |list: &[memferry_transfer::Segment<Region<BusMemory>>]| {
-            let kept = list.iter().filter(|segment| segment.length > 0);
-            kept.map(|segment| (address(&segment.place), segment.length)).rev().collect()
-        };
-        let lists = [segments(&lists.source), segments(&lists.destination)];
-        Self { lists, limit, present: None }
-    }
-
-    fn next(&mut self) -> Option<Step> {
-        if self.present.is_none() {
-            self.present = Some(self.next_copy()?);
-        }
-        let copy = self.present.as_mut()?;
-        let mut step = copy.next()?;
-        let over = copy.done == copy.length;
-        // In which order an overlapping piece is moved shows: it counts as one.
-        if copy.overlaps() {
-            step.bytes = if over { copy.length } else { 0 };
-            step.whole = over;
-        }
-        if over {
-            self.present = None;
-        }
-        Some(step)
-    }
-
-    fn next_copy(&mut self) -> Option<Copy> {
-        let [from, to] = &mut self.lists;
-        let ((source, source_left), (destination, destination_left)) = (from.pop()?, to.pop()?);
-        let length = source_left.min(destination_left);
-        for (list, start, left) in [(from, source, source_left), (to, destination, destination_left)] {
-            if left > length {
-                list.push((start + length, left - length));
-            }
-        }
-        Some(Copy::new(source, destination, length, self.limit))
     }
 }

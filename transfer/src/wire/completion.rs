@@ -63,6 +63,8 @@ fn encode_failure(failure: Failure) -> (u16, Side, u64) {
         Failure::ClassNotGranted { granted } => (19, none, granted as u64),
         Failure::BadLoop => (20, none, 0),
         Failure::EngineTimedOut => (21, none, 0),
+        Failure::RequestDropped => (22, none, 0),
+        Failure::EngineReset => (23, none, 0),
     }
 }
 
@@ -141,6 +143,8 @@ fn decode_failure(status: u16, side: Side, detail: u64) -> Result<Failure, SlotE
         19 => Failure::ClassNotGranted { granted: decode_class(detail)? },
         20 => Failure::BadLoop,
         21 => Failure::EngineTimedOut,
+        22 => Failure::RequestDropped,
+        23 => Failure::EngineReset,
         other => return Err(SlotError::Status(other)),
     })
 }

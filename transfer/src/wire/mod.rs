@@ -10,6 +10,7 @@
 //!      pattern or rounds        7  length or x_count|y_count   11  destination y_step, 12 colour
 //!   with a list: 3 its first word in the channel's list area, 4 source count (31:0) | destination count (63:32);
 //!   segments are handle, offset, length; sources of an xor handle, offset
+//!   synchronized: 7 elements (31:0) | frames (63:32), 8 unit (7:0) | device is the destination (8) | packet (31:16)
 //! completion slot, 4 words
 //!   0  ring sequence (31:0) | status (47:32) | engine (55:48) | side (56) | inherited (57)
 //!   1  tag        2  bytes done        3  detail of the status, or the value found

@@ -11,6 +11,7 @@ use crate::geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 use crate::handle::Handle;
 use crate::operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Segment};
 use crate::request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
+use crate::synchronized::{SyncUnit, Synchronized};
 
 const FLAG_REFUSE_WHEN_BUSY: u64 = 1 << 40;
 pub(super) const FLAG_TRANSPARENT: u64 = 1 << 41;
@@ -33,6 +34,7 @@ const CRC: u64 = 9;
 const COPY_CRC: u64 = 10;
 const DUAL_COPY: u64 = 11;
 const REPEAT: u64 = 12;
+pub(super) const SYNCHRONIZED: u64 = 13;
 /// Width code of a 24-bit colour in a 32-bit fill.
 pub(super) const WIDTH_COLOR: u64 = 3;
 
@@ -141,7 +143,7 @@ fn encode_operation(
     })
 }
 
-/// Operations that look at bytes.
+/// Operations that look at bytes, and those of devices.
 fn encode_looks(slot: &mut SubmissionSlot, operation: &Operation<Span>) -> u64 {
     let mut first = |span: &Span| (slot[3], slot[4]) = (span.handle.bits(), span.offset);
     match operation {
@@ -167,9 +169,44 @@ fn encode_looks(slot: &mut SubmissionSlot, operation: &Operation<Span>) -> u64 {
             (slot[8], slot[9]) = (other.handle.bits(), other.offset);
             DUAL_COPY << 32 | LONG
         }
+        Operation::Synchronized { source, destination, shape } => {
+            first(source);
+            second(slot, destination, u64::from(shape.elements) | u64::from(shape.frames) << 32);
+            slot[8] = encode_unit(shape);
+            SYNCHRONIZED << 32 | LONG | shape.element.bytes() << 48
+        }
         // All others are the caller's.
         _ => 0,
     }
+}
+
+/// Set when the device's register is the destination.
+const TO_DEVICE: u64 = 1 << 8;
+
+fn encode_unit(shape: &Synchronized) -> u64 {
+    let to_device = if shape.device == Side::Destination { TO_DEVICE } else { 0 };
+    to_device
+        | match shape.unit {
+            SyncUnit::Element => 0,
+            SyncUnit::Frame => 1,
+            SyncUnit::Packet { elements } => 2 | u64::from(elements) << 16,
+            SyncUnit::Block => 3,
+        }
+}
+
+fn decode_synchronized(slot: &SubmissionSlot, width: u8) -> Result<Synchronized, SlotError> {
+    let element = PixelSize::from_bytes(u64::from(width)).ok_or(SlotError::Width(width))?;
+    let word = slot[8];
+    let device = if word & TO_DEVICE == 0 { Side::Source } else { Side::Destination };
+    let unit = match (word & !TO_DEVICE & 0xffff, word >> 16) {
+        (0, 0) => SyncUnit::Element,
+        (1, 0) => SyncUnit::Frame,
+        (2, elements @ 1..=0xffff) => SyncUnit::Packet { elements: elements as u16 },
+        (3, 0) => SyncUnit::Block,
+        _ => return Err(SlotError::Value),
+    };
+    let (elements, frames) = (slot[7] as u32, (slot[7] >> 32) as u32);
+    Ok(Synchronized { device, element, elements, frames, unit })
 }
 
 fn second(slot: &mut SubmissionSlot, span: &Span, length: u64) {
@@ -242,16 +279,16 @@ pub fn decode_request(
         return Err(SlotError::Reserved);
     }
     let (opcode, width) = (header >> 32 & 0xff, (header >> 48 & 0xff) as u8);
-    if !(NOP..=REPEAT).contains(&opcode) {
+    if !(NOP..=SYNCHRONIZED).contains(&opcode) {
         return Err(SlotError::Opcode(opcode as u8));
     }
-    if (header & LONG != 0) != matches!(opcode, COPY_2D | FILL_2D | COPY_CRC | DUAL_COPY) {
+    if (header & LONG != 0) != matches!(opcode, COPY_2D | FILL_2D | COPY_CRC | DUAL_COPY | SYNCHRONIZED) {
         return Err(SlotError::Length);
     }
     if header & FLAG_TRANSPARENT != 0 && opcode != COPY_2D {
         return Err(SlotError::Reserved);
     }
-    if width != 0 && !matches!(opcode, FILL | COPY_2D | FILL_2D) {
+    if width != 0 && !matches!(opcode, FILL | COPY_2D | FILL_2D | SYNCHRONIZED) {
         return Err(SlotError::Width(width));
     }
     let task = match opcode {
@@ -326,6 +363,9 @@ fn decode_operation(
         XOR => Operation::Xor { sources: decode_sources(slot, fetch)?, destination, length },
         COMPARE => Operation::Compare { first: source, second: destination, length },
         CRC => Operation::Crc { source, length, seed: narrow(slot[5])? },
+        SYNCHRONIZED => {
+            Operation::Synchronized { source, destination, shape: decode_synchronized(slot, width)? }
+        }
         COPY_CRC => Operation::CopyCrc { source, destination, length, seed: narrow(slot[8])? },
         _ => Operation::DualCopy { source, destinations: [destination, span(8)], length },
     })

@@ -11,6 +11,7 @@ use crate::geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 use crate::handle::Handle;
 use crate::operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Segment};
 use crate::request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
+use crate::synchronized::{SyncUnit, Synchronized};
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -116,14 +117,24 @@ fn lists() -> impl Strategy<Value = Operation<Span>> {
 }
 
 fn looks() -> impl Strategy<Value = Operation<Span>> {
-    (0..4, [spans(), spans(), spans()], any::<u64>(), any::<u32>()).prop_map(
+    (0..5, [spans(), spans(), spans()], any::<u64>(), any::<u32>()).prop_map(
         |(kind, [source, destination, other], length, seed)| match kind {
             0 => Operation::Compare { first: source, second: destination, length },
             1 => Operation::Crc { source, length, seed },
             2 => Operation::CopyCrc { source, destination, length, seed },
+            3 => Operation::Synchronized { source, destination, shape: synchronized(length, seed) },
             _ => Operation::DualCopy { source, destinations: [destination, other], length },
         },
     )
+}
+
+/// What a device may ask for, made of two numbers.
+fn synchronized(length: u64, seed: u32) -> Synchronized {
+    let device = if seed & 1 == 0 { Side::Source } else { Side::Destination };
+    let element = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32][seed as usize / 2 % 3];
+    let packet = SyncUnit::Packet { elements: (seed >> 8) as u16 | 1 };
+    let unit = [SyncUnit::Element, SyncUnit::Frame, packet, SyncUnit::Block][seed as usize / 6 % 4];
+    Synchronized { device, element, elements: length as u32, frames: (length >> 32) as u32, unit }
 }
 
 fn tasks() -> impl Strategy<Value = Task> {
@@ -199,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn any_completion_slot_decodes_or_is_refused(words in any::<[u64; COMPLETION_WORDS]>(), status in 0u64..24) {
+    fn any_completion_slot_decodes_or_is_refused(words in any::<[u64; COMPLETION_WORDS]>(), status in 0u64..26) {
         let _ = decode_completion(&words);
         let mut slot = words;
         slot[0] = status << 32 | (words[0] & 3) << 56;
@@ -293,6 +304,22 @@ fn unknown_bits_widths_and_codes_are_each_refused() {
     assert_eq!(with(COPY << 32 | 1 << 48), Err(SlotError::Width(1)));
     assert_eq!(with(FILL << 32 | 5 << 48), Err(SlotError::Width(5)));
     assert_eq!(with(COPY_2D << 32 | LONG | 3 << 48), Err(SlotError::Width(3)));
+    assert_eq!(with(SYNCHRONIZED << 32 | LONG | 3 << 48), Err(SlotError::Width(3)));
+}
+
+#[test]
+fn units_of_devices_that_do_not_exist_are_refused() {
+    let with = |word: u64| {
+        let mut slot = [0; SUBMISSION_WORDS];
+        (slot[0], slot[8]) = (SYNCHRONIZED << 32 | LONG | 4 << 48, word);
+        decode(&slot)
+    };
+    for good in [0, 1, 2 | 1 << 16, 2 | 0xffff << 16, 3, 3 | 1 << 8] {
+        assert!(with(good).is_ok(), "{good:#x}");
+    }
+    for bad in [2, 4, 1 << 9, 1 | 1 << 16, 2 | 1 << 32, u64::MAX] {
+        assert_eq!(with(bad), Err(SlotError::Value), "{bad:#x}");
+    }
 }
 
 #[test]

@@ -1,91 +1,12 @@
-//! The SDMA's driver meets its model: as an engine they keep the contract, with and without faults.
-//!
-//! ```text
-//! SdmaEngine ─ driver ─ registers ─ model ─ RAM ──► engine_suite, in virtual time
-//! the same with bus errors, lost interrupts, stuck channels ──► that transfer ends with an error, the others do not
-//! ```
+//! What breaks, in the device or around it: each transfer ends once, the others go on, and a reset brings channels back.
 
 use core::time::Duration;
 
-use memferry_clock::Instant;
-use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
-use memferry_engines::driven::{BusMemory, SdmaEngine, SdmaOptions, Shared};
-use memferry_models::Ram;
-use memferry_models::sdma::{Config, Sdma};
-use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Pattern, Region};
+use memferry_conformance::EngineFixture;
+use memferry_engines::driven::SdmaOptions;
+use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Region};
 
-const BASE: u32 = 0x8000_0000;
-const RAM_BYTES: usize = 1 << 20;
-
-type Modelled = Sdma<Ram>;
-
-struct Fixture {
-    engine: SdmaEngine<Modelled>,
-    device: Shared<Modelled>,
-    used: usize,
-}
-
-impl Fixture {
-    fn new(channels: u32, options: SdmaOptions) -> Self {
-        let device = Shared::new(Sdma::new(Config::default(), Ram::new(BASE, vec![0; RAM_BYTES])));
-        let engine = SdmaEngine::new(device.clone(), channels, options).expect("the model resets");
-        Self { engine, device, used: 0 }
-    }
-
-    /// Polls until nothing is left to do.
-    fn finish(&mut self) -> Vec<Finished> {
-        let (mut now, mut finished) = (Instant::ORIGIN, Vec::new());
-        self.engine.poll(now, &mut finished);
-        while let Some(wake) = self.engine.next_wake() {
-            now = now.max(wake);
-            self.engine.poll(now, &mut finished);
-        }
-        finished
-    }
-
-    /// A copy of `length` bytes between memories made for it.
-    fn copy(&mut self, channel: u32, length: usize) -> Descriptor<BusMemory> {
-        let (source, destination) = (self.allocate(&vec![7; length]), self.allocate(&vec![0; length]));
-        let region = |memory| Region::new(memory, 0, length as u64).expect("inside");
-        let (source, destination) = (region(source), region(destination));
-        Descriptor::new(channel, Operation::Copy { source, destination, length: length as u64 })
-            .expect("inside")
-    }
-}
-
-impl EngineFixture for Fixture {
-    type Memory = BusMemory;
-    type Engine = SdmaEngine<Modelled>;
-
-    fn engine(&mut self) -> &mut Self::Engine {
-        &mut self.engine
-    }
-
-    fn allocate(&mut self, bytes: &[u8]) -> BusMemory {
-        let at = self.used;
-        self.used = (at + bytes.len()).next_multiple_of(64);
-        self.device.with(|device| device.bus_mut().bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes));
-        BusMemory::new(BASE + at as u32, bytes.len() as u64).expect("in 32 bits")
-    }
-
-    fn contents(&self, memory: &BusMemory) -> Vec<u8> {
-        let at = (memory.address() - BASE) as usize;
-        let length = memferry_transfer::Memory::length(memory) as usize;
-        self.device.with(|device| device.bus().bytes()[at..at + length].to_vec())
-    }
-
-    fn is_same(&self, one: &BusMemory, other: &BusMemory) -> bool {
-        one == other
-    }
-}
-
-#[test]
-fn the_driver_on_the_model_passes_the_suite() {
-    engine_suite(|setup: EngineSetup| {
-        let chunk_bytes = setup.chunk_bytes;
-        Fixture::new(setup.channels, SdmaOptions { chunk_bytes, ..SdmaOptions::default() })
-    });
-}
+use super::{BASE, Fixture};
 
 #[test]
 fn memory_that_answers_with_errors_faults_that_transfer_only() {
@@ -140,19 +61,6 @@ fn a_stuck_channel_is_stopped_and_others_go_on() {
     ends.sort_by_key(|end| end.ticket);
     assert!(matches!(ends[0].outcome, Err(Failure::EngineTimedOut | Failure::ChannelFaulted)), "{ends:?}");
     assert_eq!(ends[1].outcome, Ok(()));
-}
-
-#[test]
-fn patterns_wider_than_a_colour_are_written_byte_by_byte() {
-    let mut fixture = Fixture::new(1, SdmaOptions { chunk_bytes: 16, ..SdmaOptions::default() });
-    let memory = fixture.allocate(&[0; 64]);
-    let destination = Region::new(memory, 1, 40).expect("inside");
-    let fill = Operation::Fill { destination, length: 40, pattern: Pattern::Word(0x0403_0201) };
-    fixture.engine.post(Descriptor::new(0, fill).expect("inside")).expect("free");
-    fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].bytes_done, 40);
-    let expected: Vec<u8> = [0].into_iter().chain((0..40).map(|at| 1 + at % 4)).chain([0; 23]).collect();
-    assert_eq!(fixture.contents(&memory), expected);
 }
 
 /// Splitmix64.
@@ -211,4 +119,35 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
             assert_eq!(end.outcome.is_ok(), done == *length, "{end:?} of {length}");
         }
     }
+}
+
+#[test]
+fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
+    // Long transfers are overdue while they are at work, and there is no time to drain.
+    let (patience, drain) = (Duration::from_micros(2), Duration::ZERO);
+    let mut fixture = Fixture::new(2, SdmaOptions { patience, drain, ..SdmaOptions::default() });
+    let failing = fixture.copy(0, 4096);
+    fixture.engine.post(failing).expect("free");
+    fixture.engine.ring_doorbell();
+    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted));
+    let again = fixture.copy(0, 64);
+    fixture.engine.post(again).expect("the path would not ask, the engine does not know");
+    fixture.engine.ring_doorbell();
+    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted), "it stays so");
+
+    let running = fixture.copy(1, 4096);
+    fixture.engine.post(running).expect("free");
+    fixture.engine.ring_doorbell();
+    let (now, mut finished) = (fixture.now, Vec::new());
+    fixture.engine.poll(now, &mut finished);
+    assert!(finished.is_empty(), "the other channel is at work");
+    fixture.engine.reset(&mut finished).expect("the device resets");
+    assert_eq!((finished.len(), finished[0].outcome), (1, Err(Failure::EngineReset)));
+    for channel in 0..2 {
+        let copy = fixture.copy(channel, 64);
+        fixture.engine.post(copy).expect("free");
+    }
+    fixture.engine.ring_doorbell();
+    let ends = fixture.finish();
+    assert!(ends.len() == 2 && ends.iter().all(|end| end.outcome == Ok(())), "{ends:?}");
 }

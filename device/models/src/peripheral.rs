@@ -1,0 +1,103 @@
+//! A peripheral with one data register beside memory, as hardware-synchronized transfers need it.
+//!
+//! ```text
+//! reads of the register ── oldest byte first ◄── received      sent ◄── writes to the register
+//! any other address ──► the bus behind
+//! ```
+//!
+//! Each access takes or gives as many bytes as it is wide. A register with nothing to give answers zeros, as hardware does
+//! whose FIFO underflows, and counts that. It raises no request line: whoever plays the peripheral does.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::{Bus, BusError};
+
+/// A bus with a peripheral's data register on it.
+#[derive(Clone, Debug)]
+pub struct WithRegister<B> {
+    bus: B,
+    register: u32,
+    received: VecDeque<u8>,
+    sent: Vec<u8>,
+    underflows: u32,
+}
+
+impl<B> WithRegister<B> {
+    /// A peripheral whose data register is at `register`, and which has received nothing.
+    pub const fn new(bus: B, register: u32) -> Self {
+        Self { bus, register, received: VecDeque::new(), sent: Vec::new(), underflows: 0 }
+    }
+
+    /// The bus behind.
+    pub const fn bus(&self) -> &B {
+        &self.bus
+    }
+
+    /// The bus behind, to change.
+    pub const fn bus_mut(&mut self) -> &mut B {
+        &mut self.bus
+    }
+
+    /// The peripheral receives these bytes.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.received.extend(bytes);
+    }
+
+    /// What was written to the register, in order.
+    pub fn sent(&self) -> &[u8] {
+        &self.sent
+    }
+
+    /// Bytes received that nobody has read.
+    pub fn unread(&self) -> usize {
+        self.received.len()
+    }
+
+    /// Reads of the register that found less than they asked for.
+    pub const fn underflows(&self) -> u32 {
+        self.underflows
+    }
+}
+
+impl<B: Bus> Bus for WithRegister<B> {
+    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+        if address != self.register {
+            return self.bus.read(address, bytes);
+        }
+        self.underflows += u32::from(self.received.len() < bytes.len());
+        bytes.fill_with(|| self.received.pop_front().unwrap_or(0));
+        Ok(())
+    }
+
+    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+        if address != self.register {
+            return self.bus.write(address, bytes);
+        }
+        self.sent.extend(bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Ram;
+    use alloc::vec;
+
+    #[test]
+    fn register_gives_what_was_received_once_and_keeps_what_was_written() {
+        let mut board = WithRegister::new(Ram::new(0, vec![7; 8]), 0x100);
+        board.receive(&[1, 2, 3]);
+        let mut word = [9; 2];
+        board.read(0x100, &mut word).unwrap();
+        assert_eq!((word, board.unread(), board.underflows()), ([1, 2], 1, 0));
+        board.read(0x100, &mut word).unwrap();
+        assert_eq!((word, board.underflows()), ([3, 0], 1));
+        board.write(0x100, &[4, 5]).unwrap();
+        assert_eq!(board.sent(), [4, 5]);
+        board.read(0, &mut word).unwrap();
+        assert_eq!(word, [7, 7]);
+        assert_eq!(board.write(0x200, &[0]), Err(BusError));
+    }
+}
