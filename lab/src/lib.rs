@@ -12,5 +12,8 @@
 
 pub mod claims;
 pub mod experiments;
+pub mod machine;
+pub mod parameters;
 pub mod report;
 pub mod verdict;
+pub mod wicki;
