@@ -7,9 +7,15 @@
 //! Figures 3 to 12 measure the device from the kernel (section 4.1).
 
 pub mod service;
+pub mod synchronized;
 
-use crate::experiments::Paper;
+use crate::claims::Place;
+use crate::experiments::{Judge, Paper};
 
 /// All of them.
-pub const PAPER: Paper =
-    Paper { plans: &[], parameters: include_str!("../parameters/wicki.toml"), runners: &[], judges: &[] };
+pub const PAPER: Paper = Paper {
+    plans: &[],
+    parameters: include_str!("../parameters/wicki.toml"),
+    runners: &[],
+    judges: &[Judge { claim: "wicki-hardware-sync", place: Place::Simulated, judge: synchronized::judge }],
+};

@@ -149,3 +149,25 @@ fn a_lost_interrupt_ends_one_request_with_an_error_and_the_channel_serves_on() {
     }
     assert_eq!(machine.run(), [(0, Err(Failure::EngineTimedOut)), (1, Ok(())), (2, Ok(()))]);
 }
+
+#[test]
+fn after_a_channel_failed_for_good_a_reset_brings_it_back() {
+    let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20]));
+    // Long transfers are overdue while they are at work, and there is no time to drain.
+    let (patience, drain) = (Duration::from_micros(2), Duration::ZERO);
+    let options = SdmaOptions { patience, drain, ..SdmaOptions::default() };
+    let mut machine =
+        Machine { service: Service::new(device, 1, options).expect("the model resets"), used: 0 };
+    let (source, _) = machine.frame(CLIENT, &noise(8192));
+    let (destination, place) = machine.frame(CLIENT, &[0; 8192]);
+    let copy =
+        |length| Operation::Copy { source: span(source, 0), destination: span(destination, 0), length };
+    for (tag, length) in [(0, 8192), (1, 64)] {
+        machine.submit(tag, copy(length), Terms::default());
+    }
+    assert_eq!(machine.run(), [(0, Err(Failure::ChannelFaulted)), (1, Err(Failure::ChannelFaulted))]);
+    machine.service.reset().expect("the device resets");
+    machine.submit(2, copy(64), Terms::default());
+    assert_eq!(machine.run(), [(2, Ok(()))]);
+    assert_eq!(machine.contents(place)[..64], noise(64));
+}

@@ -73,6 +73,8 @@ pub struct SdmaEngine<D: Device> {
     options: SdmaOptions,
     lists: Option<Shares>,
     posts: u64,
+    /// Ends that the next poll reports.
+    ended: Vec<Finished>,
 }
 
 /// A channel of the engine: one of the device's.
@@ -152,7 +154,7 @@ impl<D: Device> SdmaEngine<D> {
             driver.set_line(&channel, LINE, true);
             slots.push(Slot { channel, serial: 0, job: None });
         }
-        Ok(Self { device, driver, slots, options, lists: None, posts: 0 })
+        Ok(Self { device, driver, slots, options, lists: None, posts: 0, ended: Vec::new() })
     }
 
     /// With memory for descriptors, divided among the channels, so that scatter-gather lists are the device's to follow.
@@ -162,20 +164,22 @@ impl<D: Device> SdmaEngine<D> {
         self
     }
 
-    /// Resets the device, which brings channels back that had failed. What runs ends with [`Failure::EngineReset`]; what was
-    /// posted and not started stays. The memory of transfers that ended with [`Failure::ChannelFaulted`] is out of reach
-    /// from here on (for the path: `channel_was_reset` of each).
+    /// Resets the device, which brings channels back that had failed. What runs ends with [`Failure::EngineReset`], as the next
+    /// poll reports; what was posted and not started stays. The memory of transfers that ended with
+    /// [`Failure::ChannelFaulted`] is out of reach from here on (for the path: `channel_was_reset` of each).
     ///
     /// # Errors
     /// [`InitError`]; no channel serves then, until a reset succeeds.
-    pub fn reset(&mut self, finished: &mut Vec<Finished>) -> Result<(), InitError> {
+    pub fn reset(&mut self) -> Result<(), InitError> {
         self.driver.initialize(&self.options.settings)?;
+        let mut finished = std::mem::take(&mut self.ended);
         for index in 0..self.slots.len() {
             self.driver.set_line(&self.slots[index].channel, LINE, true);
             if self.slots[index].job.as_ref().is_some_and(|job| job.running.is_some()) {
-                self.finish(index, Err(Failure::EngineReset), finished);
+                self.finish(index, Err(Failure::EngineReset), &mut finished);
             }
         }
+        self.ended = finished;
         Ok(())
     }
 
@@ -361,6 +365,7 @@ impl<D: Device> Engine for SdmaEngine<D> {
 
     fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
         self.device.with(|device| device.advance(now));
+        finished.append(&mut self.ended);
         loop {
             let heard = self.hear(finished);
             let started = self.start_all(finished);
@@ -389,7 +394,8 @@ impl<D: Device> Engine for SdmaEngine<D> {
             None => job.cancelled || (job.started && !self.line_is_taken(index)),
         };
         let mut slots = self.slots.iter().enumerate();
-        if slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job))) {
+        let any_ready = slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job)));
+        if any_ready || !self.ended.is_empty() {
             return Some(self.device.with(|device| device.now()));
         }
         let device =

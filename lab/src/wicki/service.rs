@@ -11,12 +11,14 @@ use core::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_drivers::sdma::InitError;
-use memferry_engines::driven::{BusMemory, SdmaEngine, SdmaOptions, Shared};
+use memferry_engines::driven::{BusMemory, RequestLines, SdmaEngine, SdmaOptions, Shared};
 use memferry_models::Bus;
 use memferry_models::sdma::Sdma;
-use memferry_path::{Capabilities, CapabilityError, Delivery, Path, PathLimits, PolicyKind, QueueKey};
+use memferry_path::{
+    Capabilities, CapabilityError, Delivery, Path, PathLimits, PolicyKind, QueueKey, Recipient,
+};
 use memferry_registers::{Device, RegisterIo};
-use memferry_transfer::{Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
+use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
 
 /// The line that the engine listens to.
 const LINE: usize = 0;
@@ -165,6 +167,48 @@ impl<B: Bus> Service<B> {
     pub fn frame(&mut self, session: SessionId, address: u32, length: u64) -> Result<Handle, ServiceError> {
         let memory = BusMemory::new(address, length).ok_or(ServiceError::Address { address, length })?;
         Ok(self.capabilities.register(session, memory, Rights::all())?)
+    }
+
+    /// Registers a device's registers for its driver's client, who cannot grant them to others.
+    ///
+    /// # Errors
+    /// [`ServiceError::Address`], [`ServiceError::Frame`].
+    pub fn device_frame(
+        &mut self,
+        session: SessionId,
+        address: u32,
+        length: u64,
+        lines: RequestLines,
+    ) -> Result<Handle, ServiceError> {
+        let memory =
+            BusMemory::device(address, length, lines).ok_or(ServiceError::Address { address, length })?;
+        Ok(self.capabilities.register(session, memory, Rights::READ | Rights::WRITE)?)
+    }
+
+    /// Offers a byte of a session's capability to others, for reading.
+    ///
+    /// # Errors
+    /// [`CapabilityError`].
+    pub fn offer(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        recipient: Recipient,
+    ) -> Result<Handle, CapabilityError> {
+        self.capabilities.offer(session, handle, (0, 1), Rights::READ, recipient)
+    }
+
+    /// Resets the device: channels that had failed serve again, and their memory is out of quarantine.
+    ///
+    /// # Errors
+    /// [`ServiceError::Init`].
+    pub fn reset(&mut self) -> Result<(), ServiceError> {
+        let engine = self.path.engine_mut();
+        engine.reset()?;
+        for channel in 0..engine.capabilities().channels {
+            self.path.channel_was_reset(channel, &mut self.capabilities);
+        }
+        Ok(())
     }
 
     /// Takes a request in and, where a channel is free, starts it.
