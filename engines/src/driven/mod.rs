@@ -12,6 +12,7 @@
 //! reported it. The engine copies, fills, walks, follows lists and serves devices' request lines; it does not look at bytes.
 //! Transfers of one request line run one after the other, in the order they were posted.
 
+mod caches;
 mod device;
 mod lists;
 mod memory;
@@ -22,7 +23,7 @@ use core::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_drivers::sdma::{
-    Cause, Channel, Event, InitError, Line, Progress, Sdma, Settings, TransferSize,
+    CacheMaintenance, Cause, Channel, Event, InitError, Line, Progress, Sdma, Settings, TransferSize,
 };
 use memferry_registers::Device;
 use memferry_transfer::engine::RefusalReason;
@@ -30,6 +31,7 @@ use memferry_transfer::{
     Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operations, Refused, Ticket,
 };
 
+use caches::{Caches, Given};
 pub use device::Shared;
 use lists::Shares;
 pub use memory::{BusMemory, ListMemory, RequestLines};
@@ -72,6 +74,7 @@ pub struct SdmaEngine<D: Device> {
     slots: Vec<Slot>,
     options: SdmaOptions,
     lists: Option<Shares>,
+    caches: Caches,
     posts: u64,
     /// Ends that the next poll reports.
     ended: Vec<Finished>,
@@ -122,6 +125,8 @@ struct Running {
     until: Option<Instant>,
     /// Of a synchronized transfer, for its counters say how far it came.
     size: Option<TransferSize>,
+    /// What the channel was configured with.
+    given: Given,
 }
 
 impl Running {
@@ -154,13 +159,28 @@ impl<D: Device> SdmaEngine<D> {
             driver.set_line(&channel, LINE, true);
             slots.push(Slot { channel, serial: 0, job: None });
         }
-        Ok(Self { device, driver, slots, options, lists: None, posts: 0, ended: Vec::new() })
+        Ok(Self {
+            device,
+            driver,
+            slots,
+            options,
+            lists: None,
+            caches: Caches::default(),
+            posts: 0,
+            ended: Vec::new(),
+        })
     }
 
     /// With memory for descriptors, divided among the channels, so that scatter-gather lists are the device's to follow.
     /// Without, or where the device cannot follow lists, their pieces are moved one by one.
     pub fn with_lists(mut self, memory: Box<dyn ListMemory>) -> Self {
         self.lists = self.driver.has_linked_lists().then(|| Shares::new(memory, self.slots.len()));
+        self
+    }
+
+    /// With what the processor's caches need around each transfer. Without, memory is taken as not cached, or coherent.
+    pub fn with_caches(mut self, maintenance: Box<dyn CacheMaintenance>) -> Self {
+        self.caches = Caches::new(maintenance);
         self
     }
 
@@ -175,7 +195,9 @@ impl<D: Device> SdmaEngine<D> {
         let mut finished = std::mem::take(&mut self.ended);
         for index in 0..self.slots.len() {
             self.driver.set_line(&self.slots[index].channel, LINE, true);
-            if self.slots[index].job.as_ref().is_some_and(|job| job.running.is_some()) {
+            let running = self.slots[index].job.as_ref().and_then(|job| job.running.as_ref());
+            if let Some(running) = running {
+                running.given.finish(&mut self.caches);
                 self.finish(index, Err(Failure::EngineReset), &mut finished);
             }
         }
@@ -219,28 +241,33 @@ impl<D: Device> SdmaEngine<D> {
     }
 
     fn start(&mut self, index: usize, step: Step, finished: &mut Vec<Finished>) {
-        let Self { driver, slots, device, options, lists, .. } = self;
+        let Self { driver, slots, device, options, lists, caches, .. } = self;
         let slot = &mut slots[index];
-        let (configured, size) = match &step.work {
+        let configured = match step.work {
             Work::Transfer(config) => {
-                let size = config.synchronization.map(|_| config.size);
-                (driver.configure(&slot.channel, config, None).is_ok(), size)
+                driver.configure(&slot.channel, &config, None).is_ok().then_some(Given::Transfer(config))
             }
             Work::List(segments) => {
-                let list = lists.as_mut().and_then(|lists| lists.write(index, segments));
-                let configured =
-                    list.is_some_and(|list| driver.configure_list(&slot.channel, &list, None).is_ok());
-                (configured, None)
+                let list = lists.as_mut().and_then(|lists| lists.write(index, &segments));
+                list.filter(|list| driver.configure_list(&slot.channel, list, None).is_ok())
+                    .map(|list| Given::List(list, segments))
             }
         };
-        if !configured || driver.enable(&slot.channel).is_err() {
+        let Some(given) = configured.filter(|given| {
+            given.prepare(caches);
+            driver.enable(&slot.channel).is_ok()
+        }) else {
             // The plan was made within the driver's rules, so this is an error of this module, or a quarantined channel.
             return self.finish(index, Err(Failure::ChannelFaulted), finished);
-        }
+        };
+        let size = match &given {
+            Given::Transfer(config) => config.synchronization.map(|_| config.size),
+            Given::List(..) => None,
+        };
         let now = device.with(|device| device.now());
         let until = size.is_none().then(|| now.after(options.patience));
         if let Some(job) = slot.job.as_mut() {
-            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size });
+            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size, given });
         }
     }
 
@@ -282,6 +309,7 @@ impl<D: Device> SdmaEngine<D> {
         } else if event.is_end()
             && let Some(running) = job.running.take()
         {
+            running.given.finish(&mut self.caches);
             job.done += running.bytes;
             job.whole = running.whole;
         }
@@ -297,6 +325,7 @@ impl<D: Device> SdmaEngine<D> {
         if let (Some(job), Ok(progress)) = (&mut self.slots[index].job, &stopped)
             && let Some(running) = &job.running
         {
+            running.given.finish(&mut self.caches);
             job.done += running.moved(progress);
         }
         let failure = if stopped.is_ok() { failure } else { Failure::ChannelFaulted };
