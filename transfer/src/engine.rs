@@ -280,6 +280,19 @@ pub trait Engine {
         None
     }
 
+    /// Bytes done of a descriptor so far, in the operation's order, as far as the engine knows before the end.
+    fn bytes_done(&self, _ticket: Ticket) -> u64 {
+        0
+    }
+
+    /// How much of a channel's work goes on from here: so many times what it is preempted after, in each poll; 0 suspends
+    /// it. 1 when nothing was said. An engine that works by itself between polls tells only 0 from the rest.
+    fn set_turns(&mut self, _channel: u32, _turns: u32) {}
+
+    /// Whether a suspended channel has come to rest: not a byte of it moves until it may go on. An engine that cannot
+    /// suspend says no while the channel holds a descriptor.
+    fn is_at_rest(&self, channel: u32) -> bool;
+
     /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case, without a doorbell
     /// too when the descriptor was posted but not started.
     fn cancel(&mut self, ticket: Ticket);

@@ -86,6 +86,7 @@ struct Slot {
     channel: Channel,
     serial: u32,
     job: Option<Job>,
+    suspended: bool,
 }
 
 #[derive(Debug)]
@@ -157,7 +158,7 @@ impl<D: Device> SdmaEngine<D> {
             && let Ok(channel) = driver.allocate()
         {
             driver.set_line(&channel, LINE, true);
-            slots.push(Slot { channel, serial: 0, job: None });
+            slots.push(Slot { channel, serial: 0, job: None, suspended: false });
         }
         Ok(Self {
             device,
@@ -209,7 +210,7 @@ impl<D: Device> SdmaEngine<D> {
     fn start_all(&mut self, finished: &mut Vec<Finished>) -> bool {
         let mut any = false;
         for index in 0..self.slots.len() {
-            let line_is_taken = self.line_is_taken(index);
+            let may_start = !self.slots[index].suspended && !self.line_is_taken(index);
             let Some(job) = self.slots[index].job.as_mut() else { continue };
             if job.cancelled && job.running.as_ref().is_some_and(|running| running.size.is_some()) {
                 self.stop(index, Failure::Cancelled, finished);
@@ -217,7 +218,7 @@ impl<D: Device> SdmaEngine<D> {
                 continue;
             } else if job.cancelled && job.whole {
                 self.finish(index, Err(Failure::Cancelled), finished);
-            } else if job.started && !line_is_taken {
+            } else if job.started && may_start {
                 match job.plan.next() {
                     None => self.finish(index, Ok(()), finished),
                     Some(step) => self.start(index, step, finished),
@@ -406,6 +407,22 @@ impl<D: Device> Engine for SdmaEngine<D> {
         false
     }
 
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        let slot = self.slots.get(ticket.channel as usize).filter(|slot| slot.serial == ticket.serial);
+        slot.and_then(|slot| slot.job.as_ref()).map_or(0, |job| job.done)
+    }
+
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        if let Some(slot) = self.slots.get_mut(channel as usize) {
+            slot.suspended = turns == 0;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        let job = self.slots.get(channel as usize).and_then(|slot| slot.job.as_ref());
+        job.is_none_or(|job| job.running.is_none())
+    }
+
     fn cancel(&mut self, ticket: Ticket) {
         if let Some(slot) = self.slots.get_mut(ticket.channel as usize)
             && slot.serial == ticket.serial
@@ -420,7 +437,10 @@ impl<D: Device> Engine for SdmaEngine<D> {
         let overdue = jobs().filter_map(Job::overdue).min();
         let ready = |index: usize, job: &Job| match &job.running {
             Some(running) => job.cancelled && running.size.is_some(),
-            None => job.cancelled || (job.started && !self.line_is_taken(index)),
+            None => {
+                let may_start = !self.slots[index].suspended && !self.line_is_taken(index);
+                job.cancelled || (job.started && may_start)
+            }
         };
         let mut slots = self.slots.iter().enumerate();
         let any_ready = slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job)));
