@@ -85,7 +85,7 @@ fn values_outside_their_range_or_of_another_kind_name_their_line() {
         ("mode = 660", "octal and in quotes"),
         ("mode = \"9\"", "'9' is no octal number"),
         ("mode = \"7777\"", "the largest is 777"),
-        ("policy = \"none\"", "choose one of shared, exclusive"),
+        ("policy = \"none\"", "choose one of shared, exclusive, priority, deadline, weighted, rate-limit"),
         ("log-format = \"xml\"", "choose one of text, json"),
         ("pin-lanes = \"all\"", "choose one of off, spread"),
         ("pin-lanes = true", "text in quotes"),
