@@ -98,10 +98,8 @@ impl Member {
         while self.sent.len() < load.depth {
             self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
             let at = self.next & !63;
-            let copy = Transfer::copy(
-                &self.source.range(at, load.bytes),
-                &self.destination.range(at, load.bytes),
-            )?;
+            let copy =
+                Transfer::copy(&self.source.range(at, load.bytes), &self.destination.range(at, load.bytes))?;
             let mut copy = copy.with_class(load.class);
             if load.deadline {
                 copy = copy.within(DEADLINE);

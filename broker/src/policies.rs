@@ -82,3 +82,28 @@ impl Policies {
         self.present.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memferry_path::PolicyKind;
+
+    use super::*;
+
+    #[test]
+    fn strangers_and_numbers_that_stop_everything_change_nothing() {
+        let (policies, for_lanes) = Policies::new(&PolicySettings::default(), 2);
+        assert_eq!(for_lanes.len(), 2);
+        let untold = |_, _| panic!("a lane was told");
+        let stranger = policies.own_user + 1;
+        let refused = policies.change(stranger, PolicySettings::of(PolicyKind::Weighted), 2, untold);
+        assert!(refused.expect_err("may not").message.contains("may not change the policy"));
+        let still = PolicySettings { rate_bytes_per_second: 0, ..PolicySettings::default() };
+        let refused = policies.change(policies.own_user, still, 2, untold);
+        assert!(refused.expect_err("moves nothing").message.contains("the rate is zero"));
+        assert_eq!(policies.settings(), PolicySettings::default());
+        let mut told = Vec::new();
+        let weighted = PolicySettings::of(PolicyKind::Weighted);
+        policies.change(0, weighted.clone(), 2, |lane, policy| told.push((lane, policy.name()))).unwrap();
+        assert_eq!((told, policies.settings()), (vec![(0, "weighted"), (1, "weighted")], weighted));
+    }
+}

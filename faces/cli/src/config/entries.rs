@@ -107,8 +107,7 @@ const SERVICE: &[Entry] = &[
     },
     Entry {
         key: "policy",
-        about: "Which client gets which engine channel, and who moves on: \"shared\", \"exclusive\", \"priority\",\n\
-                \"deadline\", \"weighted\" or \"rate-limit\". Its numbers stand below [policy].",
+        about: "Who gets which channel: \"shared\", \"exclusive\", \"priority\", \"deadline\", \"weighted\" or \"rate-limit\".",
         limit: None,
         set: |options, value| set(&mut options.policy, text(value).and_then(|name| said(policy(name)))),
         shown: |settings| quoted(settings.service.policy.kind.name()),

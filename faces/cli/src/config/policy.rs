@@ -101,21 +101,21 @@ impl PolicyOptions {
 /// The options of the file.
 pub(super) const POLICY: &[Entry] = &[
     Entry {
-        key: "low",
-        about: "Policy of the low class alone, or \"none\" for that of the service. So \"normal\" and \"high\".",
+        key: "low-policy",
+        about: "Policy of the low class alone, or \"none\" for that of the service.",
         limit: None,
         set: |options, value| set(&mut options.numbers.low_policy, own(value)),
         shown: |settings| shown_own(settings.service.policy.classes[0]),
     },
     Entry {
-        key: "normal",
+        key: "normal-policy",
         about: "Policy of the normal class alone.",
         limit: None,
         set: |options, value| set(&mut options.numbers.normal_policy, own(value)),
         shown: |settings| shown_own(settings.service.policy.classes[1]),
     },
     Entry {
-        key: "high",
+        key: "high-policy",
         about: "Policy of the high class alone.",
         limit: None,
         set: |options, value| set(&mut options.numbers.high_policy, own(value)),
