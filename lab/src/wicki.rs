@@ -6,6 +6,9 @@
 //!
 //! Figures 3 to 12 measure the device from the kernel (section 4.1).
 
+pub mod bulk;
+pub mod clients;
+pub mod host;
 pub mod service;
 
 use crate::experiments::Paper;

@@ -1,0 +1,343 @@
+//! Clients of the service on the board's one core, in virtual time (Wicki 2014, 4.2).
+//!
+//! ```text
+//! barrier ─► ready: client, client, ... ─► core ─ call: words, messages ─► driver's inbox, the core is handed over
+//! driver: capabilities identified, path, registers ─► device works ─► interrupt ─► driver ─ reply ─► client
+//! ```
+//!
+//! One address space runs at a time, to the end of its step. A call's last message hands the core to whom it is sent
+//! (Barrelfish's `LMP_SEND_FLAGS_DEFAULT`); who has more to do queues behind the others. An interrupt is a message to the
+//! driver, taken between steps. Each client measures its own calls. What the driver does is the shipped path on the
+//! device's model; what it takes of the core is charged by what it did.
+
+use std::collections::VecDeque;
+
+use memferry_clock::Instant;
+use memferry_models::sdma::{Config, Sdma};
+use memferry_models::{Bus, BusError};
+use memferry_transfer::{Copy2d, Count2d, Handle, Operation, PixelSize, Plane, SessionId, Span, Terms};
+
+use super::host::Host;
+use super::service::{Service, ServiceError};
+
+/// Where the board's memory begins.
+const MEMORY: u32 = 0x8000_0000;
+/// Memory of a client, half of it for sources (section 4.2.1: 128 MiB each).
+const CLIENT_BYTES: u32 = 128 << 20;
+/// Channels of the device.
+const CHANNELS: u32 = 32;
+/// Most elements of a frame that the thesis's benchmark asks for.
+const MOST_ELEMENTS: u64 = (1 << 24) - 1;
+
+/// Memory that holds nothing: what is moved does not matter where only time does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Blank;
+
+impl Bus for Blank {
+    fn read(&mut self, _address: u32, _bytes: &mut [u8]) -> Result<(), BusError> {
+        Ok(())
+    }
+
+    fn write(&mut self, _address: u32, _bytes: &[u8]) -> Result<(), BusError> {
+        Ok(())
+    }
+}
+
+/// Which call of the driver's interface is made (listings 1 and 4 of the thesis).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `mem_copy`: two capabilities.
+    Simple,
+    /// `mem_copy_2d`: two capabilities with starts and modifiers, counts, colour.
+    TwoDimensional,
+}
+
+impl Call {
+    /// Words of its arguments, the call's number among them: two starts and two modifiers a side, two counts, the colour,
+    /// and one word for pixel size and transparency.
+    fn words(self) -> u64 {
+        match self {
+            Self::Simple => 1,
+            Self::TwoDimensional => 1 + 2 * 4 + 2 + 1 + 1,
+        }
+    }
+
+    /// The same as a request, over whole frames of `length` bytes.
+    fn operation(self, source: Handle, destination: Handle, length: u64) -> Operation<Span> {
+        let [source, destination] = [source, destination].map(|handle| Span { handle, offset: 0 });
+        match self {
+            Self::Simple => Operation::Copy { source, destination, length },
+            Self::TwoDimensional => {
+                let rows = length.div_ceil(MOST_ELEMENTS).next_power_of_two();
+                let (x_count, y_count) = ((length / rows) as u32, rows as u32);
+                let count = Count2d { pixel: PixelSize::Bits8, x_count, y_count };
+                let along = Plane { start: 0, x_step: 1, y_step: 1 };
+                let shape = Copy2d { count, source: along, destination: along, transparent: None };
+                Operation::Copy2d { source, destination, shape }
+            }
+        }
+    }
+}
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// How many there are, released at once.
+    pub clients: usize,
+    /// The call that each makes.
+    pub call: Call,
+    /// Bytes of each transfer.
+    pub length: u64,
+    /// Transfers of each client.
+    pub transfers: usize,
+    /// How many of them a client may have under way.
+    pub outstanding: usize,
+    /// Frames of each side that a client goes through by turns.
+    pub frames: usize,
+}
+
+impl Work {
+    /// One transfer of each of so many clients.
+    pub const fn once(clients: usize, call: Call, length: u64) -> Self {
+        Self { clients, call, length, transfers: 1, outstanding: 1, frames: 1 }
+    }
+}
+
+/// What came of it. Times in picoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// For each client, what each transfer took by the client's own clock.
+    pub latencies: Vec<Vec<u64>>,
+    /// From the first call to the last reply.
+    pub elapsed: u64,
+    /// Of these, what the core was busy.
+    pub busy: u64,
+    /// How often another address space came on.
+    pub switches: u64,
+}
+
+impl Outcome {
+    /// The mean latency.
+    pub fn mean_latency(&self) -> f64 {
+        let all: Vec<u64> = self.latencies.iter().flatten().copied().collect();
+        all.iter().map(|latency| *latency as f64).sum::<f64>() / all.len().max(1) as f64
+    }
+}
+
+/// Lets the clients do their work on a device with these times.
+///
+/// # Errors
+/// [`ServiceError`]: nothing that fits the board's memory makes one.
+pub fn serve(host: &Host, device: Config, work: &Work) -> Result<Outcome, ServiceError> {
+    let service = Service::new(Sdma::new(device, Blank), CHANNELS, Service::<Blank>::patient())?;
+    let mut core = Core::new(host, service, work)?;
+    core.run()?;
+    Ok(core.outcome())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Domain {
+    Client(usize),
+    Driver,
+}
+
+#[derive(Debug)]
+struct Client {
+    session: SessionId,
+    frames: Vec<(Handle, Handle)>,
+    /// When each call was made, and what it took once there was a reply.
+    calls: Vec<(Instant, Option<u64>)>,
+    replies: VecDeque<usize>,
+}
+
+impl Client {
+    fn under_way(&self) -> usize {
+        self.calls.iter().filter(|(_, took)| took.is_none()).count()
+    }
+}
+
+struct Core<'a> {
+    host: &'a Host,
+    work: &'a Work,
+    service: Service<Blank>,
+    clients: Vec<Client>,
+    loaded: Option<Domain>,
+    ready: VecDeque<Domain>,
+    /// Calls that the driver has not taken yet.
+    inbox: VecDeque<(usize, usize)>,
+    /// Ends that it has not replied to yet.
+    ended: VecDeque<u64>,
+    /// Whether it was told of an interrupt.
+    interrupted: bool,
+    began: Instant,
+    busy: u64,
+    switches: u64,
+}
+
+impl<'a> Core<'a> {
+    fn new(host: &'a Host, mut service: Service<Blank>, work: &'a Work) -> Result<Self, ServiceError> {
+        let mut clients = Vec::new();
+        for index in 0..work.clients {
+            let session = SessionId(index as u64 + 1);
+            let memory = MEMORY.saturating_add(index as u32 * CLIENT_BYTES);
+            let apart = (CLIENT_BYTES / 2) as u64 / work.frames.max(1) as u64;
+            let mut frames = Vec::new();
+            for frame in 0..work.frames as u64 {
+                let source = u64::from(memory) + frame * apart;
+                let destination = source + u64::from(CLIENT_BYTES / 2);
+                let [source, destination] = [source, destination].map(|at| at as u32);
+                let source = service.frame(session, source, work.length)?;
+                frames.push((source, service.frame(session, destination, work.length)?));
+            }
+            clients.push(Client { session, frames, calls: Vec::new(), replies: VecDeque::new() });
+        }
+        Ok(Self {
+            host,
+            work,
+            ready: (0..work.clients).map(Domain::Client).collect(),
+            // The barrier's last message has brought the first client on.
+            loaded: Some(Domain::Client(0)),
+            clients,
+            inbox: VecDeque::new(),
+            ended: VecDeque::new(),
+            interrupted: false,
+            began: service.now(),
+            busy: 0,
+            switches: 0,
+            service,
+        })
+    }
+
+    fn charge(&mut self, picoseconds: u64) {
+        self.service.pass(picoseconds);
+        self.busy += picoseconds;
+    }
+
+    fn run(&mut self) -> Result<(), ServiceError> {
+        while self.waiting() > 0 {
+            if self.service.interrupts() && !self.interrupted {
+                self.interrupted = true;
+                self.charge(self.host.message);
+                self.queue(Domain::Driver);
+            }
+            let Some(domain) = self.ready.pop_front() else {
+                if !self.service.idle() {
+                    return Err(ServiceError::Stalled { waiting: self.waiting() });
+                }
+                continue;
+            };
+            if self.loaded != Some(domain) {
+                self.charge(self.host.switch);
+                self.switches += 1;
+                self.loaded = Some(domain);
+            }
+            match domain {
+                Domain::Driver => self.drive()?,
+                Domain::Client(index) => self.call(index),
+            }
+        }
+        Ok(())
+    }
+
+    /// Transfers without a reply.
+    fn waiting(&self) -> usize {
+        let replied = |client: &Client| client.calls.iter().filter(|(_, took)| took.is_some()).count();
+        self.clients.iter().map(|client| self.work.transfers - replied(client)).sum()
+    }
+
+    fn queue(&mut self, domain: Domain) {
+        if !self.ready.contains(&domain) {
+            self.ready.push_back(domain);
+        }
+    }
+
+    fn hand_over(&mut self, domain: Domain) {
+        self.ready.retain(|ready| *ready != domain);
+        self.ready.push_front(domain);
+    }
+
+    /// A client's step: it takes replies, and makes the next call it may make.
+    fn call(&mut self, index: usize) {
+        let now = self.service.now();
+        let client = &mut self.clients[index];
+        while let Some(call) = client.replies.pop_front() {
+            let (made, took) = &mut client.calls[call];
+            *took = u64::try_from(now.picoseconds() - made.picoseconds()).ok();
+        }
+        let may_call = |client: &Client| {
+            client.calls.len() < self.work.transfers && client.under_way() < self.work.outstanding.max(1)
+        };
+        if !may_call(client) {
+            return;
+        }
+        self.inbox.push_back((index, client.calls.len()));
+        client.calls.push((now, None));
+        let goes_on = may_call(client);
+        self.charge(self.host.call(self.work.call.words(), 2));
+        self.hand_over(Domain::Driver);
+        if goes_on {
+            self.queue(Domain::Client(index));
+        }
+    }
+
+    /// The driver's step: what the device reported, then one reply, which hands the core over, or else new calls.
+    fn drive(&mut self) -> Result<(), ServiceError> {
+        loop {
+            if std::mem::take(&mut self.interrupted) {
+                self.turn();
+            }
+            for delivery in self.service.take_deliveries() {
+                let tag = delivery.completion.tag;
+                delivery.completion.outcome.map_err(|failure| ServiceError::Failed { tag, failure })?;
+                self.ended.push_back(tag);
+            }
+            if let Some(tag) = self.ended.pop_front() {
+                self.reply(tag);
+                return Ok(());
+            }
+            let Some((index, call)) = self.inbox.pop_front() else { return Ok(()) };
+            self.charge(2 * self.host.invocation);
+            let client = &self.clients[index];
+            let (source, destination) = client.frames[call % client.frames.len()];
+            let operation = self.work.call.operation(source, destination, self.work.length);
+            let tag = (call * self.work.clients + index) as u64;
+            self.service.submit(client.session, tag, operation, Terms::default())?;
+            if self.service.interrupts() {
+                self.charge(self.host.message);
+            }
+            self.turn();
+        }
+    }
+
+    /// A turn of the shipped event loop, with its register accesses charged.
+    fn turn(&mut self) {
+        self.service.turn();
+        let accesses = self.service.take_accesses();
+        self.charge(accesses * self.host.access);
+    }
+
+    fn reply(&mut self, tag: u64) {
+        let (call, index) = (tag as usize / self.work.clients, tag as usize % self.work.clients);
+        self.charge(self.host.call(2, 0));
+        self.clients[index].replies.push_back(call);
+        self.hand_over(Domain::Client(index));
+        if self.interrupted || !self.ended.is_empty() || !self.inbox.is_empty() {
+            self.queue(Domain::Driver);
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let took = |client: &Client| client.calls.iter().filter_map(|(_, took)| *took).collect();
+        let elapsed = self.service.now().picoseconds() - self.began.picoseconds();
+        Outcome {
+            latencies: self.clients.iter().map(took).collect(),
+            elapsed: elapsed as u64,
+            busy: self.busy,
+            switches: self.switches,
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "clients_tests.rs"]
+mod tests;
