@@ -4,15 +4,57 @@
 //! plans/wicki-*.toml ──► runners: driver on the SDMA's model, in virtual time ──► judges of the wicki-* claims
 //! ```
 //!
-//! Figures 3 to 12 measure the device from the kernel (section 4.1).
+//! Figures 3 to 12 measure the device from the kernel (section 4.1), 13 to 16 through the user-level driver (4.2), 17 to 20
+//! bulk transfers with and without it (4.3). How much computing an offload leaves room for is asked besides.
 
 pub mod bulk;
 pub mod clients;
 pub mod host;
 pub mod service;
 
+mod driver;
+mod judge_bulk;
+mod judge_driver;
+mod offload;
+
+use bulk::Board;
+use clients::DeviceTimes;
+use host::Host;
+use memferry_models::sdma::Config;
+
 use crate::experiments::Paper;
+use crate::parameters::{Parameters, ParametersError};
 
 /// All of them.
-pub const PAPER: Paper =
-    Paper { plans: &[], parameters: include_str!("../parameters/wicki.toml"), runners: &[], judges: &[] };
+pub const PAPER: Paper = Paper {
+    plans: &[
+        include_str!("../plans/wicki-fig-13.toml"),
+        include_str!("../plans/wicki-fig-14.toml"),
+        include_str!("../plans/wicki-fig-15.toml"),
+        include_str!("../plans/wicki-fig-16.toml"),
+        include_str!("../plans/wicki-fig-17.toml"),
+        include_str!("../plans/wicki-fig-18.toml"),
+        include_str!("../plans/wicki-fig-19.toml"),
+        include_str!("../plans/wicki-fig-20.toml"),
+        include_str!("../plans/wicki-crossing.toml"),
+        include_str!("../plans/wicki-maintenance.toml"),
+        include_str!("../plans/wicki-overlap.toml"),
+        include_str!("../plans/wicki-core-time.toml"),
+    ],
+    parameters: include_str!("../parameters/wicki.toml"),
+    runners: &[driver::DRIVER, offload::BULK, offload::CROSSING, offload::OVERLAP],
+    judges: &[
+        judge_driver::OVERHEAD,
+        judge_driver::CONCURRENCY,
+        judge_driver::CLIENT_LATENCY,
+        judge_bulk::CROSSOVER,
+        judge_bulk::ALTERNATING,
+        judge_bulk::INCOHERENCE,
+    ],
+};
+
+/// The board as the parameters have it; pseudo-random replacement begins at `seed`.
+fn board(parameters: &Parameters, seed: u64) -> Result<Board, ParametersError> {
+    let device = DeviceTimes { config: Config::default() };
+    Ok(Board { host: Host::new(parameters)?, device, seed })
+}

@@ -76,7 +76,9 @@ pub struct Processor {
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ProcessorError {
     /// A level that does not divide into sets, a power of two.
-    #[error("a level of {size_bytes} bytes in {ways} ways of {line_bytes}-byte lines has no power of two of sets")]
+    #[error(
+        "a level of {size_bytes} bytes in {ways} ways of {line_bytes}-byte lines has no power of two of sets"
+    )]
     Geometry {
         /// The level's size.
         size_bytes: u64,
@@ -261,7 +263,13 @@ impl Hierarchy {
         let mut time = match found.and_then(|found| self.levels.get(found)) {
             None => self.fetch,
             Some(_) if found == Some(0) => 0,
-            Some(level) => if write { level.write } else { level.read },
+            Some(level) => {
+                if write {
+                    level.write
+                } else {
+                    level.read
+                }
+            }
         };
         for level in 0..found.unwrap_or(self.levels.len()) {
             time += self.fill(level, line);
@@ -276,7 +284,9 @@ impl Hierarchy {
 
     /// Puts a line into a level; what gave way dirty moves down, in the end to memory: picoseconds of its bandwidth.
     fn fill(&mut self, level: usize, line: u64) -> u64 {
-        let Some(mut evicted) = self.levels.get_mut(level).and_then(|cache| cache.put(line, false)) else { return 0 };
+        let Some(mut evicted) = self.levels.get_mut(level).and_then(|cache| cache.put(line, false)) else {
+            return 0;
+        };
         for below in self.levels.iter_mut().skip(level + 1) {
             if below.finds(evicted, true) {
                 return 0;

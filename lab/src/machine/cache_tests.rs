@@ -67,7 +67,8 @@ fn what_fits_is_copied_fast_again_and_what_alternates_beyond_it_is_not() {
         let (first, again) = (caches.copy(0, 1024, 256), caches.copy(0, 1024, 256));
         assert!(again * 4 < first, "{replacement:?}: {again} after {first}");
         let mut alternating = caches.clone();
-        let mut round = || (0..8).map(|frame| alternating.copy(frame * 4096, frame * 4096 + 2048, 256)).sum::<u64>();
+        let mut round =
+            || (0..8).map(|frame| alternating.copy(frame * 4096, frame * 4096 + 2048, 256)).sum::<u64>();
         round();
         assert!(round() > 8 * first / 2, "{replacement:?}");
     }

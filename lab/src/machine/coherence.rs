@@ -245,7 +245,9 @@ impl Exploration {
         };
         let begun = state.done > 0;
         if !begun {
-            edge("the program writes the source".to_owned(), &|s| Self::line(s, Place::Source).write(0, self.cacheable));
+            edge("the program writes the source".to_owned(), &|s| {
+                Self::line(s, Place::Source).write(0, self.cacheable)
+            });
             edge("the program writes the destination".to_owned(), &|s| {
                 Self::line(s, Place::Destination).write(0, self.cacheable);
             });
@@ -362,11 +364,7 @@ mod tests {
     fn broken(arrangement: Arrangement, around: Surroundings) -> [bool; 3] {
         let found = explore(arrangement, around);
         println!("{arrangement:?}, {around:?}: {} states, {found:#?}", found.states);
-        [
-            found.stale_source.is_some(),
-            found.stale_destination.is_some(),
-            found.lost_neighbour.is_some(),
-        ]
+        [found.stale_source.is_some(), found.stale_destination.is_some(), found.lost_neighbour.is_some()]
     }
 
     #[test]

@@ -11,9 +11,8 @@
 //! that are measured. Processor and device do not get into each other's way.
 
 use memferry_drivers::sdma::{ChannelConfig, LinearPieces, Operation};
-use memferry_models::sdma::Config;
 
-use super::clients::{Call, Outcome, Work, serve};
+use super::clients::{Call, DeviceTimes, Outcome, Work, serve};
 use super::host::{Host, PAGE_BYTES};
 use super::service::ServiceError;
 use crate::machine::cache::{Hierarchy, ProcessorError};
@@ -72,7 +71,7 @@ pub struct Board {
     /// Processor and operating system.
     pub host: Host,
     /// The device.
-    pub device: Config,
+    pub device: DeviceTimes,
     /// Where pseudo-random replacement begins.
     pub seed: u64,
 }
@@ -152,7 +151,7 @@ impl Board {
         };
         let frames = if bulk.alternating { FRAMES as usize } else { 1 };
         let work = Work { clients: 1, call: Call::TwoDimensional, length, transfers, outstanding, frames };
-        let served = serve(&self.host, self.device, &work)?;
+        let served = serve(&self.host, &self.device, &work)?;
         let maintenance = match bulk.caching {
             Caching::Maintained => self.maintenance(bulk, length)?,
             Caching::Cached | Caching::NonCacheable => 0.0,
@@ -229,7 +228,8 @@ impl Board {
         let moved = (ended - begun) / (long - short) as f64;
         let started = begun - moved * short as f64;
         let [fits, frame] = [last.size_bytes / 2, self.host.frame_bytes];
-        let (near, far) = (of(Mode::Premapped, fits)? / fits as f64, of(Mode::Premapped, frame)? / frame as f64);
+        let (near, far) =
+            (of(Mode::Premapped, fits)? / fits as f64, of(Mode::Premapped, frame)? / frame as f64);
         let copied = |length: u64| {
             let lines_of_a_set = 2.0 * length as f64 / (last.size_bytes as f64 / last.ways as f64);
             let share = share_found(lines_of_a_set, last.ways as f64);
@@ -244,7 +244,7 @@ impl Board {
     /// # Errors
     /// [`BulkError`].
     pub fn offload(&self, length: u64) -> Result<Outcome, BulkError> {
-        Ok(serve(&self.host, self.device, &Work::once(1, Call::TwoDimensional, length))?)
+        Ok(serve(&self.host, &self.device, &Work::once(1, Call::TwoDimensional, length))?)
     }
 }
 

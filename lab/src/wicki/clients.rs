@@ -44,7 +44,8 @@ impl Bus for Blank {
 }
 
 /// Which call of the driver's interface is made (listings 1 and 4 of the thesis).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Call {
     /// `mem_copy`: two capabilities.
     Simple,
@@ -119,17 +120,33 @@ pub struct Outcome {
 impl Outcome {
     /// The mean latency.
     pub fn mean_latency(&self) -> f64 {
-        let all: Vec<u64> = self.latencies.iter().flatten().copied().collect();
-        all.iter().map(|latency| *latency as f64).sum::<f64>() / all.len().max(1) as f64
+        let all = || self.latencies.iter().flatten();
+        all().map(|latency| *latency as f64).sum::<f64>() / all().count().max(1) as f64
     }
+
+    /// Bytes in a picosecond of all clients together: the sum of what each saw of its own transfers of `length` bytes.
+    pub fn aggregate(&self, length: u64) -> f64 {
+        let of = |latencies: &Vec<u64>| {
+            let bytes = length * latencies.len() as u64;
+            bytes as f64 / latencies.iter().sum::<u64>().max(1) as f64
+        };
+        self.latencies.iter().map(of).sum()
+    }
+}
+
+/// Times of the device and of the memory before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceTimes {
+    /// The device's.
+    pub config: Config,
 }
 
 /// Lets the clients do their work on a device with these times.
 ///
 /// # Errors
 /// [`ServiceError`]: nothing that fits the board's memory makes one.
-pub fn serve(host: &Host, device: Config, work: &Work) -> Result<Outcome, ServiceError> {
-    let service = Service::new(Sdma::new(device, Blank), CHANNELS, Service::<Blank>::patient())?;
+pub fn serve(host: &Host, device: &DeviceTimes, work: &Work) -> Result<Outcome, ServiceError> {
+    let service = Service::new(Sdma::new(device.config, Blank), CHANNELS, Service::<Blank>::patient())?;
     let mut core = Core::new(host, service, work)?;
     core.run()?;
     Ok(core.outcome())

@@ -9,28 +9,65 @@ fn host() -> Host {
 }
 
 fn served(host: &Host, work: &Work) -> Outcome {
-    serve(host, Config::default(), work).expect("fits the board")
+    serve(host, &DeviceTimes { config: Config::default() }, work).expect("fits the board")
+}
+
+const KIB: u64 = 1024;
+
+#[test]
+fn a_lone_client_takes_two_switches_besides_the_device() {
+    let host = host();
+    let [through, direct] =
+        [host.clone(), host.direct()].map(|host| served(&host, &Work::once(1, Call::Simple, 64 * KIB)));
+    assert_eq!((through.switches, through.latencies.len()), (2, 1));
+    let added = through.elapsed - direct.elapsed;
+    assert!(added > 2 * host.switch && added < 2 * host.switch + 50_000_000, "{added} ps");
+    assert_eq!(through.elapsed, through.latencies[0][0], "the only call is all that happens");
+    assert!(direct.busy < direct.elapsed / 4, "the core waits for the device");
 }
 
 #[test]
-fn show() {
+fn a_call_with_more_words_takes_longer_by_the_words() {
     let host = host();
-    for call in [Call::Simple, Call::TwoDimensional] {
-        for power in [12, 16, 20, 25] {
-            let length = 1u64 << power;
-            let start = std::time::Instant::now();
-            let direct = served(&host.direct(), &Work::once(1, call, length)).mean_latency() / 1e6;
-            let through = served(&host, &Work::once(1, call, length)).mean_latency() / 1e6;
-            println!("{call:?} {length}: direct {direct:.1} us, service {through:.1} us, {:?}", start.elapsed());
-        }
-    }
-    for power in [12, 20, 22] {
-        for clients in 1..=6 {
-            let length = 1u64 << power;
-            let start = std::time::Instant::now();
-            let outcome = served(&host, &Work::once(clients, Call::Simple, length));
-            let sum: f64 = outcome.latencies.iter().flatten().map(|l| length as f64 / 1.048576 / (*l as f64 / 1e6)).sum();
-            println!("{length} x {clients}: mean {:.1} us, aggregate {sum:.1} MiB/s, elapsed {} {:?}", outcome.mean_latency() / 1e6, outcome.elapsed/1000000, start.elapsed());
-        }
-    }
+    let took = |call: Call| host.call(call.words(), 2);
+    assert_eq!(took(Call::TwoDimensional) - took(Call::Simple), 12 * host.word);
+    // As many words as fill three messages.
+    assert_eq!(host.call(2 * host.message_words + 1, 2) / host.message, 3);
+}
+
+#[test]
+fn every_client_gets_a_reply_to_each_call_and_twice_gives_the_same() {
+    let work =
+        Work { transfers: 5, outstanding: 2, frames: 2, ..Work::once(3, Call::TwoDimensional, 8 * KIB) };
+    let outcome = served(&host(), &work);
+    assert!(outcome.latencies.iter().all(|latencies| latencies.len() == 5), "{outcome:?}");
+    assert!(outcome.busy <= outcome.elapsed);
+    assert_eq!(outcome, served(&host(), &work));
+}
+
+#[test]
+fn calls_of_clients_released_at_once_overlap_on_the_device() {
+    let host = Host { switch: 0, ..host() };
+    let of = |clients| served(&host, &Work::once(clients, Call::Simple, 1024 * KIB)).elapsed;
+    assert!(of(4) < 3 * of(1), "four at once take less than four in turn");
+}
+
+#[test]
+fn what_the_driver_does_costs_what_its_register_accesses_cost() {
+    let host = host().direct();
+    let dearer = Host { access: 2 * host.access, ..host.clone() };
+    let of = |host: &Host| served(host, &Work::once(1, Call::Simple, 4 * KIB)).busy;
+    assert!(of(&host) > 10 * host.access, "configuring takes more than ten accesses");
+    assert_eq!(of(&dearer), 2 * of(&host));
+}
+
+#[test]
+fn no_client_waits_for_ever_on_a_device_that_stands_still() {
+    let host = host();
+    let work = Work::once(1, Call::Simple, 4 * KIB);
+    let service =
+        Service::new(Sdma::new(Config::default(), Blank), 1, Service::<Blank>::patient()).expect("resets");
+    service.with_device(|device| device.faults().lose_interrupts(1));
+    let stalled = Core::new(&host, service, &work).expect("fits").run();
+    assert_eq!(stalled, Err(ServiceError::Stalled { waiting: 1 }));
 }
