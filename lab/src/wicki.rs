@@ -6,8 +6,15 @@
 //!
 //! Figures 3 to 12 measure the device from the kernel (section 4.1).
 
+mod machine;
+mod transfer;
+
 use crate::experiments::Paper;
 
 /// All of them.
-pub const PAPER: Paper =
-    Paper { plans: &[], parameters: include_str!("../parameters/wicki.toml"), runners: &[], judges: &[] };
+pub const PAPER: Paper = Paper {
+    plans: &[include_str!("../plans/wicki-fig-04.toml")],
+    parameters: include_str!("../parameters/wicki.toml"),
+    runners: &[transfer::ONE, transfer::SEVERAL],
+    judges: &[],
+};
