@@ -15,12 +15,13 @@ pub mod service;
 mod driver;
 mod judge_bulk;
 mod judge_driver;
+mod machine;
 mod offload;
+mod transfer;
 
 use bulk::Board;
 use clients::DeviceTimes;
 use host::Host;
-use memferry_models::sdma::Config;
 
 use crate::experiments::Paper;
 use crate::parameters::{Parameters, ParametersError};
@@ -28,6 +29,7 @@ use crate::parameters::{Parameters, ParametersError};
 /// All of them.
 pub const PAPER: Paper = Paper {
     plans: &[
+        include_str!("../plans/wicki-fig-04.toml"),
         include_str!("../plans/wicki-fig-13.toml"),
         include_str!("../plans/wicki-fig-14.toml"),
         include_str!("../plans/wicki-fig-15.toml"),
@@ -42,7 +44,14 @@ pub const PAPER: Paper = Paper {
         include_str!("../plans/wicki-core-time.toml"),
     ],
     parameters: include_str!("../parameters/wicki.toml"),
-    runners: &[driver::DRIVER, offload::BULK, offload::CROSSING, offload::OVERLAP],
+    runners: &[
+        transfer::ONE,
+        transfer::SEVERAL,
+        driver::DRIVER,
+        offload::BULK,
+        offload::CROSSING,
+        offload::OVERLAP,
+    ],
     judges: &[
         judge_driver::OVERHEAD,
         judge_driver::CONCURRENCY,
@@ -55,6 +64,9 @@ pub const PAPER: Paper = Paper {
 
 /// The board as the parameters have it; pseudo-random replacement begins at `seed`.
 fn board(parameters: &Parameters, seed: u64) -> Result<Board, ParametersError> {
-    let device = DeviceTimes { config: Config::default() };
+    let device = DeviceTimes {
+        config: machine::device_config(parameters)?,
+        memory: machine::memory_timing(parameters)?,
+    };
     Ok(Board { host: Host::new(parameters)?, device, seed })
 }

@@ -14,6 +14,8 @@
 extern crate alloc;
 
 mod bus;
+mod dram;
 pub mod sdma;
 
-pub use bus::{Bus, BusError, Ram};
+pub use bus::{Access, AccessKind, Bus, BusError, Ram};
+pub use dram::{Dram, DramTiming};

@@ -64,6 +64,8 @@ pub struct Sdma<B> {
     events: EventQueue<Event>,
     channels: Vec<Channel>,
     ports: [Threads; 2],
+    /// When the read port can take the next read's data.
+    read_data_free: Instant,
     turns: u64,
     interrupts: Interrupts,
     gcr: Gcr,
@@ -84,6 +86,7 @@ impl<B: Bus> Sdma<B> {
             events: EventQueue::new(),
             channels: (0..CHANNELS).map(|_| Channel::reset(config.undefined)).collect(),
             ports: [Threads::new(READ_THREADS), Threads::new(WRITE_THREADS)],
+            read_data_free: Instant::ORIGIN,
             turns: 0,
             interrupts: Interrupts::default(),
             gcr: Gcr::RESET,
@@ -130,7 +133,7 @@ impl<B: Bus> Sdma<B> {
     /// Begins a reset: all channels stop at once, and what was on its way is lost.
     fn reset(&mut self) {
         let config = self.config;
-        let done = self.now.after_picoseconds(config.timing.picoseconds(config.timing.reset));
+        let done = self.now.after_picoseconds(config.timing.reset.max(1).into());
         self.events = EventQueue::new();
         self.events.push(done, Event::Reset);
         self.channels = (0..CHANNELS).map(|_| Channel::reset(config.undefined)).collect();

@@ -4,12 +4,8 @@ use super::*;
 use crate::parameters::Parameters;
 
 fn board() -> Board {
-    let parameters = Parameters::parse(include_str!("../../parameters/wicki.toml")).expect("checked");
-    Board {
-        host: Host::new(&parameters).expect("complete"),
-        device: DeviceTimes { config: memferry_models::sdma::Config::default() },
-        seed: 1,
-    }
+    let parameters = Parameters::parse(super::super::PAPER.parameters).expect("checked");
+    super::super::board(&parameters, 1).expect("complete")
 }
 
 const CACHED: Caching = Caching::Cached;

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use memferry_clock::Instant;
 use memferry_models::sdma::{Config, Sdma};
-use memferry_models::{Bus, BusError};
+use memferry_models::{Bus, BusError, Dram, DramTiming};
 use memferry_transfer::{Copy2d, Count2d, Handle, Operation, PixelSize, Plane, SessionId, Span, Terms};
 
 use super::host::Host;
@@ -139,14 +139,20 @@ impl Outcome {
 pub struct DeviceTimes {
     /// The device's.
     pub config: Config,
+    /// The memory's.
+    pub memory: DramTiming,
 }
+
+/// The memory that the device sees.
+type Memory = Dram<Blank>;
 
 /// Lets the clients do their work on a device with these times.
 ///
 /// # Errors
 /// [`ServiceError`]: nothing that fits the board's memory makes one.
 pub fn serve(host: &Host, device: &DeviceTimes, work: &Work) -> Result<Outcome, ServiceError> {
-    let service = Service::new(Sdma::new(device.config, Blank), CHANNELS, Service::<Blank>::patient())?;
+    let model = Sdma::new(device.config, Dram::new(device.memory, Blank));
+    let service = Service::new(model, CHANNELS, Service::<Memory>::patient())?;
     let mut core = Core::new(host, service, work)?;
     core.run()?;
     Ok(core.outcome())
@@ -176,7 +182,7 @@ impl Client {
 struct Core<'a> {
     host: &'a Host,
     work: &'a Work,
-    service: Service<Blank>,
+    service: Service<Memory>,
     clients: Vec<Client>,
     loaded: Option<Domain>,
     ready: VecDeque<Domain>,
@@ -192,7 +198,7 @@ struct Core<'a> {
 }
 
 impl<'a> Core<'a> {
-    fn new(host: &'a Host, mut service: Service<Blank>, work: &'a Work) -> Result<Self, ServiceError> {
+    fn new(host: &'a Host, mut service: Service<Memory>, work: &'a Work) -> Result<Self, ServiceError> {
         let mut clients = Vec::new();
         for index in 0..work.clients {
             let session = SessionId(index as u64 + 1);
@@ -234,7 +240,7 @@ impl<'a> Core<'a> {
         while self.waiting() > 0 {
             if self.service.interrupts() && !self.interrupted {
                 self.interrupted = true;
-                self.charge(self.host.message);
+                self.charge(self.host.interrupt);
                 self.queue(Domain::Driver);
             }
             let Some(domain) = self.ready.pop_front() else {
@@ -320,7 +326,7 @@ impl<'a> Core<'a> {
             let tag = (call * self.work.clients + index) as u64;
             self.service.submit(client.session, tag, operation, Terms::default())?;
             if self.service.interrupts() {
-                self.charge(self.host.message);
+                self.charge(self.host.interrupt);
             }
             self.turn();
         }

@@ -24,8 +24,10 @@ pub const PAGE_BYTES: u64 = 4096;
 pub struct Host {
     /// The core and its caches.
     pub processor: Processor,
-    /// The kernel's part of a message or an interrupt.
+    /// The kernel's part of a message.
     pub message: u64,
+    /// From an interrupt to its handler: through the kernel, and as a message where the handler is a driver outside it.
+    pub interrupt: u64,
     /// A word of arguments.
     pub word: u64,
     /// Words of a message at most.
@@ -59,13 +61,15 @@ impl Host {
         let count = |name: &str| parameters.get(name).map(|value| value as u64);
         let picoseconds = |ns: f64| (ns * 1e3).round() as u64;
         let whole = |name: &str| cycles(name).map(picoseconds);
+        let ps = count;
         Ok(Self {
             processor: processor(parameters, cycles)?,
             message: whole("message")?,
+            interrupt: ps("interrupt-entry")? + whole("message")?,
             word: whole("message-word")?,
             message_words: count("message-words")?.max(1),
             invocation: whole("invocation")?,
-            access: picoseconds(parameters.get("register-access")?),
+            access: ps("register-access")?,
             switch: picoseconds(parameters.get("address-space-switch")? * 1e3),
             map_page: whole("map-page")?,
             unmap_page: whole("unmap-page")?,
@@ -78,7 +82,8 @@ impl Host {
     /// The device in direct use, as from the kernel: no messages, no capabilities, no other address space.
     #[must_use]
     pub fn direct(&self) -> Self {
-        Self { message: 0, word: 0, invocation: 0, switch: 0, ..self.clone() }
+        let interrupt = self.interrupt - self.message;
+        Self { message: 0, word: 0, interrupt, invocation: 0, switch: 0, ..self.clone() }
     }
 
     /// Picoseconds that sending and taking so many words takes, with so many capabilities, one to a message.

@@ -11,7 +11,6 @@
 
 use super::channel::{Block, Channel, Run, State};
 use super::complaint::Reason;
-use super::scheduler::Port;
 use super::setup::latch;
 use super::{Event, Sdma};
 use crate::Bus;
@@ -72,10 +71,10 @@ impl<B: Bus> Sdma<B> {
             run.loading = true;
         }
         self.show_sync(channel, false);
-        let timing = self.config.timing;
-        let cycles = timing.read_latency.saturating_add(timing.descriptor);
-        let done = self.occupy(Port::Read, form.bytes() as u32).after_picoseconds(timing.picoseconds(cycles));
-        self.events.push(done, Event::Descriptor { channel, address: next.address(), form });
+        let address = next.address();
+        let served = self.read_served(address, form.bytes() as u32, true);
+        let done = served.after_picoseconds(self.config.timing.descriptor.into());
+        self.events.push(done, Event::Descriptor { channel, address, form });
     }
 
     /// A descriptor has arrived.

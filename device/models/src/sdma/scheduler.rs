@@ -74,6 +74,10 @@ impl<B: Bus> Sdma<B> {
             return;
         }
         for port in [Port::Write, Port::Read] {
+            if port == Port::Read {
+                // After the writes, which make room.
+                self.read_ahead();
+            }
             for thread in 0..self.ports[port as usize].count {
                 let high_only = thread < self.kept(port);
                 // A turn that ends at once, in an error, leaves the thread to the next channel.
