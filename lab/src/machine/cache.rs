@@ -274,10 +274,8 @@ impl Hierarchy {
         for level in 0..found.unwrap_or(self.levels.len()) {
             time += self.fill(level, line);
         }
-        if write {
-            if let Some(first) = self.levels.first_mut() {
-                first.finds(line, true);
-            }
+        if write && let Some(first) = self.levels.first_mut() {
+            first.finds(line, true);
         }
         time
     }

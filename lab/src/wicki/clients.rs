@@ -21,9 +21,9 @@ use super::host::Host;
 use super::service::{Service, ServiceError};
 
 /// Where the board's memory begins.
-const MEMORY: u32 = 0x8000_0000;
-/// Memory of a client, half of it for sources (section 4.2.1: 128 MiB each).
-const CLIENT_BYTES: u32 = 128 << 20;
+const MEMORY: u64 = 0x8000_0000;
+/// Memory of a client, half of it for sources (section 4.2.1: 128 MiB each), or as much as its frames take.
+const CLIENT_BYTES: u64 = 128 << 20;
 /// Channels of the device.
 const CHANNELS: u32 = 32;
 /// Most elements of a frame that the thesis's benchmark asks for.
@@ -200,19 +200,19 @@ struct Core<'a> {
 impl<'a> Core<'a> {
     fn new(host: &'a Host, mut service: Service<Memory>, work: &'a Work) -> Result<Self, ServiceError> {
         let mut clients = Vec::new();
-        for index in 0..work.clients {
-            let session = SessionId(index as u64 + 1);
-            let memory = MEMORY.saturating_add(index as u32 * CLIENT_BYTES);
-            let apart = (CLIENT_BYTES / 2) as u64 / work.frames.max(1) as u64;
-            let mut frames = Vec::new();
-            for frame in 0..work.frames as u64 {
-                let source = u64::from(memory) + frame * apart;
-                let destination = source + u64::from(CLIENT_BYTES / 2);
-                let [source, destination] = [source, destination].map(|at| at as u32);
-                let source = service.frame(session, source, work.length)?;
-                frames.push((source, service.frame(session, destination, work.length)?));
-            }
-            clients.push(Client { session, frames, calls: Vec::new(), replies: VecDeque::new() });
+        let count = work.frames.max(1) as u64;
+        let half = (CLIENT_BYTES / 2).max(count * work.length.next_power_of_two());
+        for index in 0..work.clients as u64 {
+            let session = SessionId(index + 1);
+            let mut frame = |at: u64| {
+                let address = MEMORY + index * 2 * half + at;
+                let outside = ServiceError::Address { address, length: work.length };
+                service.frame(session, u32::try_from(address).map_err(|_| outside)?, work.length)
+            };
+            let places = (0..count).map(|at| at * (half / count));
+            let frames =
+                places.map(|at| Ok((frame(at)?, frame(half + at)?))).collect::<Result<_, ServiceError>>();
+            clients.push(Client { session, frames: frames?, calls: Vec::new(), replies: VecDeque::new() });
         }
         Ok(Self {
             host,

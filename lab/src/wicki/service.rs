@@ -82,7 +82,7 @@ pub enum ServiceError {
     #[error("a frame of {length} bytes from {address:#x} reaches beyond 32 bits: place it lower")]
     Address {
         /// Its first byte.
-        address: u32,
+        address: u64,
         /// Its bytes.
         length: u64,
     },
@@ -163,7 +163,8 @@ impl<B: Bus> Service<B> {
     /// # Errors
     /// [`ServiceError::Address`], [`ServiceError::Frame`].
     pub fn frame(&mut self, session: SessionId, address: u32, length: u64) -> Result<Handle, ServiceError> {
-        let memory = BusMemory::new(address, length).ok_or(ServiceError::Address { address, length })?;
+        let outside = ServiceError::Address { address: address.into(), length };
+        let memory = BusMemory::new(address, length).ok_or(outside)?;
         Ok(self.capabilities.register(session, memory, Rights::all())?)
     }
 
