@@ -176,3 +176,16 @@ fn incoherence(case: &Case<'_>) -> Result<Verdict, RunError> {
     }
     Ok(finding.verdict(Place::Simulated, Basis::Explored))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exceptions_name_the_sizes_at_which_something_does_not_hold() {
+        let points = [(1024.0, 1.0, 2.0), (2048.0, 3.0, 2.0), (4096.0, 2.0, 2.0)];
+        let below = exceptions(points.into_iter(), |one, other| one < other);
+        assert_eq!(below.as_deref(), Some("but not at 2, 4 KiB"));
+        assert_eq!(exceptions(points.into_iter(), |one, _| one > 0.0), None);
+    }
+}

@@ -102,3 +102,23 @@ fn client_latency(case: &Case<'_>) -> Result<Verdict, RunError> {
     }
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extremes_are_counted_from_one_and_the_first_of_equals_is_taken() {
+        let values = [3.0, 1.0, 4.0, 4.0];
+        assert_eq!(place_of(&values, |value, best| value < best), 2);
+        assert_eq!(place_of(&values, |value, best| value > best), 3);
+        assert_eq!(place_of(&[], |value, best| value > best), 0);
+    }
+
+    #[test]
+    fn a_line_is_above_another_by_the_mean_difference() {
+        let line = |points: &[(f64, f64)]| Series { label: String::new(), points: points.to_vec() };
+        let (upper, lower) = (line(&[(1.0, 1500.0), (2.0, 2500.0)]), line(&[(1.0, 500.0), (2.0, 1000.0)]));
+        assert_eq!(above(&upper, &lower), 1.25);
+    }
+}
