@@ -39,6 +39,8 @@ pub enum Mode {
     Offloaded,
     /// The device, with a request for each frame under way.
     Outstanding,
+    /// The same, where the driver takes them one after the other, as the thesis's does with calls of one connection.
+    OutstandingInTurn,
 }
 
 /// How frames are seen by the processor.
@@ -101,7 +103,7 @@ impl Board {
     pub fn transfer(&self, bulk: &Bulk, length: u64) -> Result<f64, BulkError> {
         match bulk.mode {
             Mode::Mapped | Mode::Premapped => self.copied(bulk, length),
-            Mode::Offloaded | Mode::Outstanding => self.offloaded(bulk, length),
+            Mode::Offloaded | Mode::Outstanding | Mode::OutstandingInTurn => self.offloaded(bulk, length),
         }
     }
 
@@ -146,11 +148,13 @@ impl Board {
 
     fn offloaded(&self, bulk: &Bulk, length: u64) -> Result<f64, BulkError> {
         let (transfers, outstanding) = match bulk.mode {
-            Mode::Outstanding => (FRAMES as usize, FRAMES as usize),
+            Mode::Outstanding | Mode::OutstandingInTurn => (FRAMES as usize, FRAMES as usize),
             _ => (1, 1),
         };
         let frames = if bulk.alternating { FRAMES as usize } else { 1 };
-        let work = Work { clients: 1, call: Call::TwoDimensional, length, transfers, outstanding, frames };
+        let in_turn = bulk.mode == Mode::OutstandingInTurn;
+        let once = Work::once(1, Call::TwoDimensional, length);
+        let work = Work { transfers, outstanding, frames, in_turn, ..once };
         let served = serve(&self.host, &self.device, &work)?;
         let maintenance = match bulk.caching {
             Caching::Maintained => self.maintenance(bulk, length)?,

@@ -95,12 +95,15 @@ pub struct Work {
     pub outstanding: usize,
     /// Frames of each side that a client goes through by turns.
     pub frames: usize,
+    /// Whether the driver takes a client's next call only after its reply to the one before, as the thesis's does
+    /// (Barrelfish's `usr/drivers/omap44xx/sdma/service.c`).
+    pub in_turn: bool,
 }
 
 impl Work {
     /// One transfer of each of so many clients.
     pub const fn once(clients: usize, call: Call, length: u64) -> Self {
-        Self { clients, call, length, transfers: 1, outstanding: 1, frames: 1 }
+        Self { clients, call, length, transfers: 1, outstanding: 1, frames: 1, in_turn: false }
     }
 }
 
@@ -171,6 +174,8 @@ struct Client {
     /// When each call was made, and what it took once there was a reply.
     calls: Vec<(Instant, Option<u64>)>,
     replies: VecDeque<usize>,
+    /// Calls that the driver has taken and not replied to.
+    taken: usize,
 }
 
 impl Client {
@@ -212,7 +217,13 @@ impl<'a> Core<'a> {
             let places = (0..count).map(|at| at * (half / count));
             let frames =
                 places.map(|at| Ok((frame(at)?, frame(half + at)?))).collect::<Result<_, ServiceError>>();
-            clients.push(Client { session, frames: frames?, calls: Vec::new(), replies: VecDeque::new() });
+            clients.push(Client {
+                session,
+                frames: frames?,
+                calls: Vec::new(),
+                replies: VecDeque::new(),
+                taken: 0,
+            });
         }
         Ok(Self {
             host,
@@ -318,7 +329,8 @@ impl<'a> Core<'a> {
                 self.reply(tag);
                 return Ok(());
             }
-            let Some((index, call)) = self.inbox.pop_front() else { return Ok(()) };
+            let Some((index, call)) = self.next_call() else { return Ok(()) };
+            self.clients[index].taken += 1;
             self.charge(2 * self.host.invocation);
             let client = &self.clients[index];
             let (source, destination) = client.frames[call % client.frames.len()];
@@ -332,6 +344,13 @@ impl<'a> Core<'a> {
         }
     }
 
+    /// The oldest call that may be taken.
+    fn next_call(&mut self) -> Option<(usize, usize)> {
+        let may_be_taken = |index: usize| !self.work.in_turn || self.clients[index].taken == 0;
+        let at = self.inbox.iter().position(|(index, _)| may_be_taken(*index))?;
+        self.inbox.remove(at)
+    }
+
     /// A turn of the shipped event loop, with its register accesses charged.
     fn turn(&mut self) {
         self.service.turn();
@@ -343,6 +362,7 @@ impl<'a> Core<'a> {
         let (call, index) = (tag as usize / self.work.clients, tag as usize % self.work.clients);
         self.charge(self.host.call(2, 0));
         self.clients[index].replies.push_back(call);
+        self.clients[index].taken -= 1;
         self.hand_over(Domain::Client(index));
         if self.interrupted || !self.ended.is_empty() || !self.inbox.is_empty() {
             self.queue(Domain::Driver);

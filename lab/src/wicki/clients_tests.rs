@@ -76,3 +76,15 @@ fn no_client_waits_for_ever_on_a_device_that_stands_still() {
     let stalled = Core::new(&host, service, &work).expect("fits").run();
     assert_eq!(stalled, Err(ServiceError::Stalled { waiting: 1 }));
 }
+
+#[test]
+fn a_driver_that_takes_calls_in_turn_has_one_of_a_client_on_the_device() {
+    let at_once = Work { transfers: 4, outstanding: 4, ..Work::once(1, Call::Simple, 1024 * KIB) };
+    let host = Host { switch: 0, ..host() };
+    let [at_once, in_turn] = [false, true].map(|in_turn| served(&host, &Work { in_turn, ..at_once }));
+    let longest = |outcome: &Outcome| outcome.latencies[0].iter().copied().max().expect("four");
+    assert_eq!(in_turn.latencies[0].len(), 4);
+    let first = in_turn.latencies[0][0];
+    assert!(longest(&in_turn) > 7 * first / 2, "the last waits for three others: {in_turn:?}");
+    assert!(at_once.latencies[0][0] > 2 * first, "all four share the device: {at_once:?}");
+}

@@ -103,6 +103,7 @@ fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
     let same = case.tables.line(SAME, "pre-mapped")?;
     let line = |label| case.tables.line(ALTERNATED, label);
     let (premapped, one, eight) = (line("pre-mapped")?, line("offloaded")?, line("eight outstanding")?);
+    let in_turn = line("eight outstanding, taken in turn")?;
     let mut finding = Finding::of(case.claim);
     let in_cache = |line: &Series| {
         let cached = line.points.iter().filter(|(size, _)| CACHED_BYTES.contains(size));
@@ -127,6 +128,7 @@ fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
         ))
     );
     finding.check(slower.is_none(), words);
+    finding.figure("eight outstanding but taken in turn, against one, longest", in_turn.last() / one.last());
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
