@@ -118,7 +118,7 @@ pub enum RunError {
         /// What is wrong.
         error: Box<toml::de::Error>,
     },
-    /// A runner or a judge could not do its work.
+    /// A runner could not do its work.
     #[error("figure `{figure}`, series `{series}`: {message}")]
     Failed {
         /// The figure.
@@ -126,6 +126,14 @@ pub enum RunError {
         /// The line.
         series: String,
         /// The runner's words.
+        message: String,
+    },
+    /// A judge could not do its work.
+    #[error("claim `{claim}`: {message}")]
+    Judge {
+        /// The claim.
+        claim: String,
+        /// The judge's words.
         message: String,
     },
     /// A judge asks for a line that was not made.
