@@ -12,6 +12,8 @@ pub mod clients;
 pub mod host;
 pub mod service;
 
+mod ablation;
+mod device_claims;
 mod driver;
 mod judge_bulk;
 mod judge_driver;
@@ -29,7 +31,14 @@ use crate::parameters::{Parameters, ParametersError};
 /// All of them.
 pub const PAPER: Paper = Paper {
     plans: &[
+        include_str!("../plans/wicki-fig-03.toml"),
         include_str!("../plans/wicki-fig-04.toml"),
+        include_str!("../plans/wicki-fig-05.toml"),
+        include_str!("../plans/wicki-fig-06.toml"),
+        include_str!("../plans/wicki-fig-08.toml"),
+        include_str!("../plans/wicki-fig-09.toml"),
+        include_str!("../plans/wicki-fig-11.toml"),
+        include_str!("../plans/wicki-simple.toml"),
         include_str!("../plans/wicki-fig-13.toml"),
         include_str!("../plans/wicki-fig-14.toml"),
         include_str!("../plans/wicki-fig-15.toml"),
@@ -52,14 +61,7 @@ pub const PAPER: Paper = Paper {
         offload::CROSSING,
         offload::OVERLAP,
     ],
-    judges: &[
-        judge_driver::OVERHEAD,
-        judge_driver::CONCURRENCY,
-        judge_driver::CLIENT_LATENCY,
-        judge_bulk::CROSSOVER,
-        judge_bulk::ALTERNATING,
-        judge_bulk::INCOHERENCE,
-    ],
+    judges: &[&device_claims::JUDGES, &judge_driver::JUDGES, &judge_bulk::JUDGES],
 };
 
 /// The board as the parameters have it; pseudo-random replacement begins at `seed`.

@@ -7,7 +7,7 @@
 //!
 //! [`Dram`] stands before any [`Bus`] and adds [`Bus::serve`]; bytes are moved by what stands behind it. Accesses are
 //! served in the order they come in, but posted writes are held until a few are there, or nothing was read meanwhile, so
-//! that the bus turns round once for all of them. Refresh, power-down and reordering among reads are not modelled.
+//! that the bus turns round once for all of them. Power-down and reordering among reads are not modelled.
 //! Source: JESD209-2 (LPDDR2) for what a row and a turn of the bus cost; the EMIF's chapter of the OMAP4460 manual for
 //! the held writes and the interleaving.
 
@@ -48,6 +48,10 @@ pub struct DramTiming {
     pub write_to_read: u64,
     /// Posted writes that a channel holds back while there are reads.
     pub held_writes: u32,
+    /// Picoseconds from a refresh to the next (tREFI); zero for none.
+    pub refresh_every: u64,
+    /// Picoseconds that a refresh of all banks takes (tRFCab).
+    pub refresh: u64,
 }
 
 /// A row of a bank.
@@ -72,12 +76,30 @@ struct Channel {
     held: Vec<(Place, u64)>,
     bus_free: Instant,
     writes_last: bool,
+    /// When the next refresh is due.
+    refresh: Instant,
 }
 
 impl Channel {
     fn new(banks: u32) -> Self {
         let banks = vec![Bank::default(); banks as usize];
-        Self { banks, held: Vec::new(), bus_free: Instant::ORIGIN, writes_last: false }
+        let start = Instant::ORIGIN;
+        Self { banks, held: Vec::new(), bus_free: start, writes_last: false, refresh: start }
+    }
+
+    /// Refreshes all banks when that is due before an access at `from`. Refreshes that nothing waited for are passed over.
+    fn refresh(&mut self, timing: &DramTiming, from: Instant) {
+        let every = u128::from(timing.refresh_every);
+        if every == 0 || from < self.refresh {
+            return;
+        }
+        let passed = (from.picoseconds() - self.refresh.picoseconds()) / every;
+        let last = self.refresh.after_picoseconds(passed * every);
+        let ready = last.max(self.bus_free).after_picoseconds(timing.refresh.into());
+        for bank in &mut self.banks {
+            *bank = Bank { open: None, ready: ready.max(bank.closable), closable: ready };
+        }
+        self.refresh = last.after_picoseconds(every);
     }
 
     /// Moves `bursts` memory bursts and says when the first of them is on the bus.
@@ -90,6 +112,7 @@ impl Channel {
         writes: bool,
     ) -> Instant {
         let after = |instant: Instant, picoseconds: u64| instant.after_picoseconds(picoseconds.into());
+        self.refresh(timing, from);
         let turn = match (self.writes_last, writes) {
             (true, false) => timing.write_to_read,
             (false, true) => timing.read_to_write,
@@ -115,12 +138,15 @@ impl Channel {
         after(begin, timing.burst)
     }
 
-    /// Sends every write that is held back and says when the last one's data is in.
-    fn drain(&mut self, timing: &DramTiming, from: Instant) -> Instant {
-        for (place, bursts) in core::mem::take(&mut self.held) {
+    /// Sends every write that is held back, those of one row together, the open rows' first.
+    fn drain(&mut self, timing: &DramTiming, from: Instant) {
+        let mut held = core::mem::take(&mut self.held);
+        let is_closed =
+            |place: &Place| self.banks.get(place.bank).is_none_or(|bank| bank.open != Some(place.row));
+        held.sort_by_key(|(place, _)| (is_closed(place), place.bank, place.row));
+        for (place, bursts) in held {
             self.transfer(timing, from, place, bursts, true);
         }
-        self.bus_free.max(from)
     }
 }
 
@@ -207,5 +233,116 @@ impl<B: Bus> Bus for Dram<B> {
                 accepted
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Ram;
+
+    const TIMING: DramTiming = DramTiming {
+        channels: 2,
+        interleave_bytes: 128,
+        banks: 4,
+        row_bytes: 1024,
+        burst_bytes: 32,
+        burst: 10,
+        activate: 18,
+        precharge: 19,
+        read: 17,
+        write: 7,
+        write_recovery: 15,
+        read_to_write: 5,
+        write_to_read: 25,
+        held_writes: 2,
+        refresh_every: 0,
+        refresh: 130,
+    };
+
+    /// Bytes from a bank's row to its next row.
+    const NEXT_ROW: u32 = 2 * 1024 * 4;
+
+    fn memory(timing: DramTiming) -> Dram<Ram> {
+        Dram::new(timing, Ram::new(0, vec![0; 64]))
+    }
+
+    fn serve(dram: &mut Dram<Ram>, at: u128, address: u32, bytes: u32, kind: AccessKind) -> u128 {
+        dram.serve(Instant::from_picoseconds(at), Access { address, bytes, kind }).picoseconds()
+    }
+
+    fn read(dram: &mut Dram<Ram>, at: u128, address: u32) -> u128 {
+        serve(dram, at, address, 64, AccessKind::Read)
+    }
+
+    #[test]
+    fn a_row_is_opened_once_and_another_one_of_the_bank_costs_a_precharge() {
+        let mut dram = memory(TIMING);
+        assert_eq!(read(&mut dram, 1_000, 0), 1_000 + 18 + 17 + 10, "activate, command, first burst");
+        assert_eq!(read(&mut dram, 2_000, 64), 2_000 + 17 + 10, "the row is open");
+        assert_eq!(read(&mut dram, 3_000, NEXT_ROW), 3_000 + 19 + 18 + 17 + 10, "another row of the bank");
+        assert_eq!(read(&mut dram, 4_000, 2048), 4_000 + 18 + 17 + 10, "another bank's rows are its own");
+    }
+
+    #[test]
+    fn reads_that_come_together_share_the_bus_but_not_the_channels() {
+        let mut dram = memory(TIMING);
+        let first = read(&mut dram, 0, 0);
+        assert_eq!(read(&mut dram, 0, 64), first + 20, "after both bursts of the first");
+        assert_eq!(read(&mut dram, 0, 128), first, "the other channel has a bus of its own");
+    }
+
+    #[test]
+    fn posted_writes_are_held_while_there_are_reads_and_leave_together() {
+        let mut dram = memory(TIMING);
+        read(&mut dram, 0, 0);
+        assert_eq!(serve(&mut dram, 100, 0, 32, AccessKind::PostedWrite), 100);
+        assert_eq!(read(&mut dram, 200, 64), 200 + 17 + 10, "the held write is not in the way");
+        assert_eq!(serve(&mut dram, 300, 32, 32, AccessKind::PostedWrite), 300);
+        // The writes: 300 + 7, two bursts; the bus turns round before the read's data.
+        assert_eq!(read(&mut dram, 300, 64), 300 + 7 + 20 + 25 + 10);
+    }
+
+    #[test]
+    fn posted_writes_alone_are_accepted_as_fast_as_they_leave() {
+        let mut dram = memory(TIMING);
+        serve(&mut dram, 0, 0, 32, AccessKind::Write);
+        let accepted: Vec<u128> =
+            (1..4).map(|at| serve(&mut dram, 0, at * 32, 32, AccessKind::PostedWrite)).collect();
+        assert!(accepted.is_sorted_by(|a, b| a < b), "{accepted:?}");
+    }
+
+    #[test]
+    fn held_writes_leave_by_rows() {
+        let timing = DramTiming { held_writes: 4, ..TIMING };
+        let end = |addresses: [u32; 4]| {
+            let mut dram = memory(timing);
+            read(&mut dram, 0, 0);
+            for address in addresses {
+                serve(&mut dram, 1_000, address, 32, AccessKind::PostedWrite);
+            }
+            read(&mut dram, 1_000, 0)
+        };
+        assert_eq!(end([NEXT_ROW, 0, NEXT_ROW + 32, 32]), end([0, 32, NEXT_ROW, NEXT_ROW + 32]));
+    }
+
+    #[test]
+    fn a_refresh_closes_the_rows_and_is_not_made_up_for() {
+        let timing = DramTiming { refresh_every: 10_000, ..TIMING };
+        let mut dram = memory(timing);
+        read(&mut dram, 9_000, 0);
+        assert_eq!(read(&mut dram, 9_500, 64), 9_500 + 17 + 10);
+        assert_eq!(read(&mut dram, 10_000, 0), 10_000 + 130 + 18 + 17 + 10);
+        assert_eq!(read(&mut dram, 55_000, 0), 55_000 + 18 + 17 + 10, "closed by a refresh that is over");
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_bus_behind() {
+        let mut dram = memory(TIMING);
+        assert_eq!(dram.write(8, &[1, 2]), Ok(()));
+        let mut bytes = [0; 2];
+        assert_eq!(dram.read(8, &mut bytes), Ok(()));
+        assert_eq!((bytes, dram.bus().bytes()[9]), ([1, 2], 2));
+        assert_eq!(dram.write(64, &[1]), Err(BusError));
     }
 }

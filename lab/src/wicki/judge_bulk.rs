@@ -14,12 +14,12 @@ use crate::machine::coherence::{Arrangement, Findings, Surroundings, explore};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
-pub(super) const CROSSOVER: Judge =
-    Judge { claim: "wicki-bulk-crossover", place: Place::Simulated, judge: crossover };
-pub(super) const ALTERNATING: Judge =
-    Judge { claim: "wicki-bulk-alternating", place: Place::Simulated, judge: alternating };
-pub(super) const INCOHERENCE: Judge =
-    Judge { claim: "wicki-incoherence", place: Place::Simulated, judge: incoherence };
+/// What decides them.
+pub(super) const JUDGES: [Judge; 3] = [
+    Judge { claim: "wicki-bulk-crossover", place: Place::Simulated, judge: crossover },
+    Judge { claim: "wicki-bulk-alternating", place: Place::Simulated, judge: alternating },
+    Judge { claim: "wicki-incoherence", place: Place::Simulated, judge: incoherence },
+];
 
 const SAME: &str = "wicki-fig-17";
 const ALTERNATED: &str = "wicki-fig-18";

@@ -12,12 +12,12 @@ use crate::judging::Finding;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
-pub(super) const OVERHEAD: Judge =
-    Judge { claim: "wicki-driver-overhead", place: Place::Simulated, judge: overhead };
-pub(super) const CONCURRENCY: Judge =
-    Judge { claim: "wicki-driver-concurrency", place: Place::Simulated, judge: concurrency };
-pub(super) const CLIENT_LATENCY: Judge =
-    Judge { claim: "wicki-client-latency", place: Place::Simulated, judge: client_latency };
+/// What decides them.
+pub(super) const JUDGES: [Judge; 3] = [
+    Judge { claim: "wicki-driver-overhead", place: Place::Simulated, judge: overhead },
+    Judge { claim: "wicki-driver-concurrency", place: Place::Simulated, judge: concurrency },
+    Judge { claim: "wicki-client-latency", place: Place::Simulated, judge: client_latency },
+];
 
 const LATENCIES: &str = "wicki-fig-13";
 const THROUGHPUTS: &str = "wicki-fig-14";

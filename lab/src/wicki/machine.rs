@@ -181,6 +181,8 @@ pub(super) fn memory_timing(parameters: &Parameters) -> Result<DramTiming, Param
         read_to_write: time("dram-read-to-write")?,
         write_to_read: time("dram-write-to-read")?,
         held_writes: count("dram-held-writes")?,
+        refresh_every: time("dram-refresh-interval")?,
+        refresh: time("dram-refresh")?,
     })
 }
 

@@ -15,6 +15,7 @@ use serde::Deserialize;
 
 use super::machine::{MEMORY, Machine, MachineError};
 use crate::experiments::{RunError, Runner};
+use crate::parameters::Parameters;
 use crate::plan::Line;
 use crate::table::Series;
 
@@ -72,21 +73,15 @@ enum Writes {
 
 /// What a plan says of a line.
 #[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
-    #[serde(default)]
     operation: What,
     /// Bits of an element.
-    #[serde(default = "bits")]
     element: u32,
-    #[serde(default)]
     source: Port,
-    #[serde(default)]
     destination: Port,
-    #[serde(default)]
     writes: Writes,
     /// Share of the source's pixels that a transparent copy leaves out, in percent.
-    #[serde(default)]
     matching: u32,
     /// The driver's without it.
     fifo_depth: Option<u8>,
@@ -94,8 +89,20 @@ struct Settings {
     bytes: Option<u32>,
 }
 
-const fn bits() -> u32 {
-    32
+impl Default for Settings {
+    /// A copy of 32-bit elements with 64-byte bursts, as the driver makes it.
+    fn default() -> Self {
+        Self {
+            operation: What::default(),
+            element: 32,
+            source: Port::default(),
+            destination: Port::default(),
+            writes: Writes::default(),
+            matching: 0,
+            fifo_depth: None,
+            bytes: None,
+        }
+    }
 }
 
 /// Why a line cannot be run.
@@ -182,6 +189,14 @@ impl Settings {
         }
     }
 
+    /// How long transfers of so many bytes take that run at once, each.
+    fn run(&self, parameters: &Parameters, bytes: u32, transfers: u32) -> Result<Vec<u128>, TransferError> {
+        let mut machine = Machine::new(parameters, self.fifo_depth())?;
+        machine.memory(|memory| self.paint(memory));
+        let configs: Result<Vec<_>, _> = (0..transfers).map(|pair| self.config(bytes, pair)).collect();
+        Ok(machine.run(&configs?)?)
+    }
+
     /// Puts the share of matching pixels into the memory's bytes, spread evenly.
     fn paint(&self, memory: &mut [u8]) {
         if self.operation == What::Transparent {
@@ -201,9 +216,7 @@ fn throughput(bytes: f64, picoseconds: u128) -> f64 {
 fn one(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let point = |x: f64| -> Result<(f64, f64), TransferError> {
-        let mut machine = Machine::new(line.parameters, settings.fifo_depth())?;
-        machine.memory(|memory| settings.paint(memory));
-        let ends = machine.run(&[settings.config(x as u32, 0)?])?;
+        let ends = settings.run(line.parameters, x as u32, 1)?;
         Ok((x, throughput(x, ends.into_iter().max().unwrap_or(1))))
     };
     let points: Result<Vec<_>, TransferError> = line.plan.points().into_iter().map(point).collect();
@@ -211,13 +224,21 @@ fn one(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
+/// Throughput in MiB/s of so many copies with 64-byte bursts together.
+///
+/// # Errors
+/// In words, what kept them from running.
+pub(super) fn together(parameters: &Parameters, bytes: u32, channels: u32) -> Result<f64, String> {
+    let settings = Settings::default();
+    let ends = settings.run(parameters, bytes, channels).map_err(|error| error.to_string())?;
+    Ok(throughput(f64::from(bytes) * f64::from(channels), ends.into_iter().max().unwrap_or(1)))
+}
+
 fn several(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let point = |x: f64| -> Result<(f64, f64, f64), TransferError> {
         let bytes = settings.bytes.ok_or(TransferError::NoBytes)?;
-        let mut machine = Machine::new(line.parameters, settings.fifo_depth())?;
-        let configs: Result<Vec<_>, _> = (0..x as u32).map(|pair| settings.config(bytes, pair)).collect();
-        let ends = machine.run(&configs?)?;
+        let ends = settings.run(line.parameters, bytes, x as u32)?;
         let all = throughput(f64::from(bytes) * x, ends.iter().copied().max().unwrap_or(1));
         let each = ends.iter().map(|end| throughput(f64::from(bytes), *end)).sum::<f64>() / x;
         Ok((x, all, each))
@@ -230,4 +251,54 @@ fn several(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         points: points.iter().map(of).collect(),
     };
     Ok(vec![series("aggregate", |at| (at.0, at.1)), series("per channel", |at| (at.0, at.2))])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wicki::PAPER;
+
+    fn moved(settings: Settings, bytes: u32) -> (Vec<u8>, Vec<u8>) {
+        let parameters = Parameters::parse(PAPER.parameters).expect("checked");
+        let mut machine = Machine::new(&parameters, settings.fifo_depth()).expect("comes up");
+        let source: Vec<u8> = (0..bytes).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        machine.memory(|memory| memory[..source.len()].copy_from_slice(&source));
+        machine.run(&[settings.config(bytes, 0).expect("fits")]).expect("runs");
+        let destination = machine.memory(|memory| memory[source.len()..2 * source.len()].to_vec());
+        (source, destination)
+    }
+
+    #[test]
+    fn copies_arrive_whatever_the_access() {
+        for port in [Port::Plain, Port::Packed, Port::Burst16, Port::Burst32, Port::Burst64] {
+            for (element, fifo_depth) in [(8, None), (16, Some(16)), (32, Some(255))] {
+                let settings =
+                    Settings { element, source: port, destination: port, fifo_depth, ..Settings::default() };
+                let (source, destination) = moved(settings, 4096);
+                assert_eq!(source, destination, "{settings:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn pictures_are_turned_by_the_definition_of_a_clockwise_turn() {
+        let (width, height) = (64, 32);
+        for (operation, to) in [
+            (What::Rotate90, (|x, y, _, h| x * h + (h - 1 - y)) as fn(usize, usize, usize, usize) -> usize),
+            (What::Rotate180, |x, y, w, h| (h - 1 - y) * w + (w - 1 - x)),
+            (What::Rotate270, |x, y, w, h| (w - 1 - x) * h + y),
+        ] {
+            let (source, destination) = moved(Settings { operation, ..Settings::default() }, 2048);
+            let right = (0..height)
+                .all(|y| (0..width).all(|x| source[y * width + x] == destination[to(x, y, width, height)]));
+            assert!(right, "{operation:?}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_setting_and_an_element_of_no_size_are_refused() {
+        assert!(toml::from_str::<Settings>("sauce = 'burst-64'").is_err());
+        let odd: Settings = toml::from_str("element = 24").expect("a number");
+        assert!(matches!(odd.config(4096, 0), Err(TransferError::Element { bits: 24 })));
+    }
 }

@@ -27,6 +27,7 @@ impl<B: Bus> Sdma<B> {
             state.ended = (registers.get(Register::Cssa), registers.get(Register::Cdsa));
         }
         state.run = Some(Run::new(State::Loading));
+        self.running.insert(channel);
         if state.follows_list() && (resumes || state.registers.cdp().fast_start()) {
             self.load(channel);
         } else {
@@ -141,6 +142,7 @@ impl<B: Bus> Sdma<B> {
     /// Ends a channel that has nothing on its way.
     fn finish(&mut self, channel: usize) {
         self.channels[channel].run = None;
+        self.running.remove(channel);
         self.channels[channel].registers.set_enable(false);
         self.show_sync(channel, false);
     }

@@ -135,8 +135,8 @@ impl<B: Bus> Sdma<B> {
 
     /// Whether no other channel is on the read port.
     fn reads_alone(&self, channel: usize) -> bool {
-        let mut others = self.channels.iter().enumerate().filter(|(other, _)| *other != channel);
-        others.all(|(_, other)| !other.run.as_ref().is_some_and(Run::is_reading))
+        let mut others = self.running.iter().filter(|other| *other != channel);
+        others.all(|other| !self.channels[other].run.as_ref().is_some_and(Run::is_reading))
     }
 
     /// A turn of `channel` on a read thread: the port loads its context.
@@ -399,6 +399,7 @@ impl<B: Bus> Sdma<B> {
         let drained = run.state == State::Draining && empty && served;
         if drained || run.state == State::Aborting {
             self.channels[channel].run = None;
+            self.running.remove(channel);
             self.show_sync(channel, false);
         }
         if drained {
