@@ -58,8 +58,8 @@ pub struct Paper {
     pub parameters: &'static str,
     /// What its plans name.
     pub runners: &'static [Runner],
-    /// What decides its claims.
-    pub judges: &'static [Judge],
+    /// What decides its claims, by the parts of the paper.
+    pub judges: &'static [&'static [Judge]],
 }
 
 /// Every paper with experiments, in the order in which they run.
@@ -118,7 +118,7 @@ pub enum RunError {
         /// What is wrong.
         error: Box<toml::de::Error>,
     },
-    /// A runner or a judge could not do its work.
+    /// A runner could not do its work.
     #[error("figure `{figure}`, series `{series}`: {message}")]
     Failed {
         /// The figure.
@@ -126,6 +126,14 @@ pub enum RunError {
         /// The line.
         series: String,
         /// The runner's words.
+        message: String,
+    },
+    /// A judge could not do its work.
+    #[error("claim `{claim}`: {message}")]
+    Judge {
+        /// The claim.
+        claim: String,
+        /// The judge's words.
         message: String,
     },
     /// A judge asks for a line that was not made.
@@ -192,7 +200,7 @@ pub fn prepare(claims: &Claims, only: &[String]) -> Result<Vec<Prepared>, RunErr
 impl Prepared {
     fn read(paper: &Paper) -> Result<Self, RunError> {
         let plans: Vec<Plan> = paper.plans.iter().map(|text| Plan::parse(text)).collect::<Result<_, _>>()?;
-        let (runners, judges) = (paper.runners, paper.judges.to_vec());
+        let (runners, judges) = (paper.runners, paper.judges.concat());
         Ok(Self { plans, parameters: Parameters::parse(paper.parameters)?, runners, judges })
     }
 

@@ -114,6 +114,15 @@ impl<'a> Finding<'a> {
         self.check(highest - lowest <= lowest * fraction, words)
     }
 
+    /// A value lies within the percentage that the claim's statement has of another that it is compared with. A statement
+    /// without one, or with several, is broken.
+    pub fn near(&mut self, what: &str, value: f64, reference: f64) -> &mut Self {
+        let off = (value / reference - 1.0) * 100.0;
+        let holds =
+            self.claim.stated_fraction().is_some_and(|fraction| is_within(value, reference, fraction));
+        self.check(holds, format!("{what} {value:.1} is {off:+.1} % off {reference:.1}"))
+    }
+
     /// The row.
     pub fn verdict(self, place: Place, basis: Basis) -> Verdict {
         let status = match (self.broken.is_empty(), self.asks_nothing()) {

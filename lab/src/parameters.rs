@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 /// Units of time: parameters in these are what the sensitivity table varies.
-const TIMES: [&str; 4] = ["ps", "ns", "us", "ms"];
+const TIMES: [&str; 5] = ["ps", "ns", "us", "ms", "cycles"];
 
 /// One parameter.
 #[derive(Clone, Debug, PartialEq, Deserialize)]

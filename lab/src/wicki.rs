@@ -4,18 +4,72 @@
 //! plans/wicki-*.toml ──► runners: driver on the SDMA's model, in virtual time ──► judges of the wicki-* claims
 //! ```
 //!
-//! Figures 3 to 12 measure the device from the kernel (section 4.1).
+//! Figures 3 to 12 measure the device from the kernel (section 4.1), 13 to 16 through the user-level driver (4.2), 17 to 20
+//! bulk transfers with and without it (4.3). How much computing an offload leaves room for is asked besides.
 
+pub mod bulk;
+pub mod clients;
+pub mod host;
 pub mod service;
-pub mod synchronized;
+mod synchronized;
 
-use crate::claims::Place;
-use crate::experiments::{Judge, Paper};
+mod ablation;
+mod device_claims;
+mod driver;
+mod judge_bulk;
+mod judge_driver;
+mod machine;
+mod offload;
+mod transfer;
+
+use bulk::Board;
+use clients::DeviceTimes;
+use host::Host;
+
+use crate::experiments::Paper;
+use crate::parameters::{Parameters, ParametersError};
 
 /// All of them.
 pub const PAPER: Paper = Paper {
-    plans: &[],
+    plans: &[
+        include_str!("../plans/wicki-fig-03.toml"),
+        include_str!("../plans/wicki-fig-04.toml"),
+        include_str!("../plans/wicki-fig-05.toml"),
+        include_str!("../plans/wicki-fig-06.toml"),
+        include_str!("../plans/wicki-fig-08.toml"),
+        include_str!("../plans/wicki-fig-09.toml"),
+        include_str!("../plans/wicki-fig-11.toml"),
+        include_str!("../plans/wicki-simple.toml"),
+        include_str!("../plans/wicki-fig-13.toml"),
+        include_str!("../plans/wicki-fig-14.toml"),
+        include_str!("../plans/wicki-fig-15.toml"),
+        include_str!("../plans/wicki-fig-16.toml"),
+        include_str!("../plans/wicki-fig-17.toml"),
+        include_str!("../plans/wicki-fig-18.toml"),
+        include_str!("../plans/wicki-fig-19.toml"),
+        include_str!("../plans/wicki-fig-20.toml"),
+        include_str!("../plans/wicki-crossing.toml"),
+        include_str!("../plans/wicki-maintenance.toml"),
+        include_str!("../plans/wicki-overlap.toml"),
+        include_str!("../plans/wicki-core-time.toml"),
+    ],
     parameters: include_str!("../parameters/wicki.toml"),
-    runners: &[],
-    judges: &[Judge { claim: "wicki-hardware-sync", place: Place::Simulated, judge: synchronized::judge }],
+    runners: &[
+        transfer::ONE,
+        transfer::SEVERAL,
+        driver::DRIVER,
+        offload::BULK,
+        offload::CROSSING,
+        offload::OVERLAP,
+    ],
+    judges: &[&device_claims::JUDGES, &judge_driver::JUDGES, &judge_bulk::JUDGES, &synchronized::JUDGES],
 };
+
+/// The board as the parameters have it; pseudo-random replacement begins at `seed`.
+fn board(parameters: &Parameters, seed: u64) -> Result<Board, ParametersError> {
+    let device = DeviceTimes {
+        config: machine::device_config(parameters)?,
+        memory: machine::memory_timing(parameters)?,
+    };
+    Ok(Board { host: Host::new(parameters)?, device, seed })
+}

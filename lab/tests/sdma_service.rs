@@ -10,7 +10,7 @@ use core::time::Duration;
 use memferry_engines::driven::SdmaOptions;
 use memferry_lab::wicki::service::Service;
 use memferry_models::Ram;
-use memferry_models::sdma::{Config, Sdma};
+use memferry_models::sdma::{Config, Sdma, Timing};
 use memferry_transfer::image::{Image, Turn, turned_copy};
 use memferry_transfer::{
     Color24, Count2d, Failure, Fill2d, Handle, Operation, Pattern, PixelSize, Plane, SessionId, Span, Terms,
@@ -152,9 +152,11 @@ fn a_lost_interrupt_ends_one_request_with_an_error_and_the_channel_serves_on() {
 
 #[test]
 fn after_a_channel_failed_for_good_a_reset_brings_it_back() {
-    let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20]));
-    // Long transfers are overdue while they are at work, and there is no time to drain.
-    let (patience, drain) = (Duration::from_micros(2), Duration::ZERO);
+    // A read takes so long that a long transfer is overdue while one is on its way, and that it cannot drain in time.
+    let timing = Timing { read_latency: 100_000_000, ..Timing::default() };
+    let config = Config { timing, ..Config::default() };
+    let device = Sdma::new(config, Ram::new(BASE, vec![0; 1 << 20]));
+    let (patience, drain) = (Duration::from_micros(350), Duration::from_micros(1));
     let options = SdmaOptions { patience, drain, ..SdmaOptions::default() };
     let mut machine =
         Machine { service: Service::new(device, 1, options).expect("the model resets"), used: 0 };

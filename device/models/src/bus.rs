@@ -1,13 +1,17 @@
 //! What a model's reads and writes reach.
 //!
 //! ```text
-//! model ── read(address, bytes) / write(address, bytes) ──► Bus ──► memory or a peripheral
+//! model ── serve(arrival, access) ──► when it has been served
+//!       ── read(address, bytes) / write(address, bytes) ──► Bus ──► memory or a peripheral
 //! ```
 //!
-//! A bus moves bytes at once; how long that takes is the model's timing.
+//! A bus moves bytes at once, and says apart from that how long an access takes behind the interconnect; by itself, no
+//! time. The way there and back is the device's timing.
 
 use alloc::vec::Vec;
 use core::fmt;
+
+use memferry_clock::Instant;
 
 /// The interconnect answered with an error: nothing is there, or it may not be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +25,28 @@ impl fmt::Display for BusError {
 
 impl core::error::Error for BusError {}
 
+/// What an access does, as far as its time goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessKind {
+    /// Data is waited for.
+    Read,
+    /// The end is waited for.
+    Write,
+    /// Only being accepted is waited for.
+    PostedWrite,
+}
+
+/// An access on its way to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Where it begins.
+    pub address: u32,
+    /// How many bytes it carries.
+    pub bytes: u32,
+    /// What it does.
+    pub kind: AccessKind,
+}
+
 /// Memory and peripherals as the device addresses them.
 pub trait Bus {
     /// Fills `bytes` from `address`. A peripheral may change by being read.
@@ -28,6 +54,13 @@ pub trait Bus {
 
     /// Writes `bytes` to `address`. On an error nothing was written.
     fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError>;
+
+    /// When an access that arrives at `arrival` has been served: a read's first data leaves, a write is done, a posted
+    /// one accepted. Asked once for each access, in the order they leave the device; no bytes are moved by it.
+    fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
+        let _ = access;
+        arrival
+    }
 }
 
 impl<B: Bus + ?Sized> Bus for &mut B {
@@ -37,6 +70,10 @@ impl<B: Bus + ?Sized> Bus for &mut B {
 
     fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
         (**self).write(address, bytes)
+    }
+
+    fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
+        (**self).serve(arrival, access)
     }
 }
 

@@ -14,8 +14,10 @@
 extern crate alloc;
 
 mod bus;
+mod dram;
 mod peripheral;
 pub mod sdma;
 
-pub use bus::{Bus, BusError, Ram};
+pub use bus::{Access, AccessKind, Bus, BusError, Ram};
+pub use dram::{Dram, DramTiming};
 pub use peripheral::WithRegister;

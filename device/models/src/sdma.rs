@@ -43,7 +43,7 @@ use memferry_clock::{EventQueue, Instant};
 use memferry_registers::Device;
 use memferry_registers::sdma::descriptor::Form;
 use memferry_registers::sdma::{CHANNELS, Gcr, OcpSysconfig};
-use scheduler::Threads;
+use scheduler::{Running, Threads};
 use transfer::Data;
 
 /// What ends at an instant.
@@ -63,7 +63,10 @@ pub struct Sdma<B> {
     now: Instant,
     events: EventQueue<Event>,
     channels: Vec<Channel>,
+    running: Running,
     ports: [Threads; 2],
+    /// When the read port can take the next read's data.
+    read_data_free: Instant,
     turns: u64,
     interrupts: Interrupts,
     gcr: Gcr,
@@ -83,7 +86,9 @@ impl<B: Bus> Sdma<B> {
             now: Instant::ORIGIN,
             events: EventQueue::new(),
             channels: (0..CHANNELS).map(|_| Channel::reset(config.undefined)).collect(),
+            running: Running::default(),
             ports: [Threads::new(READ_THREADS), Threads::new(WRITE_THREADS)],
+            read_data_free: Instant::ORIGIN,
             turns: 0,
             interrupts: Interrupts::default(),
             gcr: Gcr::RESET,
@@ -130,11 +135,13 @@ impl<B: Bus> Sdma<B> {
     /// Begins a reset: all channels stop at once, and what was on its way is lost.
     fn reset(&mut self) {
         let config = self.config;
-        let done = self.now.after_picoseconds(config.timing.picoseconds(config.timing.reset));
+        let done = self.now.after_picoseconds(config.timing.reset.max(1).into());
         self.events = EventQueue::new();
         self.events.push(done, Event::Reset);
         self.channels = (0..CHANNELS).map(|_| Channel::reset(config.undefined)).collect();
+        self.running = Running::default();
         self.ports = [Threads::new(READ_THREADS), Threads::new(WRITE_THREADS)];
+        self.read_data_free = self.now;
         self.interrupts = Interrupts::default();
         self.gcr = Gcr::RESET;
         self.sysconfig = OcpSysconfig::new();

@@ -4,6 +4,7 @@ use core::time::Duration;
 
 use memferry_conformance::EngineFixture;
 use memferry_engines::driven::SdmaOptions;
+use memferry_models::sdma::{Config, Timing};
 use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Region};
 
 use super::{BASE, Fixture};
@@ -123,9 +124,11 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
 
 #[test]
 fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
-    // Long transfers are overdue while they are at work, and there is no time to drain.
-    let (patience, drain) = (Duration::from_micros(2), Duration::ZERO);
-    let mut fixture = Fixture::new(2, SdmaOptions { patience, drain, ..SdmaOptions::default() });
+    // A read takes so long that a long transfer is overdue while one is on its way, and that it cannot drain in time.
+    let timing = Timing { read_latency: 100_000_000, ..Timing::default() };
+    let (patience, drain) = (Duration::from_micros(350), Duration::from_micros(1));
+    let options = SdmaOptions { patience, drain, ..SdmaOptions::default() };
+    let mut fixture = Fixture::over(Config { timing, ..Config::default() }, 2, options);
     let failing = fixture.copy(0, 4096);
     fixture.engine.post(failing).expect("free");
     fixture.engine.ring_doorbell();

@@ -58,8 +58,12 @@ struct Fixture {
 
 impl Fixture {
     fn new(channels: u32, options: SdmaOptions) -> Self {
+        Self::over(Config::default(), channels, options)
+    }
+
+    fn over(config: Config, channels: u32, options: SdmaOptions) -> Self {
         let ram = Ram::new(BASE, vec![0; RAM_BYTES + LIST_BYTES]);
-        let device = Shared::new(Sdma::new(Config::default(), WithRegister::new(ram, REGISTER)));
+        let device = Shared::new(Sdma::new(config, WithRegister::new(ram, REGISTER)));
         let engine = SdmaEngine::new(device.clone(), channels, options).expect("the model resets");
         Self { engine, device, used: 0, now: Instant::ORIGIN }
     }

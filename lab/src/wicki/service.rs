@@ -84,7 +84,7 @@ pub enum ServiceError {
     #[error("a frame of {length} bytes from {address:#x} reaches beyond 32 bits: place it lower")]
     Address {
         /// Its first byte.
-        address: u32,
+        address: u64,
         /// Its bytes.
         length: u64,
     },
@@ -165,7 +165,8 @@ impl<B: Bus> Service<B> {
     /// # Errors
     /// [`ServiceError::Address`], [`ServiceError::Frame`].
     pub fn frame(&mut self, session: SessionId, address: u32, length: u64) -> Result<Handle, ServiceError> {
-        let memory = BusMemory::new(address, length).ok_or(ServiceError::Address { address, length })?;
+        let outside = ServiceError::Address { address: address.into(), length };
+        let memory = BusMemory::new(address, length).ok_or(outside)?;
         Ok(self.capabilities.register(session, memory, Rights::all())?)
     }
 
@@ -180,8 +181,8 @@ impl<B: Bus> Service<B> {
         length: u64,
         lines: RequestLines,
     ) -> Result<Handle, ServiceError> {
-        let memory =
-            BusMemory::device(address, length, lines).ok_or(ServiceError::Address { address, length })?;
+        let memory = BusMemory::device(address, length, lines)
+            .ok_or(ServiceError::Address { address: address.into(), length })?;
         Ok(self.capabilities.register(session, memory, Rights::READ | Rights::WRITE)?)
     }
 

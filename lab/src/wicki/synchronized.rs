@@ -20,7 +20,7 @@ use memferry_transfer::{
 
 use super::service::{Service, ServiceError};
 use crate::claims::Place;
-use crate::experiments::{Case, RunError};
+use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
 use crate::verdict::{Basis, Verdict};
 
@@ -202,11 +202,12 @@ fn kept_from_others() -> Result<bool, ServiceError> {
         && bench.ask(Side::Source, 1) == 0)
 }
 
-/// Judges `wicki-hardware-sync`.
-///
-/// # Errors
-/// When the service could not be set up.
-pub fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
+/// What is judged here.
+pub(super) const JUDGES: [Judge; 1] =
+    [Judge { claim: "wicki-hardware-sync", place: Place::Simulated, judge }];
+
+/// Every shape, and what may not happen.
+fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     let failed = |error: ServiceError| RunError::Failed {
         figure: case.claim.id.clone(),
         series: "synchronized".to_owned(),

@@ -11,7 +11,6 @@
 
 use super::channel::{Block, Channel, Run, State};
 use super::complaint::Reason;
-use super::scheduler::Port;
 use super::setup::latch;
 use super::{Event, Sdma};
 use crate::Bus;
@@ -28,6 +27,7 @@ impl<B: Bus> Sdma<B> {
             state.ended = (registers.get(Register::Cssa), registers.get(Register::Cdsa));
         }
         state.run = Some(Run::new(State::Loading));
+        self.running.insert(channel);
         if state.follows_list() && (resumes || state.registers.cdp().fast_start()) {
             self.load(channel);
         } else {
@@ -72,10 +72,10 @@ impl<B: Bus> Sdma<B> {
             run.loading = true;
         }
         self.show_sync(channel, false);
-        let timing = self.config.timing;
-        let cycles = timing.read_latency.saturating_add(timing.descriptor);
-        let done = self.occupy(Port::Read, form.bytes() as u32).after_picoseconds(timing.picoseconds(cycles));
-        self.events.push(done, Event::Descriptor { channel, address: next.address(), form });
+        let address = next.address();
+        let served = self.read_served(address, form.bytes() as u32, true);
+        let done = served.after_picoseconds(self.config.timing.descriptor.into());
+        self.events.push(done, Event::Descriptor { channel, address, form });
     }
 
     /// A descriptor has arrived.
@@ -142,6 +142,7 @@ impl<B: Bus> Sdma<B> {
     /// Ends a channel that has nothing on its way.
     fn finish(&mut self, channel: usize) {
         self.channels[channel].run = None;
+        self.running.remove(channel);
         self.channels[channel].registers.set_enable(false);
         self.show_sync(channel, false);
     }

@@ -12,7 +12,7 @@
 use super::Sdma;
 use crate::Bus;
 use memferry_clock::Instant;
-use memferry_registers::sdma::{CHANNELS, FifoBudget, ThreadReservation};
+use memferry_registers::sdma::{FifoBudget, ThreadReservation};
 
 /// Read threads of the device (paper, section 2.3.1).
 pub const READ_THREADS: usize = 4;
@@ -30,6 +30,34 @@ pub enum Port {
     Read,
     /// Writes to destinations.
     Write,
+}
+
+/// Channels that something goes on in, to be looked at without the others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Running(u32);
+
+impl Running {
+    pub(super) const fn insert(&mut self, channel: usize) {
+        self.0 |= 1 << channel;
+    }
+
+    pub(super) const fn remove(&mut self, channel: usize) {
+        self.0 &= !(1 << channel);
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The channels, by rising number.
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        core::iter::from_fn(move || {
+            let channel = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            (channel < u32::BITS).then_some(channel as usize)
+        })
+    }
 }
 
 /// What a port is busy with.
@@ -74,6 +102,10 @@ impl<B: Bus> Sdma<B> {
             return;
         }
         for port in [Port::Write, Port::Read] {
+            if port == Port::Read {
+                // After the writes, which make room.
+                self.read_ahead();
+            }
             for thread in 0..self.ports[port as usize].count {
                 let high_only = thread < self.kept(port);
                 // A turn that ends at once, in an error, leaves the thread to the next channel.
@@ -104,11 +136,14 @@ impl<B: Bus> Sdma<B> {
     /// The channel whose turn it is on `port`.
     fn choose(&self, port: Port, high_only: bool) -> Option<usize> {
         let next = |high: bool| {
-            (0..CHANNELS)
-                .filter(|channel| self.channels[*channel].run.is_some())
+            self.running
+                .iter()
                 .filter(|channel| self.is_high(*channel, port) == high && self.is_ready(*channel, port))
                 .min_by_key(|channel| self.channels[*channel].last_turn[port as usize])
         };
+        if self.running.is_empty() {
+            return None;
+        }
         let high = next(true);
         if high_only {
             return high;
@@ -166,7 +201,9 @@ impl<B: Bus> Sdma<B> {
             (Some(low), false) => low,
             (Some(low), true) => pool - low,
         };
-        let used: u32 = (0..CHANNELS)
+        let used: u32 = self
+            .running
+            .iter()
             .filter(|other| low.is_none() || self.is_high(*other, Port::Read) == high)
             .filter_map(|other| self.channels[other].block())
             .map(|block| block.fifo.used())

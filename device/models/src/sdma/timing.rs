@@ -1,34 +1,36 @@
 //! How long things take, and how large the device is.
 //!
 //! ```text
-//! bytes, kind of access ── Timing ──► cycles ── × cycle ──► picoseconds
+//! turn ──► request ──► the way there ──► Bus::serve ──► the way back ──► data, a port's width each cycle
 //! ```
 //!
 //! The numbers are parameters to be calibrated: the defaults are plausible for the OMAP4460's L3 interconnect at
 //! 200 MHz and were fitted to nothing. A zero is taken for one, so that time always passes.
 
-/// Times of the interconnect, the memory and the device, in cycles of the interconnect.
+/// Times of the interconnect and the device in picoseconds, and what they count in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// Picoseconds of a cycle.
+    /// A cycle of the interconnect.
     pub cycle: u64,
     /// Bytes that a port moves in a cycle; also the width that packed accesses fill.
     pub port_bytes: u32,
-    /// Cycles that a transaction takes of its port besides its data.
+    /// What a transaction takes of its port besides its data.
     pub transaction: u64,
-    /// Cycles from a channel's turn on a thread to its first transaction.
+    /// From a channel's turn on a thread to its first transaction: the port loads the channel's context.
     pub turn: u64,
-    /// Cycles from a read's issue to its first data.
+    /// The way of a read to memory and of its first data back.
     pub read_latency: u64,
-    /// Cycles from a write's last data to its acknowledgement, which non-posted writes wait for.
+    /// The way of a write's last data to memory and of its acknowledgement back, which non-posted writes wait for.
     pub write_latency: u64,
-    /// Reads that a channel may have on the way in its turn on a thread.
-    pub outstanding_reads: u32,
+    /// Reads that the only channel on the read port has on the way: the port issues ahead with the context that it has.
+    pub reads_ahead: u32,
+    /// Reads of one turn where channels take turns, since the port stores a channel's context when its data comes.
+    pub reads_in_turn: u32,
     /// Posted writes that a channel may send in its turn on a thread.
     pub outstanding_writes: u32,
-    /// Cycles from a descriptor's arrival to the block's start.
+    /// From a descriptor's arrival to the block's start.
     pub descriptor: u64,
-    /// Cycles of a reset.
+    /// A reset.
     pub reset: u64,
 }
 
@@ -37,14 +39,15 @@ impl Default for Timing {
         Self {
             cycle: 5_000,
             port_bytes: 8,
-            transaction: 1,
-            turn: 2,
-            read_latency: 24,
-            write_latency: 16,
-            outstanding_reads: 4,
+            transaction: 5_000,
+            turn: 10_000,
+            read_latency: 120_000,
+            write_latency: 80_000,
+            reads_ahead: 4,
+            reads_in_turn: 4,
             outstanding_writes: 4,
-            descriptor: 4,
-            reset: 16,
+            descriptor: 20_000,
+            reset: 80_000,
         }
     }
 }
@@ -55,14 +58,9 @@ impl Timing {
         prev_power_of_two(self.port_bytes.clamp(4, 64))
     }
 
-    /// Cycles that a transaction of `bytes` bytes occupies its port.
-    pub(super) fn occupancy(&self, bytes: u32) -> u64 {
-        self.transaction.saturating_add(u64::from(bytes.div_ceil(self.port_width())))
-    }
-
-    /// Picoseconds of `cycles` cycles, at least one cycle.
-    pub(super) fn picoseconds(&self, cycles: u64) -> u128 {
-        u128::from(self.cycle.max(1)) * u128::from(cycles.max(1))
+    /// Picoseconds that the data of a transaction of `bytes` bytes takes of its port.
+    pub(super) fn data(&self, bytes: u32) -> u128 {
+        u128::from(self.cycle.max(1)) * u128::from(bytes.div_ceil(self.port_width()).max(1))
     }
 }
 

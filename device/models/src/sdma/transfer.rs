@@ -7,12 +7,12 @@
 //! Memory is read when a read has ended and written when a write has: posted writes end when the port has sent them,
 //! non-posted ones when they are acknowledged. Whose turn it is, is the scheduler's; what follows a block, the list's.
 
-use super::channel::{Block, State};
-use super::scheduler::Port;
+use super::channel::{Block, Run, State};
+use super::scheduler::{Port, READ_THREADS};
 use super::setup::{Operation, Setup, Unit};
 use super::sync::counts_writes;
 use super::{Event, Sdma};
-use crate::{Bus, BusError};
+use crate::{Access, AccessKind, Bus, BusError};
 use memferry_clock::Instant;
 use memferry_registers::sdma::{Csr, WriteMode};
 
@@ -93,25 +93,78 @@ impl<B: Bus> Sdma<B> {
         run.reads > 0 || (waits_for_request && !block.is_read() && has_room) || self.can_read(channel)
     }
 
-    /// The port's time for a transaction of `bytes` bytes: when it has left the port.
-    pub(super) fn occupy(&mut self, port: Port, bytes: u32) -> Instant {
-        let timing = &self.config.timing;
-        let begin = self.now.after_picoseconds(timing.picoseconds(timing.turn));
-        let threads = &mut self.ports[port as usize];
-        let begin = begin.max(threads.free_at);
-        threads.free_at = begin.after_picoseconds(timing.picoseconds(timing.occupancy(bytes)));
-        threads.free_at
+    /// When the port can begin the next transaction, in a new turn or in the one that goes on.
+    fn port_begin(&self, port: Port, new_turn: bool) -> Instant {
+        let turn = if new_turn { self.config.timing.turn } else { 0 };
+        self.now.after_picoseconds(turn.into()).max(self.ports[port as usize].free_at)
     }
 
-    /// A turn of `channel` on a read thread.
+    /// Sends a read and says when its first data is back. The port carries requests and data apart: data of a read that
+    /// was sent later comes after that of the one before.
+    pub(super) fn read_served(&mut self, address: u32, bytes: u32, new_turn: bool) -> Instant {
+        let timing = self.config.timing;
+        let sent = self.port_begin(Port::Read, new_turn).after_picoseconds(timing.transaction.into());
+        self.ports[Port::Read as usize].free_at = sent;
+        let there = u128::from(timing.read_latency / 2);
+        let access = Access { address, bytes, kind: AccessKind::Read };
+        let served = self.bus.serve(sent.after_picoseconds(there), access);
+        let back = served.after_picoseconds(u128::from(timing.read_latency) - there).max(self.read_data_free);
+        self.read_data_free = back.after_picoseconds(timing.data(bytes));
+        back
+    }
+
+    /// Sends a write and says when it has ended: a posted one when it has left, as late as memory accepts it.
+    fn write_served(&mut self, address: u32, bytes: u32, waited_for: bool, new_turn: bool) -> Instant {
+        let timing = self.config.timing;
+        let begin = self.port_begin(Port::Write, new_turn);
+        let sent = begin.after_picoseconds(u128::from(timing.transaction) + timing.data(bytes));
+        let there = u128::from(timing.write_latency / 2);
+        let arrival = sent.after_picoseconds(there);
+        let kind = if waited_for { AccessKind::Write } else { AccessKind::PostedWrite };
+        let served = self.bus.serve(arrival, Access { address, bytes, kind });
+        if waited_for {
+            self.ports[Port::Write as usize].free_at = sent;
+            return served.after_picoseconds(u128::from(timing.write_latency) - there);
+        }
+        // What memory accepts late holds the port up.
+        let late = served.picoseconds().saturating_sub(arrival.picoseconds());
+        let left = sent.after_picoseconds(late);
+        self.ports[Port::Write as usize].free_at = left;
+        left
+    }
+
+    /// Whether no other channel is on the read port.
+    fn reads_alone(&self, channel: usize) -> bool {
+        let mut others = self.running.iter().filter(|other| *other != channel);
+        others.all(|other| !self.channels[other].run.as_ref().is_some_and(Run::is_reading))
+    }
+
+    /// A turn of `channel` on a read thread: the port loads its context.
     pub(super) fn read_turn(&mut self, channel: usize) {
-        for _ in 0..self.config.timing.outstanding_reads.max(1) {
+        let timing = &self.config.timing;
+        let most = if self.reads_alone(channel) { timing.reads_ahead } else { timing.reads_in_turn };
+        for _ in 0..most.max(1) {
             if !self.can_read(channel) {
                 break;
             }
-            self.issue_read(channel);
+            self.issue_read(channel, true);
         }
         self.release_if_idle(channel);
+    }
+
+    /// The only channel on the read port keeps its thread, and the port issues ahead for it.
+    pub(super) fn read_ahead(&mut self) {
+        for thread in 0..READ_THREADS {
+            let Some(channel) = self.ports[Port::Read as usize].channels[thread].map(usize::from) else {
+                continue;
+            };
+            let most = self.config.timing.reads_ahead;
+            let on_the_way =
+                |device: &Self| device.channels[channel].run.as_ref().map_or(most, |run| run.reads);
+            while on_the_way(self) < most && self.can_read(channel) && self.reads_alone(channel) {
+                self.issue_read(channel, false);
+            }
+        }
     }
 
     /// A turn of `channel` on a write thread: one write that is waited for, or a few that are not.
@@ -135,7 +188,7 @@ impl<B: Bus> Sdma<B> {
         }
     }
 
-    fn issue_read(&mut self, channel: usize) {
+    fn issue_read(&mut self, channel: usize, new_turn: bool) {
         let room = self.pool_room(channel);
         let Some(run) = self.channels[channel].run.as_mut() else {
             return;
@@ -159,8 +212,7 @@ impl<B: Bus> Sdma<B> {
             run.credit = run.credit.saturating_sub(u64::from(elements));
         }
         run.reads += 1;
-        let timing = self.config.timing;
-        let done = self.occupy(Port::Read, bytes).after_picoseconds(timing.picoseconds(timing.read_latency));
+        let done = self.read_served(address, bytes, new_turn);
         self.events.push(done, Event::Read { channel, address, bytes });
         self.channels[channel].show_progress();
         self.show_sync(channel, true);
@@ -198,9 +250,7 @@ impl<B: Bus> Sdma<B> {
             }
             WriteMode::NonPosted | WriteMode::Undefined => true,
         };
-        let timing = self.config.timing;
-        let latency = if waited_for { timing.picoseconds(timing.write_latency) } else { 0 };
-        let done = self.occupy(Port::Write, data.length as u32).after_picoseconds(latency);
+        let done = self.write_served(address, data.length as u32, waited_for, true);
         self.events.push(done, Event::Write { channel, address, data, elements, waited_for });
         if begins_last {
             self.report(channel, Csr::new().with_last_frame(true));
@@ -349,6 +399,7 @@ impl<B: Bus> Sdma<B> {
         let drained = run.state == State::Draining && empty && served;
         if drained || run.state == State::Aborting {
             self.channels[channel].run = None;
+            self.running.remove(channel);
             self.show_sync(channel, false);
         }
         if drained {

@@ -96,7 +96,7 @@ fn a_block_with_a_last_non_posted_write_ends_after_its_acknowledgement() {
         board.enable(0);
         board.run().picoseconds()
     };
-    assert_eq!(end(1010) - end(10), 1000 * 5_000);
+    assert_eq!(end(5_050_000) - end(50_000), 5_000_000);
 }
 
 #[test]

@@ -1,0 +1,90 @@
+//! Tests of the service under clients.
+
+use super::*;
+use crate::parameters::Parameters;
+
+fn board() -> super::super::Board {
+    let parameters = Parameters::parse(super::super::PAPER.parameters).expect("checked");
+    super::super::board(&parameters, 1).expect("complete")
+}
+
+fn host() -> Host {
+    board().host
+}
+
+fn served(host: &Host, work: &Work) -> Outcome {
+    serve(host, &board().device, work).expect("fits the board")
+}
+
+const KIB: u64 = 1024;
+
+#[test]
+fn a_lone_client_takes_two_switches_besides_the_device() {
+    let host = host();
+    let [through, direct] =
+        [host.clone(), host.direct()].map(|host| served(&host, &Work::once(1, Call::Simple, 64 * KIB)));
+    assert_eq!((through.switches, through.latencies.len()), (2, 1));
+    let added = through.elapsed - direct.elapsed;
+    assert!(added > 2 * host.switch && added < 2 * host.switch + 50_000_000, "{added} ps");
+    assert_eq!(through.elapsed, through.latencies[0][0], "the only call is all that happens");
+    assert!(direct.busy < direct.elapsed / 4, "the core waits for the device");
+}
+
+#[test]
+fn a_call_with_more_words_takes_longer_by_the_words() {
+    let host = host();
+    let took = |call: Call| host.call(call.words(), 2);
+    assert_eq!(took(Call::TwoDimensional) - took(Call::Simple), 12 * host.word);
+    // As many words as fill three messages.
+    assert_eq!(host.call(2 * host.message_words + 1, 2) / host.message, 3);
+}
+
+#[test]
+fn every_client_gets_a_reply_to_each_call_and_twice_gives_the_same() {
+    let work =
+        Work { transfers: 5, outstanding: 2, frames: 2, ..Work::once(3, Call::TwoDimensional, 8 * KIB) };
+    let outcome = served(&host(), &work);
+    assert!(outcome.latencies.iter().all(|latencies| latencies.len() == 5), "{outcome:?}");
+    assert!(outcome.busy <= outcome.elapsed);
+    assert_eq!(outcome, served(&host(), &work));
+}
+
+#[test]
+fn calls_of_clients_released_at_once_overlap_on_the_device() {
+    let host = Host { switch: 0, ..host() };
+    let outcome = served(&host, &Work::once(4, Call::Simple, 1024 * KIB));
+    let waited: u64 = outcome.latencies.iter().flatten().sum();
+    assert!(waited > 3 * outcome.elapsed, "all four are under way most of the time: {outcome:?}");
+}
+
+#[test]
+fn what_the_driver_does_costs_what_its_register_accesses_cost() {
+    let host = Host { interrupt: 0, ..host().direct() };
+    let dearer = Host { access: 2 * host.access, ..host.clone() };
+    let of = |host: &Host| served(host, &Work::once(1, Call::Simple, 4 * KIB)).busy;
+    assert!(of(&host) > 10 * host.access, "configuring takes more than ten accesses");
+    assert_eq!(of(&dearer), 2 * of(&host));
+}
+
+#[test]
+fn no_client_waits_for_ever_on_a_device_that_stands_still() {
+    let host = host();
+    let work = Work::once(1, Call::Simple, 4 * KIB);
+    let model = Sdma::new(board().device.config, Dram::new(board().device.memory, Blank));
+    let service = Service::new(model, 1, Service::<Memory>::patient()).expect("resets");
+    service.with_device(|device| device.faults().lose_interrupts(1));
+    let stalled = Core::new(&host, service, &work).expect("fits").run();
+    assert_eq!(stalled, Err(ServiceError::Stalled { waiting: 1 }));
+}
+
+#[test]
+fn a_driver_that_takes_calls_in_turn_has_one_of_a_client_on_the_device() {
+    let at_once = Work { transfers: 4, outstanding: 4, ..Work::once(1, Call::Simple, 1024 * KIB) };
+    let host = Host { switch: 0, ..host() };
+    let [at_once, in_turn] = [false, true].map(|in_turn| served(&host, &Work { in_turn, ..at_once }));
+    let longest = |outcome: &Outcome| outcome.latencies[0].iter().copied().max().expect("four");
+    assert_eq!(in_turn.latencies[0].len(), 4);
+    let first = in_turn.latencies[0][0];
+    assert!(longest(&in_turn) > 7 * first / 2, "the last waits for three others: {in_turn:?}");
+    assert!(at_once.latencies[0][0] > 2 * first, "all four share the device: {at_once:?}");
+}

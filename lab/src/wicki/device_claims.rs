@@ -1,0 +1,223 @@
+//! Judges of the thesis's claims on the device itself (section 4.1.2, figures 3 to 12).
+//!
+//! ```text
+//! Tables ── lines by figure and label ──► Finding ──► a row for each claim
+//! ```
+//!
+//! What is expected is in `claims.toml`; only which figures a claim is about is said here. The two peaks of figure 4 are
+//! calibrated; all else follows from the same parameters.
+
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError};
+use crate::judging::Finding;
+use crate::table::Series;
+use crate::verdict::{Basis, Verdict};
+
+use super::ablation;
+
+type Judged = Result<Verdict, RunError>;
+
+const fn simulated(claim: &'static str, judge: fn(&Case<'_>) -> Judged) -> Judge {
+    Judge { claim, place: Place::Simulated, judge }
+}
+
+/// All of them.
+pub(super) const JUDGES: [Judge; 12] = [
+    simulated("wicki-element-size", element_size),
+    simulated("wicki-burst-peak", burst_peak),
+    simulated("wicki-no-burst-peak", no_burst_peak),
+    simulated("wicki-burst-gain", burst_gain),
+    simulated("wicki-fifo-depth", fifo_depth),
+    simulated("wicki-fill-width", fill_width),
+    simulated("wicki-fill-burst-peak", fill_burst_peak),
+    simulated("wicki-transparent", transparent),
+    simulated("wicki-asymmetric-ports", asymmetric_ports),
+    simulated("wicki-rotation", rotation),
+    simulated("wicki-concurrency", concurrency),
+    simulated("wicki-simple-interface", simple_interface),
+];
+
+const WIDTHS: [&str; 3] = ["8 bit", "16 bit", "32 bit"];
+
+/// The peaks of some lines of a figure, with their labels.
+fn peaks<'a>(case: &Case<'_>, figure: &str, labels: &[&'a str]) -> Result<Vec<(&'a str, f64)>, RunError> {
+    labels.iter().map(|label| Ok((*label, case.tables.line(figure, label)?.peak()))).collect()
+}
+
+fn element_size(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let plain = peaks(case, "wicki-fig-03", &WIDTHS)?;
+    let packed = peaks(case, "wicki-fig-03", &["8 bit, packed", "16 bit, packed", "32 bit, packed"])?;
+    for (label, value) in plain.iter().chain(&packed) {
+        finding.figure(*label, *value);
+    }
+    finding.rises("without packed access throughput (MiB/s)", &plain);
+    finding.agrees("with packed access throughput (MiB/s)", &packed);
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn burst_peak(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let sizes = peaks(case, "wicki-fig-04", &["16-byte bursts", "32-byte bursts", "64-byte bursts"])?;
+    finding.number(case.tables.line("wicki-fig-04", "64-byte bursts")?.peak());
+    finding.rises("the peak (MiB/s)", &sizes);
+    Ok(finding.verdict(Place::Simulated, Basis::Calibrated))
+}
+
+fn no_burst_peak(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let plain = case.tables.line("wicki-fig-04", "no bursts, not packed")?.peak();
+    finding.number(case.tables.line("wicki-fig-04", "no bursts, packed")?.peak());
+    finding.check(true, format!("with packed access; without it {plain:.1} MiB/s"));
+    Ok(finding.verdict(Place::Simulated, Basis::Calibrated))
+}
+
+fn burst_gain(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let none = case.tables.line("wicki-fig-04", "no bursts, packed")?;
+    let bursts = case.tables.line("wicki-fig-04", "64-byte bursts")?;
+    let gains = bursts.points.iter().filter_map(|(x, with)| Some(with / none.at(*x)?));
+    finding.number(gains.fold(0.0, f64::max));
+    Ok(finding.verdict(Place::Simulated, Basis::Derived))
+}
+
+fn fifo_depth(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let reset = case.tables.line("wicki-fig-04", "64-byte bursts, FIFO depth at reset")?.peak();
+    let short = case.tables.line("wicki-fig-04", "32-byte bursts")?.peak();
+    let raised = case.tables.line("wicki-fig-04", "64-byte bursts")?.peak();
+    finding.figure("reset depth", reset).figure("raised depth", raised);
+    finding.check(
+        reset < short && short < raised,
+        format!(
+            "64-byte bursts reach {reset:.1} MiB/s at the reset depth, less than 32-byte bursts with a raised one \
+             ({short:.1}), and {raised:.1} when it is raised"
+        ),
+    );
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn fill_width(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let plain = peaks(case, "wicki-fig-05", &WIDTHS)?;
+    let bursts = peaks(case, "wicki-fig-05", &["8 bit, bursts", "16 bit, bursts", "32 bit, bursts"])?;
+    for (label, value) in plain.iter().chain(&bursts) {
+        finding.figure(*label, *value);
+    }
+    finding.rises("without bursts throughput (MiB/s)", &plain);
+    let same = bursts.iter().all(|(_, value)| *value == bursts[0].1);
+    finding.check(same, format!("with bursts every width has {:.1} MiB/s", bursts[0].1));
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn fill_burst_peak(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let fill = case.tables.line("wicki-fig-05", "32 bit, bursts")?.peak();
+    let other = |line: &Series| !line.label.contains("bursts") || line.peak() <= fill;
+    let all = case.tables.iter().filter(|table| table.plan.runner == super::transfer::ONE.name);
+    let highest = all.flat_map(|table| &table.series).all(other);
+    finding.number(fill);
+    finding.check(highest, "it is the highest of all transfers that run alone");
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn transparent(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    for mode in ["no bursts", "bursts"] {
+        let shares = ["copy", "0 % match", "25 % match", "50 % match", "100 % match"];
+        let labels = shares.map(|share| format!("{share}, {mode}"));
+        let found = peaks(case, "wicki-fig-06", &labels.each_ref().map(String::as_str))?;
+        for (label, value) in &found {
+            finding.figure(*label, *value);
+        }
+        finding.agrees("throughput (MiB/s)", &found);
+    }
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn asymmetric_ports(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let peak = |label: &str| Ok::<f64, RunError>(case.tables.line("wicki-fig-08", label)?.peak());
+    let neither = peak("neither")?;
+    finding.figure("neither", neither);
+    for access in ["packed", "bursts"] {
+        let source = peak(&format!("source {access}"))?;
+        let destination = peak(&format!("destination {access}"))?;
+        finding.figure(format!("source {access}"), source);
+        finding.figure(format!("destination {access}"), destination);
+        let (gain, other) = (source - neither, destination - neither);
+        // A gain of half is not comparable.
+        finding.check(
+            gain > 0.0 && other < gain / 2.0,
+            format!("{access} on the source alone adds {gain:.1} MiB/s to {neither:.1}, on the destination {other:.1}"),
+        );
+    }
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn rotation(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let peak = |label: &str| Ok::<f64, RunError>(case.tables.line("wicki-fig-09", label)?.peak());
+    let last = |label: &str| Ok::<f64, RunError>(case.tables.line("wicki-fig-09", label)?.last());
+    for mode in ["no bursts", "bursts"] {
+        let (quarter, three) =
+            (last(&format!("90 degrees, {mode}"))?, last(&format!("270 degrees, {mode}"))?);
+        finding.figure(format!("90 degrees, {mode}"), quarter).figure(format!("270 degrees, {mode}"), three);
+        finding.agrees(
+            &format!("with {mode} throughput (MiB/s)"),
+            &[("90 degrees", quarter), ("270 degrees", three)],
+        );
+    }
+    let gain = peak("90 degrees, bursts")? / peak("90 degrees, no bursts")?;
+    let copy_gain = peak("copy, bursts")? / peak("copy, no bursts")?;
+    let words = format!("bursts speed rotation up {gain:.1} times, a copy of bytes {copy_gain:.1} times");
+    finding.check(gain > 1.0 && gain < copy_gain / 2.0, words);
+    let beside = last("copy, bursts on the source")?;
+    finding.figure("copy, bursts on the source", beside);
+    for turned in ["90 degrees, bursts", "180 degrees, bursts", "270 degrees, bursts"] {
+        finding.near(&format!("at the largest size, {turned}, (MiB/s)"), last(turned)?, beside);
+    }
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn concurrency(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    for size in ["1 MiB", "16 MiB"] {
+        let all = case.tables.line("wicki-fig-11", &format!("{size}, aggregate"))?;
+        let each = case.tables.line("wicki-fig-11", &format!("{size}, per channel"))?;
+        let at = |x: f64| case.tables.value("wicki-fig-11", &all.label, x);
+        for channels in [1.0, 2.0, 4.0, 8.0] {
+            finding.figure(format!("{size}, {channels} channels"), at(channels)?);
+        }
+        let falls = each.points.is_sorted_by(|(_, before), (_, after)| before > after);
+        let (first, last) = (each.points.first().map_or(0.0, |(_, y)| *y), each.last());
+        finding.check(
+            falls,
+            format!("{size}: throughput per channel falls steadily, {first:.1} to {last:.1} MiB/s"),
+        );
+        let (one, two) = (at(1.0)?, at(2.0)?);
+        finding.check(two < one, format!("{size}: two channels have {two:.1} MiB/s together, one {one:.1}"));
+        let (peak, place) = (all.peak(), all.peak_at());
+        finding.check(place == 4.0, format!("{size}: the peak is {peak:.1} MiB/s at {place} channels"));
+    }
+    let (one, two) = ablation::without_turn_over(case.parameters)
+        .map_err(|message| RunError::Judge { claim: case.claim.id.clone(), message })?;
+    finding.figure("without turn-over, 1 channel", one).figure("without turn-over, 2 channels", two);
+    finding.check(
+        two >= one,
+        format!("when a thread's turn-over is switched off two channels have {two:.1} MiB/s, one {one:.1}"),
+    );
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn simple_interface(case: &Case<'_>) -> Judged {
+    let mut finding = Finding::of(case.claim);
+    let sizes = peaks(case, "wicki-simple", &WIDTHS)?;
+    let writes = peaks(case, "wicki-simple", &["posted", "non-posted"])?;
+    for (label, value) in sizes.iter().chain(&writes) {
+        finding.figure(*label, *value);
+    }
+    finding.agrees("throughput by element size (MiB/s)", &sizes);
+    finding.agrees("throughput by write mode (MiB/s)", &writes);
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}

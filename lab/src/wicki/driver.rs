@@ -1,0 +1,66 @@
+//! Figures 13 to 16: what the user-level driver costs, for one client and for several (section 4.2).
+//!
+//! ```text
+//! call, clients, size ──► clients::serve ──► latency each saw, throughput of all together
+//! ```
+//!
+//! A line without a service is the device in direct use, as from the kernel. The aggregate is the sum of what the clients
+//! saw, since the thesis's clients measured their own transfers only.
+
+use serde::Deserialize;
+
+use super::board;
+use super::bulk::rate;
+use super::clients::{Call, Work, serve};
+use crate::experiments::{RunError, Runner};
+use crate::plan::Line;
+use crate::table::Series;
+
+/// Latency or throughput by transfer size.
+pub(super) const DRIVER: Runner = Runner { name: "driver", run };
+
+/// What is plotted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Quantity {
+    /// Microseconds of a transfer, in the mean of all clients.
+    Latency,
+    /// MiB/s of all clients together.
+    Throughput,
+}
+
+/// What a plan says of a line.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Settings {
+    gives: Quantity,
+    /// The call; without one, the device in direct use.
+    call: Option<Call>,
+    #[serde(default = "one")]
+    clients: usize,
+}
+
+const fn one() -> usize {
+    1
+}
+
+fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let settings: Settings = line.settings()?;
+    let board = board(line.parameters, line.plan.seed)?;
+    let host = if settings.call.is_some() { board.host.clone() } else { board.host.direct() };
+    let call = settings.call.unwrap_or(Call::Simple);
+    let point = |x: f64| {
+        let length = x as u64;
+        let outcome = serve(&host, &board.device, &Work::once(settings.clients, call, length));
+        outcome.map(|outcome| {
+            let y = match settings.gives {
+                Quantity::Latency => outcome.mean_latency() / 1e6,
+                Quantity::Throughput => rate(1, 1.0 / outcome.aggregate(length)),
+            };
+            (x, y)
+        })
+    };
+    let points = line.plan.points().into_iter().map(point).collect::<Result<_, _>>();
+    let points = points.map_err(|error| line.failed(error))?;
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}

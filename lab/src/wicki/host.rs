@@ -1,0 +1,140 @@
+//! The Pandaboard around the device: its processor, and what its operating system's steps take.
+//!
+//! ```text
+//! parameters/wicki.toml ──► Host { processor, message, word, invocation, access, switch, mapping }  in picoseconds
+//! ```
+//!
+//! Every figure is a parameter with its source. What is not modelled: energy, for which there is no source; contention
+//! of processor and device for memory, which nothing in the thesis measures; the second core, which it did not use.
+
+use crate::machine::cache::{Backing, Level, Processor, Replacement};
+use crate::parameters::{Parameters, ParametersError};
+
+/// Ways of both levels, and bytes of a line and of a word: Cortex-A9 TRM, 7.1; OMAP4460 TRM, MPU subsystem.
+const L1_WAYS: usize = 4;
+const L2_WAYS: usize = 16;
+const LINE_BYTES: u64 = 32;
+const WORD_BYTES: u64 = 4;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: u64 = 4096;
+
+/// What steps take. Times in picoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Host {
+    /// The core and its caches.
+    pub processor: Processor,
+    /// The kernel's part of a message.
+    pub message: u64,
+    /// From an interrupt to its handler: through the kernel, and as a message where the handler is a driver outside it.
+    pub interrupt: u64,
+    /// A word of arguments.
+    pub word: u64,
+    /// Words of a message at most.
+    pub message_words: u64,
+    /// A call on a capability.
+    pub invocation: u64,
+    /// An access to the device.
+    pub access: u64,
+    /// A change of address space.
+    pub switch: u64,
+    /// Entering a page.
+    pub map_page: u64,
+    /// Removing one.
+    pub unmap_page: u64,
+    /// The first access to a page.
+    pub page_walk: u64,
+    /// Pages of a call that maps.
+    pub map_pages: u64,
+    /// Bytes that mapped mode maps for each side of a request.
+    pub frame_bytes: u64,
+}
+
+impl Host {
+    /// The board as the parameters have it.
+    ///
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub fn new(parameters: &Parameters) -> Result<Self, ParametersError> {
+        let cycle_ns = 1e3 / parameters.get("cpu-clock")?;
+        let cycles = |name: &str| parameters.get(name).map(|value| value * cycle_ns);
+        let count = |name: &str| parameters.get(name).map(|value| value as u64);
+        let picoseconds = |ns: f64| (ns * 1e3).round() as u64;
+        let whole = |name: &str| cycles(name).map(picoseconds);
+        let ps = count;
+        Ok(Self {
+            processor: processor(parameters, cycles)?,
+            message: whole("message")?,
+            interrupt: ps("interrupt-entry")? + whole("message")?,
+            word: whole("message-word")?,
+            message_words: count("message-words")?.max(1),
+            invocation: whole("invocation")?,
+            access: ps("register-access")?,
+            switch: picoseconds(parameters.get("address-space-switch")? * 1e3),
+            map_page: whole("map-page")?,
+            unmap_page: whole("unmap-page")?,
+            page_walk: whole("page-walk")?,
+            map_pages: count("map-pages")?.max(1),
+            frame_bytes: count("bulk-frame")?,
+        })
+    }
+
+    /// The device in direct use, as from the kernel: no messages, no capabilities, no other address space.
+    #[must_use]
+    pub fn direct(&self) -> Self {
+        let interrupt = self.interrupt - self.message;
+        Self { message: 0, word: 0, interrupt, invocation: 0, switch: 0, ..self.clone() }
+    }
+
+    /// Picoseconds that sending and taking so many words takes, with so many capabilities, one to a message.
+    pub fn call(&self, words: u64, capabilities: u64) -> u64 {
+        let messages = words.div_ceil(self.message_words).max(capabilities).max(1);
+        messages * self.message + words * self.word
+    }
+
+    /// Picoseconds that mapping and unmapping the frames of both sides takes of the kernel.
+    pub fn map_both(&self) -> u64 {
+        let pages = self.frame_bytes.div_ceil(PAGE_BYTES);
+        let calls = pages.div_ceil(self.map_pages);
+        // Each leaf table takes a copy of the capability, the mapping, the unmapping and the copy's deletion.
+        2 * (pages * (self.map_page + self.unmap_page) + 4 * calls * self.invocation)
+    }
+}
+
+fn processor(
+    parameters: &Parameters,
+    cycles: impl Fn(&str) -> Result<f64, ParametersError>,
+) -> Result<Processor, ParametersError> {
+    let replacement = Replacement::PseudoRandom;
+    let size = |name: &str| parameters.get(name).map(|value| value as u64);
+    let l1 = Level {
+        size_bytes: size("l1-size")?,
+        ways: L1_WAYS,
+        replacement,
+        latency_ns: 0.0,
+        read_ns: 0.0,
+        write_ns: 0.0,
+        maintain_ns: cycles("l1-maintain")?,
+    };
+    let l2 = Level {
+        size_bytes: size("l2-size")?,
+        ways: L2_WAYS,
+        replacement,
+        latency_ns: cycles("l2-latency")?,
+        read_ns: cycles("l2-read")?,
+        write_ns: cycles("l2-write")?,
+        maintain_ns: cycles("l2-maintain")?,
+    };
+    Ok(Processor {
+        line_bytes: LINE_BYTES,
+        word_bytes: WORD_BYTES,
+        issue_ns: cycles("cpu-copy-issue")?,
+        line_fills: parameters.get("line-fills")? as u32,
+        prefetch_lines: parameters.get("prefetch-lines")? as u32,
+        levels: [l1, l2].into_iter().filter(|level| level.size_bytes > 0).collect(),
+        memory: Backing {
+            latency_ns: parameters.get("memory-latency")?,
+            bytes_per_ns: parameters.get("memory-bandwidth")? / 1e3,
+        },
+    })
+}

@@ -1,0 +1,193 @@
+//! Judges of the claims on bulk transfers and on coherence (sections 4.3 and 5.1).
+//!
+//! ```text
+//! figures 17, 19 and the crossings ──► crossover      17, 18 ──► alternating
+//! exploration of the caches, the crossings with maintenance and without caching ──► incoherence
+//! ```
+//!
+//! What is expected is in the claims' list. The exploration is run here, since it has no figure.
+
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError};
+use crate::judging::Finding;
+use crate::machine::coherence::{Arrangement, Findings, Surroundings, explore};
+use crate::table::Series;
+use crate::verdict::{Basis, Verdict};
+
+/// What decides them.
+pub(super) const JUDGES: [Judge; 3] = [
+    Judge { claim: "wicki-bulk-crossover", place: Place::Simulated, judge: crossover },
+    Judge { claim: "wicki-bulk-alternating", place: Place::Simulated, judge: alternating },
+    Judge { claim: "wicki-incoherence", place: Place::Simulated, judge: incoherence },
+];
+
+const SAME: &str = "wicki-fig-17";
+const ALTERNATED: &str = "wicki-fig-18";
+const CROSSINGS: &str = "wicki-crossing";
+const KIB: f64 = 1024.0;
+/// What a mapped copy must reach of a pre-mapped one to come near it.
+const NEAR: f64 = 0.9;
+/// Sizes at which the thesis sees the cache.
+const CACHED_BYTES: std::ops::RangeInclusive<f64> = 4096.0..=32768.0;
+
+/// Points of both lines, by size.
+fn both<'a>(one: &'a Series, other: &'a Series) -> impl Iterator<Item = (f64, f64, f64)> + 'a {
+    one.points.iter().zip(&other.points).map(|((size, one), (_, other))| (*size, *one, *other))
+}
+
+/// The sizes at which something does not hold, in words; nothing when it holds at all.
+fn exceptions(of: impl Iterator<Item = (f64, f64, f64)>, holds: impl Fn(f64, f64) -> bool) -> Option<String> {
+    let broken: Vec<String> = of
+        .filter(|(_, one, other)| !holds(*one, *other))
+        .map(|(size, ..)| format!("{}", size / KIB))
+        .collect();
+    (!broken.is_empty()).then(|| format!("but not at {} KiB", broken.join(", ")))
+}
+
+fn crossover(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let line = |label| case.tables.line(SAME, label);
+    let (mapped, premapped, offloaded) = (line("mapped")?, line("pre-mapped")?, line("offloaded")?);
+    let l2 = case.parameters.get("l2-size")?;
+    let crossing = |label: &str, l2: f64| case.tables.line(CROSSINGS, label).map(|line| line.at(l2));
+    let mut finding = Finding::of(case.claim);
+    let found = crossing("as measured", l2)?;
+    finding.number(found.unwrap_or(0.0) * KIB);
+    let first = both(premapped, offloaded).find(|(_, copied, moved)| moved > copied).map(|(size, ..)| size);
+    let first = first.unwrap_or(0.0) / KIB;
+    finding.figure("first power of two at which the offload is faster, KiB", first);
+    let clear = both(premapped, offloaded).filter(|(size, ..)| CACHED_BYTES.contains(size));
+    let least = clear.map(|(_, copied, moved)| copied / moved).fold(f64::INFINITY, f64::min);
+    finding.check(least > 2.0, format!("from 4 to 32 KiB pre-mapped is at least {least:.1} times as fast"));
+    let slower = exceptions(both(mapped, premapped), |mapped, premapped| mapped < premapped);
+    finding
+        .check(slower.is_none(), format!("mapped is slower than pre-mapped {}", slower.unwrap_or_default()));
+    let worst = exceptions(both(mapped, offloaded), |mapped, offloaded| mapped < offloaded);
+    finding.check(worst.is_none(), format!("mapped is slower than offloaded {}", worst.unwrap_or_default()));
+    let near = both(mapped, premapped).find(|(_, mapped, premapped)| *mapped >= NEAR * premapped);
+    let near = near.map_or(f64::INFINITY, |(size, ..)| size / KIB);
+    let words = format!("mapped comes within 10 % of pre-mapped from {near} KiB on");
+    finding.check(near > first && near.is_finite(), words);
+    moves(&mut finding, l2, &crossing)?;
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+/// Whether the crossing moves as arithmetic says, where it was run.
+fn moves(
+    finding: &mut Finding<'_>,
+    l2: f64,
+    crossing: &impl Fn(&str, f64) -> Result<Option<f64>, RunError>,
+) -> Result<(), RunError> {
+    let (found, reckoned) = (crossing("as measured", l2)?, crossing("by arithmetic", l2)?);
+    let cases = [
+        ("half the L2", crossing("as measured", l2 / 2.0)?, crossing("by arithmetic", l2 / 2.0)?),
+        (
+            "twice the overhead",
+            crossing("overhead doubled", l2)?,
+            crossing("by arithmetic, overhead doubled", l2)?,
+        ),
+        ("no L2 at all", crossing("no level 2 cache", l2)?, crossing("by arithmetic, no level 2 cache", l2)?),
+    ];
+    let Some((found, reckoned)) = found.zip(reckoned) else { return Ok(()) };
+    for (what, moved, expected) in cases {
+        let Some((moved, expected)) = moved.zip(expected) else { continue };
+        finding.figure(format!("with {what}, KiB"), moved);
+        let words = format!(
+            "with {what} the crossing goes from {found} to {moved} KiB, by arithmetic from {reckoned} to {expected}"
+        );
+        finding.check((moved - found).signum() == (expected - reckoned).signum(), words);
+    }
+    Ok(())
+}
+
+fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let same = case.tables.line(SAME, "pre-mapped")?;
+    let line = |label| case.tables.line(ALTERNATED, label);
+    let (premapped, one, eight) = (line("pre-mapped")?, line("offloaded")?, line("eight outstanding")?);
+    let in_turn = line("eight outstanding, taken in turn")?;
+    let mut finding = Finding::of(case.claim);
+    let in_cache = |line: &Series| {
+        let cached = line.points.iter().filter(|(size, _)| CACHED_BYTES.contains(size));
+        cached.map(|(_, rate)| *rate).fold(0.0, f64::max)
+    };
+    let (peak, without) = (in_cache(same), in_cache(premapped));
+    finding.figure("pre-mapped peak of one frame, MiB/s", peak);
+    finding.figure("pre-mapped peak of eight frames, MiB/s", without);
+    let words = format!("the peak of {peak:.0} MiB/s between 4 and 32 KiB is {without:.0} with eight frames");
+    finding.check(without < 0.75 * peak, words);
+    let gains: Vec<(f64, f64)> = both(eight, one).map(|(size, eight, one)| (size, eight / one)).collect();
+    for (size, gain) in &gains {
+        finding.figure(format!("eight outstanding against one, {} KiB", size / KIB), *gain);
+    }
+    let slower = exceptions(both(eight, one), |eight, one| eight > one);
+    let best = gains.iter().map(|(_, gain)| *gain).fold(0.0, f64::max);
+    let words = format!(
+        "eight outstanding beat one, by up to {best:.2} times {}",
+        slower.as_ref().map_or(String::new(), |sizes| format!(
+            "{sizes}: there the device ends before the next call is made, and replies that interrupt calls take \
+             switches of the address space of their own"
+        ))
+    );
+    finding.check(slower.is_none(), words);
+    finding.figure("eight outstanding but taken in turn, against one, longest", in_turn.last() / one.last());
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn incoherence(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let mut finding = Finding::of(case.claim);
+    let around = |reads_ahead| Surroundings { reads_ahead, neighbour: false };
+    let mut states = 0;
+    let mut look = |arrangement, reads_ahead| -> Findings {
+        let found = explore(arrangement, around(reads_ahead));
+        states += found.states;
+        found
+    };
+    let bare = look(Arrangement::CachedOnly, false);
+    let steps = |violation: &Option<crate::machine::coherence::Violation>| {
+        violation.as_ref().map_or("not found".to_owned(), |violation| violation.steps.join(", "))
+    };
+    let words = format!("without maintenance a stale source is found: {}", steps(&bare.stale_source));
+    finding.check(bare.stale_source.is_some(), words);
+    let words = format!("and a stale destination: {}", steps(&bare.stale_destination));
+    finding.check(bare.stale_destination.is_some(), words);
+    for reads_ahead in [false, true] {
+        let ahead = if reads_ahead { "with" } else { "without" };
+        for (arrangement, name) in [
+            (Arrangement::Shipped, "the driver's maintenance"),
+            (Arrangement::NonCacheable, "frames not cached"),
+        ] {
+            let words = format!("{name}, {ahead} reading ahead: nothing is stale");
+            finding.check(look(arrangement, reads_ahead).is_safe(), words);
+        }
+    }
+    let after = look(Arrangement::CleanThenInvalidate, false).stale_destination;
+    finding.check(
+        after.is_some(),
+        format!("the destination must be cleaned out before, too: {}", steps(&after)),
+    );
+    let before = look(Arrangement::BeforeOnly, true).stale_destination;
+    finding.check(
+        before.is_some(),
+        format!("and dropped after, where lines are read ahead: {}", steps(&before)),
+    );
+    finding.figure("states", states as f64);
+    let l2 = case.parameters.get("l2-size")?;
+    for label in ["as measured", "with maintenance", "frames not cached"] {
+        let found = case.tables.line(CROSSINGS, label)?.at(l2).unwrap_or(0.0);
+        finding.figure(format!("crossing {label}, KiB"), found);
+        finding.check(found > 0.0, format!("the crossing {label} is at {found} KiB"));
+    }
+    Ok(finding.verdict(Place::Simulated, Basis::Explored))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exceptions_name_the_sizes_at_which_something_does_not_hold() {
+        let points = [(1024.0, 1.0, 2.0), (2048.0, 3.0, 2.0), (4096.0, 2.0, 2.0)];
+        let below = exceptions(points.into_iter(), |one, other| one < other);
+        assert_eq!(below.as_deref(), Some("but not at 2, 4 KiB"));
+        assert_eq!(exceptions(points.into_iter(), |one, _| one > 0.0), None);
+    }
+}

@@ -1,0 +1,131 @@
+//! Judges of the claims on the driver (section 4.2).
+//!
+//! ```text
+//! figures 13 and 14 ──► overhead      16 ──► concurrency      15 ──► latency of each client
+//! ```
+//!
+//! What is expected is in the claims' list. Nothing is run here.
+
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError};
+use crate::judging::Finding;
+use crate::table::Series;
+use crate::verdict::{Basis, Verdict};
+
+/// What decides them.
+pub(super) const JUDGES: [Judge; 3] = [
+    Judge { claim: "wicki-driver-overhead", place: Place::Simulated, judge: overhead },
+    Judge { claim: "wicki-driver-concurrency", place: Place::Simulated, judge: concurrency },
+    Judge { claim: "wicki-client-latency", place: Place::Simulated, judge: client_latency },
+];
+
+const LATENCIES: &str = "wicki-fig-13";
+const THROUGHPUTS: &str = "wicki-fig-14";
+/// Clients of figures 15 and 16.
+const CLIENTS: [&str; 6] = ["1 client", "2 clients", "3 clients", "4 clients", "5 clients", "6 clients"];
+
+/// The mean difference of two lines, in thousandths of their unit.
+fn above(upper: &Series, lower: &Series) -> f64 {
+    let differences = upper.points.iter().zip(&lower.points).map(|((_, upper), (_, lower))| upper - lower);
+    differences.sum::<f64>() / upper.points.len().max(1) as f64 / 1e3
+}
+
+fn overhead(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let line = |label| case.tables.line(LATENCIES, label);
+    let (simple, plane, alone) = (line("simple interface")?, line("2-D interface")?, line("device alone")?);
+    let through = case.tables.line(THROUGHPUTS, "simple interface")?;
+    let device = case.tables.line(THROUGHPUTS, "device alone")?;
+    let mut finding = Finding::of(case.claim);
+    // At the smallest size, where the device's part in the difference is least.
+    let more = plane
+        .points
+        .first()
+        .zip(simple.points.first())
+        .map_or(0.0, |((_, plane), (_, simple))| plane - simple);
+    finding.number(above(simple, alone));
+    finding.figure("2-D above simple, us", more);
+    finding.check(more > 0.0, format!("the 2-D call takes {more:.2} us more than the simple one"));
+    let ratios: Vec<f64> = simple.points.iter().zip(&alone.points).map(|((_, s), (_, a))| s / a).collect();
+    let (first, last) = (ratios.first().copied().unwrap_or(0.0), ratios.last().copied().unwrap_or(0.0));
+    finding.check(
+        ratios.is_sorted_by(|before, after| before >= after),
+        format!("latency comes from {first:.1} to {last:.3} times the device's as the size grows"),
+    );
+    let (reached, peak) = (through.last(), device.peak());
+    let words =
+        format!("at the largest size the driver gives {reached:.0} MiB/s, the device's peak is {peak:.0}");
+    finding.check(reached < peak, words);
+    Ok(finding.verdict(Place::Simulated, Basis::Calibrated))
+}
+
+/// Values of one size for each number of clients.
+fn by_clients(case: &Case<'_>, figure: &str) -> Result<Vec<(f64, Vec<f64>)>, RunError> {
+    let lines: Vec<&Series> =
+        CLIENTS.into_iter().map(|label| case.tables.line(figure, label)).collect::<Result<_, _>>()?;
+    let sizes = lines.first().map_or(&[][..], |line| &line.points);
+    let at = |place: usize| lines.iter().filter_map(|line| line.points.get(place).map(|(_, y)| *y)).collect();
+    Ok(sizes.iter().enumerate().map(|(place, (size, _))| (*size, at(place))).collect())
+}
+
+/// Place of the extreme of values, counted from one.
+fn place_of(values: &[f64], better: impl Fn(f64, f64) -> bool) -> usize {
+    let best = (0..values.len()).reduce(|best, at| if better(values[at], values[best]) { at } else { best });
+    best.map_or(0, |best| best + 1)
+}
+
+/// The claim is read as one on the longest transfers. With shorter ones the sum of what clients see of their own says
+/// little of the device: calls are made one after the other, and transfers that do not coincide each see it alone.
+fn concurrency(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let mut finding = Finding::of(case.claim);
+    let mut longest = (0.0, Vec::new());
+    for (size, values) in by_clients(case, "wicki-fig-16")? {
+        let (lowest, highest) = extremes(&values);
+        finding.figure(format!("{} KiB, lowest at", size / 1024.0), lowest as f64);
+        finding.figure(format!("{} KiB, highest at", size / 1024.0), highest as f64);
+        longest = (size, values);
+    }
+    let (size, values) = longest;
+    let (lowest, highest) = extremes(&values);
+    let listed: Vec<String> = values.iter().map(|value| format!("{value:.0}")).collect();
+    let of = format!("with transfers of {} KiB ({} MiB/s with 1 to 6)", size / 1024.0, listed.join(", "));
+    finding.check(lowest == 2, format!("throughput is lowest at {lowest} {of}"));
+    finding.check(highest == 4, format!("throughput is highest at {highest} {of}"));
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+/// Places of the lowest and the highest value.
+fn extremes(values: &[f64]) -> (usize, usize) {
+    (place_of(values, |value, best| value < best), place_of(values, |value, best| value > best))
+}
+
+fn client_latency(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let mut finding = Finding::of(case.claim);
+    for (size, values) in by_clients(case, "wicki-fig-15")? {
+        let kib = size / 1024.0;
+        let named: Vec<(&str, f64)> = CLIENTS.into_iter().zip(values.iter().copied()).collect();
+        finding.rises(&format!("latency in us at {kib} KiB"), &named);
+        let (first, last) = (values.first().copied().unwrap_or(1.0), values.last().copied().unwrap_or(1.0));
+        finding.figure(format!("{kib} KiB, six clients against one"), last / first);
+    }
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn extremes_are_counted_from_one_and_the_first_of_equals_is_taken() {
+        let values = [3.0, 1.0, 4.0, 4.0];
+        assert_eq!(place_of(&values, |value, best| value < best), 2);
+        assert_eq!(place_of(&values, |value, best| value > best), 3);
+        assert_eq!(place_of(&[], |value, best| value > best), 0);
+    }
+
+    #[test]
+    fn a_line_is_above_another_by_the_mean_difference() {
+        let line = |points: &[(f64, f64)]| Series { label: String::new(), points: points.to_vec() };
+        let (upper, lower) = (line(&[(1.0, 1500.0), (2.0, 2500.0)]), line(&[(1.0, 500.0), (2.0, 1000.0)]));
+        assert_eq!(above(&upper, &lower), 1.25);
+    }
+}

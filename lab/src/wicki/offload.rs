@@ -1,0 +1,174 @@
+//! Figures 17 to 20 and what follows from them: bulk transfers, where the offload overtakes the copy, and what the core is
+//! left with meanwhile.
+//!
+//! ```text
+//! mode, frames, size ──► Board::transfer ──► latency, throughput        factors, L2 ──► Board::crossing ──► KiB
+//! size ──► Board::offload ──► share of the core that is free, core time of a transfer
+//! ```
+
+use serde::Deserialize;
+
+use super::board;
+use super::bulk::{Board, Bulk, BulkError, Caching, Mode, rate};
+use crate::experiments::{RunError, Runner};
+use crate::parameters::Parameters;
+use crate::plan::Line;
+use crate::table::Series;
+
+/// Bulk transfers by size.
+pub(super) const BULK: Runner = Runner { name: "bulk", run: bulk };
+/// Where the offload overtakes the pre-mapped copy, by the size of the last cache.
+pub(super) const CROSSING: Runner = Runner { name: "crossing", run: crossing };
+/// What is left of the core during transfers, by size.
+pub(super) const OVERLAP: Runner = Runner { name: "overlap", run: overlap };
+
+const KIB: f64 = 1024.0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Quantity {
+    /// Microseconds of a transfer.
+    Latency,
+    /// MiB/s.
+    Throughput,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct BulkSettings {
+    gives: Quantity,
+    mode: Mode,
+    #[serde(default)]
+    caching: Caching,
+    #[serde(default)]
+    alternating: bool,
+}
+
+/// A line of one point for each x.
+fn series(line: &Line<'_>, y: impl Fn(f64) -> Result<f64, BulkError>) -> Result<Vec<Series>, RunError> {
+    let points = line.plan.points().into_iter().map(|x| Ok((x, y(x)?))).collect::<Result<_, BulkError>>();
+    let points = points.map_err(|error| line.failed(error))?;
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+fn bulk(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let BulkSettings { gives, mode, caching, alternating } = line.settings()?;
+    let board = board(line.parameters, line.plan.seed)?;
+    series(line, |x| {
+        let length = x as u64;
+        let took = board.transfer(&Bulk { mode, caching, alternating }, length)?;
+        Ok(match gives {
+            Quantity::Latency => took / 1e6,
+            Quantity::Throughput => rate(length, took),
+        })
+    })
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct CrossingSettings {
+    #[serde(default)]
+    caching: Caching,
+    /// What the driver's steps are multiplied with.
+    #[serde(default = "one")]
+    overhead: u64,
+    /// Whether there is no level 2 cache, whatever the point.
+    #[serde(default)]
+    level_1_only: bool,
+    /// Whether the crossing is worked out from rates, instead of looked for.
+    #[serde(default)]
+    by_arithmetic: bool,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+/// The board with another last cache, in bytes, and a driver that takes so many times as long.
+fn changed(parameters: &Parameters, l2_bytes: f64, overhead: u64, seed: u64) -> Result<Board, RunError> {
+    let mut board = board(&parameters.with("l2-size", l2_bytes)?, seed)?;
+    let host = &mut board.host;
+    for cost in [&mut host.message, &mut host.word, &mut host.invocation, &mut host.access, &mut host.switch]
+    {
+        *cost *= overhead;
+    }
+    Ok(board)
+}
+
+fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let settings: CrossingSettings = line.settings()?;
+    let point = |x: f64| -> Result<(f64, f64), RunError> {
+        let l2_bytes = if settings.level_1_only { 0.0 } else { x };
+        let board = changed(line.parameters, l2_bytes, settings.overhead, line.plan.seed)?;
+        let found = if settings.by_arithmetic {
+            let longest = board.host.frame_bytes;
+            board.expected_crossing().and_then(|found| found.ok_or(BulkError::NoCrossing { longest }))
+        } else {
+            board.crossing(settings.caching)
+        };
+        Ok((x, found.map_err(|error| line.failed(error))? as f64 / KIB))
+    };
+    let points = line.plan.points().into_iter().map(point).collect::<Result<_, _>>()?;
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+/// How the core spends a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Waiting {
+    /// It copies itself.
+    Copying,
+    /// The device works, and the core looks at its status until the end.
+    Polling,
+    /// The device works, and interrupts the core at the end; the service is in between.
+    Interrupt,
+    /// The same from the kernel, without the service.
+    InterruptDirect,
+}
+
+/// What is plotted of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Share {
+    /// Percent of the transfer's time that the core is free.
+    Free,
+    /// Microseconds of the core that a transfer takes.
+    CoreTime,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct OverlapSettings {
+    waiting: Waiting,
+    gives: Share,
+}
+
+fn overlap(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let OverlapSettings { waiting, gives } = line.settings()?;
+    let mut board = board(line.parameters, line.plan.seed)?;
+    if waiting == Waiting::InterruptDirect {
+        board.host = board.host.direct();
+    }
+    let copy = Bulk { mode: Mode::Premapped, caching: Caching::Cached, alternating: true };
+    series(line, |x| {
+        let length = x as u64;
+        let (elapsed, busy) = match waiting {
+            Waiting::Copying => {
+                let took = board.transfer(&copy, length)?;
+                (took, took)
+            }
+            Waiting::Polling => {
+                let elapsed = board.offload(length)?.elapsed as f64;
+                (elapsed, elapsed)
+            }
+            Waiting::Interrupt | Waiting::InterruptDirect => {
+                let outcome = board.offload(length)?;
+                (outcome.elapsed as f64, outcome.busy as f64)
+            }
+        };
+        Ok(match gives {
+            Share::Free => 100.0 * (1.0 - busy / elapsed),
+            Share::CoreTime => busy / 1e6,
+        })
+    })
+}
