@@ -23,12 +23,13 @@ pub struct Finding<'a> {
     named: BTreeMap<String, f64>,
     held: Vec<String>,
     broken: Vec<String>,
+    reason: Option<String>,
 }
 
 impl<'a> Finding<'a> {
     /// Nothing yet.
     pub fn of(claim: &'a Claim) -> Self {
-        Self { claim, one: None, named: BTreeMap::new(), held: Vec::new(), broken: Vec::new() }
+        Self { claim, one: None, named: BTreeMap::new(), held: Vec::new(), broken: Vec::new(), reason: None }
     }
 
     /// A figure that the row shows as evidence.
@@ -114,6 +115,12 @@ impl<'a> Finding<'a> {
         self.check(highest - lowest <= lowest * fraction, words)
     }
 
+    /// Why the model does not do what the claim says, where something broke: the mechanism, with its figures.
+    pub fn because(&mut self, reason: impl Into<String>) -> &mut Self {
+        self.reason = Some(reason.into());
+        self
+    }
+
     /// A value lies within the percentage that the claim's statement has of another that it is compared with. A statement
     /// without one, or with several, is broken.
     pub fn near(&mut self, what: &str, value: f64, reference: f64) -> &mut Self {
@@ -131,7 +138,8 @@ impl<'a> Finding<'a> {
             (true, false) => Status::Pass,
         };
         let held = self.held.join("; ");
-        let broken = self.broken.join("; ");
+        let reason = self.reason.as_ref().map_or(String::new(), |reason| format!(" (because {reason})"));
+        let broken = self.broken.join("; ") + &reason;
         let why = match (self.broken.is_empty(), self.held.is_empty()) {
             (true, _) => held,
             (false, true) => format!("does not hold: {broken}"),
