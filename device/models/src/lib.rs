@@ -14,6 +14,7 @@
 extern crate alloc;
 
 mod bus;
+pub mod ioat;
 mod peripheral;
 pub mod sdma;
 

@@ -8,11 +8,6 @@
 //! DMACOUNT is a plain number: the descriptors of the chain that are valid, counted from the write of CHAINADDR, modulo 65536.
 //! The addresses fill their registers and have no type here.
 
-#![expect(
-    clippy::result_unit_err,
-    reason = "the checked setters are the bitfield macro's: a value fits or does not"
-)]
-
 use super::general::words;
 use bitfield_struct::bitfield;
 use core::fmt;

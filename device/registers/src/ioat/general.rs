@@ -6,11 +6,6 @@
 //!
 //! Reserved bits cannot be set by name. What a register's access does besides is told where its field is.
 
-#![expect(
-    clippy::result_unit_err,
-    reason = "the checked setters are the bitfield macro's: a value fits or does not"
-)]
-
 use bitfield_struct::bitfield;
 use core::fmt;
 
