@@ -287,3 +287,16 @@ pub trait Engine {
     /// When `poll` has to be called again although nobody calls, `None` when it need not.
     fn next_wake(&self) -> Option<Instant>;
 }
+
+/// Engines whose channels can be made to stand still in the middle of their work.
+pub trait Control: Engine {
+    /// Asks that `channel` move nothing until it is resumed: neither what it is doing nor what is posted later. How soon is
+    /// the engine's [`preemption_bytes`](EngineCapabilities::preemption_bytes). Channels that do not exist are ignored.
+    fn pause(&mut self, channel: u32);
+
+    /// Whether the pause is acknowledged: nothing of the channel moves from then on. Asked after [`Engine::poll`].
+    fn is_paused(&self, channel: u32) -> bool;
+
+    /// Lets `channel` go on, at the next poll.
+    fn resume(&mut self, channel: u32);
+}

@@ -13,6 +13,7 @@
 //! Transfers of one request line run one after the other, in the order they were posted.
 
 mod device;
+mod ioat;
 mod lists;
 mod memory;
 mod plan;
@@ -31,6 +32,7 @@ use memferry_transfer::{
 };
 
 pub use device::Shared;
+pub use ioat::{Completion, IoatEngine, IoatInitError, IoatOptions};
 use lists::Shares;
 pub use memory::{BusMemory, ListMemory, RequestLines};
 use plan::{Plan, Step, Work};

@@ -1,0 +1,1 @@
+//! The driver alone on the model.
