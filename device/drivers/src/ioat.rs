@@ -29,3 +29,6 @@ pub use request::{Notice, Operation, Request, RingConfig};
 pub use ring::{Failure, Progress, WriteError};
 pub use stop::{ResumeError, StopError};
 pub use validate::{Limits, RequestError, RingError};
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,6 @@ use core::time::Duration;
 
 use memferry_conformance::EngineFixture;
 use memferry_engines::driven::{BusMemory, IoatOptions};
-use memferry_registers::Device;
 use memferry_transfer::{Control, Engine, Failure, Finished};
 
 use super::machine::{Fixture, copy_between};
@@ -125,6 +124,7 @@ fn a_pause_that_a_stuck_channel_does_not_hear_ends_with_its_patience() {
     fixture.running(0, 4096);
     fixture.device.with(|device| device.faults().stick(0));
     let mut finished = Vec::new();
+    fixture.turn(&mut finished);
     fixture.engine.pause(0);
     fixture.pass(Duration::from_millis(2), &mut finished);
     assert!(!fixture.engine.is_paused(0) && finished.is_empty());
@@ -150,5 +150,5 @@ fn others_have_what_a_paused_channel_does_not_take() {
         fixture.device.with(|device| device.now()).nanoseconds()
     };
     let (alone, shared) = (seconds(&mut fixture(), true), seconds(&mut fixture(), false));
-    assert!(shared > alone * 3 / 2, "alone {alone} ns, with three others {shared} ns");
+    assert!(shared > alone * 5 / 4 && shared < alone * 4, "alone {alone} ns, with three others {shared} ns");
 }

@@ -86,6 +86,22 @@ fn an_interrupt_and_completions_that_are_lost_together_do_not_lose_the_transfer(
 }
 
 #[test]
+fn a_device_that_tells_nothing_serves_slowly() {
+    let mut fixture = Fixture::new(1, options());
+    fixture.device.with(|device| {
+        device.faults().lose_interrupts(u32::MAX);
+        device.faults().lose_completions(u32::MAX);
+    });
+    let copy = fixture.copy(0, 4096);
+    for _ in 0..100 {
+        fixture.engine.post(copy.clone()).expect("free");
+        fixture.engine.ring_doorbell();
+        assert_eq!(fixture.finish()[0].outcome, Ok(()));
+    }
+    fixture.assert_obeyed();
+}
+
+#[test]
 fn a_stuck_channel_times_out_and_is_reset_while_others_go_on() {
     let mut fixture = Fixture::new(2, options());
     fixture.device.with(|device| device.faults().stick(0));

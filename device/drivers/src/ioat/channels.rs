@@ -64,6 +64,9 @@ pub(super) struct State {
     pub(super) written: u64,
     pub(super) told: u64,
     pub(super) done: u64,
+    /// What the completion word last told, and the last position that it will tell of.
+    pub(super) word: u64,
+    pub(super) noticed: u64,
 }
 
 /// All of them.

@@ -192,7 +192,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
     /// Tells the device where the chain begins; its count is zero then.
     pub(super) fn give_chain(&mut self, channel: &Channel, ring: &RingConfig) {
         let state = self.state_mut(channel);
-        (state.written, state.told, state.done) = (0, 0, 0);
+        *state = State { ring: state.ring, taken: state.taken, ..State::default() };
         self.memory.write(ring.completion, 0);
         self.write_half(channel, Register::Chainaddr, ring.ring);
     }

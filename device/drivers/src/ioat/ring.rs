@@ -6,8 +6,10 @@
 //!       │ device's    │ written    │ free: one slot always stays empty, so that the word is not ambiguous
 //! ```
 //!
-//! The completion word names the descriptor done last; it is believed where it names one that the device was told of. Of an XOR with
-//! an extension it names the first, so the extension counts as done with what follows it.
+//! The completion word and CHANSTS name the descriptor done last; they are believed where they name one that the device was told of.
+//! The word may lag behind CHANSTS, so each is followed by itself, and a slot is free when both have passed it: a ring
+//! whose completion writes got lost fills up, until it is rewound. Of an XOR with an extension they name the first
+//! descriptor, so the extension counts as done with what follows it.
 
 use memferry_clock::Clock;
 use memferry_registers::NarrowIo;
@@ -70,18 +72,21 @@ pub struct Failure {
 }
 
 impl State {
-    /// Takes over what a status says, where it can be.
-    fn believe(&mut self, status: Chansts, ring: &RingConfig) {
+    /// How far a status tells that the chain is done, if `before` is what its source told last.
+    fn position(&self, status: Chansts, ring: &RingConfig, before: u64) -> u64 {
         let (slots, completed) = (u64::from(ring.slots), status.completed());
         let Some(index) = completed.checked_sub(ring.ring).map(|bytes| bytes / DESCRIPTOR_BYTES) else {
-            return;
+            return before;
         };
-        if completed == 0 || index >= slots {
-            return;
-        }
-        let steps = (index + slots - self.done % slots) % slots + 1;
-        if steps <= self.told - self.done {
-            self.done += steps;
+        let steps = (index + slots - before % slots) % slots + 1;
+        let is_told = completed != 0 && index < slots && steps <= self.told - before;
+        if is_told { before + steps } else { before }
+    }
+
+    /// Nothing that was asked for is still to come by the word.
+    fn follow(&mut self) {
+        if self.word >= self.noticed {
+            self.word = self.done;
         }
     }
 }
@@ -110,15 +115,20 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         if let Some(words) = descriptor.encode_extension(ring.slot(state.written + 2)) {
             self.write_descriptor(descriptor.next, &words);
         }
-        self.state_mut(channel).written += needed;
-        Ok(state.written + 1)
+        let position = state.written + 1;
+        let state = self.state_mut(channel);
+        state.written += needed;
+        if request.notice != Notice::Silent {
+            state.noticed = position;
+        }
+        Ok(position)
     }
 
     /// Descriptors that may be written before others are done.
     pub fn free(&self, channel: &Channel) -> u64 {
         let state = self.state(channel);
         let slots = state.ring.map_or(0, |ring| u64::from(ring.slots) - 1);
-        slots.saturating_sub(state.written - state.done)
+        slots.saturating_sub(state.written - state.word)
     }
 
     /// Tells the device of what was written.
@@ -134,20 +144,24 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
 
     /// Looks at the completion word: costs no register access.
     pub fn poll(&mut self, channel: &Channel) -> Progress {
-        let word = self.state(channel).ring.map_or(0, |ring| self.memory.read(ring.completion));
-        self.learn(channel, Chansts::from_bits(word))
+        let ring = self.state(channel).ring;
+        let status = Chansts::from_bits(ring.map_or(0, |ring| self.memory.read(ring.completion)));
+        let state = self.state_mut(channel);
+        if let Some(ring) = ring {
+            state.word = state.position(status, &ring, state.word);
+            state.done = state.done.max(state.word);
+            state.follow();
+        }
+        Progress { done: state.done, state: status.state() }
     }
 
     /// Looks at CHANSTS: sees also what was not written, or got lost.
     pub fn inspect(&mut self, channel: &Channel) -> Progress {
         let status = self.status(channel);
-        self.learn(channel, status)
-    }
-
-    fn learn(&mut self, channel: &Channel, status: Chansts) -> Progress {
         let state = self.state_mut(channel);
         if let Some(ring) = state.ring {
-            state.believe(status, &ring);
+            state.done = state.position(status, &ring, state.done);
+            state.follow();
         }
         Progress { done: state.done, state: status.state() }
     }

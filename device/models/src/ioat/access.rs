@@ -118,7 +118,8 @@ impl<B: Bus> Ioat<B> {
     }
 
     pub(super) fn fetched(&mut self, channel: usize, address: u64) {
-        let Some(fetch) = self.channels[channel].fetch.take().filter(|fetch| fetch.address == address) else {
+        // One that a suspend made forgotten may still arrive.
+        let Some(fetch) = self.channels[channel].fetch.take_if(|fetch| fetch.address == address) else {
             return;
         };
         let mut bytes = [0; 8 * WORDS];

@@ -234,6 +234,10 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         let now = self.now();
         let Self { driver, slots, options, batch, .. } = self;
         let Slot { channel, job: Some(job), .. } = &mut slots[index] else { return false };
+        if driver.free(channel) < *batch && job.given.is_empty() {
+            // Completion writes got lost.
+            let _at_work = driver.rewind(channel);
+        }
         if driver.free(channel) < *batch {
             return false;
         }
@@ -446,11 +450,12 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         (self.stirred, self.look) = (false, None);
         loop {
             self.hear();
-            let mut any = false;
+            // First: a channel that is found done is not late any more, and its lost interrupt would stay lost.
+            let mut any = self.give_up(finished);
             for index in 0..self.slots.len() {
                 any |= self.serve(index, finished);
             }
-            if !any && !self.give_up(finished) {
+            if !any {
                 break;
             }
         }
