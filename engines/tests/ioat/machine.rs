@@ -57,8 +57,13 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new(channels: u32, options: IoatOptions) -> Self {
+        Self::with_rings(RING_BYTES as u64, channels, options)
+    }
+
+    /// With so many bytes for all rings.
+    pub(crate) fn with_rings(bytes: u64, channels: u32, options: IoatOptions) -> Self {
         let device = device();
-        let rings = BusMemory::new(BASE + RAM_BYTES as u32, RING_BYTES as u64).expect("in 32 bits");
+        let rings = BusMemory::new(BASE + RAM_BYTES as u32, bytes).expect("in 32 bits");
         let memory = (RamWords(device.clone()), rings);
         let engine = IoatEngine::new(device.clone(), memory, channels, options).expect("the model is one");
         Self { engine, device, used: 0, now: Instant::ORIGIN, rises: 0 }

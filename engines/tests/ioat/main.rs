@@ -16,7 +16,8 @@ use core::time::Duration;
 
 use machine::{BASE, Fixture};
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
-use memferry_engines::driven::{Completion, IoatOptions};
+use memferry_drivers::ioat::{OpenError, RingError};
+use memferry_engines::driven::{BusMemory, Completion, IoatEngine, IoatInitError, IoatOptions};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
     Descriptor, Engine, Lists, MAX_SOURCES, Operation, Operations, Pattern, Region, Segment,
@@ -37,6 +38,55 @@ fn with_completion_words_instead_of_interrupts_it_passes_too() {
         let chunk_bytes = setup.chunk_bytes;
         Fixture::new(setup.channels, IoatOptions { chunk_bytes, completion, ..IoatOptions::default() })
     });
+}
+
+#[test]
+fn with_the_smallest_rings_it_passes_too() {
+    engine_suite(|setup: EngineSetup| {
+        let bytes = u64::from(setup.channels.min(4)) * 5 * 64;
+        let chunk_bytes = setup.chunk_bytes;
+        Fixture::with_rings(bytes, setup.channels, IoatOptions { chunk_bytes, ..IoatOptions::default() })
+    });
+}
+
+#[test]
+fn rings_without_room_are_refused() {
+    let device = machine::device();
+    let rings = BusMemory::new(BASE + machine::RAM_BYTES as u32, 4 * 5 * 64 - 1).expect("in 32 bits");
+    let memory = (machine::RamWords(device.clone()), rings);
+    let refused = IoatEngine::new(device, memory, 4, IoatOptions::default()).err();
+    let small = OpenError::Ring(RingError::TooSmall { slots: 3 });
+    assert_eq!(refused, Some(IoatInitError::Open(small)));
+}
+
+#[test]
+fn an_xor_by_turns_that_is_cancelled_leaves_whole_chunks() {
+    let bytes = |seed: usize| (0..4000).map(|at| (at * seed * 7 + seed) as u8).collect::<Vec<u8>>();
+    let sides: Vec<Vec<u8>> = (1..=20).map(bytes).collect();
+    let all: Vec<u8> = (0..4000).map(|at| sides.iter().fold(0, |byte, side| byte ^ side[at])).collect();
+    let mut parts = std::collections::BTreeSet::new();
+    for turns in 0..60 {
+        let mut fixture = Fixture::new(1, IoatOptions { chunk_bytes: 500, ..IoatOptions::default() });
+        let memories: Vec<_> = sides.iter().map(|side| fixture.allocate(side)).collect();
+        let region = |memory: &BusMemory| Region::new(*memory, 0, 4000).expect("inside");
+        let sources = memories.iter().map(region).collect();
+        let xor = Operation::Xor { sources, destination: region(&memories[0]), length: 4000 };
+        let ticket = fixture.engine.post(Descriptor::new(0, xor).expect("inside")).expect("free");
+        fixture.engine.ring_doorbell();
+        let mut finished = Vec::new();
+        for _ in 0..20 * turns {
+            fixture.turn(&mut finished);
+        }
+        fixture.engine.cancel(ticket);
+        finished.extend(fixture.finish());
+        let done = finished[0].bytes_done as usize;
+        assert!(finished.len() == 1 && done.is_multiple_of(500), "{finished:?}");
+        let expected = [&all[..done], &sides[0][done..]].concat();
+        assert!(fixture.contents(&memories[0]) == expected, "{done} bytes after {turns} turns");
+        fixture.assert_obeyed();
+        parts.insert(done);
+    }
+    assert!(parts.len() > 5, "{parts:?}");
 }
 
 #[test]
