@@ -4,12 +4,14 @@
 //! IoatEngine ─ driver ─ registers, descriptors in RAM ─ model ─ RAM ──► engine_suite, in virtual time
 //! driver     random requests against a byte oracle; suspend, recovery, lost interrupts
 //! faults     bus errors, bad descriptors, lost interrupts and completions, stuck channels ──► that transfer ends once; reset
+//! life       anything asked for at any moment, with news that get lost
 //! control    pauses are acknowledged, and nothing moves until the channel is resumed
 //! ```
 
 mod control;
 mod driver;
 mod faults;
+mod life;
 mod machine;
 
 use core::time::Duration;
