@@ -11,6 +11,7 @@ mod children;
 mod engine;
 mod placement;
 mod plots;
+mod policy;
 mod pollution;
 mod rows;
 mod run;
@@ -68,6 +69,9 @@ const GROUPS: &[Group] = &[
     ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
     ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
     ("twod", "pictures turned and keyed by the engine, against OpenCV", twod::measure),
+    ("policy", "shares and latencies of clients under each policy", |run| {
+        placement::steady(run, "policy", |class| policy::measure(run, class))
+    }),
     ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),

@@ -2,7 +2,7 @@
 
 use memferry_engines::cpu::DEFAULT_CHUNK_BYTES;
 use memferry_memory::scheduling::SchedulingClass;
-use memferry_path::PolicyKind;
+use memferry_path::{PolicyError, PolicySettings};
 use memferry_transfer::PriorityClass;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -44,8 +44,8 @@ pub struct ServiceConfig {
     pub channels_per_lane: u32,
     /// Bytes a lane moves for a request before it looks at the next; cancels and deadlines are honoured so often.
     pub chunk_bytes: u64,
-    /// Which client gets which engine channel.
-    pub policy: PolicyKind,
+    /// Which client gets which engine channel, and who moves on.
+    pub policy: PolicySettings,
     /// Bounds for clients.
     pub quotas: Quotas,
     /// Users whose requests may be of the high class.
@@ -63,7 +63,7 @@ impl Default for ServiceConfig {
             lanes: cpus().saturating_sub(1).clamp(1, 16),
             channels_per_lane: 32,
             chunk_bytes: DEFAULT_CHUNK_BYTES,
-            policy: PolicyKind::Shared,
+            policy: PolicySettings::default(),
             quotas: Quotas::default(),
             high_users: Vec::new(),
             pinning: Pinning::default(),
@@ -121,6 +121,17 @@ pub struct ValueError {
     pub allowed: &'static str,
 }
 
+/// Why a configuration is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum ConfigError {
+    /// A value outside its range.
+    #[error(transparent)]
+    Value(#[from] ValueError),
+    /// Numbers of policies that do not go together.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
 impl ServiceConfig {
     /// The highest class the requests of a user may have.
     pub fn class_of(&self, user: u32) -> PriorityClass {
@@ -130,15 +141,15 @@ impl ServiceConfig {
     /// Checks every number.
     ///
     /// # Errors
-    /// [`ValueError`] for the first that is outside its range.
-    pub fn check(&self) -> Result<(), ValueError> {
+    /// [`ConfigError`] for the first that is outside its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
         for limit in LIMITS {
             let value = (limit.of)(self);
             if !(limit.least..=limit.most).contains(&value) {
-                return Err(ValueError { name: limit.name, value, allowed: limit.allowed });
+                return Err(ValueError { name: limit.name, value, allowed: limit.allowed }.into());
             }
         }
-        Ok(())
+        Ok(self.policy.check()?)
     }
 }
 

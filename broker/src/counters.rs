@@ -110,6 +110,8 @@ pub(crate) struct LaneCounters {
     pub(crate) parks: Counter,
     pub(crate) waiting: Counter,
     pub(crate) busy: Counter,
+    /// Bytes of the classes low, normal and high.
+    pub(crate) classes: [Counter; 3],
 }
 
 impl LaneCounters {
@@ -124,6 +126,7 @@ impl LaneCounters {
             waiting: self.waiting.get(),
             busy: self.busy.get(),
             channels,
+            class_bytes: self.classes.each_ref().map(Counter::get),
         }
     }
 }

@@ -15,6 +15,7 @@ mod counters;
 pub mod daemon;
 pub mod embedded;
 mod lane;
+mod policies;
 pub mod profile;
 pub mod protocol;
 mod ring_pool;
@@ -25,7 +26,7 @@ mod session;
 pub use config::{Quotas, ServiceConfig};
 pub use lane::pinning::Pinning;
 pub use memferry_memory::scheduling::SchedulingClass;
-pub use memferry_path::PolicyKind;
+pub use memferry_path::{PolicyError, PolicyKind, PolicySettings};
 pub use service::{Attended, Executed, Notice, Service, StartError};
 
 use memferry_clock::{Clock, Instant};

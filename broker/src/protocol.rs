@@ -11,6 +11,7 @@
 //! what came. A message that breaks a rule ends the session ([`Violation`]); one that asks for what may not be is refused
 //! and the session goes on ([`Refusal`]). Requests for transfers do not come this way but through rings.
 
+use memferry_path::PolicySettings;
 use memferry_transfer::{Handle, Operations, PriorityClass, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
@@ -176,6 +177,11 @@ pub enum Command {
     Engines,
     /// How the service is doing.
     Status,
+    /// What the policy is, after this change.
+    Policy {
+        /// The settings that take over; the service's own user may change them, and root.
+        change: Option<Box<PolicySettings>>,
+    },
 }
 
 /// How a client is signalled.
@@ -230,6 +236,8 @@ pub enum Answer {
     Engines(EngineStatus),
     /// How the service is doing.
     Status(Status),
+    /// The policy.
+    Policy(Box<PolicySettings>),
 }
 
 /// What the engines of a service can do for the asking client.
@@ -260,6 +268,10 @@ pub struct Status {
     pub uptime_seconds: u64,
     /// The policy of its engine channels.
     pub policy: String,
+    /// Slices that the priority policy has begun.
+    pub slices: u64,
+    /// Bytes of suspended requests that moved within a slice: none, or something is wrong.
+    pub strayed_bytes: u64,
     /// Sessions open in all.
     pub open_sessions: u64,
     /// What they hold: the asking one, then others as far as a message goes.
@@ -317,6 +329,8 @@ pub struct LaneStatus {
     pub busy: u64,
     /// Engine channels it has.
     pub channels: u32,
+    /// Bytes moved for requests of the classes low, normal and high, when it last looked.
+    pub class_bytes: [u64; 3],
 }
 
 /// What kind of refusal: stable numbers for programs, the message for people.
@@ -546,11 +560,15 @@ mod tests {
         };
         let (queues, requests, failures, bytes) = (most, most, most, most);
         let (parks, waiting, busy, channels) = (most, most, most, u32::MAX);
-        let lane = LaneStatus { queues, requests, failures, bytes, parks, waiting, busy, channels };
+        let class_bytes = [most; 3];
+        let lane =
+            LaneStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };
         let status = Status {
             process: u32::MAX,
             uptime_seconds: most,
             policy: "a policy with a name of forty characters".to_owned(),
+            slices: most,
+            strayed_bytes: most,
             open_sessions: most,
             sessions: vec![session; STATUS_SESSIONS],
             lanes: vec![lane; MOST_LANES as usize],

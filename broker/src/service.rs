@@ -24,7 +24,7 @@ use memferry_memory::queue_pair::{Layout, ServiceEnd};
 use memferry_memory::scheduling::SchedulingClass;
 use memferry_memory::storage::MappedWords;
 use memferry_memory::{bus_error, frame};
-use memferry_path::{Capabilities, CapabilityError, Performing, Recipient, RevocationId};
+use memferry_path::{Capabilities, CapabilityError, Performing, PolicySettings, Recipient, RevocationId};
 use memferry_transfer::{
     Confined, Ended, Engine, Failure, Handle, Operation, Rights, SessionId, Span, Terms,
 };
@@ -32,10 +32,11 @@ use rustix::event::EventfdFlags;
 use thiserror::Error;
 
 use crate::MonotonicClock;
-use crate::config::{ServiceConfig, ValueError};
+use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::QueueCounters;
 use crate::lane::threads::Lanes;
 use crate::lane::{LaneCommand, LaneHandle, Opened, Target};
+use crate::policies::Policies;
 use crate::profile::{self, ProfileError};
 use crate::protocol::{
     Answer, Command, EngineStatus, Grantee, NotifyBy, Refusal, RefusalKind, STATUS_SESSIONS, Status,
@@ -80,7 +81,7 @@ pub enum Notice {
 pub enum StartError {
     /// A configured value is outside its range.
     #[error(transparent)]
-    Value(#[from] ValueError),
+    Config(#[from] ConfigError),
     /// The environment asks for kernels that cannot be.
     #[error(transparent)]
     Kernels(#[from] LevelError),
@@ -142,6 +143,7 @@ pub struct Service {
     config: ServiceConfig,
     shared: Arc<Shared>,
     lanes: Lanes,
+    policies: Policies,
     sessions: Mutex<Sessions>,
     rings: Mutex<Rings>,
     started: Instant,
@@ -177,9 +179,10 @@ impl Service {
         let notices = Mutex::new(Vec::new());
         let shared = Arc::new(Shared { capabilities, notices, notifier, crew: Arc::clone(&crew) });
         let fences = Fences::register();
-        let lanes = Lanes::start(&config, &shared, handles)?;
+        let (policies, for_lanes) = Policies::new(&config.policy, handles.len());
+        let lanes = Lanes::start(&config, &shared, handles.into_iter().zip(for_lanes))?;
         let (sessions, rings, started) = (Mutex::default(), Mutex::default(), MonotonicClock.now());
-        Ok(Self { config, shared, lanes, sessions, rings, started, fences })
+        Ok(Self { config, shared, lanes, policies, sessions, rings, started, fences })
     }
 
     /// What it was started with.
@@ -267,6 +270,7 @@ impl Service {
             },
             Command::Engines => self.engines(session).map(Answer::Engines),
             Command::Status => Ok(Answer::Status(self.status(session))),
+            Command::Policy { change } => self.policy(session, change.map(|change| *change)),
         };
         Executed::Done(answer, Vec::new())
     }
@@ -493,13 +497,27 @@ impl Service {
         })
     }
 
+    /// What the policy is, after it was changed where that is asked for.
+    fn policy(&self, session: SessionId, change: Option<PolicySettings>) -> Result<Answer, Refusal> {
+        let gone = || refusal(RefusalKind::Argument, "the session is closed");
+        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        if let Some(settings) = change {
+            let tell = |lane, policy| self.lanes.get(lane).tell(LaneCommand::Policy(policy));
+            self.policies.change(user, settings, self.lanes.count(), tell)?;
+        }
+        Ok(Answer::Policy(Box::new(self.policies.settings())))
+    }
+
     fn status(&self, asking: SessionId) -> Status {
+        let slices = self.policies.counts();
         let (open_sessions, sessions) = self.sessions().status(asking, STATUS_SESSIONS);
         let uptime = MonotonicClock.now().picoseconds().saturating_sub(self.started.picoseconds());
         Status {
             process: std::process::id(),
             uptime_seconds: u64::try_from(uptime / 1_000_000_000_000).unwrap_or(u64::MAX),
-            policy: self.config.policy.name().to_owned(),
+            policy: self.policies.settings().kind.name().to_owned(),
+            slices: slices.slices,
+            strayed_bytes: slices.strayed_bytes,
             open_sessions,
             sessions,
             lanes: self

@@ -4,9 +4,9 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use memferry_broker::ServiceConfig;
 use memferry_broker::embedded::Embedded;
 use memferry_broker::protocol::{Answer, Command, EngineStatus, Status};
+use memferry_broker::{PolicySettings, ServiceConfig};
 use memferry_memory::fork_guard::{ForkGuard, Forked};
 use memferry_memory::frame::{self, Pages};
 use memferry_memory::mapping::{Access, Mapping};
@@ -261,6 +261,30 @@ impl Client {
     pub fn engines(&self) -> Result<EngineStatus, CallError> {
         match self.session.call(Command::Engines, Vec::new())?.0 {
             Answer::Engines(status) => Ok(status),
+            _ => Err(CallError::Protocol("it answered something else")),
+        }
+    }
+
+    /// Which policy the service has, with its numbers.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn policy(&self) -> Result<PolicySettings, CallError> {
+        self.change_policy(None)
+    }
+
+    /// Gives a running service another policy. Requests that run keep their channels.
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] when the settings are not to be had, and to clients that are neither the user that the service
+    /// runs as nor root.
+    pub fn set_policy(&self, settings: PolicySettings) -> Result<PolicySettings, CallError> {
+        self.change_policy(Some(Box::new(settings)))
+    }
+
+    fn change_policy(&self, change: Option<Box<PolicySettings>>) -> Result<PolicySettings, CallError> {
+        match self.session.call(Command::Policy { change }, Vec::new())?.0 {
+            Answer::Policy(settings) => Ok(*settings),
             _ => Err(CallError::Protocol("it answered something else")),
         }
     }

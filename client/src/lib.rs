@@ -43,7 +43,7 @@ pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackE
 pub use frame::{Frame, FrameRange};
 pub use future::{AsyncChannel, Pending};
 pub use memferry_broker::protocol::{EngineStatus, LaneStatus, SessionStatus, Status};
-pub use memferry_broker::{MonotonicClock, Quotas, ServiceConfig};
+pub use memferry_broker::{MonotonicClock, PolicyKind, PolicySettings, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
 pub use memferry_memory::arena::{Promised, Statistics as ArenaStatistics};
 pub use memferry_memory::frame::Pages;

@@ -131,6 +131,8 @@ struct Channel {
     serial: u32,
     job: Option<Job>,
     fault: Option<Fault>,
+    /// What is not running yet may not start.
+    suspended: bool,
 }
 
 #[derive(Debug)]
@@ -242,7 +244,7 @@ impl Engine for FakeEngine {
         let timing = self.timing;
         for (number, channel) in (0..).zip(&mut self.channels) {
             let Some(job) = &mut channel.job else { continue };
-            if job.phase == Phase::Rung && job.cut.is_none() {
+            if job.phase == Phase::Rung && job.cut.is_none() && !channel.suspended {
                 job.phase = Phase::Running { since: self.now };
             }
             let Some(end) = job.end(self.now, &timing, channel.fault) else { continue };
@@ -254,6 +256,17 @@ impl Engine for FakeEngine {
             }
         }
         false
+    }
+
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        if let Some(channel) = self.channels.get_mut(channel as usize) {
+            channel.suspended = turns == 0;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        let job = self.channels.get(channel as usize).and_then(|channel| channel.job.as_ref());
+        job.is_none_or(|job| !matches!(job.phase, Phase::Running { .. }))
     }
 
     fn cancel(&mut self, ticket: Ticket) {
@@ -270,7 +283,7 @@ impl Engine for FakeEngine {
         let ends = self.channels.iter().filter_map(|channel| {
             let job = channel.job.as_ref()?;
             let end = job.end(self.now, &self.timing, channel.fault).map(|end| end.at);
-            if job.phase == Phase::Rung { Some(self.now) } else { end }
+            if job.phase == Phase::Rung && !channel.suspended { Some(self.now) } else { end }
         });
         ends.min()
     }

@@ -4,6 +4,7 @@
 //! EngineFixture ──► engine_suite ──► same bytes as the oracle, one Finished per ticket, or a panic that says where
 //! oracle            what an operation does to memory, one byte or pixel at a time
 //! FakeEngine        an engine in virtual time with injectable faults, for tests of what stands above engines
+//! LaneModel         a CPU lane in virtual time that moves by turns, for tests of policies
 //! ```
 //!
 //! A suite needs contracts only: it knows no engine by name. An implementation runs one from its own tests, in one
@@ -11,8 +12,10 @@
 
 pub mod engine;
 pub mod fake;
+pub mod lane_model;
 pub mod oracle;
 pub mod requests;
 
 pub use engine::{EngineFixture, EngineSetup, engine_suite};
 pub use fake::{FakeEngine, Fault, SimMemory, Timing};
+pub use lane_model::LaneModel;

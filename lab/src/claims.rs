@@ -79,6 +79,16 @@ pub struct Claim {
 }
 
 impl Claim {
+    /// The percentage in its statement, as a fraction, where there is exactly one: what orders and shapes allow.
+    pub fn stated_fraction(&self) -> Option<f64> {
+        let mut stated = self.says.match_indices(" %").filter_map(|(end, _)| {
+            let number = self.says[..end].rsplit(|c: char| !c.is_ascii_digit()).next()?;
+            number.parse::<f64>().ok()
+        });
+        let percent = stated.next()?;
+        stated.next().is_none().then_some(percent / 100.0)
+    }
+
     fn has_criterion(&self) -> bool {
         self.expect.is_some() || self.range.is_some() || self.values.is_some() || self.tolerance.is_some()
     }
@@ -168,6 +178,19 @@ impl Claims {
     pub fn list(&self) -> &[Claim] {
         &self.list
     }
+
+    /// The claim with this id.
+    pub fn find(&self, id: &str) -> Option<&Claim> {
+        self.list.iter().find(|claim| claim.id == id)
+    }
+
+    /// The claims with these ids; all of them when none is named.
+    #[must_use]
+    pub fn only(&self, ids: &[String]) -> Self {
+        let mut claims = self.clone();
+        claims.list.retain(|claim| ids.is_empty() || ids.contains(&claim.id));
+        claims
+    }
 }
 
 fn check(claim: &Claim) -> Result<(), ClaimsError> {
@@ -204,6 +227,16 @@ mod tests {
         assert!(claims.list().len() >= 50);
         let number = claims.list().iter().find(|claim| claim.id == "wicki-burst-peak").expect("listed");
         assert_eq!((number.kind, number.expect, number.tolerance), (Kind::Number, Some(915.0), Some(0.05)));
+    }
+
+    #[test]
+    fn an_order_states_its_percentage_in_words() {
+        let claims = Claims::built_in().expect("checked");
+        let fraction = |id: &str| claims.find(id).expect("listed").stated_fraction();
+        assert_eq!(fraction("wicki-transparent"), Some(0.03));
+        assert_eq!(fraction("wicki-rotation"), Some(0.2));
+        assert_eq!(fraction("wicki-concurrency"), None);
+        assert_eq!(fraction("nava-file-server"), None, "two percentages are none");
     }
 
     #[test]

@@ -1,16 +1,28 @@
 //! The lab gives every claim of the papers a verdict, one for each place in which it is to be decided.
 //!
 //! ```text
-//! claims.toml ──parse, check──► Claims ──┐
-//!                                        ├──► Report::assemble ──► rows ──► table, JSON
-//! EXPERIMENTS ──run──► verdicts ─────────┘
+//! claims.toml ──parse, check──► Claims ────────────────────────────────────┐
+//! plans, parameters ──► runners, over the cores ──► Tables ──► judges ──► verdicts ──► Report ──► table, JSON
+//!                                                     └──► figures: CSV, SVG
 //! ```
 //!
 //! A claim that no experiment decides becomes a row that says so, so the rows are complete at any time: one for each
 //! claim and `where`. The lab judges by what an experiment reports; it holds no expectation of its own, and it never
 //! puts a simulated and a live figure into one row.
+//!
+//! To add experiments on a paper: a module beside [`wicki`] with plans, parameters, runners and judges, and its line in
+//! [`experiments::PAPERS`].
 
 pub mod claims;
 pub mod experiments;
+pub mod figures;
+pub mod judging;
+pub mod machine;
+pub mod parameters;
+pub mod plan;
 pub mod report;
+pub mod sensitivity;
+pub mod table;
 pub mod verdict;
+pub mod wicki;
+pub mod workers;

@@ -1,21 +1,25 @@
-//! The command `memferry-lab`: runs the experiments and prints the report.
+//! The command `memferry-lab`: runs the experiments, prints the report, and writes the figures.
 //!
 //! ```text
 //! lab/claims.toml, experiments ──► Report ──► table and summary on standard output
-//!                                        └──► --json FILE
+//!                        │               └──► --json FILE
+//!                        └──► --out DIR: figures/*.csv, figures/*.svg, sensitivity.csv
 //! ```
 //!
 //! Exit status: 0 no claim failed, 1 one did, 2 the report could not be made or written. What the rows mean is in the
 //! library; nothing is judged here.
 
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io::{self, IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use memferry_lab::claims::{Claims, ClaimsError};
-use memferry_lab::experiments;
+use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
+use memferry_lab::figures::{self, FigureError};
 use memferry_lab::report::{Report, ReportError};
+use memferry_lab::sensitivity;
 use memferry_lab::verdict::Status;
 
 /// Gives every claim of the papers a verdict.
@@ -25,6 +29,15 @@ struct Arguments {
     /// Also write the verdicts to this file, as a JSON array.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Also write the figures into this directory.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Run what these claims and figures need only, and show their rows only.
+    #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
+    only: Vec<String>,
+    /// Also show how each figure of a predicted claim moves when a parameter changes by 20 %; takes minutes.
+    #[arg(long)]
+    sensitivity: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -33,8 +46,12 @@ enum LabError {
     Claims(#[from] ClaimsError),
     #[error("the experiments do not fit lab/claims.toml: {0}")]
     Report(#[from] ReportError),
+    #[error("the experiments: {0}")]
+    Run(#[from] RunError),
     #[error("cannot encode the verdicts: {0}")]
     Encode(#[from] serde_json::Error),
+    #[error(transparent)]
+    Figure(#[from] FigureError),
     #[error("cannot write {}: {error}", .path.display())]
     Write { path: PathBuf, error: io::Error },
     #[error("cannot write to standard output: {0}")]
@@ -54,11 +71,45 @@ fn main() -> ExitCode {
 
 /// Makes the report; returns how many claims failed.
 fn run(arguments: &Arguments) -> Result<usize, LabError> {
-    let report = Report::assemble(&Claims::built_in()?, experiments::run())?;
+    let claims = Claims::built_in()?;
+    let papers = experiments::prepare(&claims, &arguments.only)?;
+    let outcomes = run_papers(&papers, &claims)?;
+    if let Some(directory) = &arguments.out {
+        for table in outcomes.iter().flat_map(|outcome| outcome.tables.iter()) {
+            figures::write(table, directory)?;
+        }
+    }
+    let verdicts = outcomes.into_iter().flat_map(|outcome| outcome.verdicts).collect();
+    let report = Report::assemble(&claims.only(&arguments.only), verdicts)?;
     write!(io::stdout(), "{report}\n{}\n", report.summary()).map_err(LabError::Print)?;
     if let Some(path) = &arguments.json {
-        let json = report.to_json()?;
-        std::fs::write(path, json).map_err(|error| LabError::Write { path: path.clone(), error })?;
+        write_file(path, &report.to_json()?)?;
+    }
+    if arguments.sensitivity {
+        let mut changes = Vec::new();
+        for paper in &papers {
+            changes.extend(sensitivity::table(paper, report.rows(), &claims)?);
+        }
+        let text = sensitivity::csv(&changes);
+        match &arguments.out {
+            Some(directory) => write_file(&directory.join("sensitivity.csv"), &text)?,
+            None => write!(io::stdout(), "\n{text}").map_err(LabError::Print)?,
+        }
     }
     Ok(report.count(Status::Fail))
+}
+
+/// Runs all, with a bar where standard error is a terminal.
+fn run_papers(papers: &[Prepared], claims: &Claims) -> Result<Vec<Outcome>, RunError> {
+    let jobs: usize = papers.iter().map(Prepared::jobs).sum();
+    let terminal = io::stderr().is_terminal();
+    let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(jobs as u64), target);
+    let outcomes = papers.iter().map(|paper| paper.run(claims, || bar.inc(1))).collect();
+    bar.finish_and_clear();
+    outcomes
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
+    std::fs::write(path, text).map_err(|error| LabError::Write { path: path.to_owned(), error })
 }

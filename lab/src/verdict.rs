@@ -55,6 +55,19 @@ pub enum Basis {
     Measured,
 }
 
+impl Basis {
+    /// The word that the rows use.
+    pub fn word(self) -> &'static str {
+        match self {
+            Basis::Calibrated => "calibrated",
+            Basis::Predicted => "predicted",
+            Basis::Derived => "derived",
+            Basis::Explored => "explored",
+            Basis::Measured => "measured",
+        }
+    }
+}
+
 /// The figures of a row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub enum Figures {
@@ -143,6 +156,9 @@ mod tests {
     fn words_are_those_of_the_rows() {
         for status in [Status::Pass, Status::Fail, Status::Reported, Status::NotRun] {
             assert_eq!(serde_json::to_string(&status).expect("a string"), format!("\"{}\"", status.word()));
+        }
+        for basis in [Basis::Calibrated, Basis::Predicted, Basis::Derived, Basis::Explored, Basis::Measured] {
+            assert_eq!(serde_json::to_string(&basis).expect("a string"), format!("\"{}\"", basis.word()));
         }
     }
 }

@@ -7,82 +7,55 @@
 
 use core::time::Duration;
 
-use memferry_clock::Instant;
-use memferry_engines::driven::{BusMemory, SdmaEngine, SdmaOptions, Shared};
+use memferry_engines::driven::SdmaOptions;
+use memferry_lab::wicki::service::Service;
 use memferry_models::Ram;
 use memferry_models::sdma::{Config, Sdma};
-use memferry_path::{Capabilities, Path, PathLimits, PolicyKind, QueueKey};
 use memferry_transfer::image::{Image, Turn, turned_copy};
 use memferry_transfer::{
-    Color24, Count2d, Failure, Fill2d, Handle, Operation, Pattern, PixelSize, Plane, Request, Rights,
-    SessionId, Span, Task, Terms, WhenBusy,
+    Color24, Count2d, Failure, Fill2d, Handle, Operation, Pattern, PixelSize, Plane, SessionId, Span, Terms,
+    WhenBusy,
 };
 
 const BASE: u32 = 0x8000_0000;
 const CLIENT: SessionId = SessionId(1);
 const STRANGER: SessionId = SessionId(2);
 
-type Modelled = Sdma<Ram>;
+/// Where a frame lies in the memory.
+type Place = std::ops::Range<usize>;
 
-/// The service's parts around one device.
-struct Service {
-    device: Shared<Modelled>,
-    capabilities: Capabilities<BusMemory>,
-    path: Path<SdmaEngine<Modelled>>,
-    queue: QueueKey,
-    now: Instant,
+/// The service on a device with memory that holds something.
+struct Machine {
+    service: Service<Ram>,
     used: usize,
 }
 
-impl Service {
+impl Machine {
     fn new(channels: u32) -> Self {
-        let device = Shared::new(Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20])));
+        let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20]));
         let options = SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() };
-        let engine = SdmaEngine::new(device.clone(), channels, options).expect("the model resets");
-        let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 64 });
-        let queue = path.open_queue(CLIENT, 0);
-        let capabilities = Capabilities::new(64);
-        Self { device, capabilities, path, queue, now: Instant::ORIGIN, used: 0 }
+        Self { service: Service::new(device, channels, options).expect("the model resets"), used: 0 }
     }
 
     /// A frame of a session that holds these bytes.
-    fn frame(&mut self, session: SessionId, bytes: &[u8]) -> (Handle, BusMemory) {
-        let at = self.used;
-        self.used = (at + bytes.len()).next_multiple_of(4096);
-        self.device.with(|device| device.bus_mut().bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes));
-        let memory = BusMemory::new(BASE + at as u32, bytes.len() as u64).expect("in 32 bits");
-        (self.capabilities.register(session, memory, Rights::all()).expect("room"), memory)
+    fn frame(&mut self, session: SessionId, bytes: &[u8]) -> (Handle, Place) {
+        let place = self.used..self.used + bytes.len();
+        self.used = place.end.next_multiple_of(4096);
+        self.service.with_device(|device| device.bus_mut().bytes_mut()[place.clone()].copy_from_slice(bytes));
+        let frame = self.service.frame(session, BASE + place.start as u32, bytes.len() as u64);
+        (frame.expect("there is room"), place)
     }
 
-    fn contents(&self, memory: BusMemory) -> Vec<u8> {
-        let at = (memory.address() - BASE) as usize;
-        let length = memferry_transfer::Memory::length(&memory) as usize;
-        self.device.with(|device| device.bus().bytes()[at..at + length].to_vec())
+    fn contents(&self, place: Place) -> Vec<u8> {
+        self.service.with_device(|device| device.bus().bytes()[place].to_vec())
     }
 
     fn submit(&mut self, tag: u64, operation: Operation<Span>, terms: Terms) {
-        let reservation = self.path.reserve(self.queue, u32::MAX).expect("the queue is open");
-        let request = Request { task: Task::Transfer(operation), terms };
-        self.path.submit(self.now, reservation, tag, &request, &mut self.capabilities);
+        self.service.submit(CLIENT, tag, operation, terms).expect("the queue is open");
     }
 
-    /// The event loop, until nothing is left to do: tags with their outcomes, in the order they ended.
     fn run(&mut self) -> Vec<(u64, Result<(), Failure>)> {
-        let mut ends = Vec::new();
-        loop {
-            self.path.ring_doorbell();
-            self.path.run(self.now);
-            let started = self.path.must_settle() && self.path.settle(self.now, &mut self.capabilities);
-            let told = self.path.take_deliveries();
-            ends.extend(told.map(|delivery| (delivery.completion.tag, delivery.completion.outcome)));
-            if started {
-                continue;
-            }
-            match self.path.next_wake() {
-                Some(wake) => self.now = self.now.max(wake),
-                None => return ends,
-            }
-        }
+        self.service.run()
     }
 }
 
@@ -96,11 +69,11 @@ fn noise(length: usize) -> Vec<u8> {
 
 #[test]
 fn the_four_calls_of_the_thesis_give_what_they_should() {
-    let mut service = Service::new(32);
+    let mut machine = Machine::new(32);
     let picture = noise(64 * 32 * 4);
-    let (source, _) = service.frame(CLIENT, &picture);
+    let (source, _) = machine.frame(CLIENT, &picture);
     let length = picture.len() as u64;
-    let frames: Vec<_> = (0..4).map(|_| service.frame(CLIENT, &vec![0; picture.len()])).collect();
+    let frames: Vec<_> = (0..4).map(|_| machine.frame(CLIENT, &vec![0; picture.len()])).collect();
     let turned = {
         let image = Image::packed(64, 32, PixelSize::Bits32);
         turned_copy(&image, Turn::Rotate90, &Image::packed(32, 64, PixelSize::Bits32), None)
@@ -118,35 +91,35 @@ fn the_four_calls_of_the_thesis_give_what_they_should() {
         },
     ];
     for (tag, call) in (0..).zip(calls) {
-        service.submit(tag, call, Terms::default());
+        machine.submit(tag, call, Terms::default());
     }
-    let mut ends = service.run();
+    let mut ends = machine.run();
     ends.sort_by_key(|(tag, _)| *tag);
     assert_eq!(ends, [0, 1, 2, 3].map(|tag| (tag, Ok(()))));
-    assert_eq!(service.contents(frames[0].1), picture);
-    assert_eq!(service.contents(frames[1].1), vec![0x5a; picture.len()]);
-    let rotated = service.contents(frames[2].1);
+    assert_eq!(machine.contents(frames[0].1.clone()), picture);
+    assert_eq!(machine.contents(frames[1].1.clone()), vec![0x5a; picture.len()]);
+    let rotated = machine.contents(frames[2].1.clone());
     for (x, y) in [(0, 0), (63, 0), (0, 31), (63, 31), (17, 5)] {
         let (from, to) = ((y * 64 + x) * 4, (x * 32 + 31 - y) * 4);
         assert_eq!(rotated[to..to + 4], picture[from..from + 4], "pixel ({x}, {y})");
     }
-    let filled = service.contents(frames[3].1);
+    let filled = machine.contents(frames[3].1.clone());
     let painted = |at: usize| (0..4).any(|y| (0..8).any(|x| at / 2 == (2 + x * 64 + y * 2) / 2));
     assert!((0..filled.len()).all(|at| filled[at] == if painted(at) { [0xcd, 0xab][at % 2] } else { 0 }));
 }
 
 #[test]
 fn with_all_channels_busy_a_request_waits_or_is_refused_as_it_says() {
-    let mut service = Service::new(2);
-    let (source, _) = service.frame(CLIENT, &noise(4096));
-    let (destination, _) = service.frame(CLIENT, &[0; 4096]);
+    let mut machine = Machine::new(2);
+    let (source, _) = machine.frame(CLIENT, &noise(4096));
+    let (destination, _) = machine.frame(CLIENT, &[0; 4096]);
     let copy =
         || Operation::Copy { source: span(source, 0), destination: span(destination, 0), length: 4096 };
     for tag in 0..3 {
-        service.submit(tag, copy(), Terms::default());
+        machine.submit(tag, copy(), Terms::default());
     }
-    service.submit(3, copy(), Terms { when_busy: WhenBusy::Refuse, ..Terms::default() });
-    let mut ends = service.run();
+    machine.submit(3, copy(), Terms { when_busy: WhenBusy::Refuse, ..Terms::default() });
+    let mut ends = machine.run();
     ends.sort_by_key(|(tag, _)| *tag);
     let refused = Err(Failure::ChannelsBusy { channels: 2 });
     assert_eq!(ends, [(0, Ok(())), (1, Ok(())), (2, Ok(())), (3, refused)]);
@@ -154,25 +127,47 @@ fn with_all_channels_busy_a_request_waits_or_is_refused_as_it_says() {
 
 #[test]
 fn memory_of_others_and_beyond_a_frame_is_never_reached() {
-    let mut service = Service::new(1);
-    let (own, memory) = service.frame(CLIENT, &[1; 64]);
-    let (foreign, others) = service.frame(STRANGER, &[2; 64]);
+    let mut machine = Machine::new(1);
+    let (own, memory) = machine.frame(CLIENT, &[1; 64]);
+    let (foreign, others) = machine.frame(STRANGER, &[2; 64]);
     let copy = |source, destination, length| Operation::Copy { source, destination, length };
-    service.submit(0, copy(span(foreign, 0), span(own, 0), 64), Terms::default());
-    service.submit(1, copy(span(own, 0), span(foreign, 0), 64), Terms::default());
-    service.submit(2, copy(span(own, 0), span(own, 1), 64), Terms::default());
-    assert!(service.run().iter().all(|(_, outcome)| outcome.is_err()));
-    assert_eq!((service.contents(memory), service.contents(others)), (vec![1; 64], vec![2; 64]));
+    machine.submit(0, copy(span(foreign, 0), span(own, 0), 64), Terms::default());
+    machine.submit(1, copy(span(own, 0), span(foreign, 0), 64), Terms::default());
+    machine.submit(2, copy(span(own, 0), span(own, 1), 64), Terms::default());
+    assert!(machine.run().iter().all(|(_, outcome)| outcome.is_err()));
+    assert_eq!((machine.contents(memory), machine.contents(others)), (vec![1; 64], vec![2; 64]));
 }
 
 #[test]
 fn a_lost_interrupt_ends_one_request_with_an_error_and_the_channel_serves_on() {
-    let mut service = Service::new(1);
-    let (frame, _) = service.frame(CLIENT, &[1; 4096]);
+    let mut machine = Machine::new(1);
+    let (frame, _) = machine.frame(CLIENT, &[1; 4096]);
     let fill = || Operation::Fill { destination: span(frame, 0), length: 4096, pattern: Pattern::Byte(7) };
-    service.device.with(|device| device.faults().lose_interrupts(1));
+    machine.service.with_device(|device| device.faults().lose_interrupts(1));
     for tag in 0..3 {
-        service.submit(tag, fill(), Terms::default());
+        machine.submit(tag, fill(), Terms::default());
     }
-    assert_eq!(service.run(), [(0, Err(Failure::EngineTimedOut)), (1, Ok(())), (2, Ok(()))]);
+    assert_eq!(machine.run(), [(0, Err(Failure::EngineTimedOut)), (1, Ok(())), (2, Ok(()))]);
+}
+
+#[test]
+fn after_a_channel_failed_for_good_a_reset_brings_it_back() {
+    let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 1 << 20]));
+    // Long transfers are overdue while they are at work, and there is no time to drain.
+    let (patience, drain) = (Duration::from_micros(2), Duration::ZERO);
+    let options = SdmaOptions { patience, drain, ..SdmaOptions::default() };
+    let mut machine =
+        Machine { service: Service::new(device, 1, options).expect("the model resets"), used: 0 };
+    let (source, _) = machine.frame(CLIENT, &noise(8192));
+    let (destination, place) = machine.frame(CLIENT, &[0; 8192]);
+    let copy =
+        |length| Operation::Copy { source: span(source, 0), destination: span(destination, 0), length };
+    for (tag, length) in [(0, 8192), (1, 64)] {
+        machine.submit(tag, copy(length), Terms::default());
+    }
+    assert_eq!(machine.run(), [(0, Err(Failure::ChannelFaulted)), (1, Err(Failure::ChannelFaulted))]);
+    machine.service.reset().expect("the device resets");
+    machine.submit(2, copy(64), Terms::default());
+    assert_eq!(machine.run(), [(2, Ok(()))]);
+    assert_eq!(machine.contents(place)[..64], noise(64));
 }

@@ -12,11 +12,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use memferry_clock::Instant;
-use memferry_transfer::{Descriptor, Failure, PriorityClass, SessionId, WhenBusy};
+use memferry_transfer::{Descriptor, Failure, PriorityClass, WhenBusy};
 
 use crate::capability::{Admitted, Claims};
 use crate::completion::QueueKey;
-use crate::policy::{Choice, Policy};
+use crate::policy::{Acts, Ask, Choice, Outstanding, Policy};
 
 /// What an engine channel is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -56,20 +56,28 @@ pub(crate) struct Unfolded<M> {
     pub(crate) claims: Claims,
     pub(crate) origin: Origin,
     pub(crate) channel: u32,
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) ask: Ask,
 }
 
 impl<M> Placed<M> {
     /// The engine's descriptor and what the ledger keeps meanwhile.
     pub(crate) fn unfold(self) -> Unfolded<M> {
         let (channel, origin, terms) = (self.channel, self.origin, *self.admitted.terms());
+        let ask = ask(&self.admitted, origin.user);
         let (operation, claims) = self.admitted.into_parts();
         // Admission checked the same bounds; should the two ever disagree, the request fails and nothing moves.
         let descriptor = Descriptor::new(channel, operation)
             .map(|descriptor| descriptor.with_hint(terms.hint))
             .map_err(|error| Failure::OutOfBounds { side: error.side, available: 0 });
-        Unfolded { descriptor, claims, origin, channel, deadline: terms.deadline }
+        Unfolded { descriptor, claims, origin, channel, ask }
     }
+}
+
+/// What a policy sees of an admitted request.
+pub(crate) fn ask<M>(admitted: &Admitted<M>, user: u32) -> Ask {
+    let terms = admitted.terms();
+    let bytes = admitted.operation().total_bytes();
+    Ask { client: admitted.session(), user, class: terms.class, bytes, deadline: terms.deadline }
 }
 
 /// A request that did not get a channel.
@@ -195,7 +203,7 @@ impl<M> Channels<M> {
         let choice = if self.waits(origin.queue) {
             Choice::Busy { usable: self.usable() }
         } else {
-            self.choose(admitted.session(), origin.user, policy)
+            self.choose(&ask(&admitted, origin.user), policy)
         };
         let usable = match choice {
             Choice::Channel(channel) => {
@@ -254,26 +262,63 @@ impl<M> Channels<M> {
         if !self.states.contains(&ChannelState::Free) {
             return None;
         }
+        if policy.acts().contains(Acts::ORDERS) {
+            return self.place_most_urgent(policy);
+        }
         let mut held_back: Vec<QueueKey> = Vec::new();
         for rank in 0..self.waiting.len() {
             for index in 0..self.waiting[rank].len() {
                 let (admitted, origin) = &self.waiting[rank][index];
-                let (session, origin) = (admitted.session(), *origin);
+                let origin = *origin;
                 if held_back.contains(&origin.queue) {
                     continue;
                 }
-                match self.choose(session, origin.user, policy) {
-                    Choice::Channel(channel) => {
-                        let (admitted, origin) = self.waiting[rank].remove(index)?;
-                        self.waits_no_more(&admitted, origin);
-                        self.hold(channel, origin.user);
-                        return Some(Placed { admitted, origin, channel });
-                    }
+                let asked = ask(admitted, origin.user);
+                match self.choose(&asked, policy) {
+                    Choice::Channel(channel) => return self.give((rank, index), channel),
                     Choice::Busy { .. } => held_back.push(origin.queue),
                 }
             }
         }
         None
+    }
+
+    /// Places the most urgent of the first waiting requests of all queues that can be.
+    fn place_most_urgent(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
+        let mut queues: Vec<QueueKey> = Vec::new();
+        let mut first: Vec<(u64, (usize, usize), Ask)> = Vec::new();
+        for (rank, waiting) in self.waiting.iter().enumerate() {
+            for (index, (admitted, origin)) in waiting.iter().enumerate() {
+                if !queues.contains(&origin.queue) {
+                    queues.push(origin.queue);
+                    let asked = ask(admitted, origin.user);
+                    first.push((policy.urgency(&asked), (rank, index), asked));
+                }
+            }
+        }
+        first.sort_unstable_by_key(|(urgency, place, _)| (*urgency, *place));
+        first.into_iter().find_map(|(_, place, asked)| match self.choose(&asked, policy) {
+            Choice::Channel(channel) => self.give(place, channel),
+            Choice::Busy { .. } => None,
+        })
+    }
+
+    /// Gives a channel to one that waits, by rank and place.
+    fn give(&mut self, (rank, index): (usize, usize), channel: u32) -> Option<Placed<M>> {
+        let (admitted, origin) = self.waiting[rank].remove(index)?;
+        self.waits_no_more(&admitted, origin);
+        self.hold(channel, origin.user);
+        Some(Placed { admitted, origin, channel })
+    }
+
+    /// Requests that wait, as a policy sees them.
+    pub(crate) fn asks(&self) -> impl Iterator<Item = Outstanding> {
+        let waiting = self.waiting.iter().flatten();
+        waiting.map(|(admitted, origin)| Outstanding {
+            ask: ask(admitted, origin.user),
+            done: 0,
+            at_rest: true,
+        })
     }
 
     /// Takes the waiting requests that `gives_up` names a failure for.
@@ -304,11 +349,11 @@ impl<M> Channels<M> {
     /// share an engine one of them holds at most half of its channels, and alone it leaves an eighth to who may come:
     /// requests may run for hours, and another user's must not wait for all of them.
     #[inline]
-    pub(crate) fn choose(&self, session: SessionId, user: u32, policy: &mut dyn Policy) -> Choice {
+    pub(crate) fn choose(&self, ask: &Ask, policy: &mut dyn Policy) -> Choice {
         let channels = self.states.len();
         let share = if self.crowded { (channels / 2).max(1) } else { channels - channels / 8 };
-        let held = || self.held.get(&user).copied().unwrap_or(0);
-        match policy.choose(session, &self.states) {
+        let held = || self.held.get(&ask.user).copied().unwrap_or(0);
+        match policy.choose(ask, &self.states) {
             Choice::Channel(channel) if self.states.get(channel as usize) != Some(&ChannelState::Free) => {
                 Choice::Busy { usable: self.usable() }
             }

@@ -8,11 +8,11 @@
 //! once: the engine's `Finished` says whether it ended early, and the first reason given for that stands. Writing
 //! completions into rings is the caller's.
 
-use memferry_clock::Instant;
 use memferry_transfer::{Completion, EngineKind, Failure, Finished, PriorityClass, SessionId, Ticket};
 
 use crate::capability::Claims;
 use crate::channel::Origin;
+use crate::policy::Ask;
 
 /// One client queue, as the path knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -42,7 +42,10 @@ pub(crate) struct Running {
     pub(crate) ticket: Ticket,
     pub(crate) origin: Origin,
     pub(crate) claims: Claims,
-    pub(crate) deadline: Option<Instant>,
+    /// What it asked of the policy.
+    pub(crate) ask: Ask,
+    /// Bytes that the policy was told of.
+    pub(crate) charged: u64,
     /// Why it was asked to end early; the first reason stands.
     pub(crate) ending: Option<Failure>,
     /// What the client was told of its progress, bytes.
@@ -136,7 +139,7 @@ impl Ledger {
         let channel = running.ticket.channel as usize;
         if let Some(slot) = self.running.get_mut(channel) {
             self.count += 1;
-            self.timed += usize::from(running.deadline.is_some());
+            self.timed += usize::from(running.ask.deadline.is_some());
             *slot = Some(running);
         }
     }
@@ -151,6 +154,10 @@ impl Ledger {
         self.timed
     }
 
+    pub(crate) fn running_now(&self) -> impl Iterator<Item = &Running> {
+        self.running.iter().flatten()
+    }
+
     pub(crate) fn running(&mut self) -> impl Iterator<Item = &mut Running> {
         self.running.iter_mut().flatten()
     }
@@ -160,7 +167,7 @@ impl Ledger {
         let slot = self.running.get_mut(ticket.channel as usize)?;
         let running = slot.take_if(|running| running.ticket == ticket)?;
         self.count -= 1;
-        self.timed -= usize::from(running.deadline.is_some());
+        self.timed -= usize::from(running.ask.deadline.is_some());
         Some(running)
     }
 

@@ -108,7 +108,9 @@ mod steps;
 pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Recipient, RevocationId};
 pub use channel::{ChannelState, Placed};
 pub use completion::{Delivery, QueueKey, Reservation};
-pub use policy::{Choice, Policy, PolicyKind};
+pub use policy::{
+    Acts, Ask, Choice, Outstanding, Policy, PolicyError, PolicyKind, PolicySettings, SliceCounts, Slices,
+};
 pub use steps::{Path, PathLimits, Performing};
 
 #[cfg(test)]

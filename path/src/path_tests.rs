@@ -11,6 +11,7 @@ mod endings;
 mod faults;
 mod interleavings;
 mod orders;
+mod policies;
 mod queues;
 mod simulation;
 
@@ -22,7 +23,8 @@ use memferry_transfer::{
 
 use crate::policy::{Exclusive, Shared};
 use crate::{
-    Capabilities, ChannelState, Choice, Delivery, Path, PathLimits, Policy, PolicyKind, QueueKey, Recipient,
+    Ask, Capabilities, ChannelState, Choice, Delivery, Path, PathLimits, Policy, PolicyKind, QueueKey,
+    Recipient,
 };
 
 const TIMING: Timing = Timing { latency_ps: 1000, ps_per_byte: 10, preemption_bytes: Some(8) };

@@ -137,6 +137,9 @@ pub enum Failure {
     /// The client cancelled it, or memory it used was revoked or its session closed.
     #[error("cancelled")]
     Cancelled,
+    /// Its deadline cannot be met beside those that were promised before; it was not started.
+    #[error("the deadline cannot be met beside those promised to others; give it more time, or none")]
+    DeadlineUnreachable,
     /// Its deadline passed.
     #[error("the deadline passed")]
     DeadlineExceeded,

@@ -280,23 +280,23 @@ pub trait Engine {
         None
     }
 
+    /// Bytes done of a descriptor so far, in the operation's order, as far as the engine knows before the end.
+    fn bytes_done(&self, _ticket: Ticket) -> u64 {
+        0
+    }
+
+    /// How much of a channel's work goes on from here: so many times what it is preempted after, in each poll; 0 suspends
+    /// it. 1 when nothing was said. An engine that works by itself between polls tells only 0 from the rest.
+    fn set_turns(&mut self, _channel: u32, _turns: u32) {}
+
+    /// Whether a suspended channel has come to rest: not a byte of it moves until it may go on. An engine that cannot
+    /// suspend says no while the channel holds a descriptor.
+    fn is_at_rest(&self, channel: u32) -> bool;
+
     /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case, without a doorbell
     /// too when the descriptor was posted but not started.
     fn cancel(&mut self, ticket: Ticket);
 
     /// When `poll` has to be called again although nobody calls, `None` when it need not.
     fn next_wake(&self) -> Option<Instant>;
-}
-
-/// Engines whose channels can be made to stand still in the middle of their work.
-pub trait Control: Engine {
-    /// Asks that `channel` move nothing until it is resumed: neither what it is doing nor what is posted later. How soon is
-    /// the engine's [`preemption_bytes`](EngineCapabilities::preemption_bytes). Channels that do not exist are ignored.
-    fn pause(&mut self, channel: u32);
-
-    /// Whether the pause is acknowledged: nothing of the channel moves from then on. Asked after [`Engine::poll`].
-    fn is_paused(&self, channel: u32) -> bool;
-
-    /// Lets `channel` go on, at the next poll.
-    fn resume(&mut self, channel: u32);
 }

@@ -26,8 +26,8 @@ pub mod wire;
 
 pub use completion::{Completion, EngineKind, Failure, Side};
 pub use engine::{
-    Confined, Control, Descriptor, Ended, Engine, EngineCapabilities, Finished, Memory, RefusalReason,
-    Refused, Region, Ticket, Watermark,
+    Confined, Descriptor, Ended, Engine, EngineCapabilities, Finished, Memory, RefusalReason, Refused,
+    Region, Ticket, Watermark,
 };
 pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 pub use handle::{Handle, Rights, SessionId};

@@ -25,7 +25,7 @@ use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
 use memferry_memory::queue_pair::{ServiceEnd, wants_signal};
 use memferry_memory::storage::MappedWords;
-use memferry_path::{Capabilities, ChannelState, Path, QueueKey};
+use memferry_path::{Capabilities, ChannelState, Path, Policy, QueueKey};
 use memferry_transfer::{PriorityClass, SessionId};
 use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
@@ -58,6 +58,8 @@ pub(crate) enum LaneCommand {
     CloseSession { session: SessionId },
     /// End requests that use revoked memory.
     CancelRevoked,
+    /// Another policy takes over.
+    Policy(Box<dyn Policy>),
     /// Finish what runs until `deadline`, refuse the rest, and end.
     Stop { deadline: Instant },
 }
@@ -257,7 +259,7 @@ impl Lane {
             worked |= self.take_requests(index);
         }
         if !self.path.idle() || self.path.must_settle() {
-            worked |= self.path.running();
+            worked |= self.path.progresses();
             let timed = self.path.needs_time() || self.stopping.is_some();
             let now = if timed { MonotonicClock.now() } else { Instant::ORIGIN };
             if self.stopping.is_some_and(|deadline| deadline <= now) {
@@ -267,6 +269,8 @@ impl Lane {
             if self.path.run(now) {
                 self.tell_progress();
             }
+            // What was suspended may go on since the policy was asked.
+            worked |= self.path.progresses();
             worked |= self.settle(now);
         }
         self.deliver();
@@ -284,6 +288,9 @@ impl Lane {
         let busy = self.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
+        for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
+            class.set(bytes);
+        }
         for (key, queue) in (0..).zip(&self.queues) {
             if let Some(queue) = queue {
                 queue.counters.wait(self.path.waiting_of(QueueKey(key)));
@@ -364,6 +371,7 @@ impl Lane {
                     let mut capabilities = Self::capabilities(&self.shared);
                     self.path.cancel_revoked(&mut capabilities);
                 }
+                LaneCommand::Policy(policy) => self.path.set_policy(policy),
                 LaneCommand::Stop { deadline } => {
                     self.stopping = Some(deadline);
                     let mut capabilities = Self::capabilities(&self.shared);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use memferry_clock::Clock;
 use memferry_engines::CpuEngine;
-use memferry_path::{Path, PathLimits};
+use memferry_path::{Path, PathLimits, Policy};
 
 use super::pinning::keep_on;
 use super::{Lane, LaneCommand, LaneHandle};
@@ -37,12 +37,12 @@ impl Lanes {
     pub(crate) fn start(
         config: &ServiceConfig,
         shared: &Arc<Shared>,
-        handles: Vec<Arc<LaneHandle>>,
+        handles: impl Iterator<Item = (Arc<LaneHandle>, Box<dyn Policy>)>,
     ) -> Result<Self, StartError> {
         let mut lanes = Self::default();
         let (tell, told) = channel();
         let places = config.pinning.plan(config.lanes);
-        for (handle, place) in handles.into_iter().zip(places) {
+        for (handle, place) in handles.zip(places) {
             if let Err(error) = lanes.start_one(config, shared, handle, place, (&tell, &told)) {
                 lanes.stop(Duration::ZERO);
                 return Err(error);
@@ -55,7 +55,7 @@ impl Lanes {
         &mut self,
         config: &ServiceConfig,
         shared: &Arc<Shared>,
-        handle: Arc<LaneHandle>,
+        (handle, policy): (Arc<LaneHandle>, Box<dyn Policy>),
         place: Option<usize>,
         (tell, told): (&Sender<Running>, &Receiver<Running>),
     ) -> Result<(), StartError> {
@@ -65,7 +65,7 @@ impl Lanes {
             .for_other_cores()
             .with_crew(Arc::clone(&shared.crew));
         let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
-        let path = Path::new(engine, config.policy.build(), limits);
+        let path = Path::new(engine, policy, limits);
         // Spinners never exceed CPUs - 1: a spinning lane on the last CPU would take it from its own clients.
         let spins = number + 1 < cpus() as usize;
         let lane = Lane::new(number, Arc::clone(&handle), Arc::clone(shared), path, spins)

@@ -74,6 +74,33 @@ pub(super) fn nothing_starts_before_the_doorbell<X: EngineFixture>(make: &impl F
     bench.verify(&"two doorbells");
 }
 
+pub(super) fn suspended_channels_move_nothing<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
+    let mut bench = Bench::new(make, SETUP, &memories());
+    let held = bench.post(0, &copy(300));
+    let fill = Operation::Fill { destination: place(0, 400, 40), length: 40, pattern: Pattern::Byte(9) };
+    let free = bench.post(1, &fill);
+    bench.engine().set_turns(0, 0);
+    bench.engine().ring_doorbell();
+    assert_eq!(bench.drive(1)[0].ticket, free);
+    assert!(bench.engine().is_at_rest(0) && bench.engine().is_at_rest(1));
+    assert_eq!(bench.engine().bytes_done(held), 0);
+    bench.expect(&fill);
+    bench.verify(&"a transfer beside a suspended one");
+    bench.engine().set_turns(0, 1);
+    let finished = bench.drive(1);
+    assert_eq!((finished[0].ticket, finished[0].outcome), (held, Ok(())));
+    bench.expect(&copy(300));
+    bench.verify(&"a transfer that was suspended");
+    // One that is cancelled meanwhile ends without being let go on.
+    bench.engine().set_turns(0, 0);
+    let cancelled = bench.post(0, &copy(10));
+    bench.engine().ring_doorbell();
+    bench.engine().cancel(cancelled);
+    let finished = bench.drive(1);
+    assert_eq!((finished[0].ticket, finished[0].outcome), (cancelled, Err(Failure::Cancelled)));
+    bench.verify(&"a transfer that was cancelled while it was suspended");
+}
+
 pub(super) fn cancelled_before_the_start_moves_nothing<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     for ring in [false, true] {
         for operation in [Operation::Nop, copy(200)] {

@@ -67,7 +67,7 @@ pub trait EngineFixture {
 /// When the engine breaks the contract; the captured output names the test.
 pub fn engine_suite<X: EngineFixture>(make: impl Fn(EngineSetup) -> X) {
     let make = &make;
-    let tests: [(&str, &dyn Fn()); 16] = [
+    let tests: [(&str, &dyn Fn()); 17] = [
         ("every operation equals the oracle", &|| operations::every_operation_equals_the_oracle(make)),
         ("overlapping copies are memmoves", &|| operations::overlapping_copies_are_memmoves(make)),
         ("operations of no bytes finish", &|| operations::operations_of_no_bytes_finish(make)),
@@ -78,6 +78,7 @@ pub fn engine_suite<X: EngineFixture>(make: impl Fn(EngineSetup) -> X) {
         ("stale cancels are ignored", &|| lifecycle::stale_and_unknown_cancels_are_ignored(make)),
         ("all channels at once", &|| lifecycle::all_channels_finish_once_each(make)),
         ("a channel serves again and again", &|| lifecycle::tickets_of_a_channel_differ(make)),
+        ("suspended channels rest", &|| lifecycle::suspended_channels_move_nothing(make)),
         ("reports are appended", &|| lifecycle::finished_reports_are_appended(make)),
         ("short ones at once", &|| lifecycle::short_operations_are_done_at_once_or_not_at_all(make)),
         ("unannounced kinds", &|| lifecycle::kinds_that_are_not_announced_are_refused(make)),

@@ -93,11 +93,13 @@ pub struct CpuEngine {
     for_others: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Channel {
     /// Of the newest post.
     serial: u32,
     job: Option<Job>,
+    /// Chunks of it that a poll moves.
+    turns: u32,
 }
 
 #[derive(Debug)]
@@ -116,7 +118,7 @@ impl CpuEngine {
     /// this function leaves signal handlers alone.
     pub fn new(channels: u32, chunk_bytes: u64) -> Self {
         let busy = Vec::with_capacity(channels as usize);
-        let channels = (0..channels).map(|_| Channel::default()).collect();
+        let channels = (0..channels).map(|_| Channel { serial: 0, job: None, turns: 1 }).collect();
         Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), crew: None, for_others: false }
     }
 
@@ -194,7 +196,7 @@ impl Engine for CpuEngine {
             let channel = &mut self.channels[number as usize];
             let serial = channel.serial;
             let Some((outcome, state)) = channel.step(means) else {
-                active |= index < first_unstarted;
+                active |= index < first_unstarted && channel.turns > 0;
                 index += 1;
                 continue;
             };
@@ -234,6 +236,23 @@ impl Engine for CpuEngine {
         progress::watermark(job.descriptor.operation(), job.state.done)
     }
 
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        let channel =
+            self.channels.get(ticket.channel as usize).filter(|channel| channel.serial == ticket.serial);
+        channel.and_then(|channel| channel.job.as_ref()).map_or(0, |job| job.state.done)
+    }
+
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        if let Some(channel) = self.channels.get_mut(channel as usize) {
+            channel.turns = turns;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        // Bytes move only within a poll.
+        self.channels.get(channel as usize).is_none_or(|channel| channel.job.is_none() || channel.turns == 0)
+    }
+
     fn cancel(&mut self, ticket: Ticket) {
         if let Some(channel) = self.channels.get_mut(ticket.channel as usize)
             && channel.serial == ticket.serial
@@ -249,11 +268,11 @@ impl Engine for CpuEngine {
 }
 
 impl Channel {
-    /// Moves one chunk of the job; how it ended when it did, and how far it came. The job is gone then: once the report is
+    /// Moves the chunks of the job whose turn it is; how it ended when it did, and how far it came. The job is gone then: once the report is
     /// seen, its memory may be given back.
     fn step(&mut self, means: Means<'_>) -> Option<(Result<(), Failure>, State)> {
         let job = self.job.as_mut()?;
-        let outcome = job.advance(means)?;
+        let outcome = job.advance(means, self.turns)?;
         let state = job.state;
         self.job = None;
         Some((outcome, state))
@@ -261,18 +280,23 @@ impl Channel {
 }
 
 impl Job {
-    /// Moves one chunk when there is one to move; the outcome when the job is over.
-    fn advance(&mut self, means: Means<'_>) -> Option<Result<(), Failure>> {
+    /// Moves so many chunks when there are; the outcome when the job is over.
+    fn advance(&mut self, means: Means<'_>, turns: u32) -> Option<Result<(), Failure>> {
         if self.cancelled {
             return Some(Err(Failure::Cancelled));
         }
         if !self.started {
             return None;
         }
-        match progress::advance(self.descriptor.operation(), self.descriptor.hint(), &mut self.state, means) {
-            Ok(over) => over.then_some(Ok(())),
-            Err(failure) => Some(Err(failure)),
+        let (operation, hint) = (self.descriptor.operation(), self.descriptor.hint());
+        for _ in 0..turns {
+            match progress::advance(operation, hint, &mut self.state, means) {
+                Ok(false) => {}
+                Ok(true) => return Some(Ok(())),
+                Err(failure) => return Some(Err(failure)),
+            }
         }
+        None
     }
 }
 

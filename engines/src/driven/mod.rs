@@ -12,6 +12,7 @@
 //! reported it. The engine copies, fills, walks, follows lists and serves devices' request lines; it does not look at bytes.
 //! Transfers of one request line run one after the other, in the order they were posted.
 
+mod caches;
 mod device;
 mod ioat;
 mod lists;
@@ -23,7 +24,7 @@ use core::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_drivers::sdma::{
-    Cause, Channel, Event, InitError, Line, Progress, Sdma, Settings, TransferSize,
+    CacheMaintenance, Cause, Channel, Event, InitError, Line, Progress, Sdma, Settings, TransferSize,
 };
 use memferry_registers::Device;
 use memferry_transfer::engine::RefusalReason;
@@ -31,6 +32,7 @@ use memferry_transfer::{
     Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operations, Refused, Ticket,
 };
 
+use caches::{Caches, Given};
 pub use device::Shared;
 pub use ioat::{Completion, IoatEngine, IoatInitError, IoatOptions};
 use lists::Shares;
@@ -74,7 +76,10 @@ pub struct SdmaEngine<D: Device> {
     slots: Vec<Slot>,
     options: SdmaOptions,
     lists: Option<Shares>,
+    caches: Caches,
     posts: u64,
+    /// Ends that the next poll reports.
+    ended: Vec<Finished>,
 }
 
 /// A channel of the engine: one of the device's.
@@ -83,6 +88,7 @@ struct Slot {
     channel: Channel,
     serial: u32,
     job: Option<Job>,
+    suspended: bool,
 }
 
 #[derive(Debug)]
@@ -122,6 +128,8 @@ struct Running {
     until: Option<Instant>,
     /// Of a synchronized transfer, for its counters say how far it came.
     size: Option<TransferSize>,
+    /// What the channel was configured with.
+    given: Given,
 }
 
 impl Running {
@@ -152,9 +160,18 @@ impl<D: Device> SdmaEngine<D> {
             && let Ok(channel) = driver.allocate()
         {
             driver.set_line(&channel, LINE, true);
-            slots.push(Slot { channel, serial: 0, job: None });
+            slots.push(Slot { channel, serial: 0, job: None, suspended: false });
         }
-        Ok(Self { device, driver, slots, options, lists: None, posts: 0 })
+        Ok(Self {
+            device,
+            driver,
+            slots,
+            options,
+            lists: None,
+            caches: Caches::default(),
+            posts: 0,
+            ended: Vec::new(),
+        })
     }
 
     /// With memory for descriptors, divided among the channels, so that scatter-gather lists are the device's to follow.
@@ -164,20 +181,30 @@ impl<D: Device> SdmaEngine<D> {
         self
     }
 
-    /// Resets the device, which brings channels back that had failed. What runs ends with [`Failure::EngineReset`]; what was
-    /// posted and not started stays. The memory of transfers that ended with [`Failure::ChannelFaulted`] is out of reach
-    /// from here on (for the path: `channel_was_reset` of each).
+    /// With what the processor's caches need around each transfer. Without, memory is taken as not cached, or coherent.
+    pub fn with_caches(mut self, maintenance: Box<dyn CacheMaintenance>) -> Self {
+        self.caches = Caches::new(maintenance);
+        self
+    }
+
+    /// Resets the device, which brings channels back that had failed. What runs ends with [`Failure::EngineReset`], as the next
+    /// poll reports; what was posted and not started stays. The memory of transfers that ended with
+    /// [`Failure::ChannelFaulted`] is out of reach from here on (for the path: `channel_was_reset` of each).
     ///
     /// # Errors
     /// [`InitError`]; no channel serves then, until a reset succeeds.
-    pub fn reset(&mut self, finished: &mut Vec<Finished>) -> Result<(), InitError> {
+    pub fn reset(&mut self) -> Result<(), InitError> {
         self.driver.initialize(&self.options.settings)?;
+        let mut finished = std::mem::take(&mut self.ended);
         for index in 0..self.slots.len() {
             self.driver.set_line(&self.slots[index].channel, LINE, true);
-            if self.slots[index].job.as_ref().is_some_and(|job| job.running.is_some()) {
-                self.finish(index, Err(Failure::EngineReset), finished);
+            let running = self.slots[index].job.as_ref().and_then(|job| job.running.as_ref());
+            if let Some(running) = running {
+                running.given.finish(&mut self.caches);
+                self.finish(index, Err(Failure::EngineReset), &mut finished);
             }
         }
+        self.ended = finished;
         Ok(())
     }
 
@@ -185,7 +212,7 @@ impl<D: Device> SdmaEngine<D> {
     fn start_all(&mut self, finished: &mut Vec<Finished>) -> bool {
         let mut any = false;
         for index in 0..self.slots.len() {
-            let line_is_taken = self.line_is_taken(index);
+            let may_start = !self.slots[index].suspended && !self.line_is_taken(index);
             let Some(job) = self.slots[index].job.as_mut() else { continue };
             if job.cancelled && job.running.as_ref().is_some_and(|running| running.size.is_some()) {
                 self.stop(index, Failure::Cancelled, finished);
@@ -193,7 +220,7 @@ impl<D: Device> SdmaEngine<D> {
                 continue;
             } else if job.cancelled && job.whole {
                 self.finish(index, Err(Failure::Cancelled), finished);
-            } else if job.started && !line_is_taken {
+            } else if job.started && may_start {
                 match job.plan.next() {
                     None => self.finish(index, Ok(()), finished),
                     Some(step) => self.start(index, step, finished),
@@ -217,28 +244,33 @@ impl<D: Device> SdmaEngine<D> {
     }
 
     fn start(&mut self, index: usize, step: Step, finished: &mut Vec<Finished>) {
-        let Self { driver, slots, device, options, lists, .. } = self;
+        let Self { driver, slots, device, options, lists, caches, .. } = self;
         let slot = &mut slots[index];
-        let (configured, size) = match &step.work {
+        let configured = match step.work {
             Work::Transfer(config) => {
-                let size = config.synchronization.map(|_| config.size);
-                (driver.configure(&slot.channel, config, None).is_ok(), size)
+                driver.configure(&slot.channel, &config, None).is_ok().then_some(Given::Transfer(config))
             }
             Work::List(segments) => {
-                let list = lists.as_mut().and_then(|lists| lists.write(index, segments));
-                let configured =
-                    list.is_some_and(|list| driver.configure_list(&slot.channel, &list, None).is_ok());
-                (configured, None)
+                let list = lists.as_mut().and_then(|lists| lists.write(index, &segments));
+                list.filter(|list| driver.configure_list(&slot.channel, list, None).is_ok())
+                    .map(|list| Given::List(list, segments))
             }
         };
-        if !configured || driver.enable(&slot.channel).is_err() {
+        let Some(given) = configured.filter(|given| {
+            given.prepare(caches);
+            driver.enable(&slot.channel).is_ok()
+        }) else {
             // The plan was made within the driver's rules, so this is an error of this module, or a quarantined channel.
             return self.finish(index, Err(Failure::ChannelFaulted), finished);
-        }
+        };
+        let size = match &given {
+            Given::Transfer(config) => config.synchronization.map(|_| config.size),
+            Given::List(..) => None,
+        };
         let now = device.with(|device| device.now());
         let until = size.is_none().then(|| now.after(options.patience));
         if let Some(job) = slot.job.as_mut() {
-            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size });
+            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size, given });
         }
     }
 
@@ -280,6 +312,7 @@ impl<D: Device> SdmaEngine<D> {
         } else if event.is_end()
             && let Some(running) = job.running.take()
         {
+            running.given.finish(&mut self.caches);
             job.done += running.bytes;
             job.whole = running.whole;
         }
@@ -295,6 +328,7 @@ impl<D: Device> SdmaEngine<D> {
         if let (Some(job), Ok(progress)) = (&mut self.slots[index].job, &stopped)
             && let Some(running) = &job.running
         {
+            running.given.finish(&mut self.caches);
             job.done += running.moved(progress);
         }
         let failure = if stopped.is_ok() { failure } else { Failure::ChannelFaulted };
@@ -363,6 +397,7 @@ impl<D: Device> Engine for SdmaEngine<D> {
 
     fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
         self.device.with(|device| device.advance(now));
+        finished.append(&mut self.ended);
         loop {
             let heard = self.hear(finished);
             let started = self.start_all(finished);
@@ -372,6 +407,22 @@ impl<D: Device> Engine for SdmaEngine<D> {
         }
         self.give_up(now, finished);
         false
+    }
+
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        let slot = self.slots.get(ticket.channel as usize).filter(|slot| slot.serial == ticket.serial);
+        slot.and_then(|slot| slot.job.as_ref()).map_or(0, |job| job.done)
+    }
+
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        if let Some(slot) = self.slots.get_mut(channel as usize) {
+            slot.suspended = turns == 0;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        let job = self.slots.get(channel as usize).and_then(|slot| slot.job.as_ref());
+        job.is_none_or(|job| job.running.is_none())
     }
 
     fn cancel(&mut self, ticket: Ticket) {
@@ -388,10 +439,14 @@ impl<D: Device> Engine for SdmaEngine<D> {
         let overdue = jobs().filter_map(Job::overdue).min();
         let ready = |index: usize, job: &Job| match &job.running {
             Some(running) => job.cancelled && running.size.is_some(),
-            None => job.cancelled || (job.started && !self.line_is_taken(index)),
+            None => {
+                let may_start = !self.slots[index].suspended && !self.line_is_taken(index);
+                job.cancelled || (job.started && may_start)
+            }
         };
         let mut slots = self.slots.iter().enumerate();
-        if slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job))) {
+        let any_ready = slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job)));
+        if any_ready || !self.ended.is_empty() {
             return Some(self.device.with(|device| device.now()));
         }
         let device =

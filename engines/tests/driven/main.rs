@@ -11,8 +11,12 @@ mod devices;
 mod faults;
 mod lists;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
+use memferry_drivers::sdma::CacheMaintenance;
 use memferry_engines::driven::{BusMemory, ListMemory, SdmaEngine, SdmaOptions, Shared};
 use memferry_models::sdma::{Config, Sdma};
 use memferry_models::{Ram, WithRegister};
@@ -143,4 +147,43 @@ fn patterns_wider_than_a_colour_are_written_byte_by_byte() {
     assert_eq!(fixture.finish()[0].bytes_done, 40);
     let expected: Vec<u8> = [0].into_iter().chain((0..40).map(|at| 1 + at % 4)).chain([0; 23]).collect();
     assert_eq!(fixture.contents(&memory), expected);
+}
+
+/// An operation on the caches: its name, address and bytes.
+type Asked = (&'static str, u64, u64);
+
+/// What the engine asked of the caches.
+#[derive(Clone, Default)]
+struct Maintained(Rc<RefCell<Vec<Asked>>>);
+
+impl CacheMaintenance for Maintained {
+    fn clean(&mut self, address: u64, length: u64) {
+        self.0.borrow_mut().push(("clean", address, length));
+    }
+
+    fn clean_and_invalidate(&mut self, address: u64, length: u64) {
+        self.0.borrow_mut().push(("clean and invalidate", address, length));
+    }
+
+    fn invalidate(&mut self, address: u64, length: u64) {
+        self.0.borrow_mut().push(("invalidate", address, length));
+    }
+}
+
+#[test]
+fn caches_are_maintained_around_each_hardware_transfer() {
+    let maintained = Maintained::default();
+    let mut fixture = Fixture::new(1, SdmaOptions { chunk_bytes: 64, ..SdmaOptions::default() });
+    fixture.engine = fixture.engine.with_caches(Box::new(maintained.clone()));
+    let copy = fixture.copy(0, 128);
+    let Operation::Copy { source, destination, .. } = copy.operation() else { panic!("it is a copy") };
+    let (from, to) = (u64::from(source.memory().address()), u64::from(destination.memory().address()));
+    fixture.engine.post(copy).expect("free");
+    fixture.engine.ring_doorbell();
+    assert_eq!(fixture.finish().len(), 1);
+    let around = |at| {
+        let (read, written) = (("clean", from + at, 64), ("clean and invalidate", to + at, 64));
+        [read, written, ("invalidate", to + at, 64)]
+    };
+    assert_eq!(*maintained.0.borrow(), [around(0), around(64)].concat());
 }

@@ -1,4 +1,4 @@
-//! Random lives of the engine: posts, pauses, cancels and resets at any moment, with news that get lost. Each transfer ends once, and what
+//! Random lives of the engine: posts, suspensions, cancels and resets at any moment, with news that get lost. Each transfer ends once, and what
 //! it says is done is done.
 
 use core::time::Duration;
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use memferry_conformance::EngineFixture;
 use memferry_engines::driven::{BusMemory, Completion, IoatOptions};
 use memferry_transfer::{
-    Control, Descriptor, Engine, Failure, Finished, Lists, Operation, Pattern, Region, Segment, Ticket,
+    Descriptor, Engine, Failure, Finished, Lists, Operation, Pattern, Region, Segment, Ticket,
 };
 
 use super::faults::Noise;
@@ -103,8 +103,8 @@ fn at_any_moment_anything_may_be_asked_for() {
                     }
                 }
                 4 | 5 => fixture.engine.ring_doorbell(),
-                6 => fixture.engine.pause(channel),
-                7 | 8 => fixture.engine.resume(channel),
+                6 => fixture.engine.set_turns(channel, 0),
+                7 | 8 => fixture.engine.set_turns(channel, 1),
                 9 => {
                     let ticket = waiting.keys().find(|ticket| ticket.channel == channel);
                     ticket.copied().into_iter().for_each(|ticket| fixture.engine.cancel(ticket));
@@ -122,7 +122,7 @@ fn at_any_moment_anything_may_be_asked_for() {
                 check(&fixture, &end, &waiting.remove(&end.ticket).expect("it ends once"));
             }
         }
-        (0..4).for_each(|channel| fixture.engine.resume(channel));
+        (0..4).for_each(|channel| fixture.engine.set_turns(channel, 1));
         fixture.engine.ring_doorbell();
         for end in fixture.finish() {
             check(&fixture, &end, &waiting.remove(&end.ticket).expect("it ends once"));

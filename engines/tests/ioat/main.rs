@@ -5,14 +5,14 @@
 //! driver     random requests against a byte oracle; suspend, recovery, lost interrupts
 //! faults     bus errors, bad descriptors, lost interrupts and completions, stuck channels ──► that transfer ends once; reset
 //! life       anything asked for at any moment, with news that get lost
-//! control    pauses are acknowledged, and nothing moves until the channel is resumed
+//! rest       suspended channels come to rest, and nothing of them moves until they may go on
 //! ```
 
-mod control;
 mod driver;
 mod faults;
 mod life;
 mod machine;
+mod rest;
 
 use core::time::Duration;
 

@@ -11,6 +11,7 @@
 
 mod entries;
 mod options;
+mod policy;
 mod text;
 
 use std::fmt::{self, Display, Write};
@@ -19,6 +20,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
+use memferry_broker::PolicySettings;
 use memferry_broker::config::LIMITS;
 use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Value};
@@ -27,6 +29,7 @@ use crate::output::say;
 use crate::{CommandError, files};
 use entries::{Entry, SECTIONS, Section};
 pub(crate) use options::{LogFormat, Options, Settings};
+pub(crate) use policy::{PolicyOptions, policy};
 
 /// The file that is read when it is there and no other is named.
 const SYSTEM_FILE: &str = "/etc/memferry.toml";
@@ -143,6 +146,12 @@ fn parse(text: &str) -> Result<Options, Vec<Mistake>> {
             }
             (None, _) => mistakes.push(at(span, unknown_section(name))),
         }
+    }
+    let defaults = PolicySettings::default();
+    let policy = options.numbers.clone().resolve(options.policy, defaults).check();
+    if let (true, Err(error)) = (mistakes.is_empty(), policy) {
+        let section = table.get_ref().iter().find(|(name, _)| name.get_ref() == "policy");
+        mistakes.push(at(section.map_or(0..0, |(name, _)| name.span()), error.to_string()));
     }
     mistakes.sort_by_key(|mistake| mistake.line);
     if mistakes.is_empty() { Ok(options) } else { Err(mistakes) }

@@ -11,6 +11,7 @@
 //! Every command is a thin client of the library; what is measured and checked lives there.
 
 mod canvas;
+mod change;
 mod config;
 mod copy;
 mod demo;
@@ -51,6 +52,8 @@ enum Command {
     Tune(tune::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
+    /// Show the policy of a running service, or give it another.
+    Policy(change::Arguments),
     /// Print what a running service is doing for Prometheus, or serve it over HTTP.
     Metrics(metrics::Arguments),
     /// Copy a file, its bytes moved by the engine.
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         Command::Config(arguments) => config::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Policy(arguments) => change::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::Rotate(arguments) => turn::rotate(&arguments),

@@ -11,7 +11,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
-use harness::{Service, fresh_directory};
+use harness::{Service, assert_moves_bytes, fresh_directory};
 use memferry::Client;
 
 /// A directory with a file, both gone with the test.
@@ -179,4 +179,40 @@ fn a_machine_is_measured_and_its_profile_is_one_that_engines_load() {
     assert!(copy_with("MEMFERRY_PROFILE", &file.text(), &file).status.success());
     let said = errors(&memferry(&["tune", "--to", "/proc/no/profile"]));
     assert!(said.contains("/proc/no/profile"), "{said}");
+}
+
+#[test]
+fn a_running_service_takes_another_policy_and_says_which_it_has() {
+    let service = Service::start(&["--lanes=2", "--policy=weighted", "--class-weights=1,1,9"]);
+    let socket = service.socket.display().to_string();
+    let policy = |arguments: &[&str]| memferry(&[&["policy", "--socket", &socket], arguments].concat());
+    let said = |output: Output| {
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(said(policy(&[])), "weighted, low 1, normal 1, high 9\n");
+    let priority =
+        said(policy(&["priority", "--slice-us=100", "--period-us=400", "--low-policy=rate-limit"]));
+    assert_eq!(
+        priority,
+        "priority, the high class alone for 100µs of every 400µs\n\
+         class low: rate-limit, 1000000000 bytes a second for each user, 16777216 at once\n"
+    );
+    assert_moves_bytes(&service.client());
+    assert_eq!(service.client().status().unwrap().policy, "priority");
+    for (wrong, message) in [
+        (&["--slice-us=400"][..], "shorter than the period"),
+        (&["deadline", "--capacity=0"], "the capacity is zero"),
+        (&["fairest"], "there is no policy 'fairest'"),
+        (&["--user-weight=x"], "such as 1000=3"),
+    ] {
+        let errors = errors(&policy(wrong));
+        assert!(errors.contains(message), "{wrong:?}: {errors}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&said(policy(&["--json"]))).unwrap();
+    assert_eq!((&json["kind"], &json["class_weights"][2]), (&"priority".into(), &9.into()));
+    for kind in ["shared", "exclusive", "deadline", "weighted", "rate-limit"] {
+        assert!(said(policy(&[kind, "--low-policy=none"])).starts_with(kind));
+        assert_moves_bytes(&service.client());
+    }
 }

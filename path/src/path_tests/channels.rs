@@ -131,7 +131,7 @@ impl Policy for Rogue {
         "rogue"
     }
 
-    fn choose(&mut self, _client: SessionId, _channels: &[ChannelState]) -> Choice {
+    fn choose(&mut self, _ask: &Ask, _channels: &[ChannelState]) -> Choice {
         self.0
     }
 
@@ -177,7 +177,7 @@ impl Policy for Hesitant {
         "hesitant"
     }
 
-    fn choose(&mut self, _client: SessionId, _channels: &[ChannelState]) -> Choice {
+    fn choose(&mut self, _ask: &Ask, _channels: &[ChannelState]) -> Choice {
         self.0 = self.0.saturating_sub(1);
         if self.0 > 0 { Choice::Busy { usable: 1 } } else { Choice::Channel(0) }
     }

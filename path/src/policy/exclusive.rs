@@ -5,7 +5,7 @@
 
 use memferry_transfer::SessionId;
 
-use super::{Choice, Policy};
+use super::{Ask, Choice, Policy};
 use crate::channel::ChannelState;
 
 /// Each channel belongs to one client.
@@ -26,7 +26,8 @@ impl Policy for Exclusive {
         "exclusive"
     }
 
-    fn choose(&mut self, client: SessionId, channels: &[ChannelState]) -> Choice {
+    fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
+        let client = ask.client;
         self.owners.resize(channels.len(), None);
         let healthy = |channel: &usize| channels[*channel] != ChannelState::Faulted;
         let find = |owner| (0..channels.len()).filter(healthy).find(|channel| self.owners[*channel] == owner);
@@ -38,6 +39,10 @@ impl Policy for Exclusive {
             ChannelState::Free => Choice::Channel(channel as u32),
             ChannelState::Busy | ChannelState::Faulted => Choice::Busy { usable: 1 },
         }
+    }
+
+    fn keeps(&self, channel: u32) -> bool {
+        self.owners.get(channel as usize).is_some_and(Option::is_some)
     }
 
     fn departed(&mut self, client: SessionId) {
@@ -57,19 +62,20 @@ mod tests {
     #[test]
     fn a_channel_serves_one_client_until_it_departs() {
         let mut policy = Exclusive::new();
-        let [a, b, c] = [1, 2, 3].map(SessionId);
-        assert_eq!(policy.choose(a, &[Free, Free]), Choice::Channel(0));
-        assert_eq!(policy.choose(b, &[Free, Free]), Choice::Channel(1));
-        assert_eq!(policy.choose(a, &[Busy, Free]), Choice::Busy { usable: 1 });
-        assert_eq!(policy.choose(c, &[Free, Free]), Choice::Busy { usable: 0 });
-        policy.departed(a);
-        assert_eq!(policy.choose(c, &[Free, Free]), Choice::Channel(0));
+        let [a, b, c] = [1, 2, 3].map(|client| Ask::of(SessionId(client), 0));
+        assert_eq!(policy.choose(&a, &[Free, Free]), Choice::Channel(0));
+        assert_eq!(policy.choose(&b, &[Free, Free]), Choice::Channel(1));
+        assert_eq!(policy.choose(&a, &[Busy, Free]), Choice::Busy { usable: 1 });
+        assert_eq!(policy.choose(&c, &[Free, Free]), Choice::Busy { usable: 0 });
+        assert!(policy.keeps(0) && policy.keeps(1) && !policy.keeps(2));
+        policy.departed(a.client);
+        assert_eq!(policy.choose(&c, &[Free, Free]), Choice::Channel(0));
     }
 
     #[test]
     fn a_client_whose_channel_faulted_gets_another() {
         let mut policy = Exclusive::new();
-        assert_eq!(policy.choose(SessionId(1), &[Free, Free]), Choice::Channel(0));
-        assert_eq!(policy.choose(SessionId(1), &[Faulted, Free]), Choice::Channel(1));
+        assert_eq!(policy.choose(&Ask::of(SessionId(1), 0), &[Free, Free]), Choice::Channel(0));
+        assert_eq!(policy.choose(&Ask::of(SessionId(1), 0), &[Faulted, Free]), Choice::Channel(1));
     }
 }

@@ -4,7 +4,7 @@
 
 use memferry_transfer::SessionId;
 
-use super::{Choice, Policy};
+use super::{Ask, Choice, Policy, healthy};
 use crate::channel::ChannelState;
 
 /// Every channel is public.
@@ -26,7 +26,7 @@ impl Policy for Shared {
     }
 
     #[inline]
-    fn choose(&mut self, _client: SessionId, channels: &[ChannelState]) -> Choice {
+    fn choose(&mut self, _ask: &Ask, channels: &[ChannelState]) -> Choice {
         let count = channels.len();
         let free = (0..count)
             .map(|step| (self.next + step) % count)
@@ -43,10 +43,6 @@ impl Policy for Shared {
     fn departed(&mut self, _client: SessionId) {}
 }
 
-fn healthy(channels: &[ChannelState]) -> u32 {
-    channels.iter().filter(|state| **state != ChannelState::Faulted).count() as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,11 +51,11 @@ mod tests {
     #[test]
     fn gives_free_channels_in_turn_and_skips_the_rest() {
         let mut policy = Shared::new();
-        let client = SessionId(1);
-        assert_eq!(policy.choose(client, &[Free, Free]), Choice::Channel(0));
-        assert_eq!(policy.choose(client, &[Free, Free]), Choice::Channel(1));
-        assert_eq!(policy.choose(client, &[Busy, Free]), Choice::Channel(1));
-        assert_eq!(policy.choose(client, &[Busy, Faulted]), Choice::Busy { usable: 1 });
-        assert_eq!(policy.choose(client, &[]), Choice::Busy { usable: 0 });
+        let ask = Ask::of(SessionId(1), 0);
+        assert_eq!(policy.choose(&ask, &[Free, Free]), Choice::Channel(0));
+        assert_eq!(policy.choose(&ask, &[Free, Free]), Choice::Channel(1));
+        assert_eq!(policy.choose(&ask, &[Busy, Free]), Choice::Channel(1));
+        assert_eq!(policy.choose(&ask, &[Busy, Faulted]), Choice::Busy { usable: 1 });
+        assert_eq!(policy.choose(&ask, &[]), Choice::Busy { usable: 0 });
     }
 }

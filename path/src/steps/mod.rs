@@ -10,6 +10,7 @@
 //! `starting`, how it is ended before its time in `ending`.
 
 mod ending;
+mod pacing;
 mod starting;
 
 pub use starting::Performing;
@@ -21,7 +22,8 @@ use crate::capability::{Capabilities, Claims};
 use crate::channel::{ChannelState, Channels, Origin};
 use crate::completion::{Delivery, End, Ledger, QueueKey, Reservation};
 use crate::order::{Fate, Orders};
-use crate::policy::Policy;
+use crate::policy::{Acts, Policy};
+use pacing::Pacing;
 
 /// Bounds of one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,7 +49,11 @@ pub struct Path<E: Engine> {
     stirred: Vec<QueueKey>,
     /// Claims of requests on failed channels, with the channel.
     quarantined: Vec<(u32, Claims)>,
-    bytes_moved: u64,
+    /// For requests of the classes low, normal and high.
+    bytes_moved: [u64; 3],
+    pacing: Pacing,
+    /// The latest that this was told of.
+    now: Instant,
 }
 
 impl<E: Engine> Path<E> {
@@ -67,7 +73,9 @@ impl<E: Engine> Path<E> {
             fates: Vec::new(),
             stirred: Vec::new(),
             quarantined: Vec::new(),
-            bytes_moved: 0,
+            bytes_moved: [0; 3],
+            pacing: Pacing::default(),
+            now: Instant::ORIGIN,
         }
     }
 
@@ -126,13 +134,19 @@ impl<E: Engine> Path<E> {
     pub fn run(&mut self, now: Instant) -> bool {
         if self.ledger.timed() > 0 {
             for running in self.ledger.running() {
-                if running.deadline.is_some_and(|deadline| deadline <= now) && running.ending.is_none() {
+                if running.ask.deadline.is_some_and(|deadline| deadline <= now) && running.ending.is_none() {
                     running.ending = Some(Failure::DeadlineExceeded);
                     self.engine.cancel(running.ticket);
                 }
             }
         }
-        self.engine.poll(now, &mut self.finished)
+        if !self.policy.acts().contains(Acts::PACES) {
+            return self.engine.poll(now, &mut self.finished);
+        }
+        self.pace(now);
+        let more = self.engine.poll(now, &mut self.finished);
+        self.charge(now);
+        more
     }
 
     /// Whether [`settle`](Self::settle) has work.
@@ -161,7 +175,7 @@ impl<E: Engine> Path<E> {
 
     fn settle_one(&mut self, report: &Finished, capabilities: &mut Capabilities<E::Memory>) {
         let Some(running) = self.ledger.take(report.ticket) else { return };
-        self.bytes_moved += report.bytes_done;
+        self.bytes_moved[running.ask.class as usize] += report.bytes_done;
         let channel = report.ticket.channel;
         if report.outcome == Err(Failure::ChannelFaulted) {
             self.channels.set(channel, ChannelState::Faulted);
@@ -255,15 +269,16 @@ impl<E: Engine> Path<E> {
     /// be overdue, or the engine keeps time. A lane saves itself the look at the clock otherwise.
     pub fn needs_time(&self) -> bool {
         let waits = self.channels.waiting() > 0 || !self.orders.is_empty();
-        waits || self.ledger.timed() > 0 || self.engine.next_wake().is_some()
+        let paces = self.policy.acts().contains(Acts::PACES);
+        waits || paces || self.ledger.timed() > 0 || self.engine.next_wake().is_some()
     }
 
     /// When the path has to be stepped again although nothing arrives: an engine's wake, or the deadline of a request.
     pub fn next_wake(&mut self) -> Option<Instant> {
         let running = self.ledger.running().filter(|running| running.ending.is_none());
-        let running = running.filter_map(|running| running.deadline).min();
+        let running = running.filter_map(|running| running.ask.deadline).min();
         let (waiting, held) = (self.channels.next_deadline(), self.orders.next_deadline());
-        [self.engine.next_wake(), running, waiting, held].into_iter().flatten().min()
+        [self.engine.next_wake(), running, waiting, held, self.pacing.wake].into_iter().flatten().min()
     }
 
     /// What each engine channel is doing.
@@ -283,7 +298,16 @@ impl<E: Engine> Path<E> {
 
     /// Bytes visited by finished requests.
     pub fn bytes_moved(&self) -> u64 {
-        self.bytes_moved
+        self.bytes_moved.iter().sum()
+    }
+
+    /// The same, and what running requests have moved as far as a pacing policy was told, of the classes low, normal and high.
+    pub fn moved_by_class(&self) -> [u64; 3] {
+        let mut moved = self.bytes_moved;
+        for running in self.ledger.running_now() {
+            moved[running.ask.class as usize] += running.charged;
+        }
+        moved
     }
 
     /// Forgets a closed queue once nothing of it is left, and tells the policy when its client is gone.

@@ -14,10 +14,10 @@ use memferry_transfer::{
 
 use super::Path;
 use crate::capability::{Admitted, Capabilities};
-use crate::channel::{ChannelState, Origin, Placed, Unplaced};
+use crate::channel::{ChannelState, Origin, Placed, Unplaced, ask};
 use crate::completion::{End, Queue, QueueKey, Reservation, Running};
 use crate::order::Arrived;
-use crate::policy::Choice;
+use crate::policy::{Acts, Ask, Choice, Outstanding};
 
 impl<E: Engine> Path<E> {
     /// Takes a request through admission and placement, and posts it when a channel is free. A short one is over when this
@@ -31,6 +31,7 @@ impl<E: Engine> Path<E> {
         request: &Request,
         capabilities: &mut Capabilities<E::Memory>,
     ) {
+        self.now = self.now.max(now);
         let queue = reservation.queue;
         let Some(&mut Queue { session, user, closing, active, class, .. }) = self.ledger.queue(queue) else {
             return;
@@ -131,13 +132,15 @@ impl<E: Engine> Path<E> {
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Ended> {
-        if self.channels.waits(queue) {
+        if self.channels.waits(queue) || self.policy.acts().contains(Acts::PACES) {
             return None;
         }
         let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
-        let Choice::Channel(_) = self.channels.choose(session, user, &mut *self.policy) else { return None };
+        let (class, bytes, deadline) = (terms.class, operation.total_bytes(), terms.deadline);
+        let ask = Ask { client: session, user, class, bytes, deadline };
+        let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
         let ended = self.engine.perform(&Confined::new(&operation, terms.hint).ok()?)?;
-        self.bytes_moved += ended.bytes_done;
+        self.bytes_moved[terms.class as usize] += ended.bytes_done;
         Some(ended)
     }
 
@@ -207,11 +210,30 @@ impl<E: Engine> Path<E> {
         capabilities: &mut Capabilities<E::Memory>,
     ) {
         self.count_active(origin.queue);
+        if let Err(failure) = self.accept(&admitted, origin) {
+            let (_, claims) = admitted.into_parts();
+            return self.unplaced(Unplaced { claims, origin, failure }, capabilities);
+        }
         match self.channels.place(admitted, origin, &mut *self.policy) {
             Ok(Some(placed)) => self.post(placed, capabilities),
             Ok(None) => {}
             Err(unplaced) => self.unplaced(unplaced, capabilities),
         }
+    }
+
+    /// Whether the policy takes the request in, beside all that was taken in before.
+    fn accept(&mut self, admitted: &Admitted<E::Memory>, origin: Origin) -> Result<(), Failure> {
+        if !self.policy.acts().contains(Acts::ACCEPTS) {
+            return Ok(());
+        }
+        let engine = &self.engine;
+        let running = self.ledger.running().map(|running| Outstanding {
+            ask: running.ask,
+            done: engine.bytes_done(running.ticket),
+            at_rest: engine.is_at_rest(running.ticket.channel),
+        });
+        let outstanding: Vec<Outstanding> = running.chain(self.channels.asks()).collect();
+        self.policy.accept(self.now, &ask(admitted, origin.user), &outstanding)
     }
 
     fn count_active(&mut self, key: QueueKey) {
@@ -228,10 +250,11 @@ impl<E: Engine> Path<E> {
                 RefusalReason::Busy(_) | RefusalReason::NoSuchChannel(_) => Failure::ChannelFaulted,
             })
         });
-        let (claims, origin, deadline) = (unfolded.claims, unfolded.origin, unfolded.deadline);
+        let (claims, origin, ask) = (unfolded.claims, unfolded.origin, unfolded.ask);
         match posted {
             Ok(ticket) => {
-                self.ledger.start(Running { ticket, origin, claims, deadline, ending: None, told: 0 });
+                self.has_changed();
+                self.ledger.start(Running { ticket, origin, claims, ask, charged: 0, ending: None, told: 0 });
             }
             Err(failure) => {
                 // An engine that has no such channel, or has it busy, is not what the channel stage believes it is.

@@ -65,6 +65,7 @@ fn encode_failure(failure: Failure) -> (u16, Side, u64) {
         Failure::EngineTimedOut => (21, none, 0),
         Failure::RequestDropped => (22, none, 0),
         Failure::EngineReset => (23, none, 0),
+        Failure::DeadlineUnreachable => (24, none, 0),
     }
 }
 
@@ -145,6 +146,7 @@ fn decode_failure(status: u16, side: Side, detail: u64) -> Result<Failure, SlotE
         21 => Failure::EngineTimedOut,
         22 => Failure::RequestDropped,
         23 => Failure::EngineReset,
+        24 => Failure::DeadlineUnreachable,
         other => return Err(SlotError::Status(other)),
     })
 }

@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn any_completion_slot_decodes_or_is_refused(words in any::<[u64; COMPLETION_WORDS]>(), status in 0u64..26) {
+    fn any_completion_slot_decodes_or_is_refused(words in any::<[u64; COMPLETION_WORDS]>(), status in 0u64..27) {
         let _ = decode_completion(&words);
         let mut slot = words;
         slot[0] = status << 32 | (words[0] & 3) << 56;

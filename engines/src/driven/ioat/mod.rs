@@ -3,7 +3,7 @@
 //! ```text
 //! post ─► job: plan of descriptors ─ doorbell ─► as many as half the ring holds, and again when those before are done
 //! poll(now) ─► device.advance ─ line high, or time to look ─► completion words ─► bytes done, more descriptors, or Finished
-//!           ├► asked to end early, or paused ─► suspend ─ acknowledged ─► what was not done is taken back
+//!           ├► asked to end early, or suspended ─► suspend ─ acknowledged ─► what was not done is taken back
 //!           └► nothing done in time ─► suspend; not acknowledged: reset; not reset: ChannelFaulted
 //! reset ─► each channel is reset; what ran ended with EngineReset
 //! ```
@@ -26,8 +26,8 @@ use memferry_registers::ioat::{CHANNELS, Chanerr, DESCRIPTOR_BYTES, TransferStat
 use memferry_registers::{Device, NarrowIo};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Control, Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Memory, Operations,
-    Refused, Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Memory, Operations, Refused,
+    Ticket,
 };
 use thiserror::Error;
 
@@ -48,7 +48,7 @@ pub enum Completion {
 /// What a service chooses for the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoatOptions {
-    /// Bytes of a descriptor at most (eight at least for fills): a pause or an end that is asked for is honoured so often.
+    /// Bytes of a descriptor at most (eight at least for fills): a suspension or an end that is asked for is honoured so often.
     pub chunk_bytes: u64,
     /// How long a channel may do nothing, as far as it is heard of.
     pub patience: Duration,
@@ -143,7 +143,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
     }
 
     /// Resets the channels, which brings those back that had failed. What runs ends with [`Failure::EngineReset`]; what was posted
-    /// and not started stays, and so do pauses.
+    /// and not started stays; suspended channels stay so.
     ///
     /// # Errors
     /// The first channel that did not end its reset; its transfer ended with [`Failure::ChannelFaulted`], the others serve.
@@ -466,6 +466,27 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         false
     }
 
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        let slot = self.slots.get(ticket.channel as usize).filter(|slot| slot.serial == ticket.serial);
+        slot.and_then(|slot| slot.job.as_ref()).map_or(0, |job| job.done)
+    }
+
+    /// Suspended, a channel stands still at the end of the descriptor at work; what was given to it is kept.
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        if let Some(slot) = self.slots.get_mut(channel as usize) {
+            let held = turns == 0;
+            self.stirred |= slot.held != held;
+            slot.held = held;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        self.slots.get(channel as usize).is_none_or(|slot| {
+            let quiet = !slot.is_at_work() && !self.driver.is_quarantined(&slot.channel);
+            quiet && (slot.held || slot.job.is_none())
+        })
+    }
+
     fn cancel(&mut self, ticket: Ticket) {
         if let Some(slot) = self.slots.get_mut(ticket.channel as usize)
             && slot.serial == ticket.serial
@@ -486,27 +507,5 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         let device = watched.then(|| self.device.with(|device| device.next_wake())).flatten();
         let deadlines = self.slots.iter().filter_map(Slot::deadline);
         deadlines.chain(device).chain(self.look).min()
-    }
-}
-
-impl<D: Device + NarrowIo, M: DmaMemory> Control for IoatEngine<D, M> {
-    fn pause(&mut self, channel: u32) {
-        if let Some(slot) = self.slots.get_mut(channel as usize) {
-            slot.held = true;
-            self.stirred = true;
-        }
-    }
-
-    fn is_paused(&self, channel: u32) -> bool {
-        self.slots
-            .get(channel as usize)
-            .is_some_and(|slot| slot.held && !self.driver.is_quarantined(&slot.channel) && !slot.is_at_work())
-    }
-
-    fn resume(&mut self, channel: u32) {
-        if let Some(slot) = self.slots.get_mut(channel as usize) {
-            slot.held = false;
-            self.stirred = true;
-        }
     }
 }

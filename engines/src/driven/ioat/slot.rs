@@ -1,7 +1,7 @@
 //! A channel of the engine: its job, and whether it moves.
 //!
 //! ```text
-//! Going ── to end early, or a pause: suspend ──► Asked ── acknowledged ──► Still ─┬─ resume ──► Going
+//! Going ── to end early, or not to move: suspend ──► Asked ── acknowledged ──► Still ─┬─ resume ──► Going
 //!                                                 └─ not in time: reset           └─ to end: rewind ──► Going
 //! ```
 //!
@@ -20,7 +20,7 @@ use super::plan::{Plan, Step};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Motion {
     Going,
-    /// It was asked to stand still; without acknowledgement until then it is reset. A pause waits as long as its transfer may take.
+    /// It was asked to stand still; without acknowledgement until then it is reset. One that is only to rest has its transfer's patience.
     Asked {
         until: Option<Instant>,
     },
@@ -33,7 +33,7 @@ pub(super) struct Slot {
     pub(super) serial: u32,
     pub(super) job: Option<Job>,
     pub(super) motion: Motion,
-    /// A pause is wished for.
+    /// Nothing is to move.
     pub(super) held: bool,
 }
 

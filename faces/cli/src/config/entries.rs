@@ -11,7 +11,8 @@
 use clap::ValueEnum;
 use toml::Value;
 
-use super::options::{LogFormat, Options, Settings, class, octal, pinning, policy};
+use super::options::{LogFormat, Options, Settings, class, octal, pinning};
+use super::policy::{POLICY, policy};
 
 /// A heading with its options.
 pub(super) struct Section {
@@ -37,6 +38,11 @@ pub(super) struct Entry {
 /// All of them, in the order of the default file.
 pub(super) const SECTIONS: &[Section] = &[
     Section { name: "service", about: "Where it listens and how it moves bytes.", entries: SERVICE },
+    Section {
+        name: "policy",
+        about: "Numbers of the policies, and policies of single classes.",
+        entries: POLICY,
+    },
     Section {
         name: "quotas",
         about: "What one user may hold, in all its sessions together; capabilities count for each session.",
@@ -101,10 +107,10 @@ const SERVICE: &[Entry] = &[
     },
     Entry {
         key: "policy",
-        about: "Which client gets which engine channel: \"shared\" or \"exclusive\".",
+        about: "Who gets which channel: \"shared\", \"exclusive\", \"priority\", \"deadline\", \"weighted\" or \"rate-limit\".",
         limit: None,
         set: |options, value| set(&mut options.policy, text(value).and_then(|name| said(policy(name)))),
-        shown: |settings| quoted(settings.service.policy.name()),
+        shown: |settings| quoted(settings.service.policy.kind.name()),
     },
     Entry {
         key: "grace-ms",
@@ -185,17 +191,17 @@ const CLASSES: &[Entry] = &[Entry {
     shown: |settings| format!("{:?}", settings.service.high_users),
 }];
 
-fn set<T>(option: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
+pub(super) fn set<T>(option: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
     *option = Some(value?);
     Ok(())
 }
 
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     Value::String(text.to_owned()).to_string()
 }
 
 /// What a value of the wrong kind is, and what it has to be.
-fn expected(what: &str, value: &Value) -> String {
+pub(super) fn expected(what: &str, value: &Value) -> String {
     format!("is {}, it has to be {what}", kind(value))
 }
 
@@ -213,11 +219,11 @@ fn kind(value: &Value) -> &'static str {
 }
 
 /// A remedy after what is wrong with a text.
-fn said<T>(result: Result<T, String>) -> Result<T, String> {
+pub(super) fn said<T>(result: Result<T, String>) -> Result<T, String> {
     result.map_err(|reason| format!("is wrong: {reason}"))
 }
 
-fn text(value: &Value) -> Result<&str, String> {
+pub(super) fn text(value: &Value) -> Result<&str, String> {
     value.as_str().ok_or_else(|| expected("a text in quotes", value))
 }
 
@@ -249,7 +255,7 @@ fn numbers<T: TryFrom<i64>>(value: &Value) -> Result<Vec<T>, String> {
     list.iter().map(|one| number(one).map_err(|reason| format!("holds a value that {reason}"))).collect()
 }
 
-fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {
+pub(super) fn number<T: TryFrom<i64>>(value: &Value) -> Result<T, String> {
     let whole = value.as_integer().ok_or_else(|| expected("a whole number without quotes", value))?;
     T::try_from(whole).map_err(|_| match whole {
         ..0 => format!("is {whole}, it has to be at least 0"),

@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use memferry_broker::config::{Quotas, ServiceConfig};
 use memferry_broker::{Pinning, PolicyKind, SchedulingClass};
 
+use super::policy::{PolicyOptions, policy};
 use crate::socket;
 
 /// How log lines are written.
@@ -48,9 +49,11 @@ pub(crate) struct Options {
     /// How the kernel schedules lanes: inherited, batch, idle or fifo [default: inherited]
     #[arg(long, value_parser = class)]
     pub(crate) lane_class: Option<SchedulingClass>,
-    /// Which client gets which engine channel: shared or exclusive [default: shared]
+    /// Which client gets which engine channel: shared, exclusive, priority, deadline, weighted or rate-limit [default: shared]
     #[arg(long, value_parser = policy)]
     pub(crate) policy: Option<PolicyKind>,
+    #[command(flatten)]
+    pub(crate) numbers: PolicyOptions,
     /// Sessions a user may hold [default: 64]
     #[arg(long)]
     pub(crate) quota_sessions: Option<u32>,
@@ -106,6 +109,7 @@ impl Options {
             pin_lanes: self.pin_lanes.or(file.pin_lanes),
             lane_class: self.lane_class.or(file.lane_class),
             policy: self.policy.or(file.policy),
+            numbers: self.numbers.over(file.numbers),
             quota_sessions: self.quota_sessions.or(file.quota_sessions),
             quota_frames: self.quota_frames.or(file.quota_frames),
             quota_bytes: self.quota_bytes.or(file.quota_bytes),
@@ -134,7 +138,7 @@ impl Options {
             lanes: self.lanes.unwrap_or(defaults.lanes),
             channels_per_lane: self.channels.unwrap_or(defaults.channels_per_lane),
             chunk_bytes: self.chunk.unwrap_or(defaults.chunk_bytes),
-            policy: self.policy.unwrap_or(defaults.policy),
+            policy: self.numbers.resolve(self.policy, defaults.policy),
             quotas,
             high_users: self.high_users.unwrap_or(defaults.high_users),
             pinning: self.pin_lanes.unwrap_or(Pinning::Spread),
@@ -165,13 +169,9 @@ pub(crate) fn class(text: &str) -> Result<SchedulingClass, String> {
 }
 
 /// The one of that name.
-fn named<T: Copy>(what: &str, text: &str, all: &[(T, &str)]) -> Result<T, String> {
+pub(super) fn named<T: Copy>(what: &str, text: &str, all: &[(T, &str)]) -> Result<T, String> {
     all.iter().find(|(_, name)| *name == text).map(|(value, _)| *value).ok_or_else(|| {
         let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
         format!("there is no {what} '{text}'; choose one of {}", names.join(", "))
     })
-}
-
-pub(crate) fn policy(text: &str) -> Result<PolicyKind, String> {
-    named("policy", text, &PolicyKind::ALL.map(|kind| (kind, kind.name())))
 }

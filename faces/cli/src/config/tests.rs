@@ -1,5 +1,7 @@
 //! What files say, what is wrong in them, and that the default file is in step with the code.
 
+use memferry_broker::PolicyKind;
+
 use super::*;
 use crate::config::options::Options;
 
@@ -32,7 +34,8 @@ fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
     let named = SECTIONS.iter().map(|section| section.entries.len()).sum::<usize>();
     assert_eq!(file.lines().filter(|line| is_option(line)).count(), named);
     // Every field is set by some line: none of the debug form is `None`.
-    assert!(!format!("{options:?}").contains("None"), "{options:?}");
+    let told = format!("{options:?}").replace("OwnPolicy(None)", "none");
+    assert!(!told.contains("None"), "{told}");
     options.resolve().service.check().unwrap();
 }
 
@@ -64,7 +67,7 @@ fn unknown_names_are_refused_with_the_nearest_one() {
     assert_mistake("[service]\nzzzzzzzzz = 2\n", 2, &["it has socket, mode, lanes"]);
     assert_mistake("\n[quota]\nbytes = 2\n", 2, &["no section 'quota'", "did you mean [quotas]?"]);
     assert_mistake("lanes = 2\n", 1, &["write it below [service]"]);
-    assert_mistake("[weather]\n", 1, &["the sections are [service] and [quotas]"]);
+    assert_mistake("[weather]\n", 1, &["the sections are [service] and [policy]"]);
     assert_mistake("service = 3\n", 1, &["write [service]"]);
 }
 
@@ -85,7 +88,7 @@ fn values_outside_their_range_or_of_another_kind_name_their_line() {
         ("mode = 660", "octal and in quotes"),
         ("mode = \"9\"", "'9' is no octal number"),
         ("mode = \"7777\"", "the largest is 777"),
-        ("policy = \"none\"", "choose one of shared, exclusive"),
+        ("policy = \"none\"", "choose one of shared, exclusive, priority, deadline, weighted, rate-limit"),
         ("log-format = \"xml\"", "choose one of text, json"),
         ("pin-lanes = \"all\"", "choose one of off, spread"),
         ("pin-lanes = true", "text in quotes"),
@@ -99,6 +102,39 @@ fn values_outside_their_range_or_of_another_kind_name_their_line() {
         assert_mistake(&service(line), 3, &[expected]);
     }
     assert_mistake("[quotas]\nwaiting = 2000000\n", 2, &["from 0 to 2^20"]);
+}
+
+#[test]
+fn numbers_of_policies_are_checked_alone_and_together() {
+    for (line, expected) in [
+        ("low-policy = \"fair\"", "there is no policy 'fair'"),
+        ("high-policy = 1", "a text in quotes"),
+        ("slice-us = -1", "at least 0"),
+        ("class-weights = [1, 2]", "has 2 values"),
+        ("class-weights = 4", "a list of three whole numbers"),
+        ("class-weights = [1, 2, \"x\"]", "holds a value that is a text"),
+        ("user-weights = [\"1000\"]", "such as 1000=3"),
+        ("user-weights = [3]", "a text in quotes"),
+        ("rate = 1.5", "a number with a fraction"),
+    ] {
+        assert_mistake(&format!("[policy]\nburst = 1\n{line}\n"), 3, &[expected]);
+    }
+    // What is wrong only together is told where the section begins.
+    for (lines, expected) in [
+        ("slice-us = 0", "above zero"),
+        ("slice-us = 500\nperiod-us = 500", "shorter than the period"),
+        ("rate = 0", "the rate is zero"),
+        ("capacity = 0", "the capacity is zero"),
+        ("class-weights = [1, 0, 1]", "weight is zero"),
+        ("user-weights = [\"7=0\"]", "weight is zero"),
+        ("high-policy = \"priority\"", "for all classes together"),
+    ] {
+        assert_mistake(&format!("[service]\nlanes = 1\n[policy]\n{lines}\n"), 3, &[expected]);
+    }
+    let text = "[service]\npolicy = \"priority\"\n[policy]\nlow-policy = \"rate-limit\"\nslice-us = 5\nuser-weights = [\"7=2\"]\n";
+    let settings = parse(text).unwrap().resolve().service.policy;
+    assert_eq!((settings.kind, settings.classes[0]), (PolicyKind::Priority, Some(PolicyKind::RateLimit)));
+    assert_eq!((settings.slice.as_micros(), settings.user_weights.get(&7)), (5, Some(&2)));
 }
 
 #[test]
@@ -128,6 +164,7 @@ fn the_help_names_the_defaults_as_they_are() {
         "quotas" => format!("quota-{key}"),
         // Given once for each user on the command line.
         "classes" => key.trim_end_matches('s').to_owned(),
+        "policy" if key == "user-weights" => "user-weight".to_owned(),
         _ => key.to_owned(),
     };
     for (section, entry) in
@@ -137,6 +174,7 @@ fn the_help_names_the_defaults_as_they_are() {
         let argument = command.get_arguments().find(|argument| argument.get_long() == Some(&name));
         let help = argument.unwrap_or_else(|| panic!("there is no --{name}")).get_help().unwrap().to_string();
         let shown = (entry.shown)(&settings).replace('"', "").replace("[]", "none");
+        let shown = shown.replace(['[', ']', ' '], "");
         // These depend on the machine and the user, and are told in words.
         let told = matches!(entry.key, "lanes" | "socket") || help.contains(&format!("[default: {shown}]"));
         assert!(told, "--{name}: {help} is not {shown}");

@@ -26,6 +26,7 @@ pub(super) fn of(status: &Status, own: SessionId) -> String {
     up(&mut text, true);
     service(&mut text, status, own);
     lanes(&mut text, status);
+    classes(&mut text, status);
     sessions(&mut text, status, own);
     text.0
 }
@@ -65,6 +66,19 @@ fn lanes(text: &mut Text, status: &Status) {
     family("memferry_lane_waiting", Kind::Gauge, waiting, |lane| lane.waiting);
     family("memferry_lane_channels_busy", Kind::Gauge, "Engine channels in use.", |lane| lane.busy);
     family("memferry_lane_channels", Kind::Gauge, "Engine channels there are.", |lane| lane.channels.into());
+}
+
+fn classes(text: &mut Text, status: &Status) {
+    text.family("memferry_class_bytes_total", Kind::Counter, "Destination bytes visited for a class.");
+    for (class, name) in ["low", "normal", "high"].into_iter().enumerate() {
+        let bytes: u64 = status.lanes.iter().map(|lane| lane.class_bytes[class]).sum();
+        text.sample("memferry_class_bytes_total", &[("class", name.to_owned())], bytes);
+    }
+    text.family("memferry_slices_total", Kind::Counter, "Slices that the priority policy has begun.");
+    text.sample("memferry_slices_total", &[], status.slices);
+    let strayed = "Bytes of suspended requests that moved within a slice.";
+    text.family("memferry_strayed_bytes_total", Kind::Counter, strayed);
+    text.sample("memferry_strayed_bytes_total", &[], status.strayed_bytes);
 }
 
 fn sessions(text: &mut Text, status: &Status, own: SessionId) {

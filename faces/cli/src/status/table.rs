@@ -43,6 +43,11 @@ impl Look<'_> {
         let (process, uptime, policy) = (status.process, status.uptime_seconds, &status.policy);
         let mut lines = vec![format!("memferry, process {process}, up {uptime} s, policy {policy}")];
         lines.extend(aligned(&self.lanes(), None));
+        lines.extend(aligned(&self.classes(), None));
+        if status.slices > 0 {
+            let strayed = Bytes(status.strayed_bytes);
+            lines.push(format!("  {} slices, {strayed} of suspended requests moved in them", status.slices));
+        }
         let own = status.sessions.iter().position(|session| session.session == self.own);
         lines.extend(aligned(&self.sessions(), own));
         let unnamed = status.open_sessions.saturating_sub(status.sessions.len() as u64);
@@ -64,6 +69,25 @@ impl Look<'_> {
             row.push(format!("{} of {}", lane.busy, lane.channels));
             if self.before.is_some() {
                 row.extend(Rates::cells(self.lane_rates(number)));
+            }
+            rows.push(row);
+        }
+        rows
+    }
+
+    /// Bytes moved for each class.
+    fn classes(&self) -> Vec<Vec<String>> {
+        let mut heading = cells(["class", "moved"]);
+        heading.extend(self.before.map(|_| cells(["bytes/s"])).into_iter().flatten());
+        let mut rows = vec![heading];
+        let moved =
+            |status: &Status, class: usize| status.lanes.iter().map(|lane| lane.class_bytes[class]).sum();
+        for (class, name) in ["low", "normal", "high"].into_iter().enumerate() {
+            let bytes: u64 = moved(self.status, class);
+            let mut row = vec![name.to_owned(), Bytes(bytes).to_string()];
+            if self.before.is_some() {
+                let rates = self.rates((0, bytes), |before| Some((0, moved(before, class))));
+                row.extend(Rates::cells(rates).into_iter().skip(1));
             }
             rows.push(row);
         }
@@ -166,11 +190,12 @@ mod tests {
 
     fn status(requests: u64) -> Status {
         let text = format!(
-            r#"{{"process": 9, "uptime_seconds": 1, "policy": "shared", "open_sessions": 3,
+            r#"{{"process": 9, "uptime_seconds": 1, "policy": "shared", "slices": 2,
+            "strayed_bytes": 0, "open_sessions": 3,
             "sessions": [{{"session": 4, "user": 1, "process": 2, "channels": 1, "frames": 0, "bytes": 0,
             "requests": {requests}, "outstanding": 1, "waiting": 0, "failures": 0, "bytes_moved": 0}}],
             "lanes": [{{"queues": 1, "requests": {requests}, "failures": 0, "bytes": 0, "parks": 0, "waiting": 0,
-            "busy": 1, "channels": 32}}]}}"#
+            "busy": 1, "channels": 32, "class_bytes": [0, {requests}, 0]}}]}}"#
         );
         serde_json::from_str(&text).unwrap()
     }
@@ -185,7 +210,9 @@ mod tests {
         let look = Look { own, status: &second, before: Some((&first, Duration::from_secs(2))) };
         let table = look.table();
         assert!(table[1].contains("req/s") && table[2].contains(" 15 "), "{table:?}");
-        assert!(table[4].ends_with("15  0 bytes (this command)"), "{table:?}");
+        assert!(table[5].contains("normal  40 bytes") && table[5].ends_with("15 bytes"), "{table:?}");
+        assert!(table[7].contains("2 slices, 0 bytes"), "{table:?}");
+        assert!(table[9].ends_with("15  0 bytes (this command)"), "{table:?}");
         assert_eq!(look.json().unwrap()["sessions"][0]["requests_per_second"], 15.0);
         // A session that is new has no rate.
         let stranger = Status { sessions: Vec::new(), ..first.clone() };

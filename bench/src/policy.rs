@@ -1,0 +1,268 @@
+//! What policies give whom: clients of one service, which always have requests outstanding, under one policy after another.
+//!
+//! ```text
+//! round ─ for each policy: Client::set_policy ─ warm up ─ clients submit and poll for a while ─► bytes, latencies of each
+//! ```
+//!
+//! All clients are sessions of this process and thread, on CPU 0; the service's one lane is on CPU 1. A service's time is not
+//! the clients': what a client waits for is its turn. Latencies are from submitting to seeing the completion, and policies are
+//! compared within a round. Slices are 9 of every 12 ms: a wake-up costs some 35 us here.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use memferry::{
+    Channel, Client, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Ticket, Transfer,
+};
+
+use crate::BenchError;
+use crate::children::Service;
+use crate::placement::{Class, Kept};
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::timing::random_bytes;
+
+const ROUNDS: usize = 7;
+/// Each client copies from one part of its frames to another, by turns: more than the lane's second cache.
+const FRAME_BYTES: u64 = 16 << 20;
+const WARM_UP: Duration = Duration::from_millis(20);
+const SPELL: Duration = Duration::from_millis(400);
+/// Bytes a user may move in a second under the rate limit.
+const RATE: u64 = 500_000_000;
+/// Given to requests under the policy of deadlines.
+const DEADLINE: Duration = Duration::from_millis(10);
+
+/// What a client asks for, again and again.
+#[derive(Clone, Copy)]
+struct Load {
+    class: PriorityClass,
+    depth: usize,
+    bytes: u64,
+    deadline: bool,
+}
+
+const LOW: Load = Load { class: PriorityClass::Low, depth: 4, bytes: 1 << 20, deadline: false };
+const NORMAL: Load = Load { class: PriorityClass::Normal, ..LOW };
+const HIGH: Load = Load { class: PriorityClass::High, ..LOW };
+const HASTY: Load = Load { class: PriorityClass::High, depth: 1, bytes: 64 << 10, deadline: false };
+
+/// One session.
+struct Member {
+    channel: Channel,
+    source: Frame,
+    destination: Frame,
+    next: u64,
+    sent: BTreeMap<Ticket, Instant>,
+}
+
+/// What one of them got in a spell.
+#[derive(Default)]
+struct Got {
+    bytes: u64,
+    /// Microseconds.
+    latencies: Vec<f64>,
+    refused: usize,
+    late: usize,
+}
+
+impl Got {
+    fn percentile(&mut self, percent: usize) -> f64 {
+        self.latencies.sort_by(f64::total_cmp);
+        let index = self.latencies.len() * percent / 100;
+        self.latencies.get(index.min(self.latencies.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
+    }
+}
+
+impl Member {
+    fn new(service: &Service) -> Result<(Client, Self), BenchError> {
+        let client = Client::connect(service.socket())?;
+        let (source, destination) = (client.allocate(FRAME_BYTES)?, client.allocate(FRAME_BYTES)?);
+        source.write(0, &random_bytes(FRAME_BYTES as usize, 17))?;
+        destination.write(0, &random_bytes(FRAME_BYTES as usize, 19))?;
+        let channel = client.open_channel(64)?;
+        Ok((client, Self { channel, source, destination, next: 0, sent: BTreeMap::new() }))
+    }
+
+    /// Takes what has ended and submits as many again.
+    fn turn(&mut self, load: &Load, got: &mut Got) -> Result<(), BenchError> {
+        while let Some(completion) = self.channel.poll() {
+            let sent = self.sent.remove(&completion.ticket).ok_or("a completion of nothing came")?;
+            got.bytes += completion.bytes_done;
+            match completion.outcome {
+                Ok(()) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
+                Err(Failure::DeadlineUnreachable) => got.refused += 1,
+                Err(Failure::DeadlineExceeded) => got.late += 1,
+                Err(failure) => return Err(format!("a transfer failed: {failure}").into()),
+            }
+        }
+        while self.sent.len() < load.depth {
+            self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
+            let at = self.next & !63;
+            let copy =
+                Transfer::copy(&self.source.range(at, load.bytes), &self.destination.range(at, load.bytes))?;
+            let mut copy = copy.with_class(load.class);
+            if load.deadline {
+                copy = copy.within(DEADLINE);
+            }
+            let ticket = self.channel.submit(copy)?;
+            self.sent.insert(ticket, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// Takes what has ended until nothing is outstanding.
+    fn drain(&mut self) -> Result<(), BenchError> {
+        while !self.sent.is_empty() {
+            let completion = self.channel.wait_any(None)?;
+            self.sent.remove(&completion.ticket);
+        }
+        Ok(())
+    }
+}
+
+/// The service with its members.
+struct Bench {
+    admin: Client,
+    members: Vec<Member>,
+    _clients: Vec<Client>,
+    _service: Service,
+}
+
+impl Bench {
+    fn new(run: &Run, members: usize) -> Result<Self, BenchError> {
+        let service = Service::start(run)?;
+        let admin = Client::connect(service.socket())?;
+        let made = (0..members).map(|_| Member::new(&service)).collect::<Result<Vec<_>, _>>()?;
+        let (clients, members) = made.into_iter().unzip();
+        Ok(Self { admin, members, _clients: clients, _service: service })
+    }
+
+    /// What each of the members with a load gets under a policy.
+    fn spell(&mut self, settings: PolicySettings, loads: &[Load]) -> Result<Vec<Got>, BenchError> {
+        self.admin.set_policy(settings)?;
+        let mut got = Vec::new();
+        for duration in [WARM_UP, SPELL] {
+            let begun = Instant::now();
+            got = loads.iter().map(|_| Got::default()).collect();
+            while begun.elapsed() < duration {
+                for ((member, load), got) in self.members.iter_mut().zip(loads).zip(&mut got) {
+                    member.turn(load, got)?;
+                }
+            }
+        }
+        self.members.iter_mut().try_for_each(Member::drain)?;
+        Ok(got)
+    }
+}
+
+/// Jain's index of fairness: 1 when all are equal.
+fn jain(got: &[Got]) -> f64 {
+    let bytes: Vec<f64> = got.iter().map(|got| got.bytes as f64).collect();
+    let (sum, squares): (f64, f64) =
+        bytes.iter().fold((0.0, 0.0), |(sum, squares), bytes| (sum + bytes, squares + bytes * bytes));
+    sum * sum / (bytes.len() as f64 * squares)
+}
+
+/// How far the shares are from those of the weights, in per cent of a share, the worst of them.
+fn off(got: &[Got], weights: &[u32]) -> f64 {
+    let total: f64 = got.iter().map(|got| got.bytes as f64).sum();
+    let weight = f64::from(weights.iter().sum::<u32>());
+    let each = got.iter().zip(weights).map(|(got, own)| {
+        let share = got.bytes as f64 / total;
+        100.0 * (share / (f64::from(*own) / weight) - 1.0).abs()
+    });
+    each.fold(0.0, f64::max)
+}
+
+/// The figures of all rounds, by name, in the order they were first told.
+#[derive(Default)]
+struct Figures(Vec<(&'static str, &'static str, Target, Vec<f64>)>);
+
+impl Figures {
+    fn add(&mut self, name: &'static str, unit: &'static str, target: Target, value: f64) {
+        match self.0.iter_mut().find(|figure| figure.0 == name) {
+            Some(figure) => figure.3.push(value),
+            None => self.0.push((name, unit, target, vec![value])),
+        }
+    }
+
+    fn rows(self) -> Vec<Row> {
+        self.0.into_iter().map(|(name, unit, target, values)| Row::new(name, unit, target, &values)).collect()
+    }
+}
+
+/// Measures the group.
+pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
+    let rounds = run.part("policy", ROUNDS);
+    let mut bench = Bench::new(run, 5)?;
+    let _kept = Kept::to(0)?;
+    let mut figures = Figures::default();
+    for _ in 0..rounds {
+        latencies(&mut bench, &mut figures)?;
+        shares(&mut bench, &mut figures)?;
+        limits(&mut bench, &mut figures)?;
+        run.round_done();
+    }
+    let strayed = bench.admin.status()?;
+    figures.add("priority: slices that began", "", Target::AtLeast(1.0), strayed.slices as f64);
+    let name = "priority: bytes of suspended requests that moved in a slice";
+    figures.add(name, "bytes", Target::AtMost(0.0), strayed.strayed_bytes as f64);
+    Ok(figures.rows())
+}
+
+/// A client of the high class with short requests, beside three that saturate the lane with long ones.
+fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
+    let loads = [HASTY, LOW, LOW, LOW];
+    let shared = &mut bench.spell(PolicySettings::of(PolicyKind::Shared), &loads)?;
+    let priority = &mut bench.spell(PolicySettings::of(PolicyKind::Priority), &loads)?;
+    let moved = |got: &[Got]| got[1..].iter().map(|got| got.bytes as f64).sum::<f64>();
+    let low = moved(priority) / moved(shared);
+    let (old, new) = (&mut shared[0], &mut priority[0]);
+    let name = "high class, 64 KiB beside 12 of 1 MiB: p99 shared / p99 priority";
+    figures.add(name, "x", Target::AtLeast(5.0), old.percentile(99) / new.percentile(99));
+    let name = "the same, p50 shared / p50 priority";
+    figures.add(name, "x", Target::None, old.percentile(50) / new.percentile(50));
+    figures.add("p99 under shared", "us", Target::None, old.percentile(99));
+    figures.add("p99 under priority", "us", Target::None, new.percentile(99));
+    let name = "bytes of the low class, priority / shared (a slice is 3/4 of a period)";
+    figures.add(name, "x", Target::None, low);
+    Ok(())
+}
+
+/// Clients that all saturate the lane.
+fn shares(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
+    let equal = bench.spell(PolicySettings::of(PolicyKind::Shared), &[NORMAL; 5])?;
+    figures.add("five equal clients under shared: Jain's index", "", Target::None, jain(&equal));
+    let equal = bench.spell(PolicySettings::of(PolicyKind::Weighted), &[NORMAL; 5])?;
+    figures.add("five equal clients under weighted: Jain's index", "", Target::AtLeast(0.99), jain(&equal));
+    let settings = PolicySettings::of(PolicyKind::Weighted);
+    let weights = settings.class_weights;
+    let weighed = bench.spell(settings, &[LOW, NORMAL, HIGH])?;
+    let name = "weights 1, 2, 4: the share that is furthest off";
+    figures.add(name, "%", Target::AtMost(2.0), off(&weighed, &weights));
+    Ok(())
+}
+
+/// A user that may move so much, and deadlines that were promised.
+fn limits(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
+    let limited = PolicySettings {
+        rate_bytes_per_second: RATE,
+        burst_bytes: 1 << 20,
+        ..PolicySettings::of(PolicyKind::RateLimit)
+    };
+    let got = bench.spell(limited, &[NORMAL; 3])?;
+    let moved = got.iter().map(|got| got.bytes as f64).sum::<f64>();
+    let allowed = RATE as f64 * SPELL.as_secs_f64();
+    figures.add("rate limit: moved / allowed", "x", Target::AtMost(1.05), moved / allowed);
+    let dated = Load { deadline: true, depth: 16, ..NORMAL };
+    let got = bench.spell(PolicySettings::of(PolicyKind::Deadline), &[dated, dated, NORMAL])?;
+    let late: usize = got.iter().map(|got| got.late).sum();
+    let kept: usize = got[..2].iter().map(|got| got.latencies.len()).sum();
+    let refused: usize = got[..2].iter().map(|got| got.refused).sum();
+    let missed = 100.0 * late as f64 / (late + kept).max(1) as f64;
+    let name = "deadline: promised 10 ms and missed, of those accepted";
+    figures.add(name, "%", Target::AtMost(0.0), missed);
+    let name = "deadline: refused, of all asked";
+    figures.add(name, "%", Target::None, 100.0 * refused as f64 / (refused + late + kept).max(1) as f64);
+    Ok(())
+}

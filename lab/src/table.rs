@@ -1,0 +1,106 @@
+//! What runners give: the lines of a figure, and all figures by their ids.
+//!
+//! ```text
+//! runner ──► Series { label, points x → y } ──► Table ──► figures (CSV, SVG)
+//!                                                 └──► Tables ── line(figure, label) ──► judges
+//! ```
+//!
+//! Nothing is judged here, and units are the plan's.
+
+use std::collections::BTreeMap;
+
+use crate::experiments::RunError;
+use crate::plan::Plan;
+
+/// One line of a figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Series {
+    /// What the legend calls it.
+    pub label: String,
+    /// x and y in the plan's units, by rising x.
+    pub points: Vec<(f64, f64)>,
+}
+
+impl Series {
+    /// The highest value; zero without points.
+    pub fn peak(&self) -> f64 {
+        self.points.iter().map(|(_, y)| *y).fold(0.0, f64::max)
+    }
+
+    /// The value at the last point; zero without points.
+    pub fn last(&self) -> f64 {
+        self.points.last().map_or(0.0, |(_, y)| *y)
+    }
+
+    /// The value at a point, where there is one.
+    pub fn at(&self, x: f64) -> Option<f64> {
+        self.points.iter().find(|(at, _)| *at == x).map(|(_, y)| *y)
+    }
+
+    /// Where it is highest, the first of equal points; zero without points.
+    pub fn peak_at(&self) -> f64 {
+        let peak = self.peak();
+        self.points.iter().find(|(_, y)| *y == peak).map_or(0.0, |(x, _)| *x)
+    }
+}
+
+/// A figure that was made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// What was asked for.
+    pub plan: Plan,
+    /// The lines, in the order of the plan.
+    pub series: Vec<Series>,
+}
+
+/// The figures that were made.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tables(BTreeMap<String, Table>);
+
+impl Tables {
+    /// The figures by their ids.
+    pub fn new(tables: impl IntoIterator<Item = Table>) -> Self {
+        Self(tables.into_iter().map(|table| (table.plan.figure.clone(), table)).collect())
+    }
+
+    /// The figures, by rising id.
+    pub fn iter(&self) -> impl Iterator<Item = &Table> {
+        self.0.values()
+    }
+
+    /// A line of a figure.
+    ///
+    /// # Errors
+    /// [`RunError::NoSeries`].
+    pub fn line(&self, figure: &str, label: &str) -> Result<&Series, RunError> {
+        let found = self.0.get(figure).and_then(|table| table.series.iter().find(|line| line.label == label));
+        found.ok_or_else(|| RunError::NoSeries { figure: figure.to_owned(), label: label.to_owned() })
+    }
+
+    /// The value of a line at a point.
+    ///
+    /// # Errors
+    /// [`RunError::NoSeries`], [`RunError::NoPoint`].
+    pub fn value(&self, figure: &str, label: &str, x: f64) -> Result<f64, RunError> {
+        self.line(figure, label)?.at(x).ok_or_else(|| RunError::NoPoint {
+            figure: figure.to_owned(),
+            label: label.to_owned(),
+            x,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_knows_its_peak_and_its_end() {
+        let line =
+            Series { label: "a".to_owned(), points: vec![(1.0, 2.0), (2.0, 5.0), (4.0, 5.0), (8.0, 3.0)] };
+        assert_eq!(
+            (line.peak(), line.peak_at(), line.last(), line.at(4.0), line.at(3.0)),
+            (5.0, 2.0, 3.0, Some(5.0), None)
+        );
+    }
+}

@@ -1,0 +1,59 @@
+//! Jobs spread over the cores.
+//!
+//! ```text
+//! jobs ──► next one to whichever thread is free ──► results in the order of the jobs
+//! ```
+//!
+//! Which thread runs a job and when cannot be seen in the results, so that equal jobs give equal bytes on any machine.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Runs `work` on every job and gives the results in the order of the jobs; `done` hears of each end, from any thread.
+pub fn spread<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync, done: impl Fn() + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut results = Vec::new();
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let Some(job) = jobs.get(place) else {
+                return results;
+            };
+            results.push((place, work(job)));
+            done();
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, usize::from).min(jobs.len());
+    let mut results: Vec<(usize, R)> = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+        let own = worker();
+        let joined = others.into_iter().flat_map(|other| match other.join() {
+            Ok(results) => results,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        own.into_iter().chain(joined.collect::<Vec<_>>()).collect()
+    });
+    results.sort_by_key(|(place, _)| *place);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_the_order_of_the_jobs_and_each_is_done_once() {
+        let jobs: Vec<u32> = (0..1000).collect();
+        let ended = AtomicUsize::new(0);
+        let results = spread(
+            &jobs,
+            |job| job * 2,
+            || {
+                ended.fetch_add(1, Ordering::Relaxed);
+            },
+        );
+        assert_eq!(results, jobs.iter().map(|job| job * 2).collect::<Vec<_>>());
+        assert_eq!(ended.into_inner(), jobs.len());
+        assert!(spread(&[] as &[u32], |job| *job, || ()).is_empty());
+    }
+}

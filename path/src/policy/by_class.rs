@@ -1,0 +1,110 @@
+//! A policy of its own for some classes, beside that of the service.
+//!
+//! ```text
+//! choose   the class's policy, else the service's; channels that another policy keeps count as busy
+//! accept   the class's, then the service's        pace  the service's over all, then each class's over its own: the least
+//! ```
+
+use memferry_clock::Instant;
+use memferry_transfer::{Failure, PriorityClass, SessionId};
+
+use super::{Acts, Ask, Choice, Outstanding, Policy};
+use crate::channel::ChannelState;
+
+/// The policy of the service, and those of single classes.
+pub struct ByClass {
+    general: Box<dyn Policy>,
+    /// Of low, normal, high.
+    own: [Option<Box<dyn Policy>>; 3],
+}
+
+const fn index(class: PriorityClass) -> usize {
+    match class {
+        PriorityClass::Low => 0,
+        PriorityClass::Normal => 1,
+        PriorityClass::High => 2,
+    }
+}
+
+impl ByClass {
+    /// `own` are those of the classes low, normal and high.
+    pub fn new(general: Box<dyn Policy>, own: [Option<Box<dyn Policy>>; 3]) -> Self {
+        Self { general, own }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Box<dyn Policy>> {
+        self.own.iter().flatten().chain([&self.general])
+    }
+}
+
+impl Policy for ByClass {
+    fn name(&self) -> &'static str {
+        self.general.name()
+    }
+
+    fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
+        let asked = self.own[index(ask.class)].as_ref().map_or(3, |_| index(ask.class));
+        let others = |channel| {
+            let own = self.own.iter().map(Option::as_ref).chain([Some(&self.general)]).enumerate();
+            own.filter(|(at, _)| *at != asked).any(|(_, policy)| policy.is_some_and(|one| one.keeps(channel)))
+        };
+        let kept: Vec<ChannelState> = (0..)
+            .zip(channels)
+            .map(|(channel, state)| match state {
+                ChannelState::Free if others(channel) => ChannelState::Busy,
+                state => *state,
+            })
+            .collect();
+        self.own[index(ask.class)].as_mut().unwrap_or(&mut self.general).choose(ask, &kept)
+    }
+
+    fn departed(&mut self, client: SessionId) {
+        self.own.iter_mut().flatten().chain([&mut self.general]).for_each(|policy| policy.departed(client));
+    }
+
+    fn acts(&self) -> Acts {
+        self.all().fold(Acts::empty(), |acts, policy| acts | policy.acts())
+    }
+
+    fn keeps(&self, channel: u32) -> bool {
+        self.all().any(|policy| policy.keeps(channel))
+    }
+
+    fn accept(&mut self, now: Instant, ask: &Ask, outstanding: &[Outstanding]) -> Result<(), Failure> {
+        if let Some(own) = &mut self.own[index(ask.class)] {
+            own.accept(now, ask, outstanding)?;
+        }
+        self.general.accept(now, ask, outstanding)
+    }
+
+    fn urgency(&self, ask: &Ask) -> u64 {
+        self.general.urgency(ask)
+    }
+
+    fn pace(&mut self, now: Instant, running: &[Outstanding], turns: &mut [u32]) -> Option<Instant> {
+        let mut wake = self.general.pace(now, running, turns);
+        for (class, own) in self.own.iter_mut().enumerate() {
+            let Some(own) = own else { continue };
+            let (at, of_class): (Vec<usize>, Vec<Outstanding>) = running
+                .iter()
+                .enumerate()
+                .filter(|(_, one)| index(one.ask.class) == class)
+                .map(|(at, one)| (at, *one))
+                .unzip();
+            let mut own_turns = vec![1; of_class.len()];
+            let own_wake = own.pace(now, &of_class, &mut own_turns);
+            wake = wake.into_iter().chain(own_wake).min();
+            for (at, own) in at.into_iter().zip(own_turns) {
+                turns[at] = turns[at].min(own);
+            }
+        }
+        wake
+    }
+
+    fn moved(&mut self, ask: &Ask, bytes: u64) {
+        if let Some(own) = &mut self.own[index(ask.class)] {
+            own.moved(ask, bytes);
+        }
+        self.general.moved(ask, bytes);
+    }
+}
