@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! path ──Descriptor──► cpu      kernels on the calling thread, chunk by chunk
-//!      ◄──Finished──── driven   the OMAP4 SDMA's driver, in front of the device or a model of it
+//!      ◄──Finished──── driven   the drivers of the OMAP4 SDMA and of I/OAT, in front of the device or a model of it
 //! ```
 //!
 //! Engines know no client, capability or policy: what reaches them was admitted and checked. They start no thread; who
@@ -12,4 +12,4 @@ pub mod cpu;
 pub mod driven;
 
 pub use cpu::{CpuEngine, DEFAULT_CHUNK_BYTES};
-pub use driven::SdmaEngine;
+pub use driven::{IoatEngine, SdmaEngine};

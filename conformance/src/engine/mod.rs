@@ -16,10 +16,13 @@ mod random;
 use memferry_clock::Instant;
 use memferry_transfer::{Engine, Memory};
 
+/// Channels that every engine has.
+pub const LEAST_CHANNELS: u32 = 4;
+
 /// What the suite wants of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct EngineSetup {
-    /// Channels, at least as many.
+    /// Channels, at least as many; all that there are where a device has fewer, but not less than [`LEAST_CHANNELS`].
     pub channels: u32,
     /// Bytes after which an engine that works in chunks should look up; others ignore it.
     pub chunk_bytes: u64,

@@ -10,4 +10,5 @@
 
 #![no_std]
 
+pub mod ioat;
 pub mod sdma;

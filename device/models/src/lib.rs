@@ -15,6 +15,7 @@ extern crate alloc;
 
 mod bus;
 mod dram;
+pub mod ioat;
 mod peripheral;
 pub mod sdma;
 

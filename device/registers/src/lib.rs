@@ -12,6 +12,7 @@
 
 #![no_std]
 
+pub mod ioat;
 pub mod sdma;
 
 use memferry_clock::Instant;
@@ -26,6 +27,23 @@ pub trait RegisterIo {
 
     /// Writes `value` to the register at `offset`.
     fn write(&mut self, offset: u32, value: u32);
+}
+
+/// Access to registers narrower than 32 bits, for devices that keep several in one word.
+///
+/// Neighbours are not touched: where a read has an effect, or a write starts something, the width of the access matters.
+pub trait NarrowIo: RegisterIo {
+    /// Reads the 8-bit register at `offset`.
+    fn read8(&mut self, offset: u32) -> u8;
+
+    /// Writes the 8-bit register at `offset`.
+    fn write8(&mut self, offset: u32, value: u8);
+
+    /// Reads the 16-bit register at `offset`, a multiple of two.
+    fn read16(&mut self, offset: u32) -> u16;
+
+    /// Writes the 16-bit register at `offset`, a multiple of two.
+    fn write16(&mut self, offset: u32, value: u16);
 }
 
 /// A device behind registers that works by itself, in a time that it is told: a model's is virtual. For a real one `advance`
@@ -51,5 +69,23 @@ impl<T: RegisterIo + ?Sized> RegisterIo for &mut T {
 
     fn write(&mut self, offset: u32, value: u32) {
         (**self).write(offset, value);
+    }
+}
+
+impl<T: NarrowIo + ?Sized> NarrowIo for &mut T {
+    fn read8(&mut self, offset: u32) -> u8 {
+        (**self).read8(offset)
+    }
+
+    fn write8(&mut self, offset: u32, value: u8) {
+        (**self).write8(offset, value);
+    }
+
+    fn read16(&mut self, offset: u32) -> u16 {
+        (**self).read16(offset)
+    }
+
+    fn write16(&mut self, offset: u32, value: u16) {
+        (**self).write16(offset, value);
     }
 }

@@ -12,7 +12,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use memferry_clock::{Clock, Instant};
-use memferry_registers::{Device, RegisterIo};
+use memferry_registers::{Device, NarrowIo, RegisterIo};
 
 /// A device that the engine, its driver and the driver's clock hold.
 #[derive(Debug)]
@@ -43,6 +43,24 @@ impl<D: RegisterIo> RegisterIo for Shared<D> {
 
     fn write(&mut self, offset: u32, value: u32) {
         self.with(|device| device.write(offset, value));
+    }
+}
+
+impl<D: NarrowIo> NarrowIo for Shared<D> {
+    fn read8(&mut self, offset: u32) -> u8 {
+        self.with(|device| device.read8(offset))
+    }
+
+    fn write8(&mut self, offset: u32, value: u8) {
+        self.with(|device| device.write8(offset, value));
+    }
+
+    fn read16(&mut self, offset: u32) -> u16 {
+        self.with(|device| device.read16(offset))
+    }
+
+    fn write16(&mut self, offset: u32, value: u16) {
+        self.with(|device| device.write16(offset, value));
     }
 }
 

@@ -14,6 +14,7 @@
 
 mod caches;
 mod device;
+mod ioat;
 mod lists;
 mod memory;
 mod plan;
@@ -33,6 +34,7 @@ use memferry_transfer::{
 
 use caches::{Caches, Given};
 pub use device::Shared;
+pub use ioat::{Completion, IoatEngine, IoatInitError, IoatOptions};
 use lists::Shares;
 pub use memory::{BusMemory, ListMemory, RequestLines};
 use plan::{Plan, Step, Work};

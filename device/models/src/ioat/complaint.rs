@@ -1,0 +1,106 @@
+//! What software did that the documentation forbids.
+//!
+//! ```text
+//! register access ── rule broken ──► Complaint in a list ──► test or log
+//! ```
+//!
+//! The model does something harmless then, which each reason states, and says so here. Errors that the device reports in CHANERR
+//! are not complaints.
+
+use alloc::vec::Vec;
+use core::fmt;
+use memferry_clock::Instant;
+use memferry_registers::ioat::describe;
+use memferry_registers::ioat::offset::locate;
+
+/// How many complaints are kept; further ones are only counted.
+pub(super) const KEPT: usize = 1024;
+
+/// Declares the reasons with their words.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident => $words:literal,)+) => {
+        /// Why the model complains.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason {
+            $($(#[$doc])* $name,)+
+        }
+
+        impl fmt::Display for Reason {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Self::$name => $words,)+
+                })
+            }
+        }
+    };
+}
+
+reasons! {
+    /// No register is there; reads give zero, writes are ignored.
+    NoSuchRegister => "there is no register at this offset",
+    /// The access is not as wide as the register; a write is ignored.
+    WrongWidth => "the register must be written at its own width",
+    /// The register is read only; the write is ignored.
+    ReadOnly => "the register is read only",
+    /// Reserved bits were written as one; they are ignored.
+    ReservedBits => "reserved bits must be written as zero",
+    /// A write while the channel's reset goes on; ignored.
+    DuringReset => "a channel's registers must not be written before CHANCMD says that its reset is done",
+    /// CHAINADDR or CHANCMP was written while the channel works; ignored.
+    WhileActive => "the address must not be changed while the channel is active",
+    /// CHAINADDR was written while errors stand in CHANERR; ignored.
+    ErrorsNotCleared => "CHANERR must be cleared before a chain is given",
+    /// Several commands at once; the channel halts with an error.
+    SeveralCommands => "only one command may be given at a time",
+    /// A command of version 1; ignored.
+    OldCommand => "start and append are version 1's: later versions are started by DMACOUNT",
+    /// A channel was suspended that is halted; ignored.
+    NothingToSuspend => "a halted channel cannot be suspended",
+    /// A channel was resumed that was not suspended; ignored.
+    NothingToResume => "the channel was not suspended",
+    /// DMACOUNT was written before CHAINADDR; ignored.
+    NoChain => "CHAINADDR must be written before DMACOUNT",
+    /// DMACOUNT went back; ignored.
+    CountWentBack => "DMACOUNT must not go back",
+    /// A descriptor or an error writes its completion, and there is no address; nothing is written.
+    NoCompletionAddress => "CHANCMP must be written before a completion is asked for",
+}
+
+/// One broken rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// When.
+    pub at: Instant,
+    /// The register, as bytes from the device's base.
+    pub offset: u32,
+    /// What it was written with, or held.
+    pub value: u64,
+    /// The rule.
+    pub reason: Reason,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match locate(self.offset) {
+            Some((location, _)) => write!(f, "{}: {}", describe(location, self.value), self.reason),
+            None => write!(f, "{:#x}: {}", self.offset, self.reason),
+        }
+    }
+}
+
+/// The complaints of a device.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Complaints {
+    pub(super) list: Vec<Complaint>,
+    pub(super) left_out: u64,
+}
+
+impl Complaints {
+    pub(super) fn push(&mut self, complaint: Complaint) {
+        if self.list.len() < KEPT {
+            self.list.push(complaint);
+        } else {
+            self.left_out += 1;
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Faults that a test puts into the device and its surroundings.
+//!
+//! ```text
+//! test ── faults() ──► bus errors, lost interrupts and completions, bad descriptors, channels that stand still
+//! ```
+//!
+//! Faults stay through a reset of a channel: a test takes them away by itself.
+
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use memferry_registers::ioat::CHANNELS;
+
+/// What is broken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    pub(super) errors: Vec<RangeInclusive<u64>>,
+    pub(super) interrupts_to_lose: u32,
+    pub(super) completions_to_lose: u32,
+    pub(super) descriptors_to_spoil: u32,
+    stuck: u32,
+    wedged: u32,
+}
+
+impl Faults {
+    /// Accesses that touch `addresses` end in an error.
+    pub fn bus_error_at(&mut self, addresses: RangeInclusive<u64>) {
+        self.errors.push(addresses);
+    }
+
+    /// The next `count` interrupts do not raise the line, and their channels believe that they did.
+    pub fn lose_interrupts(&mut self, count: u32) {
+        self.interrupts_to_lose = count;
+    }
+
+    /// The next `count` completion writes do not reach memory.
+    pub fn lose_completions(&mut self, count: u32) {
+        self.completions_to_lose = count;
+    }
+
+    /// The next `count` descriptors that are fetched arrive with an opcode that does not exist.
+    pub fn spoil_descriptors(&mut self, count: u32) {
+        self.descriptors_to_spoil = count;
+    }
+
+    /// Channel `channel` issues nothing more and hears no command but a reset until [`Faults::release`]; what is on its way
+    /// arrives. A channel that does not exist is ignored.
+    pub fn stick(&mut self, channel: usize) {
+        self.stuck |= bit(channel);
+    }
+
+    /// Channel `channel` issues nothing more, and a reset of it does not end.
+    pub fn wedge(&mut self, channel: usize) {
+        self.stick(channel);
+        self.wedged |= bit(channel);
+    }
+
+    /// Channel `channel` goes on. A reset that did not end may be given again.
+    pub fn release(&mut self, channel: usize) {
+        self.stuck &= !bit(channel);
+        self.wedged &= !bit(channel);
+    }
+
+    /// Nothing is broken any more.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(super) const fn is_stuck(&self, channel: usize) -> bool {
+        self.stuck & bit(channel) != 0
+    }
+
+    pub(super) const fn is_wedged(&self, channel: usize) -> bool {
+        self.wedged & bit(channel) != 0
+    }
+
+    pub(super) fn hits(&self, address: u64, length: u64) -> bool {
+        let end = address.saturating_add(length.saturating_sub(1));
+        self.errors.iter().any(|range| *range.start() <= end && address <= *range.end())
+    }
+}
+
+const fn bit(channel: usize) -> u32 {
+    if channel < CHANNELS { 1 << channel } else { 0 }
+}

@@ -1,0 +1,76 @@
+//! What the shared way does to bandwidth: bounded for one channel, bounded for all, shared fairly.
+
+use super::support::{Board, TOLD, copy};
+use memferry_models::ioat::{Config, Timing};
+
+const BYTES: u64 = 0x8000;
+
+/// Nanoseconds that so many channels take, each for `BYTES` in four descriptors; the last one's and the first one's.
+fn duration(timing: Timing, channels: usize) -> (u64, u64) {
+    let mut board = Board::with(Config { timing, ..Config::default() });
+    for channel in 0..channels {
+        board.arm(channel);
+        for piece in 0..4 {
+            let at = BYTES / 4 * piece;
+            board.chain(channel, (BYTES / 4) as u32, TOLD, copy(at, 0x10000 + BYTES * channel as u64 + at));
+        }
+    }
+    (0..channels).for_each(|channel| board.count(channel));
+    let mut ends = [0; 4];
+    while let Some(due) = board.ioat.next_wake() {
+        board.ioat.step(due);
+        for (channel, end) in ends.iter_mut().enumerate().take(channels) {
+            let done = board.told(channel).completed() == board.slot(channel, 3);
+            if done && *end == 0 {
+                *end = due.nanoseconds();
+            }
+        }
+    }
+    let ends = &ends[..channels];
+    (*ends.iter().max().unwrap(), *ends.iter().min().unwrap())
+}
+
+#[test]
+fn one_channel_is_bounded_by_its_bursts_under_way() {
+    let timing = Timing::default();
+    let (alone, _) = duration(timing, 1);
+    let burst = 2 * (timing.turn + 256 / 32) + timing.read_latency + timing.write_latency;
+    let bursts = BYTES / 256 / u64::from(timing.outstanding);
+    let floor = bursts * burst * timing.cycle / 1000;
+    assert!(alone >= floor && alone < floor * 5 / 4, "{alone} ns, at least {floor} ns");
+    let (twice, _) = duration(Timing { outstanding: 8, ..timing }, 1);
+    assert!(twice * 3 < alone * 2, "{twice} ns with twice the bursts, {alone} ns");
+}
+
+#[test]
+fn all_channels_together_are_bounded_by_the_way_and_get_equal_shares() {
+    let timing = Timing { bus_bytes: 8, ..Timing::default() };
+    let (all, first) = duration(timing, 4);
+    let floor = 4 * BYTES / 256 * 2 * (timing.turn + 256 / 8) * timing.cycle / 1000;
+    assert!(all >= floor && all < floor * 11 / 10, "{all} ns, at least {floor} ns");
+    assert!(first * 20 > all * 19, "the first ends at {first} ns, the last at {all} ns");
+    let (alone, _) = duration(timing, 1);
+    assert!(alone * 2 < all, "one alone takes {alone} ns of {all} ns");
+}
+
+#[test]
+fn every_time_is_felt() {
+    let normal = duration(Timing::default(), 1).0;
+    let slower: [fn(&mut Timing); 9] = [
+        |timing| timing.cycle *= 2,
+        |timing| timing.bus_bytes /= 4,
+        |timing| timing.turn += 20,
+        |timing| timing.burst_bytes = 64,
+        |timing| timing.outstanding = 2,
+        |timing| timing.read_latency *= 2,
+        |timing| timing.write_latency *= 2,
+        |timing| timing.start *= 10,
+        |timing| timing.pipeline = 1,
+    ];
+    for (index, slow) in slower.iter().enumerate() {
+        let mut timing = Timing::default();
+        slow(&mut timing);
+        let found = duration(timing, 1).0;
+        assert!(found > normal, "parameter {index}: {found} ns, {normal} ns without");
+    }
+}

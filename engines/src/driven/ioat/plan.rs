@@ -1,0 +1,351 @@
+//! An operation as descriptors of the I/OAT engine, one after the other.
+//!
+//! ```text
+//! copy   chunks, from the end when that would overwrite bytes still to be read; of the distance, fenced, where both overlap
+//! fill   chunks of a pattern of eight bytes, byte by byte until the destination is a multiple of eight
+//! xor    chunks; more than eight sources by turns over the same chunk, the destination being a source of the later ones
+//! lists  the pieces that both cuts make, each a copy; fenced when one touches what another writes
+//! ```
+//!
+//! A step counts the bytes that are done with it, so that those of all steps before it are a part of the operation in its order; steps
+//! that belong together count with the last of them. No register is touched here.
+
+use memferry_registers::ioat::descriptor::MOST_SOURCES;
+use memferry_transfer::{Lists, Operation, Pattern, Region};
+
+use super::super::memory::BusMemory;
+use super::super::plan::{Unplannable, address};
+
+/// What the device is given.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Work {
+    Null,
+    Copy { source: u64, destination: u64, bytes: u64 },
+    Fill { pattern: u64, destination: u64, bytes: u64 },
+    Xor { sources: Vec<u64>, destination: u64, bytes: u64 },
+}
+
+/// One descriptor's work.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Step {
+    pub(super) work: Work,
+    /// Bytes of the operation that are done with it, those of the steps it belongs to included.
+    pub(super) bytes: u64,
+    /// Whether the operation may end early after it.
+    pub(super) whole: bool,
+    /// The next step needs what this one wrote, or overwrites it.
+    pub(super) fence: bool,
+}
+
+/// What is left of an operation.
+#[derive(Debug)]
+pub(super) enum Plan {
+    Nothing,
+    Null,
+    Copy(Copy),
+    Fill(Fill),
+    Xor(Xor),
+    Lists(Box<Pieces>),
+}
+
+impl Plan {
+    /// Plans steps of at most about `limit` bytes.
+    ///
+    /// # Errors
+    /// A device's memory, or an XOR whose destination overlaps a source without being it.
+    pub(super) fn of(operation: &Operation<Region<BusMemory>>, limit: u64) -> Result<Self, Unplannable> {
+        operation
+            .visit(|_, region, _| if region.memory().is_device() { Err(Unplannable) } else { Ok(()) })?;
+        Ok(match operation {
+            Operation::Nop => Self::Null,
+            Operation::Copy { source, destination, length } => {
+                Self::Copy(Copy::new((address(source), address(destination), *length), limit))
+            }
+            Operation::Fill { destination, length, pattern } => {
+                let destination = address(destination);
+                Self::Fill(Fill { destination, length: *length, done: 0, pattern: *pattern, limit })
+            }
+            Operation::Xor { sources, destination, length } => {
+                let sources = sources.iter().map(address).collect();
+                Self::Xor(Xor::new(sources, (address(destination), *length), limit)?)
+            }
+            Operation::ScatterGather { lists } => Self::Lists(Box::new(Pieces::new(lists, limit))),
+            _ => Self::Nothing,
+        })
+    }
+}
+
+impl Iterator for Plan {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        match self {
+            Self::Nothing => None,
+            Self::Null => {
+                *self = Self::Nothing;
+                Some(Step { work: Work::Null, bytes: 0, whole: true, fence: false })
+            }
+            Self::Copy(copy) => copy.next(),
+            Self::Fill(fill) => fill.next(),
+            Self::Xor(xor) => xor.next(),
+            Self::Lists(pieces) => pieces.next(),
+        }
+    }
+}
+
+/// A copy of contiguous bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Copy {
+    source: u64,
+    destination: u64,
+    length: u64,
+    done: u64,
+    chunk: u64,
+}
+
+impl Copy {
+    fn new((source, destination, length): (u64, u64, u64), limit: u64) -> Self {
+        let distance = source.abs_diff(destination);
+        // Within a chunk the device reads ahead of what it writes: its two sides must be apart.
+        let chunk = if distance == 0 { limit } else { limit.min(distance) };
+        let apart = distance == 0 || distance >= length;
+        Self { source, destination, length, done: 0, chunk: if apart { limit } else { chunk } }
+    }
+
+    fn overlaps(&self) -> bool {
+        let distance = self.source.abs_diff(self.destination);
+        distance > 0 && distance < self.length
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        let left = self.length - self.done;
+        let bytes = left.min(self.chunk);
+        if bytes == 0 {
+            return None;
+        }
+        let down = self.overlaps() && self.source < self.destination;
+        let at = if down { left - bytes } else { self.done };
+        self.done += bytes;
+        let work = Work::Copy { source: self.source + at, destination: self.destination + at, bytes };
+        Some(Step { work, bytes, whole: true, fence: self.overlaps() })
+    }
+}
+
+/// A fill of contiguous bytes.
+#[derive(Debug)]
+pub(super) struct Fill {
+    destination: u64,
+    length: u64,
+    done: u64,
+    pattern: Pattern,
+    limit: u64,
+}
+
+impl Fill {
+    fn next(&mut self) -> Option<Step> {
+        let (at, left) = (self.destination + self.done, self.length - self.done);
+        let word = self.pattern.word_bytes();
+        let byte = |index: u64| word[((self.done + index) % 4) as usize];
+        let uniform = word == [word[0]; 4];
+        // With which of the pattern's bytes the device begins shows only where this is not a multiple of eight.
+        let (most, pattern) = if uniform || at.is_multiple_of(8) {
+            ((self.limit & !7).max(8), [0, 1, 2, 3, 4, 5, 6, 7].map(byte))
+        } else {
+            (1, [byte(0); 8])
+        };
+        let bytes = left.min(most);
+        if bytes == 0 {
+            return None;
+        }
+        self.done += bytes;
+        let work = Work::Fill { pattern: u64::from_le_bytes(pattern), destination: at, bytes };
+        Some(Step { work, bytes, whole: true, fence: false })
+    }
+}
+
+/// An exclusive or.
+#[derive(Debug)]
+pub(super) struct Xor {
+    sources: Vec<u64>,
+    destination: u64,
+    length: u64,
+    done: u64,
+    limit: u64,
+    /// Sources that the present chunk has seen.
+    seen: usize,
+}
+
+impl Xor {
+    fn new(sources: Vec<u64>, (destination, length): (u64, u64), limit: u64) -> Result<Self, Unplannable> {
+        let clashes = |source: &u64| *source != destination && source.abs_diff(destination) < length;
+        if sources.iter().any(clashes) {
+            return Err(Unplannable);
+        }
+        let (own, others): (Vec<u64>, Vec<u64>) =
+            sources.into_iter().partition(|source| *source == destination);
+        // The destination comes first, before it is overwritten; twice is as good as four times.
+        let kept = if own.len() > 2 { 2 - own.len() % 2 } else { own.len() };
+        let sources = own.into_iter().take(kept).chain(others).collect();
+        Ok(Self { sources, destination, length, done: 0, limit, seen: 0 })
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        let bytes = (self.length - self.done).min(self.limit);
+        if bytes == 0 {
+            return None;
+        }
+        let at = |first: &u64| first + self.done;
+        let destination = at(&self.destination);
+        let before = (self.seen > 0).then_some(destination);
+        let room = MOST_SOURCES - usize::from(before.is_some());
+        let fresh = self.sources.get(self.seen..)?.iter().take(room).map(at);
+        let sources: Vec<u64> = before.into_iter().chain(fresh).collect();
+        self.seen += sources.len() - usize::from(before.is_some());
+        let whole = self.seen >= self.sources.len();
+        if whole {
+            (self.done, self.seen) = (self.done + bytes, 0);
+        }
+        let work = match sources.as_slice() {
+            [] => return None,
+            [source] => Work::Copy { source: *source, destination, bytes },
+            _ => Work::Xor { sources, destination, bytes },
+        };
+        Some(Step { work, bytes: if whole { bytes } else { 0 }, whole, fence: !whole })
+    }
+}
+
+/// The copies of a scatter-gather list.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    /// Addresses and lengths, the next first.
+    lists: [Vec<(u64, u64)>; 2],
+    limit: u64,
+    /// A piece touches what another writes.
+    ordered: bool,
+    present: Option<Copy>,
+}
+
+impl Pieces {
+    fn new(lists: &Lists<Region<BusMemory>>, limit: u64) -> Self {
+        let segments = |list: &[memferry_transfer::Segment<Region<BusMemory>>]| -> Vec<(u64, u64)> {
+            let kept = list.iter().filter(|segment| segment.length > 0);
+            kept.map(|segment| (address(&segment.place), segment.length)).rev().collect()
+        };
+        let lists = [segments(&lists.source), segments(&lists.destination)];
+        let ordered = touches_what_is_written(&lists);
+        Self { lists, limit, ordered, present: None }
+    }
+
+    fn next(&mut self) -> Option<Step> {
+        if self.present.is_none() {
+            self.present = Some(self.next_piece()?);
+        }
+        let copy = self.present.as_mut()?;
+        let mut step = copy.next()?;
+        let over = copy.done == copy.length;
+        // In which order an overlapping piece is moved shows: it counts as one.
+        if copy.overlaps() {
+            step.bytes = if over { copy.length } else { 0 };
+            step.whole = over;
+        }
+        step.fence |= self.ordered;
+        if over {
+            self.present = None;
+        }
+        Some(step)
+    }
+
+    fn next_piece(&mut self) -> Option<Copy> {
+        let [from, to] = &mut self.lists;
+        let ((source, source_left), (destination, destination_left)) = (from.pop()?, to.pop()?);
+        let length = source_left.min(destination_left);
+        for (list, start, left) in [(from, source, source_left), (to, destination, destination_left)] {
+            if left > length {
+                list.push((start + length, left - length));
+            }
+        }
+        Some(Copy::new((source, destination, length), self.limit))
+    }
+}
+
+/// Whether a destination's segment meets another one, or a source's.
+fn touches_what_is_written([from, to]: &[Vec<(u64, u64)>; 2]) -> bool {
+    let read = from.iter().map(|(start, length)| (*start, start + length, false));
+    let written = to.iter().map(|(start, length)| (*start, start + length, true));
+    let mut all: Vec<(u64, u64, bool)> = read.chain(written).collect();
+    all.sort_unstable();
+    // How far what began before reaches: of what is written, and of anything.
+    let (mut written_until, mut until) = (0, 0);
+    all.iter().any(|(start, end, writes)| {
+        let meets = *start < written_until || (*writes && *start < until);
+        until = until.max(*end);
+        if *writes {
+            written_until = written_until.max(*end);
+        }
+        meets
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_turns_of_an_xor_read_the_destination_and_the_first_reads_what_it_held() {
+        let sources: Vec<u64> = (1..=17).map(|index| index * 0x1000).chain([0x10_0000; 3]).collect();
+        let steps: Vec<Step> = {
+            let mut xor = Xor::new(sources, (0x10_0000, 64), 48).unwrap();
+            std::iter::from_fn(|| xor.next()).collect()
+        };
+        let shape: Vec<(usize, u64, bool, bool)> = steps
+            .iter()
+            .map(|step| match &step.work {
+                Work::Xor { sources, .. } => (sources.len(), step.bytes, step.whole, step.fence),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let turns = [(8, 0, false, true), (8, 0, false, true), (4, 48, true, false)];
+        assert_eq!(shape[..3], turns);
+        assert_eq!(shape[3..], turns.map(|(count, bytes, whole, fence)| (count, bytes / 3, whole, fence)));
+        let firsts: Vec<u64> = steps
+            .iter()
+            .filter_map(
+                |step| if let Work::Xor { sources, .. } = &step.work { Some(sources[0]) } else { None },
+            )
+            .collect();
+        assert_eq!(firsts[..3], [0x10_0000; 3], "the destination is always among them, once");
+    }
+
+    #[test]
+    fn an_xor_that_overlaps_its_destination_is_refused() {
+        assert!(Xor::new(vec![0, 0x1001], (0x1000, 2), 64).is_err());
+        assert!(Xor::new(vec![0, 0x1002], (0x1000, 2), 64).is_ok());
+    }
+
+    #[test]
+    fn unaligned_patterns_reach_an_aligned_address_byte_by_byte() {
+        let mut fill =
+            Fill { destination: 5, length: 20, done: 0, pattern: Pattern::Word(0x0403_0201), limit: 8 };
+        let steps: Vec<Work> = std::iter::from_fn(|| fill.next()).map(|step| step.work).collect();
+        let byte = |value: u64, destination| Work::Fill {
+            pattern: value * 0x0101_0101_0101_0101,
+            destination,
+            bytes: 1,
+        };
+        assert_eq!(steps[..3], [byte(1, 5), byte(2, 6), byte(3, 7)]);
+        let pattern = 0x0302_0104_0302_0104;
+        assert_eq!(steps[3], Work::Fill { pattern, destination: 8, bytes: 8 });
+        assert_eq!(steps.last(), Some(&Work::Fill { pattern, destination: 24, bytes: 1 }));
+    }
+
+    #[test]
+    fn only_lists_that_touch_what_they_write_are_ordered() {
+        let ordered =
+            |from: &[(u64, u64)], to: &[(u64, u64)]| touches_what_is_written(&[from.into(), to.into()]);
+        assert!(!ordered(&[(0, 8), (0, 8), (4, 8)], &[(100, 8), (108, 16)]));
+        assert!(ordered(&[(0, 8)], &[(100, 8), (104, 8)]), "two writes meet");
+        assert!(ordered(&[(0, 8), (100, 4)], &[(102, 8)]), "a read and a write meet");
+        assert!(ordered(&[(101, 1)], &[(100, 8)]), "a read within a write");
+        assert!(ordered(&[(0, 200)], &[(100, 8)]), "a write within a read");
+    }
+}
