@@ -14,12 +14,16 @@ pub mod service;
 mod synchronized;
 
 mod ablation;
+mod beds;
+mod busy;
 mod device_claims;
 mod driver;
+mod gather;
 mod judge_bulk;
 mod judge_driver;
 mod machine;
 mod offload;
+mod safety;
 mod transfer;
 
 use bulk::Board;
@@ -62,7 +66,15 @@ pub const PAPER: Paper = Paper {
         offload::CROSSING,
         offload::OVERLAP,
     ],
-    judges: &[&device_claims::JUDGES, &judge_driver::JUDGES, &judge_bulk::JUDGES, &synchronized::JUDGES],
+    judges: &[
+        &device_claims::JUDGES,
+        &judge_driver::JUDGES,
+        &judge_bulk::JUDGES,
+        &synchronized::JUDGES,
+        &safety::JUDGES,
+        &busy::JUDGES,
+        &gather::JUDGES,
+    ],
 };
 
 /// The board as the parameters have it; pseudo-random replacement begins at `seed`.

@@ -15,7 +15,9 @@ use std::collections::VecDeque;
 use memferry_clock::Instant;
 use memferry_models::sdma::{Config, Sdma};
 use memferry_models::{Bus, BusError, Dram, DramTiming};
-use memferry_transfer::{Copy2d, Count2d, Handle, Operation, PixelSize, Plane, SessionId, Span, Terms};
+use memferry_transfer::{
+    Copy2d, Count2d, Handle, Lists, Operation, PixelSize, Plane, Segment, SessionId, Span, Terms,
+};
 
 use super::host::Host;
 use super::service::{Service, ServiceError};
@@ -51,6 +53,8 @@ pub enum Call {
     Simple,
     /// `mem_copy_2d`: two capabilities with starts and modifiers, counts, colour.
     TwoDimensional,
+    /// What the thesis left for later (5.3): a list of frames of each side in one call.
+    ScatterGather,
 }
 
 impl Call {
@@ -60,14 +64,26 @@ impl Call {
         match self {
             Self::Simple => 1,
             Self::TwoDimensional => 1 + 2 * 4 + 2 + 1 + 1,
+            // How many frames; each is a capability.
+            Self::ScatterGather => 2,
         }
     }
 
     /// The same as a request, over whole frames of `length` bytes.
-    fn operation(self, source: Handle, destination: Handle, length: u64) -> Operation<Span> {
-        let [source, destination] = [source, destination].map(|handle| Span { handle, offset: 0 });
+    fn operation(self, frames: &[(Handle, Handle)], length: u64) -> Operation<Span> {
+        let span = |handle| Span { handle, offset: 0 };
+        let list = |side: fn(&(Handle, Handle)) -> Handle| {
+            frames.iter().map(|pair| Segment { place: span(side(pair)), length }).collect()
+        };
+        let (source, destination) =
+            frames.first().copied().unwrap_or((Handle::from_bits(0), Handle::from_bits(0)));
+        let (source, destination) = (span(source), span(destination));
         match self {
             Self::Simple => Operation::Copy { source, destination, length },
+            Self::ScatterGather => {
+                let lists = Lists { source: list(|pair| pair.0), destination: list(|pair| pair.1) };
+                Operation::ScatterGather { lists: lists.into() }
+            }
             Self::TwoDimensional => {
                 let rows = length.div_ceil(MOST_ELEMENTS).next_power_of_two();
                 let (x_count, y_count) = ((length / rows) as u32, rows as u32);
@@ -101,6 +117,14 @@ pub struct Work {
 }
 
 impl Work {
+    /// Frames of each side that a call names.
+    const fn named(&self) -> usize {
+        match self.call {
+            Call::ScatterGather => self.frames,
+            Call::Simple | Call::TwoDimensional => 1,
+        }
+    }
+
     /// One transfer of each of so many clients.
     pub const fn once(clients: usize, call: Call, length: u64) -> Self {
         Self { clients, call, length, transfers: 1, outstanding: 1, frames: 1, in_turn: false }
@@ -307,7 +331,7 @@ impl<'a> Core<'a> {
         self.inbox.push_back((index, client.calls.len()));
         client.calls.push((now, None));
         let goes_on = may_call(client);
-        self.charge(self.host.call(self.work.call.words(), 2));
+        self.charge(self.host.call(self.work.call.words(), 2 * self.work.named() as u64));
         self.hand_over(Domain::Driver);
         if goes_on {
             self.queue(Domain::Client(index));
@@ -331,10 +355,11 @@ impl<'a> Core<'a> {
             }
             let Some((index, call)) = self.next_call() else { return Ok(()) };
             self.clients[index].taken += 1;
-            self.charge(2 * self.host.invocation);
+            self.charge(2 * self.work.named() as u64 * self.host.invocation);
             let client = &self.clients[index];
-            let (source, destination) = client.frames[call % client.frames.len()];
-            let operation = self.work.call.operation(source, destination, self.work.length);
+            let first = call % client.frames.len();
+            let named = &client.frames[first..(first + self.work.named()).min(client.frames.len())];
+            let operation = self.work.call.operation(named, self.work.length);
             let tag = (call * self.work.clients + index) as u64;
             self.service.submit(client.session, tag, operation, Terms::default())?;
             if self.service.interrupts() {

@@ -23,7 +23,7 @@ use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, Ses
 /// The line that the engine listens to.
 const LINE: usize = 0;
 /// Entries of the capability table.
-const TABLE: usize = 64;
+const TABLE: usize = 128;
 /// Requests of one user that may wait for a channel.
 const WAITING: usize = 64;
 
