@@ -17,6 +17,7 @@ pub mod claims;
 pub mod experiments;
 pub mod figures;
 pub mod judging;
+pub mod markatos;
 pub mod parameters;
 pub mod plan;
 pub mod report;
