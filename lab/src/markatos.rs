@@ -11,7 +11,30 @@ pub mod explore;
 pub mod machine;
 pub mod progress;
 pub mod protocols;
+pub mod safety;
 pub mod scenes;
 pub mod state_machine;
 pub mod story;
+pub mod two_cpus;
 pub mod world;
+
+use crate::experiments::{Judge, Paper};
+
+/// All of them.
+pub const PAPER: Paper = Paper {
+    plans: &[],
+    parameters: include_str!("../parameters/markatos.toml"),
+    runners: &[],
+    judges: &JUDGES,
+};
+
+/// The safety claims, then the figures.
+const JUDGES: [Judge; 14] = {
+    let mut judges = [two_cpus::JUDGE; 14];
+    let mut at = 0;
+    while at < safety::JUDGES.len() {
+        judges[at] = safety::JUDGES[at];
+        at += 1;
+    }
+    judges
+};

@@ -22,11 +22,15 @@ pub struct Bounds {
     pub depth: Option<u32>,
     /// States; beyond these the exploration gives up and says so.
     pub states: usize,
+    /// Whether to go no deeper than the first breach.
+    pub first_breach: bool,
 }
 
 impl Bounds {
     /// No depth, and more states than any scene here has.
-    pub const ALL: Self = Self { depth: None, states: 20_000_000 };
+    pub const ALL: Self = Self { depth: None, states: 20_000_000, first_breach: false };
+    /// As far as the first breach.
+    pub const FIRST_BREACH: Self = Self { first_breach: true, ..Self::ALL };
 }
 
 /// What was found.
@@ -155,8 +159,10 @@ pub fn reach<P: Protocol>(
     let known = Known::from_iter([(reset.clone(), 0)]);
     let mut reached = Reached { known, ways: vec![None], depth: 0, complete: true };
     let mut frontier = vec![(0, reset)];
+    let mut broken = false;
     while !frontier.is_empty() {
-        if bounds.depth.is_some_and(|depth| reached.depth >= depth) || reached.known.len() > bounds.states {
+        let far = bounds.depth.is_some_and(|depth| reached.depth >= depth);
+        if far || reached.known.len() > bounds.states || bounds.first_breach && broken {
             reached.complete = false;
             break;
         }
@@ -164,6 +170,7 @@ pub fn reach<P: Protocol>(
         for (from, state) in &frontier {
             for chosen in machine.moves(state) {
                 let (after, happening) = machine.apply(state, chosen);
+                broken |= happening.breach.is_some();
                 let new = reached.ways.len() as u32;
                 // What follows a breach says nothing more about the protocol.
                 let to = happening.breach.is_none().then(|| match reached.known.entry(after) {

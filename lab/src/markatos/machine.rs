@@ -396,3 +396,12 @@ pub fn is_allowed(program: &[Step], table: &PageTable) -> bool {
         _ => true,
     })
 }
+
+/// The transfers that a malicious process asks for where a descriptor names them freely: its own within a page and past
+/// it, that of the first process, and the two mixtures.
+pub fn tried(caller: Caller<'_>) -> Vec<Transfer> {
+    let own = || caller.table.pages().filter(|(_, rights)| rights.write).map(|(page, _)| page.0);
+    let (Some(first), Some(last)) = (own().next(), own().last()) else { return Vec::new() };
+    let sizes = caller.sizes.iter().map(|size| Transfer::new(first, last, *size));
+    sizes.chain([Transfer::new(0, 1, 2), Transfer::new(first, 1, 1), Transfer::new(0, last, 1)]).collect()
+}

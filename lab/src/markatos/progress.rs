@@ -9,6 +9,8 @@
 //! likely that is; on one CPU it takes a switch within every initiation. The kernel's lock is fair here, and the engine and
 //! the service go on when they can.
 
+use std::collections::{HashMap, VecDeque};
+
 use super::explore::{Bounds, Edge, reach};
 use super::machine::{Meaning, Protocol};
 use super::world::{Machine, Move, State};
@@ -104,20 +106,45 @@ impl Edges {
         &self.list[self.first[state]..self.first[state + 1]]
     }
 
-    /// The first rejection from which the process comes back to where it was, without a success.
+    /// The first rejection from which the process comes back to where it was, without a success, while the engine and the
+    /// write buffers are not kept from what they would do.
     fn cycle_with_rejection(&self) -> Option<(u32, Vec<Move>)> {
         let part = self.parts();
+        let fair = self.fair_places(&part);
         let inside = |(from, to, ..): &(u32, u32, Move, bool)| part[*from as usize] == part[*to as usize];
-        let (from, to, chosen, _) = *self.list.iter().find(|edge| edge.3 && inside(edge))?;
+        let in_cycle = |edge: &&(u32, u32, Move, bool)| {
+            edge.3 && inside(edge) && fair.contains_key(&part[edge.0 as usize])
+        };
+        let (from, to, chosen, _) = *self.list.iter().find(in_cycle)?;
+        let (place, own_accord) = fair.get(&part[from as usize])?;
         let mut cycle = vec![chosen];
-        cycle.extend(self.way(to, from, &part));
+        cycle.extend(self.way(to, *place, &part));
+        let after = own_accord.map_or(*place, |(after, _)| after);
+        cycle.extend(own_accord.map(|(_, chosen)| chosen));
+        cycle.extend(self.way(after, from, &part));
         Some((from, cycle))
+    }
+
+    /// For each part in which nothing waits for ever: a state where nothing waits, or a move by which something that did
+    /// goes on, with the state after it.
+    fn fair_places(&self, part: &[u32]) -> HashMap<u32, (u32, Option<(u32, Move)>)> {
+        let mut fair = HashMap::new();
+        for state in 0..part.len() as u32 {
+            let waiting =
+                self.from(state).iter().filter(|edge| matches!(edge.2, Move::Idle(_) | Move::Drain { .. }));
+            let inside = |to: u32| part[to as usize] == part[state as usize];
+            let goes_on = waiting.clone().find(|edge| inside(edge.1)).map(|edge| (edge.1, edge.2));
+            if goes_on.is_some() || waiting.count() == 0 {
+                fair.entry(part[state as usize]).or_insert((state, goes_on));
+            }
+        }
+        fair
     }
 
     /// A shortest way between two states of one part.
     fn way(&self, from: u32, to: u32, part: &[u32]) -> Vec<Move> {
-        let mut before = std::collections::HashMap::from([(from, None)]);
-        let mut queue = std::collections::VecDeque::from([from]);
+        let mut before = HashMap::from([(from, None)]);
+        let mut queue = VecDeque::from([from]);
         while let Some(at) = queue.pop_front().filter(|at| *at != to) {
             for (_, next, chosen, _) in self.from(at) {
                 if part[*next as usize] == part[to as usize] && !before.contains_key(next) {

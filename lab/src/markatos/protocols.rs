@@ -103,11 +103,7 @@ pub const CATALOGUE: &[Entry] = &[
     entry("shrimp-1", "2.4", &shrimp1::Shrimp1 { atomic: true }),
     weakened("shrimp-1-split", "one access for size and status", &shrimp1::Shrimp1 { atomic: false }),
     entry("shrimp-2", "2.5, figure 2", &shrimp2::Shrimp2 { invalidates: true }),
-    weakened(
-        "shrimp-2-unmodified",
-        "the switch that invalidates",
-        &shrimp2::Shrimp2 { invalidates: false },
-    ),
+    weakened("shrimp-2-unmodified", "the switch that invalidates", &shrimp2::Shrimp2 { invalidates: false }),
     entry("flash", "2.6", &flash::Flash { hook: true }),
     weakened("flash-unmodified", "the switch that tells who runs", &flash::Flash { hook: false }),
     entry("pal", "2.7", &pal::Pal { masked: true }),

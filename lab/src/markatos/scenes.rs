@@ -60,6 +60,11 @@ pub fn readable_source() -> Scene {
     scene("an attacker that may read the source", vec![honest(0), malicious(1, &[(0, Rights::READ)])])
 }
 
+/// Beyond the paper: the malicious process may read the destination.
+pub fn readable_destination() -> Scene {
+    scene("an attacker that may read the destination", vec![honest(0), malicious(1, &[(1, Rights::READ)])])
+}
+
 /// Two honest processes and a malicious one that may read the first one's source.
 pub fn three_attacked() -> Scene {
     let third = malicious(2, &[(0, Rights::READ)]);
@@ -68,10 +73,8 @@ pub fn three_attacked() -> Scene {
 
 /// Footnote 8: two honest processes write to one page without a lock.
 pub fn shared_destination() -> Scene {
-    let second = Process {
-        role: Role::Honest(vec![Transfer::new(2, 1, 3)]),
-        table: table(1, &[(1, Rights::BOTH)]),
-    };
+    let second =
+        Process { role: Role::Honest(vec![Transfer::new(2, 1, 3)]), table: table(1, &[(1, Rights::BOTH)]) };
     scene("two processes that share the destination", vec![honest(0), second])
 }
 
@@ -89,7 +92,7 @@ pub fn buffered() -> Scene {
 }
 
 /// Two processes whose stores go through write buffers.
-pub fn buffered_two() -> Scene {
+pub fn buffered_attacked() -> Scene {
     let process = Process { role: Role::Honest(vec![Transfer::new(0, 1, 3)]), table: table(0, &[]) };
     let processes = vec![process, malicious(1, &[(0, Rights::READ)])];
     Scene { buffered: true, ..scene("a write buffer and an attacker that may read the source", processes) }

@@ -83,13 +83,8 @@ pub const fn selects(at: At) -> Compared {
 
 /// The transition for an access, given whether its address is equal to the selected register.
 pub const fn transition(at: At, is_load: bool, equal: bool) -> Transition {
-    let reset = Transition {
-        to: At::S0,
-        status: FAIL,
-        loads_destination: false,
-        loads_source: false,
-        starts: false,
-    };
+    let reset =
+        Transition { to: At::S0, status: FAIL, loads_destination: false, loads_source: false, starts: false };
     match (at, is_load, equal) {
         (At::S0, false, _) => Transition { to: At::S1, loads_destination: true, ..reset },
         (At::S1, true, _) => Transition { to: At::S2, status: OK1, loads_source: true, ..reset },
@@ -99,6 +94,31 @@ pub const fn transition(at: At, is_load: bool, equal: bool) -> Transition {
         _ => reset,
     }
 }
+
+/// What section 4.1 says in words, sentence by sentence: state, whether it is a load, whether the addresses are equal; the
+/// next state and what a load reads.
+pub const DESCRIBED: [(At, bool, bool, At, Word); 20] = [
+    (At::S0, false, false, At::S1, FAIL),
+    (At::S0, false, true, At::S1, FAIL),
+    (At::S0, true, false, At::S0, FAIL),
+    (At::S0, true, true, At::S0, FAIL),
+    (At::S1, false, false, At::S0, FAIL),
+    (At::S1, false, true, At::S0, FAIL),
+    (At::S1, true, false, At::S2, OK1),
+    (At::S1, true, true, At::S2, OK1),
+    (At::S2, false, false, At::S0, FAIL),
+    (At::S2, false, true, At::S3, FAIL),
+    (At::S2, true, false, At::S0, FAIL),
+    (At::S2, true, true, At::S0, FAIL),
+    (At::S3, false, false, At::S0, FAIL),
+    (At::S3, false, true, At::S0, FAIL),
+    (At::S3, true, false, At::S0, FAIL),
+    (At::S3, true, true, At::S4, OK2),
+    (At::S4, false, false, At::S0, FAIL),
+    (At::S4, false, true, At::S0, FAIL),
+    (At::S4, true, false, At::S0, FAIL),
+    (At::S4, true, true, At::S0, OK3),
+];
 
 /// The state machine with its two registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -142,33 +162,9 @@ impl DataPath {
 mod tests {
     use super::*;
 
-    /// Section 4.1, sentence by sentence: state, load?, equal? to next state and answer.
-    const TABLE: [(At, bool, bool, At, Word); 20] = [
-        (At::S0, false, false, At::S1, FAIL),
-        (At::S0, false, true, At::S1, FAIL),
-        (At::S0, true, false, At::S0, FAIL),
-        (At::S0, true, true, At::S0, FAIL),
-        (At::S1, false, false, At::S0, FAIL),
-        (At::S1, false, true, At::S0, FAIL),
-        (At::S1, true, false, At::S2, OK1),
-        (At::S1, true, true, At::S2, OK1),
-        (At::S2, false, false, At::S0, FAIL),
-        (At::S2, false, true, At::S3, FAIL),
-        (At::S2, true, false, At::S0, FAIL),
-        (At::S2, true, true, At::S0, FAIL),
-        (At::S3, false, false, At::S0, FAIL),
-        (At::S3, false, true, At::S0, FAIL),
-        (At::S3, true, false, At::S0, FAIL),
-        (At::S3, true, true, At::S4, OK2),
-        (At::S4, false, false, At::S0, FAIL),
-        (At::S4, false, true, At::S0, FAIL),
-        (At::S4, true, false, At::S0, FAIL),
-        (At::S4, true, true, At::S0, OK3),
-    ];
-
     #[test]
     fn every_state_access_and_match_goes_where_the_text_says() {
-        for (at, is_load, equal, to, status) in TABLE {
+        for (at, is_load, equal, to, status) in DESCRIBED {
             let done = transition(at, is_load, equal);
             assert_eq!((done.to, done.status), (to, status), "{at:?} load {is_load} equal {equal}");
             assert_eq!(done.starts, status == OK3);

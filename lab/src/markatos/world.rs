@@ -162,9 +162,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
     pub fn new(protocol: &'a P, scene: &'a Scene) -> Self {
         let program = |(who, process): (u8, &Process)| match &process.role {
             Role::Honest(wants) => wants.iter().map(|wants| protocol.program(who, *wants)).collect(),
-            Role::Malicious => {
-                protocol.attacks(Caller { who, table: &process.table, sizes: &scene.sizes })
-            }
+            Role::Malicious => protocol.attacks(Caller { who, table: &process.table, sizes: &scene.sizes }),
         };
         let programs = (0u8..).zip(scene.processes.iter()).map(program).collect();
         Self { protocol, scene, programs }
@@ -366,12 +364,11 @@ impl<'a, P: Protocol> Machine<'a, P> {
     ) {
         let program = next.actors[usize::from(who)].program;
         let is_last = self.step(who, program, at + 1).is_none();
-        let reads = |step: &u8| {
-            matches!(self.step(who, program, *step), Some(Step::Access(access, _)) if access.kind != Kind::Store)
-        };
+        let reads = |step: &u8| matches!(self.step(who, program, *step), Some(Step::Access(access, _)) if access.kind != Kind::Store);
         let before = (0..at).filter(reads).count();
         let actor = &mut next.actors[usize::from(who)];
-        let Some(Process { role: Role::Honest(wants), .. }) = self.scene.processes.get(usize::from(who)) else {
+        let Some(Process { role: Role::Honest(wants), .. }) = self.scene.processes.get(usize::from(who))
+        else {
             *actor = if is_last { Actor::default() } else { Actor { step: at + 1, ..*actor } };
             return;
         };
@@ -380,7 +377,9 @@ impl<'a, P: Protocol> Machine<'a, P> {
         match meaning {
             Meaning::Again => return,
             Meaning::GoOn if !is_last => actor.step = at + 1,
-            Meaning::GoOn | Meaning::Rejected => *actor = Actor { program: actor.program, ..Actor::default() },
+            Meaning::GoOn | Meaning::Rejected => {
+                *actor = Actor { program: actor.program, ..Actor::default() }
+            }
             Meaning::Started => *actor = Actor { program: (actor.program + 1) % asked, ..Actor::default() },
         }
         if meaning != Meaning::GoOn {

@@ -11,8 +11,8 @@
 //! and PASID; Intel SDM, ENQCMD.
 
 use crate::markatos::machine::{
-    Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step, Transfer,
-    Word,
+    Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
+    Transfer, Word, tried,
 };
 
 /// The queue took the descriptor.
@@ -100,20 +100,10 @@ impl Protocol for Enqcmd {
     }
 
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
-        let pages: Vec<_> = caller.table.pages().map(|(page, _)| page).collect();
         let pasids = if self.trusted { caller.who..caller.who + 1 } else { 0..MOST_PROCESSES as u8 };
-        let mut attacks = Vec::new();
-        for pasid in pasids {
-            for source in &pages {
-                for destination in &pages {
-                    attacks.extend(caller.sizes.iter().map(|size| {
-                        let asks = Transfer { source: *source, destination: *destination, size: *size };
-                        vec![Step::plain(Access::exchange(Place::Portal(pasid), asks.encoded()))]
-                    }));
-                }
-            }
-        }
-        attacks
+        let asks = |pasid, asked: &Transfer| Access::exchange(Place::Portal(pasid), asked.encoded());
+        let all = tried(caller);
+        pasids.flat_map(|pasid| all.iter().map(move |asked| vec![Step::plain(asks(pasid, asked))])).collect()
     }
 
     fn checks_size(&self) -> bool {

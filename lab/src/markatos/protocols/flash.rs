@@ -8,7 +8,9 @@
 //! The engine keeps one register for the process that runs, as the paper describes; with two CPUs two run at once.
 
 use super::shrimp2::{Latch, meaning, pair};
-use crate::markatos::machine::{Access, Answer, FAIL, Kind, Meaning, PageTable, Protocol, Step, Transfer, Word};
+use crate::markatos::machine::{
+    Access, Answer, FAIL, Kind, Meaning, PageTable, Protocol, Step, Transfer, Word,
+};
 
 /// The front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

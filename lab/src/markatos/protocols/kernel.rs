@@ -9,8 +9,8 @@
 //! register context of their own ([`Registers`], [`initiation`]).
 
 use crate::markatos::machine::{
-    Access, Answer, Caller, FAIL, Held, Kind, Meaning, Page, PageTable, Place, Protocol,
-    Register, Step, Transfer, Word,
+    Access, Answer, Caller, FAIL, Held, Kind, Meaning, Page, PageTable, Place, Protocol, Register, Step,
+    Transfer, Word,
 };
 
 /// What DMA_STATUS reads when a transfer was started.
@@ -48,9 +48,8 @@ impl Registers {
 
 /// The system call, after its checks; `held` between its accesses.
 pub fn initiation(wants: Transfer, held: Held) -> Vec<Step> {
-    let store = |register, data: u8| {
-        Step::Access(Access::store(Place::Register(register), Word::from(data)), held)
-    };
+    let store =
+        |register, data: u8| Step::Access(Access::store(Place::Register(register), Word::from(data)), held);
     vec![
         store(Register::Source, wants.source.0),
         store(Register::Destination, wants.destination.0),

@@ -55,7 +55,8 @@ impl Context {
     /// Starts what is complete; what is begun and not complete has failed.
     fn status(&mut self) -> Answer {
         let begun = self.destination.is_some() || self.size.is_some();
-        let Self { destination: Some(destination), source: Some(source), size: Some(size), .. } = *self else {
+        let Self { destination: Some(destination), source: Some(source), size: Some(size), .. } = *self
+        else {
             let word = if begun { MINUS_ONE } else { self.left };
             *self = Self { left: word, ..Self::default() };
             return Answer::word(word);
@@ -174,9 +175,8 @@ impl Protocol for Keys {
             return attacks;
         }
         let own = Place::Context(caller.who);
-        attacks.extend(
-            caller.sizes.iter().map(|size| vec![Step::plain(Access::store(own, Word::from(*size)))]),
-        );
+        attacks
+            .extend(caller.sizes.iter().map(|size| vec![Step::plain(Access::store(own, Word::from(*size)))]));
         attacks.push(vec![Step::plain(Access::load(own))]);
         attacks
     }

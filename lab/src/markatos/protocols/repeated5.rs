@@ -149,9 +149,6 @@ mod tests {
             let program = Repeated5 { barriers, ..FIGURE_10 }.program(0, Transfer::new(0, 1, 2));
             program.iter().filter(|step| **step == Step::Barrier).count()
         };
-        assert_eq!(
-            [Barriers::Every, Barriers::Figure10, Barriers::None].map(count),
-            [5, 3, 0]
-        );
+        assert_eq!([Barriers::Every, Barriers::Figure10, Barriers::None].map(count), [5, 3, 0]);
     }
 }

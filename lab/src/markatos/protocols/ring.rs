@@ -13,7 +13,7 @@
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
-    Transfer, Word,
+    Transfer, Word, tried,
 };
 
 /// Slots in a ring.
@@ -192,14 +192,10 @@ impl Protocol for Ring {
         ready.map(takes).collect()
     }
 
-    /// Any header, and as bodies what it may have, what runs past its page, what is somebody else's, and a mixture.
+    /// Any header, and as bodies what it may have, what runs past its page, and what is somebody else's.
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
-        let own = caller.table.pages().filter(|(_, rights)| rights.write).map(|(page, _)| page.0);
-        let own: Vec<u8> = own.collect();
-        let (Some(first), Some(last)) = (own.first().copied(), own.last().copied()) else { return Vec::new() };
-        let sizes = caller.sizes.iter().map(|size| Transfer::new(first, last, *size));
-        let others = [Transfer::new(0, 1, 2), Transfer::new(first, 1, 1)];
-        let bodies: Vec<Word> = sizes.chain(others).map(Transfer::encoded).collect();
+        // The mixtures are refused as the first process's transfer is; without them every lap can be visited.
+        let bodies: Vec<Word> = tried(caller).into_iter().take(3).map(Transfer::encoded).collect();
         let words = (0..CAPACITY * SLOT_WORDS).flat_map(|word| {
             let data = if word % SLOT_WORDS == 0 { (0..LAPS.into()).collect() } else { bodies.clone() };
             data.into_iter().map(move |data| Access::store(Place::Ring { of: caller.who, word }, data))

@@ -9,8 +9,8 @@
 //! access and may be somebody else's.
 
 use crate::markatos::machine::{
-    Access, Answer, Caller, FAIL, Idle, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer, Word,
-    shadow,
+    Access, Answer, Caller, FAIL, Idle, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer,
+    Word, shadow,
 };
 
 const STARTED: Word = 1;
