@@ -20,7 +20,7 @@ pub mod shrimp1;
 pub mod shrimp2;
 
 use super::explore::{Bounds, Exploration, explore};
-use super::machine::{Held, PageTable, Protocol, Transfer, is_allowed};
+use super::machine::{Held, PageTable, Protocol, Step, Transfer, is_allowed};
 use super::progress::{self, Progress};
 use super::story::{self, Story};
 use super::world::{Machine, Move, Scene};
@@ -33,6 +33,8 @@ pub trait Explorable: Sync {
     fn progress(&self, scene: &Scene) -> Progress;
     /// What moves did, line by line.
     fn story(&self, scene: &Scene, moves: &[Move]) -> Story;
+    /// One honest initiation.
+    fn program(&self, who: u8, wants: Transfer) -> Vec<Step>;
     /// Whether a page table allows an honest initiation.
     fn is_allowed(&self, who: u8, wants: Transfer, table: &PageTable) -> bool;
 }
@@ -50,8 +52,12 @@ impl<P: Protocol + Sync> Explorable for P {
         story::tell(&Machine::new(self, scene), moves)
     }
 
+    fn program(&self, who: u8, wants: Transfer) -> Vec<Step> {
+        Protocol::program(self, who, wants)
+    }
+
     fn is_allowed(&self, who: u8, wants: Transfer, table: &PageTable) -> bool {
-        is_allowed(&self.program(who, wants), table)
+        is_allowed(&Protocol::program(self, who, wants), table)
     }
 }
 

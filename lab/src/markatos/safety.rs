@@ -61,7 +61,7 @@ pub fn private() -> Vec<Scene> {
         scenes::three_honest(),
         scenes::three_attacked(),
         scenes::there_and_back(scenes::two_honest()),
-        scenes::there_and_back(scenes::readable_source()),
+        scenes::there_and_back(scenes::attacked()),
     ]
 }
 
@@ -150,6 +150,9 @@ fn five_access(case: &Case<'_>) -> Result<Verdict, RunError> {
     holds(&mut finding, five, &private());
     let mixed = |breach: &Breach| matches!(breach, Breach::ToldStarted(_) | Breach::ToldRejected(_));
     breaks(&mut finding, five, &scenes::shared_destination(), mixed);
+    breaks(&mut finding, five, &scenes::readable_destination(), mixed);
+    finding
+        .check(true, "beyond the paper: the right to read the destination is sharing enough for the mix-up");
     breaks(&mut finding, named("repeated-5-unchecked")?, &scenes::attacked(), |_| true);
     Ok(explored(finding))
 }
@@ -278,11 +281,18 @@ fn size(case: &Case<'_>) -> Result<Verdict, RunError> {
     let past = |breach: &Breach| matches!(breach, Breach::BeyondRights(_));
     holds(&mut finding, named("kernel")?, &[scenes::without_clamp()]);
     breaks(&mut finding, named("kernel-unchecked")?, &scenes::without_clamp(), past);
-    let user_level =
-        ["shrimp-1", "shrimp-2", "flash", "pal", "keys", "extended-contexts", "extended", "repeated-5"];
-    for name in user_level {
-        breaks(&mut finding, named(name)?, &scenes::without_clamp(), past);
-        holds(&mut finding, named(name)?, &[scenes::attacked()]);
+    for name in
+        ["shrimp-1", "shrimp-2", "flash", "pal", "keys", "extended-contexts", "extended", "repeated-5"]
+    {
+        let entry = named(name)?;
+        let found = entry.protocol.explore(&scenes::without_clamp(), Bounds::ALL);
+        let runs_past = found.shortest(past).map(|(breach, moves)| (breach, moves.len()));
+        let clamped = entry.protocol.explore(&scenes::attacked(), Bounds::ALL).is_safe();
+        let words = match runs_past {
+            Some((breach, after)) => format!("{name}: {breach}, after {after} moves; with a clamp never"),
+            None => format!("{name}: no transfer runs past its owner's pages"),
+        };
+        finding.check(runs_past.is_some() && clamped, words);
     }
     for name in ["enqcmd", "ring"] {
         holds(&mut finding, named(name)?, &[scenes::without_clamp()]);
