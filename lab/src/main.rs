@@ -26,6 +26,9 @@ use memferry_lab::report::{Report, ReportError};
 use memferry_lab::sensitivity;
 use memferry_lab::verdict::Status;
 
+/// States after which a deep exploration goes no deeper.
+const DEEP_STATES: usize = 3_000_000;
+
 /// Gives every claim of the papers a verdict.
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
@@ -44,6 +47,9 @@ struct Arguments {
     /// Also show how each figure of a predicted claim moves when a parameter changes by 20 %; takes minutes.
     #[arg(long)]
     sensitivity: bool,
+    /// Also explore the protocols with three processes in larger scenes; takes minutes and gigabytes.
+    #[arg(long)]
+    deep: bool,
 }
 
 #[derive(Subcommand)]
@@ -137,7 +143,20 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
             None => write!(io::stdout(), "\n{text}").map_err(LabError::Print)?,
         }
     }
-    Ok(report.count(Status::Fail))
+    let broke = if arguments.deep { explore_deeply()? } else { 0 };
+    Ok(report.count(Status::Fail) + broke)
+}
+
+/// Prints what larger scenes give; returns how many protocols broke in one that hold in the small ones.
+fn explore_deeply() -> Result<usize, LabError> {
+    let mut broke = 0;
+    for entry in CATALOGUE.iter().filter(|entry| entry.lacks.is_none()) {
+        for deep in replay::deep(entry, DEEP_STATES) {
+            writeln!(io::stdout(), "{}", deep.line).map_err(LabError::Print)?;
+            broke += usize::from(deep.broke);
+        }
+    }
+    Ok(broke)
 }
 
 /// Replays an exploration's findings.

@@ -9,6 +9,7 @@
 
 pub mod diagram;
 pub mod explore;
+pub mod live;
 pub mod machine;
 pub mod progress;
 pub mod protocols;
@@ -39,8 +40,8 @@ pub const PAPER: Paper = Paper {
 const RUNNERS: [Runner; 3] = [timing::RUNNERS[0], timing::RUNNERS[1], verification::RUNNER];
 
 /// The safety claims, then the figures.
-const JUDGES: [Judge; 18] = {
+const JUDGES: [Judge; 19] = {
     let [a, b, c, d, e, f, g, h, i, j, k, l, m] = safety::JUDGES;
     let [n, o, p] = timing::JUDGES;
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, two_cpus::JUDGE, n, o, p, verification::JUDGE]
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, two_cpus::JUDGE, n, o, p, verification::JUDGE, live::JUDGE]
 };

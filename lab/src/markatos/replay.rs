@@ -4,6 +4,7 @@
 //! PROTOCOL [--processes N] [--attack] ──► scenes ──► the shortest breach, as a story, or that there is none
 //!                                           └──► alone: one whole initiation
 //! --diagram FILE ──► figure 8 as SVG
+//! ./x lab --deep ──► larger scenes, all states of them or up to a depth that is said
 //! ```
 //!
 //! Replayed line by line where standard output is a terminal and `--step` asks for it; the story is the machine's own.
@@ -108,4 +109,33 @@ fn show(entry: &Entry, scene: Scene) -> (String, Option<Story>) {
 fn counted(found: &Exploration) -> String {
     let all = if found.complete { "all" } else { "not all" };
     format!("{} states, {} moves, depth {}; {all} visited", found.states, found.moves, found.depth)
+}
+
+/// One line of the larger exploration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deep {
+    /// Protocol, scene and counts.
+    pub line: String,
+    /// Whether it says that a protocol broke that holds elsewhere.
+    pub broke: bool,
+}
+
+/// Explores a protocol that holds on one CPU in scenes that are too large for every run: three processes, two of them asking
+/// there and back, on one CPU and on two. Of what has more states than `most`, all up to some depth are visited.
+pub fn deep(entry: &Entry, most: usize) -> Vec<Deep> {
+    let holds = |scene: &Scene| entry.protocol.explore(scene, Bounds::FIRST_BREACH).breaches.is_empty();
+    let larger = [scenes::three_attacked(), scenes::there_and_back(scenes::three_honest())];
+    let mut lines = Vec::new();
+    for (scene, small) in larger.into_iter().zip([scenes::attacked(), scenes::two_honest()]) {
+        for cpus in [1, 2] {
+            let (scene, small) = (Scene { cpus, ..scene.clone() }, Scene { cpus, ..small.clone() });
+            let found = entry.protocol.explore(&scene, Bounds { states: most, ..Bounds::ALL });
+            let broke = !found.breaches.is_empty() && holds(&small);
+            let how = if found.breaches.is_empty() { "nothing breaks" } else { "broken" };
+            let name = entry.name;
+            let line = format!("{name:<26} {}, {cpus} CPU: {how} ({})", scene.name, counted(&found));
+            lines.push(Deep { line, broke });
+        }
+    }
+    lines
 }
