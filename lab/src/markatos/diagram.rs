@@ -15,6 +15,8 @@ use super::state_machine::{At, FAIL, transition};
 const SIZE: f64 = 720.0;
 const CIRCLE: f64 = 250.0;
 const STATE: f64 = 34.0;
+/// Keeps a label readable where it lies on its arc.
+const HALO: &str = "stroke=\"white\" stroke-width=\"5\" paint-order=\"stroke\"";
 
 /// The labels of the arcs between two states.
 pub fn arcs() -> BTreeMap<(At, At), Vec<String>> {
@@ -95,7 +97,7 @@ fn arc(from: At, to: At, labels: &[String]) -> String {
     for (line, label) in labels.iter().enumerate() {
         let y = (my + (y0 + y1) / 2.0) / 2.0 + 14.0 * line as f64;
         let x = (mx + (x0 + x1) / 2.0) / 2.0;
-        let _ = write!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>");
+        let _ = write!(text, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\" {HALO}>{label}</text>");
     }
     text
 }
