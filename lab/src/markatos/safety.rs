@@ -17,7 +17,7 @@ use super::machine::{Access, Kind, MINUS_ONE, PageTable, Protocol, Rights, Step,
 use super::protocols::keys::{self, Keys};
 use super::protocols::shrimp1::mapped_out;
 use super::protocols::{CATALOGUE, Entry, find};
-use super::scenes::{self, WANTS};
+use super::scenes::{self, WANTS, on_two_cpus};
 use super::state_machine::{ALIASED_BYTES, DESCRIBED, DataPath, compared, transition};
 use super::world::{Breach, Role, Scene};
 
@@ -237,7 +237,11 @@ fn barriers(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     for name in ["repeated-5", "repeated-5-every-barrier"] {
         let entry = named(name)?;
-        holds(&mut finding, entry, &[scenes::buffered(), scenes::buffered_attacked()]);
+        holds(
+            &mut finding,
+            entry,
+            &[scenes::buffered(), scenes::buffered_attacked(), on_two_cpus(scenes::buffered_attacked())],
+        );
         let never = entry.protocol.progress(&scenes::buffered()).starved;
         finding.check(
             never.is_none(),

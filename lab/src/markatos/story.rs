@@ -11,7 +11,7 @@
 use std::fmt;
 
 use super::machine::{Access, Kind, Meaning, Protocol, Word};
-use super::world::{Breach, Happening, Machine, Move, Role, Way};
+use super::world::{Breach, Happening, Machine, Move, Role, State, Way};
 
 /// Columns before a process's own.
 const WIDTH: usize = 34;
@@ -38,7 +38,11 @@ pub struct Story {
     pub breach: Option<Breach>,
 }
 
-/// Tells what moves do, and, after a breach, how the honest process in the middle of its initiation goes on.
+/// How many moves a process that was broken into is followed.
+const AFTERWARDS: usize = 24;
+
+/// Tells what moves do, and, after a transfer that it did not ask for, how an honest process goes on to the end of its
+/// initiation: too late to do anything.
 pub fn tell<P: Protocol>(machine: &Machine<'_, P>, moves: &[Move]) -> Story {
     let mut state = machine.reset();
     let mut lines = Vec::new();
@@ -49,7 +53,33 @@ pub fn tell<P: Protocol>(machine: &Machine<'_, P>, moves: &[Move]) -> Story {
         breach = happening.breach.or(breach);
         state = after;
     }
+    if matches!(breach, Some(Breach::NobodyAsked(_) | Breach::BeyondRights(_))) {
+        let mut honest = machine.everyone().filter(|who| machine.is_honest(*who));
+        if let Some(who) = honest.find(|who| machine.is_initiating(&state, *who)) {
+            lines.extend(rest(machine, state, who));
+        }
+    }
     Story { heads: heads(machine), lines, breach }
+}
+
+/// What a process does until it concludes something, with nobody else running.
+fn rest<P: Protocol>(machine: &Machine<'_, P>, mut state: State<P::Engine>, who: u8) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for _ in 0..AFTERWARDS {
+        let own = |chosen: &Move| match chosen {
+            Move::Switch { to } => *to == who,
+            Move::Step { who: by, .. } => *by == who,
+            Move::Drain { .. } | Move::Idle(_) => true,
+        };
+        let Some(chosen) = machine.moves(&state).into_iter().find(own) else { break };
+        let (after, happening) = machine.apply(&state, chosen);
+        lines.extend(line(chosen, &happening));
+        state = after;
+        if happening.meaning.is_some() || happening.breach.is_some() {
+            break;
+        }
+    }
+    lines
 }
 
 fn heads<P: Protocol>(machine: &Machine<'_, P>) -> Vec<String> {
