@@ -8,7 +8,9 @@
 
 use memferry_lab::markatos::explore::{Bounds, explore};
 use memferry_lab::markatos::machine::{Access, Page, Protocol, Transfer, shadow};
-use memferry_lab::markatos::protocols::repeated::{FOUR, Repeated, THREE};
+use memferry_lab::markatos::protocols::repeated::Repeated;
+use memferry_lab::markatos::protocols::repeated3::THREE;
+use memferry_lab::markatos::protocols::repeated4::FOUR;
 use memferry_lab::markatos::protocols::{CATALOGUE, find};
 use memferry_lab::markatos::replay::{Request, replay};
 use memferry_lab::markatos::scenes;

@@ -11,8 +11,8 @@
 use memferry_lab::markatos::explore::{Bounds, explore};
 use memferry_lab::markatos::machine::{Held, Protocol};
 use memferry_lab::markatos::protocols::{
-    enqcmd::Enqcmd, extended::Extended, flash::Flash, kernel::Kernel, keys::Keys, pal::Pal, repeated::FOUR,
-    repeated::THREE, repeated5::FIGURE_10, shrimp1::Shrimp1, shrimp2::Shrimp2,
+    enqcmd::Enqcmd, extended::Extended, flash::Flash, kernel::Kernel, keys::Keys, pal::Pal, repeated3::THREE,
+    repeated4::FOUR, repeated5::FIGURE_10, shrimp1::Shrimp1, shrimp2::Shrimp2,
 };
 use memferry_lab::markatos::scenes::{self, on_two_cpus};
 use memferry_lab::markatos::world::{Machine, Move, Scene, State};

@@ -14,6 +14,8 @@ pub mod kernel;
 pub mod keys;
 pub mod pal;
 pub mod repeated;
+pub mod repeated3;
+pub mod repeated4;
 pub mod repeated5;
 pub mod ring;
 pub mod shrimp1;
@@ -125,8 +127,8 @@ pub const CATALOGUE: &[Entry] = &[
     ),
     entry("extended", "3.2, figure 4", &extended::Extended { contexts: false, ids: true }),
     weakened("extended-no-ids", "the comparison of ids", &extended::Extended { contexts: false, ids: false }),
-    entry("repeated-3", "3.3, figure 5", &repeated::THREE),
-    entry("repeated-4", "3.3, figure 6", &repeated::FOUR),
+    entry("repeated-3", "3.3, figure 5", &repeated3::THREE),
+    entry("repeated-4", "3.3, figure 6", &repeated4::FOUR),
     entry("repeated-5", "3.3, figures 7 and 10", &repeated5::FIGURE_10),
     weakened(
         "repeated-5-unchecked",

@@ -1,14 +1,13 @@
-//! Repeated passing with three accesses, by Dubnicki, and with four (TR 182, 3.3, figures 5 and 6).
+//! Repeated passing: what the engines of three and of four accesses have in common (TR 182, 3.3).
 //!
 //! ```text
-//! three: LOAD shadow(source), STORE size TO shadow(destination), LOAD shadow(source)
-//! four:  STORE size TO shadow(destination), LOAD shadow(source), both again
-//! engine: the same sequence, repeated addresses equal ─► start; anything else ─► from the beginning
+//! access ──► fits the sequence, repeated addresses equal? ──► next place in it ──► its end: start
+//!                        └── no: from the beginning
 //! ```
 //!
 //! An access that does not fit resets the engine and is not taken as the first of a new sequence, as in the prototype's
-//! state machine (4.1). Only the last answer is looked at, as the figures have it. Five accesses are in
-//! [`super::repeated5`].
+//! state machine (4.1). Only the last answer is looked at, as figures 5 and 6 have it. The sequences are in
+//! [`super::repeated3`] and [`super::repeated4`]; five accesses run on the prototype's own machine, [`super::repeated5`].
 
 use crate::markatos::machine::{
     Access, Answer, FAIL, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer, Word, shadow,
@@ -77,15 +76,9 @@ pub fn accesses(sequence: &[Passes], wants: Transfer) -> impl Iterator<Item = Ac
 /// A protocol of repeated passing whose last load, the second, decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeated {
-    sequence: &'static [Passes],
+    /// What is passed, in which order.
+    pub sequence: &'static [Passes],
 }
-
-/// Dubnicki's three accesses.
-pub const THREE: Repeated = Repeated { sequence: &[Passes::Source, Passes::Destination, Passes::Source] };
-
-/// The obvious extension to four.
-pub const FOUR: Repeated =
-    Repeated { sequence: &[Passes::Destination, Passes::Source, Passes::Destination, Passes::Source] };
 
 impl Protocol for Repeated {
     type Engine = Engine;
