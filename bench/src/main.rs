@@ -9,6 +9,7 @@
 
 mod children;
 mod engine;
+mod initiation;
 mod placement;
 mod plots;
 mod policy;
@@ -65,6 +66,11 @@ const GROUPS: &[Group] = &[
     ("start", "of these, starting a transfer: the ring, system calls and the socket", |run| {
         placement::steady(run, "start", |class| service::start::measure(run, class))
     }),
+    (
+        "initiation",
+        "starting a transfer by the ring, a system call and a socket, beside the figures of 1997",
+        |run| placement::steady(run, "initiation", |class| initiation::measure(run, class)),
+    ),
     ("engine", "the CPU engine's copies and fills against glibc, on one core and on two", engine::measure),
     ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
     ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
@@ -89,7 +95,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     let Some(name) = &arguments.group else {
         for (name, about, _) in GROUPS {
-            println!("{name:<10} {about}");
+            println!("{name:<11} {about}");
         }
         return Ok(());
     };

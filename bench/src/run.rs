@@ -112,6 +112,24 @@ impl Run {
         Ok(())
     }
 
+    /// Has another picture drawn where plots were asked for, by what is given its path, and says where.
+    ///
+    /// # Errors
+    /// When it cannot be drawn or written.
+    pub(crate) fn picture(
+        &self,
+        name: &str,
+        draw: impl FnOnce(&Path) -> Result<(), BenchError>,
+    ) -> Result<(), BenchError> {
+        if let Some(directory) = &self.plots {
+            std::fs::create_dir_all(directory)?;
+            let path = directory.join(name).with_extension("svg");
+            draw(&path)?;
+            self.say(&format!("plot: {}", path.display()));
+        }
+        Ok(())
+    }
+
     /// Prints a line beside the bar.
     pub(crate) fn say(&self, line: &str) {
         self.bar.suspend(|| println!("{line}"));

@@ -11,6 +11,7 @@
 use std::collections::BTreeSet;
 
 use crate::claims::{Claim, Claims, Place};
+use crate::markatos;
 use crate::parameters::{Parameters, ParametersError};
 use crate::plan::{Line, Plan, PlanError};
 use crate::table::{Series, Table, Tables};
@@ -63,7 +64,7 @@ pub struct Paper {
 }
 
 /// Every paper with experiments, in the order in which they run.
-pub const PAPERS: &[Paper] = &[wicki::PAPER];
+pub const PAPERS: &[Paper] = &[wicki::PAPER, markatos::PAPER];
 
 /// Why experiments did not come to an end.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]

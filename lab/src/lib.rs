@@ -18,6 +18,7 @@ pub mod experiments;
 pub mod figures;
 pub mod judging;
 pub mod machine;
+pub mod markatos;
 pub mod parameters;
 pub mod plan;
 pub mod report;

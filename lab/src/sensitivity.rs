@@ -62,10 +62,10 @@ pub fn table(paper: &Prepared, rows: &[Verdict], claims: &Claims) -> Result<Vec<
     Ok(changes)
 }
 
-/// The figures of rows, by claim and name; those that are zero cannot change by a fraction and are left out.
+/// The figures of predicted rows, by claim and name; those that are zero cannot change by a fraction and are left out.
 fn figures(rows: &[Verdict]) -> BTreeMap<(String, String), f64> {
     let mut all = BTreeMap::new();
-    for row in rows {
+    for row in rows.iter().filter(|row| row.basis == Some(Basis::Predicted)) {
         match &row.figures {
             Figures::One(value) => all.extend(value.map(|value| ((row.id.clone(), String::new()), value))),
             Figures::Named(named) => {

@@ -1,0 +1,47 @@
+//! Experiments on Markatos and Katevenis (TR 182, 1997): starting a transfer from user level.
+//!
+//! ```text
+//! protocols in scenes ──► every interleaving ──► judges of the safety claims
+//! the prototype in virtual time ──► table 1, bus speeds, the verification of 4.4 ──► judges of the figures
+//! ```
+//!
+//! The text of the topic is `docs/initiation.md`.
+
+pub mod diagram;
+pub mod explore;
+pub mod live;
+pub mod machine;
+pub mod progress;
+pub mod protocols;
+pub mod replay;
+pub mod safety;
+pub mod scenes;
+pub mod state_machine;
+pub mod story;
+pub mod timing;
+pub mod two_cpus;
+pub mod verification;
+pub mod world;
+
+use crate::experiments::{Judge, Paper, Runner};
+
+/// All of them.
+pub const PAPER: Paper = Paper {
+    plans: &[
+        include_str!("../plans/markatos-table-1.toml"),
+        include_str!("../plans/markatos-verification.toml"),
+        include_str!("../plans/markatos-remote-stores.toml"),
+    ],
+    parameters: include_str!("../parameters/markatos.toml"),
+    runners: &RUNNERS,
+    judges: &[&JUDGES],
+};
+
+const RUNNERS: [Runner; 3] = [timing::RUNNERS[0], timing::RUNNERS[1], verification::RUNNER];
+
+/// The safety claims, then the figures.
+const JUDGES: [Judge; 19] = {
+    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = safety::JUDGES;
+    let [n, o, p] = timing::JUDGES;
+    [a, b, c, d, e, f, g, h, i, j, k, l, m, two_cpus::JUDGE, n, o, p, verification::JUDGE, live::JUDGE]
+};

@@ -1,0 +1,162 @@
+//! The protocols, each in its file, and the list of all with what is expected of them.
+//!
+//! ```text
+//! CATALOGUE: name, section, weakened? ──► Explorable (a protocol without its type) ──► explored in a scene
+//! ```
+//!
+//! A weakened protocol lacks the one thing that its safety rests on; it is there to show that the exploration finds what
+//! that thing prevents.
+
+pub mod enqcmd;
+pub mod extended;
+pub mod flash;
+pub mod kernel;
+pub mod keys;
+pub mod pal;
+pub mod repeated;
+pub mod repeated3;
+pub mod repeated4;
+pub mod repeated5;
+pub mod ring;
+pub mod shrimp1;
+pub mod shrimp2;
+
+use super::explore::{Bounds, Exploration, explore};
+use super::machine::{Held, PageTable, Protocol, Step, Transfer, is_allowed};
+use super::progress::{self, Progress};
+use super::story::{self, Story};
+use super::world::{Machine, Move, Scene};
+
+/// A protocol without its type.
+pub trait Explorable: Sync {
+    /// Visits every state of a scene.
+    fn explore(&self, scene: &Scene, bounds: Bounds) -> Exploration;
+    /// Whether honest processes get their transfers.
+    fn progress(&self, scene: &Scene) -> Progress;
+    /// What moves did, line by line.
+    fn story(&self, scene: &Scene, moves: &[Move]) -> Story;
+    /// One honest initiation.
+    fn program(&self, who: u8, wants: Transfer) -> Vec<Step>;
+    /// Whether a page table allows an honest initiation.
+    fn is_allowed(&self, who: u8, wants: Transfer, table: &PageTable) -> bool;
+}
+
+impl<P: Protocol + Sync> Explorable for P {
+    fn explore(&self, scene: &Scene, bounds: Bounds) -> Exploration {
+        explore(&Machine::new(self, scene), bounds)
+    }
+
+    fn progress(&self, scene: &Scene) -> Progress {
+        progress::progress(&Machine::new(self, scene))
+    }
+
+    fn story(&self, scene: &Scene, moves: &[Move]) -> Story {
+        story::tell(&Machine::new(self, scene), moves)
+    }
+
+    fn program(&self, who: u8, wants: Transfer) -> Vec<Step> {
+        Protocol::program(self, who, wants)
+    }
+
+    fn is_allowed(&self, who: u8, wants: Transfer, table: &PageTable) -> bool {
+        is_allowed(&Protocol::program(self, who, wants), table)
+    }
+}
+
+/// A protocol by its name.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// What commands and rows call it.
+    pub name: &'static str,
+    /// Where it is from.
+    pub source: &'static str,
+    /// Of a weakened one: what it lacks.
+    pub lacks: Option<&'static str>,
+    /// The protocol.
+    pub protocol: &'static dyn Explorable,
+}
+
+impl std::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.name)
+    }
+}
+
+const fn entry(name: &'static str, source: &'static str, protocol: &'static dyn Explorable) -> Entry {
+    Entry { name, source, lacks: None, protocol }
+}
+
+const fn weakened(name: &'static str, lacks: &'static str, protocol: &'static dyn Explorable) -> Entry {
+    Entry { name, source: "weakened", lacks: Some(lacks), protocol }
+}
+
+/// Every protocol, and each of them weakened.
+pub const CATALOGUE: &[Entry] = &[
+    entry("kernel", "2.2, figure 1", &kernel::Kernel { held: Held::Lock, checks_size: true }),
+    weakened(
+        "kernel-interruptible",
+        "interrupts disabled during the call",
+        &kernel::Kernel { held: Held::Nothing, checks_size: true },
+    ),
+    weakened(
+        "kernel-unlocked",
+        "a lock beside disabled interrupts",
+        &kernel::Kernel { held: Held::Cpu, checks_size: true },
+    ),
+    weakened(
+        "kernel-unchecked",
+        "the check of the whole range",
+        &kernel::Kernel { held: Held::Lock, checks_size: false },
+    ),
+    entry("shrimp-1", "2.4", &shrimp1::Shrimp1 { atomic: true }),
+    weakened("shrimp-1-split", "one access for size and status", &shrimp1::Shrimp1 { atomic: false }),
+    entry("shrimp-2", "2.5, figure 2", &shrimp2::Shrimp2 { invalidates: true }),
+    weakened("shrimp-2-unmodified", "the switch that invalidates", &shrimp2::Shrimp2 { invalidates: false }),
+    entry("flash", "2.6", &flash::Flash { hook: true }),
+    weakened("flash-unmodified", "the switch that tells who runs", &flash::Flash { hook: false }),
+    entry("pal", "2.7", &pal::Pal { masked: true }),
+    weakened("pal-unmasked", "masked preemption", &pal::Pal { masked: false }),
+    entry("keys", "3.1, figure 3", &keys::Keys { compares: true, guessed: false }),
+    weakened("keys-unchecked", "the comparison of keys", &keys::Keys { compares: false, guessed: false }),
+    weakened("keys-guessed", "a key that nobody guesses", &keys::Keys { compares: true, guessed: true }),
+    entry("extended-contexts", "3.2, figure 4", &extended::Extended { contexts: true, ids: true }),
+    weakened(
+        "extended-contexts-no-ids",
+        "ids in the addresses",
+        &extended::Extended { contexts: true, ids: false },
+    ),
+    entry("extended", "3.2, figure 4", &extended::Extended { contexts: false, ids: true }),
+    weakened("extended-no-ids", "the comparison of ids", &extended::Extended { contexts: false, ids: false }),
+    entry("repeated-3", "3.3, figure 5", &repeated3::THREE),
+    entry("repeated-4", "3.3, figure 6", &repeated4::FOUR),
+    entry("repeated-5", "3.3, figures 7 and 10", &repeated5::FIGURE_10),
+    weakened(
+        "repeated-5-unchecked",
+        "the comparison of the fifth address",
+        &repeated5::Repeated5 { fifth: false, ..repeated5::FIGURE_10 },
+    ),
+    weakened(
+        "repeated-5-aliased",
+        "pages that differ in the twelve bits",
+        &repeated5::Repeated5 { aliased: true, ..repeated5::FIGURE_10 },
+    ),
+    entry(
+        "repeated-5-every-barrier",
+        "4.2",
+        &repeated5::Repeated5 { barriers: repeated5::Barriers::Every, ..repeated5::FIGURE_10 },
+    ),
+    weakened(
+        "repeated-5-no-barriers",
+        "memory barriers",
+        &repeated5::Repeated5 { barriers: repeated5::Barriers::None, ..repeated5::FIGURE_10 },
+    ),
+    entry("enqcmd", "Intel DSA", &enqcmd::Enqcmd { trusted: true }),
+    weakened("enqcmd-own-pasid", "the processor's process id", &enqcmd::Enqcmd { trusted: false }),
+    entry("ring", "memferry", &ring::Ring { copies_once: true }),
+    weakened("ring-read-twice", "the private copy", &ring::Ring { copies_once: false }),
+];
+
+/// The protocol of that name.
+pub fn find(name: &str) -> Option<&'static Entry> {
+    CATALOGUE.iter().find(|entry| entry.name == name)
+}

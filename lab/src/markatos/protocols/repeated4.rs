@@ -1,0 +1,13 @@
+//! Repeated passing with four accesses, the obvious extension of three (TR 182, 3.3 and figure 6).
+//!
+//! ```text
+//! STORE size TO shadow(destination) ─► LOAD shadow(source) ─► both again, the same: start
+//! ```
+//!
+//! Whoever may read the source can issue the last access, and its owner is told that nothing was started: figure 6.
+
+use super::repeated::{Passes, Repeated};
+
+/// The obvious extension to four.
+pub const FOUR: Repeated =
+    Repeated { sequence: &[Passes::Destination, Passes::Source, Passes::Destination, Passes::Source] };

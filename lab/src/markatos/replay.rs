@@ -1,0 +1,141 @@
+//! The command `memferry-lab initiation`: shows what a protocol does, one access after the other.
+//!
+//! ```text
+//! PROTOCOL [--processes N] [--attack] ──► scenes ──► the shortest breach, as a story, or that there is none
+//!                                           └──► alone: one whole initiation
+//! --diagram FILE ──► figure 8 as SVG
+//! ./x lab --deep ──► larger scenes, all states of them or up to a depth that is said
+//! ```
+//!
+//! Replayed line by line where standard output is a terminal and `--step` asks for it; the story is the machine's own.
+
+use std::fmt::Write as _;
+
+use super::explore::{Bounds, Exploration};
+use super::protocols::{CATALOGUE, Entry, find};
+use super::scenes::{self, on_two_cpus};
+use super::story::Story;
+use super::world::{Move, Scene};
+
+/// What is to be shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The protocol's name.
+    pub protocol: String,
+    /// Two or three.
+    pub processes: u8,
+    /// Whether one of them is malicious.
+    pub attack: bool,
+    /// One or two.
+    pub cpus: u8,
+}
+
+/// Why nothing can be shown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReplayError {
+    /// No such protocol.
+    #[error("there is no protocol `{name}`; choose one of: {known}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// A number of processes that is not explored.
+    #[error("{processes} processes cannot be explored: give 1, 2 or 3")]
+    Processes {
+        /// What was asked for.
+        processes: u8,
+    },
+}
+
+/// What is shown: a paragraph on the protocol, then for each scene its story.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The protocol in a line.
+    pub head: String,
+    /// Scenes with what was found in them.
+    pub scenes: Vec<(String, Option<Story>)>,
+}
+
+/// Explores the scenes that a request means.
+///
+/// # Errors
+/// [`ReplayError`].
+pub fn replay(request: &Request) -> Result<Shown, ReplayError> {
+    let entry = find(&request.protocol).ok_or_else(|| ReplayError::Unknown {
+        name: request.protocol.clone(),
+        known: CATALOGUE.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
+    })?;
+    let scenes = match (request.processes, request.attack) {
+        (1, _) => vec![scenes::buffered()],
+        (2, false) => vec![scenes::two_honest(), scenes::shared_destination()],
+        (2, true) => {
+            vec![
+                scenes::attacked(),
+                scenes::readable_source(),
+                scenes::readable_destination(),
+                scenes::without_clamp(),
+            ]
+        }
+        (3, false) => vec![scenes::three_honest()],
+        (3, true) => vec![scenes::three_attacked()],
+        (processes, _) => return Err(ReplayError::Processes { processes }),
+    };
+    let head = match entry.lacks {
+        Some(lacks) => format!("{}: without {lacks}", entry.name),
+        None => format!("{}: {}", entry.name, entry.source),
+    };
+    let shown = scenes.into_iter().map(|scene| show(entry, Scene { cpus: request.cpus, ..scene }));
+    Ok(Shown { head, scenes: shown.collect() })
+}
+
+/// A scene's line, and the story of its shortest breach.
+fn show(entry: &Entry, scene: Scene) -> (String, Option<Story>) {
+    let scene = if scene.cpus == 2 { on_two_cpus(scene) } else { scene };
+    let bounds = Bounds { states: 1_000_000, ..Bounds::ALL };
+    let found = entry.protocol.explore(&scene, bounds);
+    let mut line = format!("{}, {} CPU{}: ", scene.name, scene.cpus, if scene.cpus == 1 { "" } else { "s" });
+    let counted = counted(&found);
+    let _ = match found.shortest(|_| true) {
+        Some((_, moves)) => write!(line, "broken after {} moves ({counted})", moves.len()),
+        None if found.complete => write!(line, "safe ({counted})"),
+        None => write!(line, "nothing found so far ({counted})"),
+    };
+    let story = found.shortest(|_| true).map(|(_, moves): (_, &[Move])| entry.protocol.story(&scene, moves));
+    (line, story)
+}
+
+fn counted(found: &Exploration) -> String {
+    let all = if found.complete { "all" } else { "not all" };
+    format!("{} states, {} moves, depth {}; {all} visited", found.states, found.moves, found.depth)
+}
+
+/// One line of the larger exploration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deep {
+    /// Protocol, scene and counts.
+    pub line: String,
+    /// Whether it says that a protocol broke that holds elsewhere.
+    pub broke: bool,
+}
+
+/// Explores a protocol that holds on one CPU in scenes that are too large for every run: three processes, two of them asking
+/// there and back, on one CPU and on two. Of what has more states than `most`, all up to some depth are visited.
+pub fn deep(entry: &Entry, most: usize) -> Vec<Deep> {
+    let holds = |scene: &Scene| entry.protocol.explore(scene, Bounds::FIRST_BREACH).breaches.is_empty();
+    let larger = [scenes::three_attacked(), scenes::there_and_back(scenes::three_honest())];
+    let mut lines = Vec::new();
+    for (scene, small) in larger.into_iter().zip([scenes::attacked(), scenes::two_honest()]) {
+        for cpus in [1, 2] {
+            let (scene, small) = (Scene { cpus, ..scene.clone() }, Scene { cpus, ..small.clone() });
+            let found = entry.protocol.explore(&scene, Bounds { states: most, ..Bounds::ALL });
+            let broke = !found.breaches.is_empty() && holds(&small);
+            let how = if found.breaches.is_empty() { "nothing breaks" } else { "broken" };
+            let name = entry.name;
+            let line = format!("{name:<26} {}, {cpus} CPU: {how} ({})", scene.name, counted(&found));
+            lines.push(Deep { line, broke });
+        }
+    }
+    lines
+}

@@ -1,0 +1,312 @@
+//! The verification experiment of 4.4: processes that initiate as fast as they can, and what goes wrong at each switch.
+//!
+//! ```text
+//! process: the program of figure 10, again and again ─► accesses at their costs ─► the prototype's state machine
+//! every quantum: the access in hand ends, the next process goes on where it was ─► errors, FAIL answers
+//! ```
+//!
+//! Costs are those of table 1. What the paper does not tell is swept: how far a quantum differs from 10 ms, how long a
+//! process takes from one initiation to the next, and by seeds where each run begins. Rounds in which nothing can go wrong are
+//! counted without being played: a process that begins a program while the machine is at S0 succeeds until its quantum ends.
+
+use serde::Deserialize;
+
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError, Runner};
+use crate::judging::Finding;
+use crate::plan::Line;
+use crate::table::Series;
+use crate::verdict::{Basis, Verdict};
+
+use super::machine::{Access, Kind, Meaning, Page, Place as At, Protocol, Step, Transfer};
+use super::protocols::repeated5::{FIGURE_10, Repeated5};
+use super::state_machine::FAIL;
+use super::timing::Costs;
+
+/// Its figure.
+const FIGURE: &str = "markatos-verification";
+/// Quanta of one run: ten seconds.
+const QUANTA: u32 = 1000;
+/// What the claim's statement has for FAIL answers in a second; the claim's tolerance is for these too.
+const FAILS: [f64; 2] = [93.0, 97.0];
+
+/// What gives the lines of its plan.
+pub const RUNNER: Runner = Runner { name: "verification", run: verification };
+
+/// What decides its claim.
+pub const JUDGE: Judge =
+    Judge { claim: "markatos-context-switch-errors", place: Place::Simulated, judge: context_switch_errors };
+
+/// What is not told, and is swept.
+#[derive(Clone, Copy, Debug)]
+pub struct Unknown {
+    /// Processes.
+    pub processes: u8,
+    /// How far a quantum differs from its length at most, nanoseconds.
+    pub jitter: f64,
+    /// From the end of one initiation to the beginning of the next, nanoseconds.
+    pub gap: f64,
+    /// Where chance begins.
+    pub seed: u64,
+}
+
+/// Counts of one run, each second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rates {
+    /// Initiations that did not succeed.
+    pub errors: f64,
+    /// Loads that read FAIL.
+    pub fails: f64,
+    /// Initiations that succeeded.
+    pub successes: f64,
+}
+
+/// Chance that depends on its seed alone (xorshift, Marsaglia 2003).
+struct Chance(u64);
+
+impl Chance {
+    /// From 0 to 1.
+    fn next(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+/// One process: its accesses, and which is next.
+struct Looping {
+    accesses: Vec<Access>,
+    next: usize,
+}
+
+/// The run.
+struct Run<'a> {
+    costs: &'a Costs,
+    gap: f64,
+    engine: <Repeated5 as Protocol>::Engine,
+    rates: Rates,
+}
+
+impl Run<'_> {
+    /// What the next access takes.
+    fn cost(&self, process: &Looping) -> f64 {
+        let gap = if process.next == 0 { self.gap } else { 0.0 };
+        gap + process.accesses.get(process.next).map_or(0.0, |access| self.costs.access(access.kind))
+    }
+
+    /// One access.
+    fn step(&mut self, process: &mut Looping) {
+        let Some(access) = process.accesses.get(process.next).copied() else { return };
+        let answer = FIGURE_10.arrive(&mut self.engine, access);
+        if access.kind == Kind::Store {
+            process.next += 1;
+            return;
+        }
+        let read = process.accesses[..process.next].iter().filter(|before| before.kind == Kind::Load).count();
+        self.rates.fails += f64::from(u8::from(answer.word == FAIL));
+        match FIGURE_10.meaning(0, read, answer.word) {
+            Meaning::GoOn | Meaning::Again => process.next += 1,
+            Meaning::Started => {
+                process.next = 0;
+                self.rates.successes += 1.0;
+            }
+            Meaning::Rejected => {
+                process.next = 0;
+                self.rates.errors += 1.0;
+            }
+        }
+    }
+
+    /// One quantum; the access that is in hand at its end is carried out. Returns the time that it took.
+    fn quantum(&mut self, process: &mut Looping, length: f64) -> f64 {
+        let round =
+            self.gap + process.accesses.iter().map(|access| self.costs.access(access.kind)).sum::<f64>();
+        let mut spent = 0.0;
+        while spent < length {
+            if process.next == 0 && self.engine == FIGURE_10.reset(&[]) {
+                let rounds = ((length - spent) / round).floor();
+                if rounds > 0.0 {
+                    spent += rounds * round;
+                    self.rates.successes += rounds;
+                    continue;
+                }
+            }
+            spent += self.cost(process);
+            self.step(process);
+        }
+        spent
+    }
+}
+
+/// Runs the experiment once; `quantum` in nanoseconds, a switch costs what a system call does.
+pub fn run(costs: &Costs, quantum: f64, switch: f64, unknown: Unknown) -> Rates {
+    let mut chance = Chance(unknown.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let looping = |who: u8| {
+        let wants = Transfer { source: Page(2 * who), destination: Page(2 * who + 1), size: 1 };
+        let only = |step: Step| match step {
+            Step::Access(access @ Access { at: At::Shadow { .. }, .. }, _) => Some(access),
+            _ => None,
+        };
+        Looping { accesses: FIGURE_10.program(who, wants).into_iter().filter_map(only).collect(), next: 0 }
+    };
+    let mut processes: Vec<Looping> = (0..unknown.processes).map(looping).collect();
+    let engine = FIGURE_10.reset(&[]);
+    let mut run = Run { costs, gap: unknown.gap, engine, rates: Rates::default() };
+    // The first quantum begins anywhere in an initiation, so that runs without jitter differ too.
+    let mut time = 0.0;
+    let mut first = quantum - chance.next() * costs.program(&FIGURE_10.program(0, Transfer::new(0, 1, 1)));
+    for number in 0..QUANTA as usize {
+        let length = first + unknown.jitter * (2.0 * chance.next() - 1.0);
+        first = quantum;
+        let count = processes.len();
+        time += run.quantum(&mut processes[number % count], length) + switch;
+    }
+    let seconds = time / 1e9;
+    let Rates { errors, fails, successes } = run.rates;
+    Rates { errors: errors / seconds, fails: fails / seconds, successes: successes / seconds }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Counts {
+    Errors,
+    Fails,
+}
+
+/// Which of the runs a line shows.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Of {
+    Median,
+    Lowest,
+    Highest,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sweep {
+    counts: Counts,
+    processes: Vec<u8>,
+    jitters_us: Vec<f64>,
+    seeds: u64,
+    of: Of,
+}
+
+fn verification(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let sweep: Sweep = line.settings()?;
+    let parameters = line.parameters;
+    let costs = Costs::at(parameters, parameters.get("bus-clock")?)?;
+    let (quantum, switch) = (parameters.get("quantum")? * 1e6, parameters.get("system-call")?);
+    let mut points = Vec::new();
+    for gap in line.plan.points() {
+        let mut values = Vec::new();
+        for (processes, jitter) in pairs(&sweep.processes, &sweep.jitters_us) {
+            for seed in line.plan.seed..line.plan.seed + sweep.seeds {
+                let unknown = Unknown { processes, jitter: jitter * 1e3, gap, seed };
+                let rates = run(&costs, quantum, switch, unknown);
+                values.push(if sweep.counts == Counts::Errors { rates.errors } else { rates.fails });
+            }
+        }
+        values.sort_by(f64::total_cmp);
+        let place = match sweep.of {
+            Of::Median => values.len() / 2,
+            Of::Lowest => 0,
+            Of::Highest => values.len().saturating_sub(1),
+        };
+        points.push((gap, values.get(place).copied().unwrap_or_default()));
+    }
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+fn pairs<'a>(processes: &'a [u8], jitters: &'a [f64]) -> impl Iterator<Item = (u8, f64)> + 'a {
+    processes.iter().flat_map(|processes| jitters.iter().map(|jitter| (*processes, *jitter)))
+}
+
+fn context_switch_errors(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let mut finding = Finding::of(case.claim);
+    let line = |label: &str| case.tables.line(FIGURE, label);
+    let mean = |label: &str| -> Result<f64, RunError> {
+        let points = &line(label)?.points;
+        Ok(points.iter().map(|(_, value)| value).sum::<f64>() / points.len() as f64)
+    };
+    let mut errors = 0.0;
+    for processes in 2..=4 {
+        let found = mean(&format!("errors, {processes} processes"))?;
+        finding.figure(format!("errors with {processes} processes"), found);
+        errors += found / 3.0;
+    }
+    finding.number(errors);
+    let fails = mean("FAIL answers")?;
+    finding.figure("FAIL answers", fails);
+    let [low, high] = FAILS;
+    let middle = f64::midpoint(low, high);
+    let off = fails / middle - 1.0;
+    finding.check(
+        case.claim.tolerance.is_some_and(|tolerance| off.abs() <= tolerance),
+        format!(
+            "{fails:.1} FAIL answers a second where {low} to {high} were counted, {:+.1} % off their middle",
+            off * 100.0
+        ),
+    );
+    let (lowest, highest) = (line("errors, lowest run")?, line("errors, highest run")?.peak());
+    let lowest = lowest.points.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
+    finding.figure("errors, lowest run", lowest).figure("errors, highest run", highest);
+    let locked = mean("errors, quantum without jitter")?;
+    finding.check(
+        true,
+        format!(
+            "medians over jitters and seeds, mean over gaps; single runs give {lowest:.1} to {highest:.1}; a quantum without \
+             jitter locks to the loop and gives {locked:.1}"
+        ),
+    );
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parameters::Parameters;
+
+    const UNKNOWN: Unknown = Unknown { processes: 2, jitter: 1e4, gap: 200.0, seed: 7 };
+
+    fn costs() -> Costs {
+        let parameters = Parameters::parse(include_str!("../../parameters/markatos.toml")).expect("checked");
+        Costs::at(&parameters, 12.5).expect("all there")
+    }
+
+    #[test]
+    fn a_lone_process_never_fails_and_equal_seeds_give_equal_runs() {
+        let alone = run(&costs(), 1e7, 2e4, Unknown { processes: 1, ..UNKNOWN });
+        assert_eq!((alone.errors, alone.fails), (0.0, 0.0));
+        assert!(alone.successes > 1e5, "{}", alone.successes);
+        assert_eq!(run(&costs(), 1e7, 2e4, UNKNOWN), run(&costs(), 1e7, 2e4, UNKNOWN));
+        assert_ne!(run(&costs(), 1e7, 2e4, UNKNOWN), run(&costs(), 1e7, 2e4, Unknown { seed: 8, ..UNKNOWN }));
+    }
+
+    /// Section 4.4's interleaving: two unsuccessful initiations after one switch.
+    #[test]
+    fn the_papers_interleaving_costs_the_first_process_two_initiations() {
+        let mut run =
+            Run { costs: &costs(), gap: 0.0, engine: FIGURE_10.reset(&[]), rates: Rates::default() };
+        let process = |who: u8| {
+            let wants = Transfer { source: Page(2 * who), destination: Page(2 * who + 1), size: 1 };
+            let all = FIGURE_10.program(who, wants).into_iter();
+            let accesses = all.filter_map(|step| match step {
+                Step::Access(access, _) => Some(access),
+                Step::Barrier => None,
+            });
+            Looping { accesses: accesses.collect(), next: 0 }
+        };
+        let (mut first, mut second) = (process(0), process(1));
+        (0..4).for_each(|_| run.step(&mut first));
+        (0..2).for_each(|_| run.step(&mut second));
+        assert_eq!(run.rates.errors, 1.0, "line 6: rejected");
+        (0..6).for_each(|_| run.step(&mut second));
+        assert_eq!(run.rates.successes, 1.0);
+        assert_eq!((second.next, run.engine == FIGURE_10.reset(&[])), (1, false), "line 8: a store is in");
+        (0..3).for_each(|_| run.step(&mut first));
+        let Rates { errors, fails, successes } = run.rates;
+        assert_eq!((errors, fails, successes), (3.0, 2.0, 1.0), "lines 9 and 11");
+    }
+}
