@@ -41,14 +41,24 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
+/// The static library of this build: beside this test, under a name that only cargo knows; the newest.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let of_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("libmemferry_c-") && name.ends_with(".a")
+    };
+    let age = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
+    beside.filter(of_ours).max_by_key(age).expect("cargo builds the static library with the tests")
+}
+
 /// The library as `install` lays it down.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
-        let test = std::env::current_exe().unwrap();
-        let library = test.ancestors().nth(2).unwrap().join("libmemferry_c.a");
-        run(Command::new(Path::new(CRATE).join("install")).arg(library).arg(&prefix));
+        run(Command::new(Path::new(CRATE).join("install")).arg(library()).arg(&prefix));
         prefix
     })
 }
