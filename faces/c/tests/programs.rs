@@ -167,7 +167,7 @@ fn programs_have_no_errors_under_valgrind() {
     if !there("valgrind") || !there("gcc") {
         return;
     }
-    for (source, _) in EXAMPLES {
+    for (source, _) in EXAMPLES.into_iter().chain([(BAD_INPUT, "")]) {
         let program = compile("gcc", source, &["-O1"]);
         // Lanes spin; without fair scheduling nobody else would run.
         let options = [
