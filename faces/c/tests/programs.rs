@@ -83,7 +83,7 @@ fn flags() -> Vec<String> {
 }
 
 fn compile(compiler: &str, source: &str, extra: &[&str]) -> PathBuf {
-    let name = format!("{compiler}-{}-{}", source.replace(['/', '.'], "-"), extra.len());
+    let name = format!("{compiler}-{}{}", source.replace(['/', '.'], "-"), extra.join(""));
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let strict = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"];
     let mut command = Command::new(compiler);
@@ -115,6 +115,16 @@ fn programs_compile_without_a_warning_under_gcc_and_run() {
 #[test]
 fn programs_compile_without_a_warning_under_clang_and_run() {
     check_programs("clang");
+}
+
+#[test]
+fn the_example_of_the_readme_compiles_and_runs() {
+    let readme = std::fs::read_to_string(Path::new(CRATE).join("../../README.md")).unwrap();
+    let (_, rest) = readme.split_once("```c\n").unwrap();
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme.c");
+    std::fs::write(&source, rest.split("```").next().unwrap()).unwrap();
+    let program = compile("cc", source.to_str().unwrap(), &["-Os"]);
+    assert_eq!(said(&mut Command::new(program)), "1048576 bytes\n");
 }
 
 #[test]

@@ -450,6 +450,12 @@ class Shape(unittest.TestCase):
                 written = re.findall(r"(\w+):", re.sub(r"\[[^\]]*\]", "", found[1]))
                 self.assertEqual(written, arguments, name)
 
+    def test_the_example_of_the_readme_runs(self):
+        readme = (Path(__file__).parents[3] / "README.md").read_text()
+        program = readme.split("```python\n")[1].split("```")[0]
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(said, "1228800 True True\n")
+
     def test_the_example_runs(self):
         example = Path(__file__).parent.parent / "examples" / "pictures.py"
         said = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout

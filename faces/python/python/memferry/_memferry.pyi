@@ -7,6 +7,22 @@ from typing import Any, Literal, TypeAlias, final
 
 from typing_extensions import Buffer
 
+__all__ = [
+    "ChannelFullError",
+    "Client",
+    "Completion",
+    "ConnectError",
+    "Error",
+    "ForkedError",
+    "Frame",
+    "Range",
+    "RefusedError",
+    "ServiceLostError",
+    "Transfer",
+    "TransferError",
+    "connect",
+]
+
 _Operand: TypeAlias = Frame | Range | Buffer
 _Hint: TypeAlias = Literal["auto", "keep", "stream"]
 _Turn: TypeAlias = Literal[

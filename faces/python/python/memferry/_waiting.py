@@ -43,7 +43,7 @@ class _Bell:
                     future.set_result(None)
 
 
-_bells = weakref.WeakKeyDictionary()
+_bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell] = weakref.WeakKeyDictionary()
 
 
 async def until_done(transfer):
