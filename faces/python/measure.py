@@ -52,7 +52,11 @@ def shown(times):
 
 def row(what, times, ours="memferry"):
     others = [name for name in times if name != ours]
-    ratio = ", ".join(f"{statistics.median(times[name]) / statistics.median(times[ours]):.2f}" for name in others)
+    # How many times as fast as the other sides; for one that is ours too, as the last.
+    others_last = [name for name in others if not name.startswith(ours)]
+    mine = [name for name in times if name.startswith(ours)]
+    middle = {name: statistics.median(times[name]) for name in times}
+    ratio = "; ".join(", ".join(f"{middle[name] / middle[own]:.2f}" for own in mine) for name in others_last)
     print(f"| {what} | {shown(times[ours])} | " + " | ".join(shown(times[name]) for name in others) + f" | {ratio} |")
 
 
@@ -61,34 +65,49 @@ def size_of(size):
 
 
 def in_process(rounds):
-    print("| what | memferry | NumPy | NumPy's time by memferry's |\n| --- | --- | --- | --- |")
+    print("| what | memferry, `now=True` | handed over, and waited for | NumPy | NumPy's time by memferry's |")
+    print("| --- | --- | --- | --- | --- |")
     with memferry.connect() as client:
         for size in (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB):
-            pairs = [(noise(size), numpy.zeros(size, numpy.uint8))]
-            cold = [(noise(size), numpy.zeros(size, numpy.uint8)) for _ in range(max(2, 1024 * MIB // size // 2))] if size >= MIB else []
+            pairs = [(noise(size), numpy.ones(size, numpy.uint8))]
+            cold = [(noise(size), numpy.ones(size, numpy.uint8)) for _ in range(max(2, 1024 * MIB // size // 2))] if size >= MIB else []
             for kind, used in (("again and again", pairs), ("others each time", cold)):
                 if used:
                     # Each side has its turn on every pair, so that neither finds what the other left near.
                     def numpys(number):
                         numpy.copyto(used[-number % len(used)][1], used[-number % len(used)][0])
 
-                    def ours(number):
-                        source, target = used[(len(used) // 2 - number) % len(used)]
+                    def handed(number):
+                        source, target = used[(len(used) // 3 - number) % len(used)]
                         client.copy(source, target).wait()
 
-                    row(f"copy, {size_of(size)}, {kind}", interleaved(rounds, {"memferry": ours, "NumPy": numpys}))
+                    def here(number):
+                        source, target = used[(2 * len(used) // 3 - number) % len(used)]
+                        client.copy(source, target, now=True)
+
+                    sides = {"memferry": here, "memferry, handed over": handed, "NumPy": numpys}
+                    row(f"copy, {size_of(size)}, {kind}", interleaved(rounds, sides))
             pairs = cold = used = None
+        frames = [numpy.frombuffer(client.allocate(64 * KIB), numpy.uint8) for _ in range(2)]
+        arrays = [noise(64 * KIB), noise(64 * KIB)]
+        sides = {
+            "memferry": lambda _: client.copy(frames[0], frames[1], now=True),
+            "memferry, handed over": lambda _: client.copy(frames[0], frames[1]).wait(),
+            "NumPy": lambda _: numpy.copyto(arrays[1], arrays[0]),
+        }
+        row("copy between frames, 64 KiB", interleaved(20 * rounds, sides))
         for pixel in (numpy.uint8, numpy.uint32):
             side = 4096
             picture = noise(side * side * pixel().itemsize).view(pixel).reshape(side, side)
-            turned, other = numpy.zeros_like(picture), numpy.zeros_like(picture)
+            turned, other = numpy.ones_like(picture), numpy.ones_like(picture)
             sides = {
-                "memferry": lambda _: client.turn(picture, turned, "rotate90").wait(),
+                "memferry": lambda _: client.turn(picture, turned, "rotate90", now=True),
+                "memferry, handed over": lambda _: client.turn(picture, turned, "rotate90").wait(),
                 "NumPy": lambda _: numpy.copyto(other, numpy.rot90(picture, -1)),
             }
             row(f"quarter turn, {side} x {side}, {8 * pixel().itemsize} bits", interleaved(rounds, sides))
             assert (turned == other).all()
-        sides = {"memferry": lambda _: client.nop().wait(), "NumPy": lambda _: numpy.copyto(turned[:1, :1], picture[:1, :1])}
+        sides = {"memferry": lambda _: client.nop(now=True), "memferry, handed over": lambda _: client.nop().wait(), "NumPy": lambda _: numpy.copyto(turned[:1, :1], picture[:1, :1])}
         row("least there is: a transfer of nothing, a copy of one element", interleaved(20 * rounds, sides))
 
 

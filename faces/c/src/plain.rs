@@ -20,8 +20,8 @@ use crate::boundary::{bytes, call};
 use crate::error::{Fault, mf_error};
 use crate::table;
 
-/// Bytes from which lending a range costs less than the lanes gain.
-const LENDING_PAYS: usize = 1 << 20;
+/// Bytes from which lending both ranges, which takes about 50 microseconds, costs less than the lanes gain.
+const LENDING_PAYS: usize = 4 << 20;
 /// Channels kept for threads to come.
 const KEPT: usize = 8;
 

@@ -260,7 +260,7 @@ static void forked(void) {
         mf_frame mine;
         void *map;
         char big[2][64] = {"of the child", ""};
-        char *source = calloc(3, 1 << 20), *destination = calloc(3, 1 << 20);
+        char *source = calloc(5, 1 << 20), *destination = calloc(5, 1 << 20);
         failures = 0;
         EXPECT(MF_ERROR_FORKED, mf_wait(channel, ticket, MF_FOREVER, &done));
         EXPECT(MF_ERROR_FORKED, mf_poll(channel, &done));
@@ -271,7 +271,7 @@ static void forked(void) {
         EXPECT(MF_ERROR_FORKED, mf_disconnect(client));
         OK(mf_copy(big[1], big[0], 64));
         source[99] = 1;
-        OK(mf_copy(destination, source, 3 << 20));
+        OK(mf_copy(destination, source, 5 << 20));
         OK(mf_embed(&own));
         OK(mf_frame_allocate(own, 4096, &mine));
         EXPECT(MF_ERROR_FORKED, mf_frame_map(frame, &map, NULL));

@@ -9,8 +9,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry::{
-    AsyncChannel, CacheHint, Color24, ForkGuard, FrameRange, Grantee, Handle, Image, Pattern, Rights,
-    SessionId, Transfer, Turn, turned_copy,
+    AsyncChannel, CacheHint, Channel, Color24, EngineKind, ForkGuard, FrameRange, Grantee, Handle, Image,
+    Pattern, Rights, SessionId, Ticket, Transfer, Turn, turned_copy,
 };
 use memferry_transfer::{MAX_SEGMENTS, MAX_SOURCES};
 use pyo3::exceptions::{PyOSError, PyValueError};
@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::frame::{Frame, Range};
-use crate::operand::{Frames, Part, by_service, place, whole};
+use crate::operand::{Frames, Part, by_service, copy_here, place, whole};
 use crate::transfer::{NativeTransfer, Running, seconds};
 
 /// A session and the channel its transfers take.
@@ -26,6 +26,8 @@ use crate::transfer::{NativeTransfer, Running, seconds};
 struct Side {
     client: memferry::Client,
     channel: AsyncChannel,
+    /// For what is done on the calling thread, where the service is in this process.
+    performing: Option<Arc<Mutex<Channel>>>,
 }
 
 struct Sides {
@@ -45,7 +47,22 @@ pub(crate) struct Shared {
 
 fn open(client: memferry::Client, capacity: u32) -> PyResult<Side> {
     let channel = client.open_async_channel(capacity).map_err(errors::of_open)?;
-    Ok(Side { client, channel })
+    let performing = match client.is_embedded() {
+        true => Some(Arc::new(Mutex::new(client.open_channel(2).map_err(errors::of_open)?))),
+        false => None,
+    };
+    Ok(Side { client, channel, performing })
+}
+
+/// Does a transfer on this thread; gives it back when another one performs at this moment.
+fn perform(
+    channel: &Mutex<Channel>,
+    transfer: Transfer,
+) -> Result<Result<memferry::Completion, memferry::SubmitError>, Transfer> {
+    match channel.try_lock() {
+        Ok(mut channel) => Ok(channel.perform(transfer)),
+        Err(_) => Err(transfer),
+    }
 }
 
 impl Shared {
@@ -88,11 +105,34 @@ impl Shared {
         let (side, own) = self.side(by_service(&parts))?;
         self.sweep();
         let (ranges, hold) = place(&side.client, own, parts)?;
-        let transfer = terms.apply(describe(&ranges)?)?;
+        let mut transfer = terms.apply(describe(&ranges)?)?;
+        if let Some(channel) = side.performing.as_ref().filter(|_| terms.now) {
+            match Python::attach(|py| py.detach(|| perform(channel, transfer))) {
+                Ok(ended) => {
+                    let completion = ended.map_err(|error| errors::of_submit(error.reason))?;
+                    hold.ended();
+                    let running = Arc::new(Running::ended(Arc::clone(&self.guard), completion));
+                    return Ok(NativeTransfer { running });
+                }
+                Err(back) => transfer = back,
+            }
+        }
         let pending = side.channel.submit(transfer).map_err(|error| errors::of_submit(error.reason))?;
         let running = Arc::new(Running::new(Arc::clone(&self.guard), pending, hold));
         self.running().push(Arc::clone(&running));
+        if terms.now {
+            // Another thread performs at this moment, or the service is elsewhere.
+            Python::attach(|py| running.wait(py, None))?;
+        }
         Ok(NativeTransfer { running })
+    }
+
+    /// A copy that was done without the service.
+    fn done_here(&self, bytes_done: u64) -> NativeTransfer {
+        let (ticket, engine) = (Ticket::from_parts(u32::MAX, u64::MAX), EngineKind::CpuLane);
+        let (outcome, inherited, value) = (Ok(()), false, 0);
+        let ended = memferry::Completion { ticket, outcome, inherited, bytes_done, value, engine };
+        NativeTransfer { running: Arc::new(Running::ended(Arc::clone(&self.guard), ended)) }
     }
 
     fn running(&self) -> MutexGuard<'_, Vec<Arc<Running>>> {
@@ -123,9 +163,16 @@ struct Terms {
     hint: Option<String>,
     linked: bool,
     fenced: bool,
+    /// On the calling thread, before the call returns.
+    now: bool,
 }
 
 impl Terms {
+    /// Whether it may be done at once, whatever else is under way.
+    fn plain(&self) -> bool {
+        self.within.is_none() && self.hint.is_none() && !self.linked && !self.fenced
+    }
+
     fn apply(&self, mut transfer: Transfer) -> PyResult<Transfer> {
         let hint = match self.hint.as_deref() {
             None | Some("auto") => CacheHint::Auto,
@@ -353,20 +400,21 @@ impl Client {
     }
 
     /// Moves nothing; with `fenced` it is the end of all that came before.
-    #[pyo3(signature = (*, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (*, within=None, hint=None, linked=false, fenced=false, now=false))]
     fn nop(
         &self,
         within: Option<f64>,
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         self.shared.submit(Vec::new(), &terms, |_| Ok(Transfer::nop()))
     }
 
     /// Copies the whole source to the start of the destination; they may overlap.
-    #[pyo3(signature = (source, destination, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (source, destination, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn copy(
         &self,
@@ -376,17 +424,25 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let parts =
             vec![self.bytes("the source", source, false)?, self.bytes("the destination", destination, true)?];
+        // A closed client copies nothing.
+        self.shared.client()?;
+        if terms.plain()
+            && let Some(bytes) = copy_here(source.py(), &parts[0], &parts[1])
+        {
+            return Ok(self.shared.done_here(bytes));
+        }
         self.shared.submit(parts, &terms, |ranges| {
             Transfer::copy(&ranges[0], &ranges[1]).map_err(errors::of_description)
         })
     }
 
     /// Copies, and gives the CRC-32C of the bytes as the completion's value.
-    #[pyo3(signature = (source, destination, seed=0, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (source, destination, seed=0, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn copy_crc32c(
         &self,
@@ -397,8 +453,9 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let parts =
             vec![self.bytes("the source", source, false)?, self.bytes("the destination", destination, true)?];
         self.shared.submit(parts, &terms, |ranges| {
@@ -407,7 +464,7 @@ impl Client {
     }
 
     /// Computes the CRC-32C of the source, going on from `seed`; the completion's value.
-    #[pyo3(signature = (source, seed=0, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (source, seed=0, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn crc32c(
         &self,
@@ -417,14 +474,15 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let parts = vec![self.bytes("the source", source, false)?];
         self.shared.submit(parts, &terms, |ranges| Ok(Transfer::crc32c(&ranges[0], seed)))
     }
 
     /// Finds the first byte that differs: the completion's value, the length when there is none.
-    #[pyo3(signature = (one, other, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (one, other, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn compare(
         &self,
@@ -434,8 +492,9 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let parts = vec![self.bytes("the first", one, false)?, self.bytes("the other", other, false)?];
         self.shared.submit(parts, &terms, |ranges| {
             Transfer::compare(&ranges[0], &ranges[1]).map_err(errors::of_description)
@@ -443,7 +502,7 @@ impl Client {
     }
 
     /// Repeats a value of `width` 1, 2 or 4 bytes, little-endian, over the destination.
-    #[pyo3(signature = (destination, value=0, width=1, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (destination, value=0, width=1, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn fill(
         &self,
@@ -454,15 +513,16 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let pattern = pattern(value, width)?;
         let parts = vec![self.bytes("the destination", destination, true)?];
         self.shared.submit(parts, &terms, |ranges| Ok(Transfer::fill(&ranges[0], pattern)))
     }
 
     /// Moves the bytes of the sources, in order, to the destinations, in order.
-    #[pyo3(signature = (sources, destinations, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (sources, destinations, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn scatter_gather(
         &self,
@@ -472,8 +532,9 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let mut parts = self.list("a source", &sources, false, MAX_SEGMENTS)?;
         parts.extend(self.list("a destination", &destinations, true, MAX_SEGMENTS)?);
         let count = sources.len();
@@ -484,7 +545,7 @@ impl Client {
     }
 
     /// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them.
-    #[pyo3(signature = (sources, destination, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (sources, destination, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn xor(
         &self,
@@ -494,8 +555,9 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let mut parts = self.list("a source", &sources, false, MAX_SOURCES)?;
         parts.push(self.bytes("the destination", destination, true)?);
         let count = sources.len();
@@ -506,7 +568,7 @@ impl Client {
 
     /// Copies a picture turned: "upright", "flip-horizontal", "flip-vertical", "rotate90", "rotate180",
     /// "rotate270" or "transpose". Pictures are arrays of height, width, and maybe channels.
-    #[pyo3(signature = (source, destination, turn="upright", *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (source, destination, turn="upright", *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn turn(
         &self,
@@ -517,8 +579,9 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let turn = turn_named(turn)?;
         let parts =
             (self.part("the source", source, false)?, self.part("the destination", destination, true)?);
@@ -528,7 +591,7 @@ impl Client {
     }
 
     /// Copies a picture onto another at (x, y), leaving out pixels of the colour `key` where one is given.
-    #[pyo3(signature = (top, base, at=(0, 0), key=None, *, within=None, hint=None, linked=false, fenced=false))]
+    #[pyo3(signature = (top, base, at=(0, 0), key=None, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn overlay(
         &self,
@@ -540,8 +603,9 @@ impl Client {
         hint: Option<String>,
         linked: bool,
         fenced: bool,
+        now: bool,
     ) -> PyResult<NativeTransfer> {
-        let terms = Terms { within, hint, linked, fenced };
+        let terms = Terms { within, hint, linked, fenced, now };
         let key = key.map(color).transpose()?;
         let parts = (self.part("the top", top, false)?, self.part("the base", base, true)?);
         self.move_picture(parts, &terms, |from, to| {

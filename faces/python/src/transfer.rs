@@ -63,6 +63,12 @@ impl Running {
         Self { guard, state: Mutex::new(state) }
     }
 
+    /// One that was done before anybody could wait.
+    pub(crate) fn ended(guard: Arc<ForkGuard>, completion: memferry::Completion) -> Self {
+        let state = State { pending: None, ended: Some(completion), hold: None, awaited: false };
+        Self { guard, state: Mutex::new(state) }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

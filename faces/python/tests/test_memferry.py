@@ -42,6 +42,23 @@ class Moves(unittest.TestCase):
         self.assertEqual(target, source.tobytes())
         self.client.copy(b"", target).wait()
 
+    def test_what_is_done_now_has_ended_when_the_call_returns(self):
+        source, target = noise(5 << 20), numpy.zeros(5 << 20, numpy.uint8)
+        done = self.client.copy(source, target, now=True)
+        self.assertTrue(done.done())
+        self.assertEqual(done.wait().bytes_done, 5 << 20)
+        numpy.testing.assert_array_equal(source, target)
+        with self.assertRaises(memferry.TransferError):
+            self.client.fill(target[:7], 1, 4, now=True).wait()
+        threads = [
+            threading.Thread(target=lambda: [self.client.copy(source, target, now=True) for _ in range(20)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
     def test_a_view_of_a_frame_is_that_frame(self):
         frame = self.client.allocate(8192)
         view = numpy.frombuffer(frame, numpy.uint32)
@@ -128,7 +145,9 @@ class Moves(unittest.TestCase):
             length = draw.choice((0, 1, 37, 4096, 9000))
             start, to = draw.randrange(11000), draw.randrange(11000)
             expected[to : to + length] = expected[start : start + length].copy()
-            self.client.copy(array[start : start + length], array[to : to + length]).wait()
+            # With a hint it goes to the lanes, short as it is.
+            hint = draw.choice((None, "keep", "stream"))
+            self.client.copy(array[start : start + length], array[to : to + length], hint=hint).wait()
         numpy.testing.assert_array_equal(array, expected)
 
 
@@ -142,12 +161,13 @@ class Waits(unittest.TestCase):
 
     def test_transfers_are_awaited_side_by_side(self):
         async def main():
-            targets = [numpy.empty_like(self.source[: 1 << 20]) for _ in range(20)]
-            copies = [self.client.copy(self.source[: 1 << 20], target) for target in targets]
+            source = self.source[: 5 << 20]
+            targets = [numpy.empty_like(source) for _ in range(20)]
+            copies = [self.client.copy(source, target) for target in targets]
             ends = await asyncio.gather(*(self.end_of(copy) for copy in copies))
-            self.assertEqual({end.bytes_done for end in ends}, {1 << 20})
+            self.assertEqual({end.bytes_done for end in ends}, {5 << 20})
             for target in targets:
-                numpy.testing.assert_array_equal(target, self.source[: 1 << 20])
+                numpy.testing.assert_array_equal(target, source)
             self.assertEqual((await self.client.nop()).bytes_done, 0)
 
         for _ in range(3):
@@ -235,11 +255,11 @@ class Waits(unittest.TestCase):
         target.extend(b"x")
 
     def test_what_nobody_has_any_more_goes_on_and_is_let_go(self):
-        target = bytearray(1 << 20)
+        target = bytearray(5 << 20)
         for _ in range(50):
-            self.client.copy(self.source[: 1 << 20], target)
+            self.client.copy(self.source[: 5 << 20], target)
         self.client.nop(fenced=True).wait()
-        self.assertEqual(target, self.source[: 1 << 20].tobytes())
+        self.assertEqual(target, self.source[: 5 << 20].tobytes())
         self.client.nop()
         target.extend(b"x")
 
@@ -364,7 +384,7 @@ class BadInput(unittest.TestCase):
         with memferry.connect() as other:
             frame = other.allocate(4096)
             with self.assertRaises(ValueError):
-                self.client.copy(frame, bytearray(4096))
+                self.client.copy(frame, self.client.allocate(4096))
 
     def test_more_than_the_client_may_have_outstanding(self):
         source, target = bytes(64 << 20), bytearray(64 << 20)
@@ -402,7 +422,7 @@ class BadInput(unittest.TestCase):
             self.assertEqual(caught.exception.kind, "Revoked")
 
     def test_a_forked_child_is_told_and_opens_its_own(self):
-        frame, copies = self.client.allocate(4096), [self.client.copy(bytes(1 << 20), bytearray(1 << 20))]
+        frame, copies = self.client.allocate(4096), [self.client.copy(bytes(5 << 20), bytearray(5 << 20))]
         child = os.fork()
         if child == 0:
             wrong = 1

@@ -98,6 +98,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def copy(
         self,
@@ -108,6 +109,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def copy_crc32c(
         self,
@@ -119,6 +121,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def crc32c(
         self,
@@ -129,6 +132,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def compare(
         self,
@@ -139,6 +143,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def fill(
         self,
@@ -150,6 +155,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def scatter_gather(
         self,
@@ -160,6 +166,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def xor(
         self,
@@ -170,6 +177,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def turn(
         self,
@@ -181,6 +189,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
     def overlay(
         self,
@@ -193,6 +202,7 @@ class Client:
         hint: _Hint | None = None,
         linked: bool = False,
         fenced: bool = False,
+        now: bool = False,
     ) -> Transfer: ...
 
 def connect(path: str | PathLike[str] | None = None, *, capacity: int = 256) -> Client: ...
