@@ -9,17 +9,18 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use memferry::{
-    AsyncChannel, CacheHint, Channel, Color24, EngineKind, ForkGuard, FrameRange, Grantee, Handle, Image,
-    Pattern, Rights, SessionId, Ticket, Transfer, Turn, turned_copy,
+    AsyncChannel, Channel, EngineKind, ForkGuard, FrameRange, Grantee, Handle, Image, SessionId, Ticket,
+    Transfer, Turn, turned_copy,
 };
 use memferry_transfer::{MAX_SEGMENTS, MAX_SOURCES};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::arguments::{Terms, color, letters, pattern, turn_named};
 use crate::errors;
 use crate::frame::{Frame, Range};
 use crate::operand::{Frames, Part, by_service, copy_here, place, whole};
-use crate::transfer::{NativeTransfer, Running, seconds};
+use crate::transfer::{NativeTransfer, Running};
 
 /// A session and the channel its transfers take.
 #[derive(Clone)]
@@ -54,15 +55,12 @@ fn open(client: memferry::Client, capacity: u32) -> PyResult<Side> {
     Ok(Side { client, channel, performing })
 }
 
-/// Does a transfer on this thread; gives it back when another one performs at this moment.
+/// Does a transfer on this thread, unless another one performs at this moment.
 fn perform(
     channel: &Mutex<Channel>,
-    transfer: Transfer,
-) -> Result<Result<memferry::Completion, memferry::SubmitError>, Transfer> {
-    match channel.try_lock() {
-        Ok(mut channel) => Ok(channel.perform(transfer)),
-        Err(_) => Err(transfer),
-    }
+    transfer: &Transfer,
+) -> Option<Result<memferry::Completion, memferry::SubmitError>> {
+    Some(channel.try_lock().ok()?.perform(transfer.clone()))
 }
 
 impl Shared {
@@ -105,17 +103,15 @@ impl Shared {
         let (side, own) = self.side(by_service(&parts))?;
         self.sweep();
         let (ranges, hold) = place(&side.client, own, parts)?;
-        let mut transfer = terms.apply(describe(&ranges)?)?;
-        if let Some(channel) = side.performing.as_ref().filter(|_| terms.now) {
-            match Python::attach(|py| py.detach(|| perform(channel, transfer))) {
-                Ok(ended) => {
-                    let completion = ended.map_err(|error| errors::of_submit(error.reason))?;
-                    hold.ended();
-                    let running = Arc::new(Running::ended(Arc::clone(&self.guard), completion));
-                    return Ok(NativeTransfer { running });
-                }
-                Err(back) => transfer = back,
-            }
+        let transfer = terms.apply(describe(&ranges)?)?;
+        if let Some(channel) = side.performing.as_ref().filter(|_| terms.now)
+            && let Some(ended) = Python::attach(|py| py.detach(|| perform(channel, &transfer)))
+        {
+            let completion = ended.map_err(|error| errors::of_submit(error.reason))?;
+            hold.ended();
+            return Ok(NativeTransfer {
+                running: Arc::new(Running::ended(Arc::clone(&self.guard), completion)),
+            });
         }
         let pending = side.channel.submit(transfer).map_err(|error| errors::of_submit(error.reason))?;
         let running = Arc::new(Running::new(Arc::clone(&self.guard), pending, hold));
@@ -157,47 +153,6 @@ impl Drop for Shared {
     }
 }
 
-/// How a transfer is to be served.
-struct Terms {
-    within: Option<f64>,
-    hint: Option<String>,
-    linked: bool,
-    fenced: bool,
-    /// On the calling thread, before the call returns.
-    now: bool,
-}
-
-impl Terms {
-    /// Whether it may be done at once, whatever else is under way.
-    fn plain(&self) -> bool {
-        self.within.is_none() && self.hint.is_none() && !self.linked && !self.fenced
-    }
-
-    fn apply(&self, mut transfer: Transfer) -> PyResult<Transfer> {
-        let hint = match self.hint.as_deref() {
-            None | Some("auto") => CacheHint::Auto,
-            Some("keep") => CacheHint::Keep,
-            Some("stream") => CacheHint::Stream,
-            Some(other) => {
-                let message =
-                    format!("there is no hint {other:?}; these are \"auto\", \"keep\" and \"stream\"");
-                return Err(PyValueError::new_err(message));
-            }
-        };
-        transfer = transfer.with_hint(hint);
-        if self.linked {
-            transfer = transfer.linked();
-        }
-        if self.fenced {
-            transfer = transfer.fenced();
-        }
-        Ok(match self.within.map(seconds).transpose()? {
-            Some(limit) => transfer.within(limit),
-            None => transfer,
-        })
-    }
-}
-
 /// A session with a service. `connect` opens one.
 #[pyclass(frozen, module = "memferry")]
 pub struct Client {
@@ -219,49 +174,6 @@ pub(crate) fn connect(path: Option<std::path::PathBuf>, capacity: u32) -> PyResu
     let shared =
         Shared { guard: Arc::new(guard), frames: Frames::default(), sides, running: Mutex::default() };
     Ok(Client { shared: Arc::new(shared) })
-}
-
-fn rights(letters: &str) -> PyResult<Rights> {
-    letters.chars().try_fold(Rights::empty(), |rights, letter| match letter {
-        'r' => Ok(rights | Rights::READ),
-        'w' => Ok(rights | Rights::WRITE),
-        'g' => Ok(rights | Rights::GRANT),
-        _ => Err(PyValueError::new_err(format!("{letters:?} is not of the letters r, w and g"))),
-    })
-}
-
-fn pattern(value: u32, width: u32) -> PyResult<Pattern> {
-    let pattern = match width {
-        1 => u8::try_from(value).ok().map(Pattern::Byte),
-        2 => u16::try_from(value).ok().map(Pattern::Half),
-        4 => Some(Pattern::Word(value)),
-        _ => None,
-    };
-    let message = || format!("{value:#x} is no pattern of {width} bytes; these are 1, 2 or 4");
-    pattern.ok_or_else(|| PyValueError::new_err(message()))
-}
-
-fn color(value: u32) -> PyResult<Color24> {
-    Color24::new(value).ok_or_else(|| PyValueError::new_err(format!("{value:#x} is no colour of 24 bits")))
-}
-
-fn turn_named(name: &str) -> PyResult<Turn> {
-    Ok(match name {
-        "upright" => Turn::Upright,
-        "flip-horizontal" => Turn::FlipHorizontal,
-        "flip-vertical" => Turn::FlipVertical,
-        "rotate90" => Turn::Rotate90,
-        "rotate180" => Turn::Rotate180,
-        "rotate270" => Turn::Rotate270,
-        "transpose" => Turn::Transpose,
-        other => {
-            let message = format!(
-                "there is no turn {other:?}; these are upright, flip-horizontal, flip-vertical, rotate90, rotate180, \
-                 rotate270 and transpose"
-            );
-            return Err(PyValueError::new_err(message));
-        }
-    })
 }
 
 impl Client {
@@ -362,7 +274,7 @@ impl Client {
             (None, Some(user)) => Grantee::User(user),
             _ => return Err(PyValueError::new_err("say to which session or to which user")),
         };
-        let token = self.shared.client()?.grant(&range, self::rights(rights)?, to);
+        let token = self.shared.client()?.grant(&range, letters(rights)?, to);
         Ok(token.map_err(errors::of_call)?.bits())
     }
 

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code, reason = "buffers come from Python as pointers; each block names what it rests on")]
 
+mod arguments;
 mod client;
 mod errors;
 mod frame;

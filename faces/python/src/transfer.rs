@@ -87,7 +87,9 @@ impl Running {
             let hold = state.hold.take();
             drop(state);
             // Ends exports, which takes the interpreter's lock: not while this one's is held.
-            hold.map(Hold::ended);
+            if let Some(hold) = hold {
+                hold.ended();
+            }
             return Some(completion);
         }
         None
