@@ -212,7 +212,7 @@ static void threads(void) {
     pthread_t waiter;
     mf_error found;
     mf_completion done;
-    briefly.within_ns = 300000000;
+    briefly.within_ns = 1000000000; /* long enough for the other thread to begin */
     OK(mf_submit_fill_2d(channel, mf_all(frame), &endless, &briefly, &ticket));
     pthread_create(&waiter, NULL, waits, &ticket);
     do
