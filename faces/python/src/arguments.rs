@@ -1,4 +1,10 @@
 //! What methods are called with besides memory: terms, rights, patterns, colours and turns by name.
+//!
+//! ```text
+//! hint="keep", within=0.1, ... ─► Terms ─ apply ─► Transfer        "rw" ─► Rights        "rotate90" ─► Turn
+//! ```
+//!
+//! What does not exist is a `ValueError` that says what does.
 
 use memferry::{CacheHint, Color24, Pattern, Rights, Transfer, Turn};
 use pyo3::exceptions::PyValueError;
