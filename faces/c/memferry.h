@@ -550,8 +550,8 @@ enum mf_error mf_derive(struct mf_range range, uint32_t rights, struct mf_frame 
 
 // Copies `length` bytes between plain memory of this process and returns when it is done; the ranges may overlap, as with memmove.
 // Long copies go past the caches where that is faster, and are shared by the lanes of the embedded service, which starts with the
-// first. What may not be read or written is an error and not a signal (on Linux 5.14 and later); the look costs a system call
-// for each side, so memcpy is better for a few bytes.
+// first. What is not mapped or may not be read or written is an error and not a signal; the look costs a system call for each
+// side (and on Linux before 6.11 a visit of every page), so memcpy is better for a few bytes.
 //
 // MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_MEMORY_FAULT; nothing was written. Any thread, and in a
 // forked child.
