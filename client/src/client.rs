@@ -9,7 +9,7 @@ use memferry_broker::protocol::{Answer, Command, EngineStatus, Status};
 use memferry_broker::{PolicySettings, ServiceConfig};
 use memferry_memory::fork_guard::{ForkGuard, Forked};
 use memferry_memory::frame::{self, Pages};
-use memferry_memory::mapping::{Access, Mapping};
+use memferry_memory::mapping::{Access, Lent, Mapping};
 use memferry_memory::parking::Fences;
 use memferry_memory::placement::Placement;
 use memferry_transfer::{Handle, Rights, SessionId};
@@ -181,11 +181,42 @@ impl Client {
         let Link::Embedded(embedded) = &self.session.link else {
             return Err(FrameError::NotEmbedded(memory));
         };
-        let mapping = Mapping::owned(memory);
+        self.register_here(embedded, Mapping::owned(memory), Rights::all())
+    }
+
+    /// Makes memory of this process a frame that its owner keeps: memory of a caller in another language. The frame has the
+    /// right to write unless the memory was lent to be read. Embedded clients only.
+    ///
+    /// # Errors
+    /// [`FrameError::LentToService`], [`FrameError::Call`].
+    pub fn register_lent(&self, memory: Lent) -> Result<Frame, FrameError> {
+        self.session.check_fork().map_err(CallError::from)?;
+        let Link::Embedded(embedded) = &self.session.link else {
+            return Err(FrameError::LentToService);
+        };
+        let mapping = Mapping::lent(memory);
+        let rights = match mapping.access() {
+            Access::ReadOnly => Rights::all().difference(Rights::WRITE),
+            Access::ReadWrite => Rights::all(),
+        };
+        self.register_here(embedded, mapping, rights)
+    }
+
+    fn register_here(
+        &self,
+        embedded: &Embedded,
+        mapping: Mapping,
+        rights: Rights,
+    ) -> Result<Frame, FrameError> {
         let length = mapping.length_bytes() as u64;
-        let registered = embedded.service().register_mapping(self.session.id, mapping.clone(), Rights::all());
+        let registered = embedded.service().register_mapping(self.session.id, mapping.clone(), rights);
         let handle = expect_handle(registered.map_err(CallError::from)?)?;
-        Ok(Frame::new(Arc::clone(&self.session), handle, length, Rights::all(), Some(mapping)))
+        Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, Some(mapping)))
+    }
+
+    /// Whether the service is in this process.
+    pub fn is_embedded(&self) -> bool {
+        matches!(self.session.link, Link::Embedded(_))
     }
 
     /// Offers a range with `rights` to another client, which takes it up with the token ([`accept`](Self::accept)). The

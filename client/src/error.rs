@@ -86,6 +86,9 @@ pub enum FrameError {
     /// Memory of this process can be registered only with an embedded service; the memory is given back.
     #[error("only an embedded client may register memory of its own process; allocate a frame instead")]
     NotEmbedded(Vec<u8>),
+    /// Memory that its owner keeps can be lent only to an embedded service.
+    #[error("only an embedded client may be lent memory of its own process; allocate a frame instead")]
+    LentToService,
     /// The guard against use in a forked child could not be made.
     #[error("cannot guard an arena against forked children: {0}")]
     Guard(io::Error),

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memferry_broker::protocol::Command;
-use memferry_memory::mapping::{AccessError, Mapping};
+use memferry_memory::mapping::{Access, AccessError, Mapping};
 use memferry_transfer::{Count2d, Handle, Plane, Rights, Span};
 
 use crate::arena::SegmentBlock;
@@ -153,6 +153,16 @@ impl Frame {
             Backing::Mapped(mapping) => mapping.write(offset, bytes),
             Backing::Block(block) => block.write(offset, bytes),
             _ => Err(AccessError::OutOfRange { offset, length: bytes.len() as u64, available: 0 }),
+        }
+    }
+
+    /// Its first byte and how many follow in this process, for programs in other languages: `None` for a frame that is not
+    /// mapped here or is part of an arena. Good until the last clone is dropped; others may write there at any time, so Rust
+    /// code takes [`read`](Self::read) and [`write`](Self::write).
+    pub fn pointer(&self) -> Option<(*mut u8, usize, Access)> {
+        match &self.0.backing {
+            Backing::Mapped(mapping) => Some((mapping.pointer(), mapping.length_bytes(), mapping.access())),
+            _ => None,
         }
     }
 

@@ -42,12 +42,15 @@ pub use client::{Client, Grantee};
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
 pub use frame::{Frame, FrameRange};
 pub use future::{AsyncChannel, Pending};
-pub use memferry_broker::protocol::{EngineStatus, LaneStatus, SessionStatus, Status};
+pub use memferry_broker::protocol::{
+    EngineStatus, LaneStatus, Refusal, RefusalKind, SessionStatus, Status, Violation,
+};
 pub use memferry_broker::{MonotonicClock, PolicyKind, PolicySettings, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
 pub use memferry_memory::arena::{Promised, Statistics as ArenaStatistics};
+pub use memferry_memory::fork_guard::{ForkGuard, Forked};
 pub use memferry_memory::frame::Pages;
-pub use memferry_memory::mapping::AccessError;
+pub use memferry_memory::mapping::{Access, AccessError, Lent};
 pub use memferry_memory::placement::{BindError, Placement, online_nodes};
 pub use memferry_transfer::geometry::{Addr2d, GeometryError};
 pub use memferry_transfer::image::{Image, ImageError, Turn, turned_copy};

@@ -1,4 +1,5 @@
-//! A range of memory that another process may write at any time: mapped from a descriptor, or owned by this process.
+//! A range of memory that another process may write at any time: mapped from a descriptor, owned by this process, or lent to
+//! it by a program that keeps the memory itself.
 //!
 //! Bytes go in and out by raw copies; no reference to them is ever formed (invariant M2), so a racing peer can give torn
 //! values and nothing worse. Mapping does not judge the descriptor: that is `frame`.
@@ -66,6 +67,28 @@ enum Backing {
     Mapped,
     /// Given back as the `Vec` it was made of: its capacity.
     Owned(usize),
+    /// Its owner's business.
+    Lent,
+}
+
+/// Memory of this process that somebody else owns and keeps.
+#[derive(Debug)]
+pub struct Lent {
+    base: NonNull<u8>,
+    length: usize,
+    access: Access,
+}
+
+impl Lent {
+    /// A promise about `length` bytes at `base`; `None` for a null pointer.
+    ///
+    /// # Safety
+    /// Until the service has let go of the memory (its frame was revoked, or the last holder of the frame was dropped), the
+    /// range stays mapped, at least readable, and writable unless `access` is read-only; and while a transfer uses it nobody
+    /// holds a reference that the transfer's loads and stores would break.
+    pub unsafe fn new(base: *mut u8, length: usize, access: Access) -> Option<Self> {
+        Some(Self { base: NonNull::new(base)?, length, access })
+    }
 }
 
 // SAFETY: M2: all access is by raw copies of bytes, which any thread may do; `Inner` itself never changes but for
@@ -130,6 +153,21 @@ impl Mapping {
         Self(Arc::new(inner))
     }
 
+    /// Takes memory in that its owner keeps.
+    pub fn lent(memory: Lent) -> Self {
+        let Lent { base, length, access } = memory;
+        let (page_bytes, backing, damaged) = (4096, Backing::Lent, AtomicBool::new(false));
+        Self(Arc::new(Inner {
+            base,
+            length,
+            access,
+            page_bytes,
+            backing,
+            damaged,
+            not_forked: OnceLock::new(),
+        }))
+    }
+
     /// The bytes of an owned mapping again, `self` when it is mapped or another clone lives.
     ///
     /// # Errors
@@ -186,7 +224,7 @@ impl Mapping {
         self.0.damaged.store(true, Ordering::Release);
     }
 
-    /// Whether its pages are its own: memory taken over from this process shares its first and last with neighbours.
+    /// Whether its pages are its own: memory taken over or lent from this process shares its first and last with neighbours.
     #[inline]
     pub(crate) fn has_own_pages(&self) -> bool {
         matches!(self.0.backing, Backing::Mapped)
@@ -288,6 +326,7 @@ impl Drop for Inner {
             Backing::Owned(capacity) => unsafe {
                 drop(Vec::from_raw_parts(self.base.as_ptr(), self.length, capacity));
             },
+            Backing::Lent => {}
         }
     }
 }
@@ -313,6 +352,22 @@ mod tests {
         let mapping = mapping.into_owned().unwrap_err();
         drop(clone);
         assert_eq!(mapping.into_owned().unwrap(), [1, 9, 8, 4]);
+    }
+
+    #[test]
+    fn lent_memory_is_used_within_its_promise_and_stays_its_owners() {
+        let mut bytes = [1, 2, 3, 4];
+        let at = bytes.as_mut_ptr();
+        // SAFETY: `bytes` outlives both mappings, and is not looked at while they are used.
+        let lend = |access| unsafe { Lent::new(at, 4, access) }.map(Mapping::lent).unwrap();
+        let (writable, fixed) = (lend(Access::ReadWrite), lend(Access::ReadOnly));
+        writable.write(1, &[9, 8]).unwrap();
+        assert_eq!(fixed.write(0, &[7]), Err(AccessError::ReadOnly));
+        assert!(!writable.is_owned() && writable.into_owned().is_err());
+        drop(fixed);
+        assert_eq!(bytes, [1, 9, 8, 4]);
+        // SAFETY: nothing is promised about no memory.
+        assert!(unsafe { Lent::new(std::ptr::null_mut(), 4, Access::ReadOnly) }.is_none());
     }
 
     #[test]

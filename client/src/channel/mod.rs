@@ -48,6 +48,18 @@ pub struct Ticket {
     tag: u64,
 }
 
+impl Ticket {
+    /// Channel and tag, for programs in other languages to keep.
+    pub const fn to_parts(self) -> (u32, u64) {
+        (self.channel, self.tag)
+    }
+
+    /// What [`to_parts`](Self::to_parts) gave. Parts that no channel gave make a ticket that no channel knows.
+    pub const fn from_parts(channel: u32, tag: u64) -> Self {
+        Self { channel, tag }
+    }
+}
+
 /// Why a transfer was not submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SubmitReason {
@@ -308,7 +320,8 @@ impl Channel {
     }
 
     fn is_outstanding(&self, ticket: Ticket) -> bool {
-        ticket.channel == self.number && self.slots[self.slot_of(ticket.tag)].tag == ticket.tag
+        let known = ticket.channel == self.number && ticket.tag != NO_TAG;
+        known && self.slots[self.slot_of(ticket.tag)].tag == ticket.tag
     }
 
     /// The capacity is a power of two.

@@ -25,6 +25,17 @@ fn staged_transfers_start_when_they_are_published() {
 }
 
 #[test]
+fn the_ticket_of_a_performed_transfer_is_not_outstanding() {
+    let client = client();
+    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let done = channel.perform(Transfer::zero(&to.all())).expect("done");
+    assert_eq!(channel.wait(done.ticket, Some(Duration::ZERO)), Err(WaitError::UnknownTicket));
+    assert_eq!(channel.cancel(done.ticket), Err(WaitError::UnknownTicket));
+    let (number, tag) = done.ticket.to_parts();
+    assert_eq!(memferry::Ticket::from_parts(number, tag), done.ticket);
+}
+
+#[test]
 fn a_full_channel_gives_the_transfer_back() {
     let client = client();
     let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
-//!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli
+//!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli, c, python
 //!                      └──────────────┘        │    lab and bench may use any of these; nothing uses lab
 //! registers ◄── models ──► clock
 //! ```
@@ -64,6 +64,8 @@ const ALLOWED: &[(&str, Arrows)] = &[
         Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path", "memferry-memory"]),
     ),
     (CLI, Arrows::Only(&["memferry", "memferry-broker", "memferry-transfer", "memferry-memory"])),
+    ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
+    ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
     (LAB, Arrows::Any),
     ("memferry-bench", Arrows::Any),
     ("xtask", Arrows::Only(&[])),

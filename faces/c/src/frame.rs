@@ -1,0 +1,279 @@
+//! Frames: memory the service may move bytes in, and the rights others are given to it.
+//!
+//! ```text
+//! mf_frame_allocate, _register (a memfd), _lend (plain memory) ─► mf_frame ─► mf_frame_map, _read, _write
+//! mf_grant_* ─► token ─ any way ─► mf_accept in another session ─► mf_frame, not mapped        mf_revoke(token)
+//! ```
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use memferry::{Access, CallError, Client, Frame, Grantee, Handle, Lent, Rights, SessionId};
+
+use crate::boundary::{Out, bytes, call};
+use crate::error::{Fault, mf_error};
+use crate::plain;
+use crate::table::{self, FrameEntry};
+use crate::types::{mf_client, mf_frame, mf_range};
+
+fn keep(client: &Client, frame: Frame, lent: bool) -> Result<mf_frame, Fault> {
+    let entry = FrameEntry { client: client.clone(), frame, lent };
+    Ok(mf_frame { id: table::current_or_new()?.frames.insert(entry)? })
+}
+
+fn make(
+    client: mf_client,
+    frame: *mut mf_frame,
+    how: impl FnOnce(&Client) -> Result<Frame, Fault>,
+) -> mf_error {
+    call(|| {
+        let frame = Out::new("frame", frame)?;
+        let client = table::client(client)?;
+        frame.store(keep(&client, how(&client)?, false)?);
+        Ok(())
+    })
+}
+
+fn rights(bits: u32) -> Result<Rights, Fault> {
+    let known = u8::try_from(bits).ok().and_then(Rights::from_bits);
+    known.ok_or_else(|| Fault::new(mf_error::Argument, format!("there are no mf_rights {bits:#x}")))
+}
+
+/// Allocates at least `length` bytes, in whole pages, zeroed, with all rights, mapped in this process.
+///
+/// MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_allocate(client: mf_client, length: u64, frame: *mut mf_frame) -> mf_error {
+    make(client, frame, |client| Ok(client.allocate(length)?))
+}
+
+/// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed for good. The descriptor
+/// stays the caller's.
+///
+/// MF_ERROR_REFUSED_FRAME, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_register(
+    client: mf_client,
+    memfd: c_int,
+    length: u64,
+    frame: *mut mf_frame,
+) -> mf_error {
+    make(client, frame, |client| {
+        if memfd < 0 {
+            return Err(Fault::new(mf_error::Argument, format!("{memfd} is no descriptor")));
+        }
+        // SAFETY: not -1, and only duplicated, which tells a closed one; C1 says that nobody closes it meanwhile.
+        let borrowed = unsafe { BorrowedFd::borrow_raw(memfd) };
+        let copy = rustix::io::fcntl_dupfd_cloexec(borrowed, 0)
+            .map_err(|error| Fault::new(mf_error::Argument, format!("descriptor {memfd}: {error}")))?;
+        Ok(client.register_memfd(copy, length)?)
+    })
+}
+
+/// Makes plain memory of this process a frame, without copying it: `length` bytes at `memory`, to be read only when `read_only` is
+/// not 0. The memory stays the caller's, who keeps it mapped until mf_frame_free has returned. Only for clients of mf_embed.
+///
+/// MF_ERROR_NOT_EMBEDDED, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_REFUSED_QUOTA. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_lend(
+    client: mf_client,
+    memory: *mut c_void,
+    length: usize,
+    read_only: c_int,
+    frame: *mut mf_frame,
+) -> mf_error {
+    call(|| {
+        let frame = Out::new("frame", frame)?;
+        let client = table::client(client)?;
+        let memory: *mut u8 = memory.cast();
+        bytes("memory", memory, length)?;
+        if length == 0 {
+            return Err(Fault::new(mf_error::Argument, "a frame has at least one byte"));
+        }
+        let access = if read_only == 0 { Access::ReadWrite } else { Access::ReadOnly };
+        plain::check("memory", memory, length, access)?;
+        // SAFETY: C1, and the caller keeps the memory until `mf_frame_free`, which revokes the frame before it returns.
+        let lent = unsafe { Lent::new(memory, length, access) };
+        let lent = lent.ok_or_else(|| Fault::new(mf_error::NullPointer, "memory is null"))?;
+        frame.store(keep(&client, client.register_lent(lent)?, true)?);
+        Ok(())
+    })
+}
+
+/// Frees the handle. Transfers under way keep the memory until their completions were taken, but for lent memory: those that use it
+/// are cancelled, and when this returns nothing touches it any more. Pointers of mf_frame_map are good no more.
+///
+/// MF_ERROR_BAD_HANDLE. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
+    call(|| {
+        let entry = table::take_frame(frame)?;
+        if entry.lent {
+            match entry.client.revoke(entry.frame.handle()) {
+                // Refused when it was revoked before, which waited too.
+                Ok(()) | Err(CallError::Refused(_)) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Bytes of the frame, and bits of mf_rights; each may be null.
+///
+/// MF_ERROR_BAD_HANDLE. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_describe(frame: mf_frame, length: *mut u64, rights: *mut u32) -> mf_error {
+    call(|| {
+        let (length, rights) = (Out::optional("length", length)?, Out::optional("rights", rights)?);
+        let entry = table::frame(frame)?;
+        if let Some(length) = length {
+            length.store(entry.frame.length());
+        }
+        if let Some(rights) = rights {
+            rights.store(entry.frame.rights().bits().into());
+        }
+        Ok(())
+    })
+}
+
+/// Where the frame's bytes are in this process, and how many; `length` may be null. Good until the frame is freed. The service
+/// writes there when a transfer asks it to: look at a destination when its completion was taken.
+///
+/// MF_ERROR_NOT_MAPPED for a frame that was accepted or derived. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_map(
+    frame: mf_frame,
+    memory: *mut *mut c_void,
+    length: *mut u64,
+) -> mf_error {
+    call(|| {
+        let (memory, length) = (Out::new("memory", memory)?, Out::optional("length", length)?);
+        let entry = table::frame(frame)?;
+        let (base, bytes, _) = entry.frame.pointer().ok_or_else(not_mapped)?;
+        memory.store(base.cast());
+        if let Some(length) = length {
+            length.store(bytes as u64);
+        }
+        Ok(())
+    })
+}
+
+fn not_mapped() -> Fault {
+    Fault::new(
+        mf_error::NotMapped,
+        "the frame was accepted or derived and is not mapped here; copy it to one that is",
+    )
+}
+
+/// Looks the frame up for an access by this process.
+fn mapped(frame: mf_frame, buffer: *const u8, length: usize) -> Result<Arc<FrameEntry>, Fault> {
+    bytes("buffer", buffer, length)?;
+    let entry = table::frame(frame)?;
+    entry.frame.pointer().ok_or_else(not_mapped)?;
+    Ok(entry)
+}
+
+/// Copies bytes out of the frame, on this thread.
+///
+/// MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_read(
+    frame: mf_frame,
+    offset: u64,
+    buffer: *mut c_void,
+    length: usize,
+) -> mf_error {
+    call(|| {
+        let entry = mapped(frame, buffer.cast(), length)?;
+        if length == 0 {
+            return Ok(entry.frame.read(offset, &mut [])?);
+        }
+        // SAFETY: C1: `length` bytes to be written; the frame's own mapping is not the caller's buffer.
+        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length) };
+        Ok(entry.frame.read(offset, buffer)?)
+    })
+}
+
+/// Copies bytes into the frame, on this thread.
+///
+/// MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_write(
+    frame: mf_frame,
+    offset: u64,
+    buffer: *const c_void,
+    length: usize,
+) -> mf_error {
+    call(|| {
+        let entry = mapped(frame, buffer.cast(), length)?;
+        if length == 0 {
+            return Ok(entry.frame.write(offset, &[])?);
+        }
+        // SAFETY: C1: `length` bytes to be read, which nobody writes during the call.
+        let buffer = unsafe { std::slice::from_raw_parts(buffer.cast(), length) };
+        Ok(entry.frame.write(offset, buffer)?)
+    })
+}
+
+fn grant(range: mf_range, bits: u32, to: Grantee, token: *mut u64) -> mf_error {
+    call(|| {
+        let token = Out::new("token", token)?;
+        let rights = rights(bits)?;
+        let (entry, range) = table::range_of(range)?;
+        token.store(entry.client.grant(&range, rights, to)?.bits());
+        Ok(())
+    })
+}
+
+/// Offers a range to every session of a user, with bits of mf_rights. The token is no secret: it is good for that user only.
+///
+/// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_grant_user(range: mf_range, rights: u32, user: u32, token: *mut u64) -> mf_error {
+    grant(range, rights, Grantee::User(user), token)
+}
+
+/// Offers a range to one session, as mf_grant_user.
+///
+/// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_grant_session(
+    range: mf_range,
+    rights: u32,
+    session: u64,
+    token: *mut u64,
+) -> mf_error {
+    grant(range, rights, Grantee::Session(SessionId(session)), token)
+}
+
+/// Takes up a grant. The frame is not mapped here: the service moves bytes there, within the rights granted.
+///
+/// MF_ERROR_REFUSED_CAPABILITY. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_accept(client: mf_client, token: u64, frame: *mut mf_frame) -> mf_error {
+    make(client, frame, |client| Ok(client.accept(Handle::from_bits(token))?))
+}
+
+/// Takes away what was granted under a token. Returns when no transfer uses it any more: those running are cancelled.
+///
+/// MF_ERROR_REFUSED_CAPABILITY. Any thread.
+#[unsafe(no_mangle)]
+pub extern "C" fn mf_revoke(client: mf_client, token: u64) -> mf_error {
+    call(|| Ok(table::client(client)?.revoke(Handle::from_bits(token))?))
+}
+
+/// A frame of a narrower range or with fewer rights, of the same session.
+///
+/// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_derive(range: mf_range, rights: u32, frame: *mut mf_frame) -> mf_error {
+    call(|| {
+        let frame = Out::new("frame", frame)?;
+        let bits = self::rights(rights)?;
+        let (entry, range) = table::range_of(range)?;
+        frame.store(keep(&entry.client, entry.client.derive(&range, bits)?, false)?);
+        Ok(())
+    })
+}

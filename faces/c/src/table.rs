@@ -1,0 +1,286 @@
+//! What handles stand for, in this process.
+//!
+//! ```text
+//! u64 = process epoch : 12 | kind : 4 | generation : 24 | index : 24
+//! current() ─ forked? ─► Objects ─ clients, frames, channels: Slots ─ get(id) ─► Arc<object>
+//! ```
+//!
+//! A slot's generation grows when it is freed, so a freed handle is recognised; a slot whose generations are used up is never
+//! used again. A call holds what it looked up, so freeing a handle in another thread meanwhile takes nothing from under it.
+//!
+//! Locks that a thread held when the process was forked stay locked in the child. So the child, which the guard page tells
+//! apart, never touches its parent's table: it gets a table of its own, of the next epoch, with the first client it opens.
+
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+
+use memferry::{Channel, Client, ForkGuard, Frame, FrameRange};
+
+use crate::error::{Fault, mf_error};
+use crate::plain::Crew;
+use crate::types::{MF_TO_END, mf_channel, mf_client, mf_frame, mf_range};
+
+/// What handles are to.
+#[derive(Clone, Copy)]
+enum Kind {
+    Client = 1,
+    Frame = 2,
+    Channel = 3,
+}
+
+const FIELD: u32 = 24;
+const FIELD_MASK: u64 = (1 << FIELD) - 1;
+const KIND_AT: u32 = 2 * FIELD;
+const EPOCH_AT: u32 = KIND_AT + 4;
+
+struct Slot<T> {
+    generation: u64,
+    held: Option<Arc<T>>,
+}
+
+struct Places<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<usize>,
+}
+
+/// Objects of one kind by their handles.
+pub(crate) struct Slots<T> {
+    prefix: u64,
+    places: RwLock<Places<T>>,
+}
+
+impl<T> Slots<T> {
+    fn new(kind: Kind, epoch: u64) -> Self {
+        let prefix = (epoch << 4 | kind as u64) << KIND_AT;
+        Self { prefix, places: RwLock::new(Places { slots: Vec::new(), free: Vec::new() }) }
+    }
+
+    /// Gives the object a handle.
+    pub(crate) fn insert(&self, object: T) -> Result<u64, Fault> {
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let index = match places.free.pop() {
+            Some(index) => index,
+            None if places.slots.len() as u64 > FIELD_MASK => {
+                return Err(Fault::new(mf_error::System, "this process has too many handles; free some"));
+            }
+            None => {
+                places.slots.push(Slot { generation: 1, held: None });
+                places.slots.len() - 1
+            }
+        };
+        let slot = &mut places.slots[index];
+        slot.held = Some(Arc::new(object));
+        Ok(self.prefix | slot.generation << FIELD | index as u64)
+    }
+
+    fn place(&self, id: u64) -> Option<(usize, u64)> {
+        let mine = id >> KIND_AT == self.prefix >> KIND_AT;
+        mine.then_some(((id & FIELD_MASK) as usize, id >> FIELD & FIELD_MASK))
+    }
+
+    fn get(&self, id: u64) -> Option<Arc<T>> {
+        let (index, generation) = self.place(id)?;
+        let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
+        places.slots.get(index).filter(|slot| slot.generation == generation)?.held.clone()
+    }
+
+    /// Ends the handle; the object lives on while a call holds it.
+    fn take(&self, id: u64) -> Option<Arc<T>> {
+        let (index, generation) = self.place(id)?;
+        let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
+        let slot = places.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
+        let taken = slot.held.take()?;
+        slot.generation += 1;
+        if slot.generation <= FIELD_MASK {
+            places.free.push(index);
+        }
+        Some(taken)
+    }
+}
+
+/// A frame with the client it belongs to.
+pub(crate) struct FrameEntry {
+    pub(crate) client: Client,
+    pub(crate) frame: Frame,
+    /// The memory is the program's, which may free it as soon as the frame is.
+    pub(crate) lent: bool,
+}
+
+/// A channel, which one thread at a time may use.
+pub(crate) struct ChannelEntry(Mutex<Channel>);
+
+impl ChannelEntry {
+    pub(crate) fn new(channel: Channel) -> Self {
+        Self(Mutex::new(channel))
+    }
+
+    /// The channel for this call. It does not wait for another thread, whose wait may have no end.
+    pub(crate) fn claim(&self) -> Result<MutexGuard<'_, Channel>, Fault> {
+        match self.0.try_lock() {
+            Ok(channel) => Ok(channel),
+            Err(TryLockError::WouldBlock) => {
+                let message = "another thread is using the channel; open one for each thread";
+                Err(Fault::new(mf_error::InUse, message))
+            }
+            Err(TryLockError::Poisoned(_)) => {
+                let message = "a mistake in the library broke the channel; close it";
+                Err(Fault::new(mf_error::Panicked, message))
+            }
+        }
+    }
+}
+
+/// Everything that this process has handles to.
+pub(crate) struct Objects {
+    guard: ForkGuard,
+    epoch: u64,
+    pub(crate) clients: Slots<Client>,
+    pub(crate) frames: Slots<FrameEntry>,
+    pub(crate) channels: Slots<ChannelEntry>,
+    /// For copies over plain pointers.
+    pub(crate) crew: Crew,
+}
+
+static CURRENT: AtomicPtr<Objects> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The table there is, a parent's too.
+fn installed() -> Option<&'static Objects> {
+    // SAFETY: what is stored there was leaked by `current_or_new`, whole, and is never freed.
+    unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
+}
+
+/// The table of this process.
+fn current() -> Result<&'static Objects, Fault> {
+    let objects = installed().ok_or_else(bad_handle)?;
+    objects.guard.check().map_err(|forked| Fault::new(mf_error::Forked, forked.to_string()))?;
+    Ok(objects)
+}
+
+/// The table of this process, made when there is none.
+pub(crate) fn current_or_new() -> Result<&'static Objects, Fault> {
+    loop {
+        let before = installed();
+        if let Some(objects) = before.filter(|objects| objects.guard.check().is_ok()) {
+            return Ok(objects);
+        }
+        let guard = ForkGuard::new().map_err(|error| Fault::new(mf_error::System, error.to_string()))?;
+        let epoch = before.map_or(1, |objects| (objects.epoch + 1) % (1 << 12));
+        let objects = Box::into_raw(Box::new(Objects {
+            guard,
+            epoch,
+            clients: Slots::new(Kind::Client, epoch),
+            frames: Slots::new(Kind::Frame, epoch),
+            channels: Slots::new(Kind::Channel, epoch),
+            crew: Crew::default(),
+        }));
+        let expected = before.map_or(std::ptr::null_mut(), |objects| std::ptr::from_ref(objects).cast_mut());
+        if CURRENT.compare_exchange(expected, objects, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            // SAFETY: another thread's table was installed, so this one is known to nobody else.
+            drop(unsafe { Box::from_raw(objects) });
+        }
+    }
+}
+
+fn bad_handle() -> Fault {
+    Fault::new(mf_error::BadHandle, "the handle was freed, or no call gave it")
+}
+
+fn look_up<T: 'static>(
+    id: u64,
+    of: impl FnOnce(&'static Objects) -> &'static Slots<T>,
+    how: impl FnOnce(&Slots<T>, u64) -> Option<Arc<T>>,
+) -> Result<Arc<T>, Fault> {
+    let objects = current()?;
+    how(of(objects), id).ok_or_else(|| {
+        let epoch = id >> EPOCH_AT;
+        if epoch != 0 && epoch < objects.epoch {
+            return Fault::new(mf_error::Forked, "the handle is of the process this one was forked from");
+        }
+        bad_handle()
+    })
+}
+
+pub(crate) fn client(handle: mf_client) -> Result<Arc<Client>, Fault> {
+    look_up(handle.id, |objects| &objects.clients, Slots::get)
+}
+
+pub(crate) fn take_client(handle: mf_client) -> Result<Arc<Client>, Fault> {
+    look_up(handle.id, |objects| &objects.clients, Slots::take)
+}
+
+pub(crate) fn frame(handle: mf_frame) -> Result<Arc<FrameEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.frames, Slots::get)
+}
+
+pub(crate) fn take_frame(handle: mf_frame) -> Result<Arc<FrameEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.frames, Slots::take)
+}
+
+pub(crate) fn channel(handle: mf_channel) -> Result<Arc<ChannelEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.channels, Slots::get)
+}
+
+pub(crate) fn take_channel(handle: mf_channel) -> Result<Arc<ChannelEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.channels, Slots::take)
+}
+
+/// The range, and the entry of its frame.
+pub(crate) fn range_of(range: mf_range) -> Result<(Arc<FrameEntry>, FrameRange), Fault> {
+    let entry = frame(range.frame)?;
+    let length = match range.length {
+        MF_TO_END => entry.frame.length().checked_sub(range.offset).ok_or_else(|| {
+            let (offset, available) = (range.offset, entry.frame.length());
+            Fault::new(
+                mf_error::OutOfRange,
+                format!("offset {offset} is beyond the frame's {available} bytes"),
+            )
+        })?,
+        length => length,
+    };
+    let range = entry.frame.range(range.offset, length);
+    Ok((entry, range))
+}
+
+pub(crate) fn range(range: mf_range) -> Result<FrameRange, Fault> {
+    Ok(range_of(range)?.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_freed_handle_is_recognised_though_its_slot_is_used_again() {
+        let slots = Slots::new(Kind::Frame, 3);
+        let first = slots.insert("first").unwrap();
+        assert_eq!(slots.get(first).as_deref(), Some(&"first"));
+        assert_eq!(slots.take(first).as_deref(), Some(&"first"));
+        let second = slots.insert("second").unwrap();
+        assert_eq!((slots.get(first), slots.take(first)), (None, None));
+        assert_eq!(
+            (first & FIELD_MASK, slots.get(second).as_deref()),
+            (second & FIELD_MASK, Some(&"second"))
+        );
+    }
+
+    #[test]
+    fn handles_of_another_kind_or_process_and_inventions_name_nothing() {
+        let slots = Slots::new(Kind::Frame, 3);
+        let handle = slots.insert(0).unwrap();
+        let other =
+            [Slots::new(Kind::Client, 3).insert(0).unwrap(), Slots::new(Kind::Frame, 4).insert(0).unwrap()];
+        for id in other.into_iter().chain([0, u64::MAX, handle + 1, handle & FIELD_MASK]) {
+            assert_eq!(slots.get(id), None, "{id:#x}");
+        }
+    }
+
+    #[test]
+    fn a_slot_whose_generations_are_used_up_is_left() {
+        let slots = Slots::new(Kind::Channel, 0);
+        slots.places.write().unwrap().slots.push(Slot { generation: FIELD_MASK, held: Some(Arc::new(1)) });
+        let last = slots.prefix | FIELD_MASK << FIELD;
+        assert_eq!(slots.take(last).as_deref(), Some(&1));
+        assert_eq!(slots.insert(2).unwrap() & FIELD_MASK, 1);
+        assert_eq!(slots.get(last), None);
+    }
+}

@@ -1,0 +1,308 @@
+/* Everything a program can get wrong gives its number, and the program goes on. */
+#include <memferry.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int failures;
+
+static void expect(const char *call, mf_error got, mf_error wanted, int line) {
+    const char *message = mf_last_message();
+    if (got == wanted && (wanted == MF_ERROR_NONE || strlen(message) > 0))
+        return;
+    fprintf(stderr, "line %d: %s gave %d (%s: %s), not %d\n", line, call, (int)got, mf_error_text(got), message,
+            (int)wanted);
+    failures++;
+}
+
+#define EXPECT(wanted, call) expect(#call, (call), (wanted), __LINE__)
+#define OK(call) EXPECT(MF_ERROR_NONE, call)
+
+static mf_client client;
+static mf_frame frame, other;
+static mf_channel channel;
+
+static mf_error run(mf_error submitted, mf_ticket ticket) {
+    return submitted != MF_ERROR_NONE ? submitted : mf_wait(channel, ticket, MF_FOREVER, NULL);
+}
+
+static void pointers(void) {
+    _Alignas(8) char room[64];
+    mf_ticket ticket;
+    mf_completion done;
+    mf_shape_2d shape = {1, 4, 4, 0, 0, 0, {0, 1, 1}, {0, 1, 1}};
+    mf_range pieces[1] = {{frame, 0, 16}};
+    EXPECT(MF_ERROR_NULL_POINTER, mf_embed(NULL));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_connect(NULL, &client));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_allocate(client, 4096, NULL));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_map(frame, NULL, NULL));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_read(frame, 0, NULL, 4));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_write(frame, 0, NULL, 4));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_lend(client, NULL, 4096, 0, &other));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), NULL, NULL, &ticket));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_submit_scatter_gather(channel, NULL, 3, pieces, 1, NULL, &ticket));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_poll(channel, NULL));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_copy(NULL, room, 4));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_copy(room, NULL, 4));
+    OK(mf_copy(NULL, NULL, 0));
+    OK(mf_frame_read(frame, 0, NULL, 0));
+    EXPECT(MF_ERROR_UNALIGNED, mf_embed((mf_client *)(void *)(room + 1)));
+    EXPECT(MF_ERROR_UNALIGNED, mf_poll(channel, (mf_completion *)(void *)(room + 1)));
+    EXPECT(MF_ERROR_UNALIGNED, mf_submit_nop(channel, (mf_terms *)(void *)(room + 1), &ticket));
+    EXPECT(MF_ERROR_UNALIGNED,
+           mf_submit_fill_2d(channel, mf_all(frame), (mf_shape_2d *)(void *)(room + 4), NULL, &ticket));
+    EXPECT(MF_ERROR_UNALIGNED, mf_submit_nop(channel, NULL, (mf_ticket *)(void *)(room + 4)));
+    /* Nothing was submitted by any of these. */
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait_any(channel, 0, &done));
+    OK(run(mf_submit_fill_2d(channel, mf_all(frame), &shape, NULL, &ticket), ticket));
+}
+
+static void values(void) {
+    mf_ticket ticket, never = {7, 7}, wild = {UINT64_MAX, 0};
+    mf_terms terms = MF_TERMS_INIT;
+    mf_shape_2d shape = {3, 4, 4, 0, 0, 0, {0, 1, 1}, {0, 1, 1}};
+    mf_image image = {0, 4, 4, 4, 1, 0}, wide = {0, 8, 8, 4, 1, 0};
+    mf_range many[65];
+    uint64_t token;
+    EXPECT(MF_ERROR_VERSION, mf_check_version(MF_MAKE_VERSION(9, 0)));
+    EXPECT(MF_ERROR_VERSION, mf_check_version(MF_VERSION + 1));
+    OK(mf_check_version(MF_VERSION));
+    terms.size = 8;
+    EXPECT(MF_ERROR_VERSION, mf_submit_nop(channel, &terms, &ticket));
+    terms.size = sizeof terms;
+    terms.flags = 1u << 20;
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(channel, &terms, &ticket));
+    terms.flags = 0;
+    terms.hint = 3;
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(channel, &terms, &ticket));
+    terms.hint = 0;
+    terms.priority = 77;
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(channel, &terms, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill(channel, mf_all(frame), 256, 1, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill(channel, mf_all(frame), 1, 3, NULL, &ticket));
+    EXPECT(MF_ERROR_FILL_LENGTH, run(mf_submit_fill(channel, mf_part(frame, 0, 7), 1, 4, NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT,
+           mf_submit_turn(channel, mf_all(frame), &image, 7, mf_all(other), &image, 0, 0, NULL, &ticket));
+    EXPECT(MF_ERROR_LENGTH,
+           mf_submit_turn(channel, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
+    EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_channel_open(client, 0, &channel));
+    EXPECT(MF_ERROR_ARGUMENT, mf_grant_user(mf_all(frame), 8, 0, &token));
+    EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, -1, 4096, &other));
+    EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, 987654, 4096, &other));
+    EXPECT(MF_ERROR_ARGUMENT, mf_wait_range(channel, never, 9, 8, 0, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channel, never, MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channel, wild, MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_cancel(channel, wild));
+    /* Ranges. */
+    EXPECT(MF_ERROR_LENGTH, mf_submit_copy(channel, mf_all(frame), mf_part(other, 0, 9), NULL, &ticket));
+    EXPECT(MF_ERROR_OUT_OF_RANGE, mf_submit_crc32c(channel, mf_part(frame, 9999999, MF_TO_END), 0, NULL, &ticket));
+    EXPECT(MF_ERROR_OUT_OF_BOUNDS,
+           run(mf_submit_copy(channel, mf_part(frame, UINT64_MAX - 1, 9), mf_all(other), NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_OUT_OF_RANGE, mf_frame_write(frame, 4090, "0123456789", 10));
+    /* Lists. */
+    for (int i = 0; i < 65; i++)
+        many[i] = mf_part(frame, 0, 16);
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(channel, many, 65, mf_part(other, 0, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(channel, many, 0, mf_part(other, 0, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(channel, many, SIZE_MAX, mf_part(other, 0, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_LENGTH, mf_submit_scatter_gather(channel, many, 2, many, 1, NULL, &ticket));
+    /* Overlaps without a result; where there is one, as with memmove, they are welcome. */
+    EXPECT(MF_ERROR_OVERLAP, mf_submit_xor(channel, many, 1, mf_part(frame, 8, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(channel, mf_part(frame, 0, 16), mf_part(frame, 8, 16),
+                                                 mf_part(other, 0, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(channel, mf_part(frame, 0, 16), mf_part(other, 0, 16),
+                                                 mf_part(other, 4, 16), NULL, &ticket));
+    OK(run(mf_submit_xor(channel, many, 2, mf_part(frame, 0, 16), NULL, &ticket), ticket));
+    OK(run(mf_submit_copy(channel, mf_part(frame, 0, 2000), mf_part(frame, 7, 2000), NULL, &ticket), ticket));
+    OK(mf_submit_repeat(channel, 1, NULL, &ticket));
+    EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_repeat(channel, 1, NULL, &never), ticket));
+    EXPECT(MF_ERROR_BAD_LOOP, mf_wait(channel, never, MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_nop(channel, NULL, &ticket), ticket)); /* a loop's start is linked */
+    EXPECT(MF_ERROR_NO_SERVICE, mf_connect("/nonexistent/memferry.sock", &client));
+    EXPECT(MF_ERROR_TEXT, mf_connect("\xff", &client));
+}
+
+static void memory(void) {
+    long page = sysconf(_SC_PAGESIZE);
+    char *fixed = mmap(NULL, 4 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *gone = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *big = malloc(6 << 20), *back = malloc(6 << 20);
+    mf_frame lent;
+    mf_ticket ticket;
+    munmap(gone + page, page);
+    EXPECT(MF_ERROR_READ_ONLY, mf_copy(fixed, gone, 16));
+    EXPECT(MF_ERROR_NOT_MAPPED, mf_copy(gone, gone + page, 16));
+    EXPECT(MF_ERROR_NOT_MAPPED, mf_copy(gone + page - 1, "12", 2));
+    EXPECT(MF_ERROR_NOT_MAPPED, mf_copy((void *)8, "12", 2));
+    EXPECT(MF_ERROR_ARGUMENT, mf_copy(gone, fixed, SIZE_MAX));
+    EXPECT(MF_ERROR_READ_ONLY, mf_frame_lend(client, fixed, page, 0, &lent));
+    EXPECT(MF_ERROR_NOT_MAPPED, mf_frame_lend(client, gone, 2 * page, 0, &lent));
+    OK(mf_frame_lend(client, fixed, page, 1, &lent));
+    EXPECT(MF_ERROR_MISSING_RIGHT, run(mf_submit_fill(channel, mf_all(lent), 1, 1, NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_READ_ONLY, mf_frame_write(lent, 0, "x", 1));
+    OK(mf_frame_free(lent));
+    for (int i = 0; i < 6 << 20; i++)
+        big[i] = (char)(i * 7 + (i >> 9));
+    OK(mf_copy(back, big, 6 << 20));
+    if (memcmp(back, big, 6 << 20) != 0)
+        failures++, fprintf(stderr, "a long copy is wrong\n");
+    OK(mf_copy(big + 1001, big, (6 << 20) - 1001)); /* as memmove */
+    if (memcmp(back, big + 1001, (6 << 20) - 1001) != 0)
+        failures++, fprintf(stderr, "an overlapping copy is wrong\n");
+    /* Lent memory may go as soon as its frame was freed, whatever was running there. */
+    OK(mf_frame_lend(client, back, 6 << 20, 0, &lent));
+    mf_shape_2d endless = {1, 1 << 19, 1 << 19, 0, 7, 0, {0, 0, 0}, {0, 0, 0}};
+    OK(mf_submit_fill_2d(channel, mf_all(lent), &endless, NULL, &ticket));
+    while (*(volatile char *)back != 7) /* until it runs */
+        ;
+    OK(mf_frame_free(lent));
+    free(back);
+    EXPECT(MF_ERROR_CANCELLED, mf_wait(channel, ticket, 20000000000, NULL));
+    free(big);
+    munmap(fixed, 4 * page);
+    munmap(gone, page);
+    munmap(gone + 2 * page, 2 * page);
+}
+
+static void freed(void) {
+    mf_frame gone = frame, none = {0};
+    mf_client gone_client = client, wrong;
+    mf_channel gone_channel = channel, no_channel = {0};
+    mf_ticket ticket;
+    void *map;
+    OK(mf_frame_free(frame));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_free(gone));
+    OK(mf_frame_allocate(client, 4096, &frame)); /* takes its place */
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_map(gone, &map, NULL));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_copy(channel, mf_all(gone), mf_all(frame), NULL, &ticket));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_copy(channel, mf_all(none), mf_all(frame), NULL, &ticket));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_nop(no_channel, NULL, &ticket));
+    wrong.id = frame.id; /* a frame is no client */
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_channel_open(wrong, 4, &no_channel));
+    OK(mf_channel_close(channel));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_channel_close(gone_channel));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_nop(gone_channel, NULL, &ticket));
+    OK(mf_disconnect(client));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_disconnect(gone_client));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_channel_open(gone_client, 4, &channel));
+    /* Frames live on without the handle of their client. */
+    OK(mf_frame_map(frame, &map, NULL));
+    OK(mf_frame_free(frame));
+    OK(mf_frame_free(other));
+}
+
+static void *waits(void *ticket) {
+    mf_error ended;
+    do /* the other thread polls at this moment */
+        ended = mf_wait(channel, *(mf_ticket *)ticket, 20000000000, NULL);
+    while (ended == MF_ERROR_IN_USE);
+    EXPECT(MF_ERROR_DEADLINE_EXCEEDED, ended);
+    return NULL;
+}
+
+static void threads(void) {
+    mf_shape_2d endless = {1, 1 << 19, 1 << 19, 0, 7, 0, {0, 0, 0}, {0, 0, 0}};
+    mf_terms briefly = MF_TERMS_INIT;
+    mf_ticket ticket;
+    pthread_t waiter;
+    mf_error found;
+    mf_completion done;
+    briefly.within_ns = 1000000000; /* long enough for the other thread to begin */
+    OK(mf_submit_fill_2d(channel, mf_all(frame), &endless, &briefly, &ticket));
+    pthread_create(&waiter, NULL, waits, &ticket);
+    do
+        found = mf_poll(channel, &done);
+    while (found == MF_ERROR_NOTHING);
+    EXPECT(MF_ERROR_IN_USE, found);
+    pthread_join(waiter, NULL);
+}
+
+static void channels(void) {
+    mf_client stranger;
+    mf_frame foreign;
+    mf_ticket ticket;
+    mf_completion done;
+    mf_channel small;
+    mf_shape_2d endless = {1, 1 << 19, 1 << 19, 0, 7, 0, {0, 0, 0}, {0, 0, 0}};
+    OK(mf_embed(&stranger));
+    OK(mf_frame_allocate(stranger, 4096, &foreign));
+    EXPECT(MF_ERROR_FOREIGN_FRAME, mf_submit_copy(channel, mf_all(foreign), mf_all(frame), NULL, &ticket));
+    OK(mf_channel_open(client, 2, &small));
+    OK(mf_submit_fill_2d(small, mf_all(frame), &endless, NULL, &ticket));
+    OK(mf_submit_fill_2d(small, mf_all(frame), &endless, NULL, NULL));
+    EXPECT(MF_ERROR_CHANNEL_FULL, mf_submit_nop(small, NULL, NULL));
+    EXPECT(MF_ERROR_TIMED_OUT, mf_wait(small, ticket, 1000, &done));
+    OK(mf_cancel(small, ticket));
+    EXPECT(MF_ERROR_CANCELLED, mf_wait(small, ticket, 20000000000, &done));
+    if (done.error != MF_ERROR_CANCELLED || done.engine == MF_ENGINE_SIMULATED)
+        failures++, fprintf(stderr, "the completion is not filled\n");
+    EXPECT(MF_ERROR_NOTHING, mf_poll(small, &done));
+    OK(mf_channel_close(small));
+    EXPECT(MF_ERROR_REFUSED_CAPABILITY, mf_accept(client, 12345, &foreign));
+    OK(mf_frame_free(foreign));
+    OK(mf_disconnect(stranger));
+}
+
+/* A child has no use of what its parent opened, and is told so; it opens its own. */
+static void forked(void) {
+    mf_ticket ticket;
+    mf_completion done;
+    int status = -1;
+    OK(mf_submit_nop(channel, NULL, &ticket));
+    pid_t child = fork();
+    if (child == 0) {
+        mf_client own;
+        mf_frame mine;
+        void *map;
+        char big[2][64] = {"of the child", ""};
+        char *source = calloc(5, 1 << 20), *destination = calloc(5, 1 << 20);
+        failures = 0;
+        EXPECT(MF_ERROR_FORKED, mf_wait(channel, ticket, MF_FOREVER, &done));
+        EXPECT(MF_ERROR_FORKED, mf_poll(channel, &done));
+        EXPECT(MF_ERROR_FORKED, mf_submit_nop(channel, NULL, &ticket));
+        EXPECT(MF_ERROR_FORKED, mf_frame_map(frame, &map, NULL));
+        EXPECT(MF_ERROR_FORKED, mf_frame_free(frame));
+        EXPECT(MF_ERROR_FORKED, mf_channel_close(channel));
+        EXPECT(MF_ERROR_FORKED, mf_disconnect(client));
+        OK(mf_copy(big[1], big[0], 64));
+        source[99] = 1;
+        OK(mf_copy(destination, source, 5 << 20));
+        OK(mf_embed(&own));
+        OK(mf_frame_allocate(own, 4096, &mine));
+        EXPECT(MF_ERROR_FORKED, mf_frame_map(frame, &map, NULL));
+        EXPECT(MF_ERROR_FORKED, mf_channel_close(channel));
+        OK(mf_channel_open(own, 4, &channel));
+        OK(run(mf_submit_fill(channel, mf_all(mine), 7, 1, NULL, &ticket), ticket));
+        OK(mf_frame_map(mine, &map, NULL));
+        failures += memcmp(big[0], big[1], 64) != 0 || *(char *)map != 7 || destination[99] != 1;
+        free(source), free(destination);
+        _exit(failures);
+    }
+    waitpid(child, &status, 0);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        failures++, fprintf(stderr, "the child ended with %x\n", status);
+    OK(mf_wait(channel, ticket, MF_FOREVER, &done));
+}
+
+int main(void) {
+    if (strcmp(mf_error_text(12345), "unknown error") != 0 || mf_version() != MF_VERSION)
+        return 1;
+    OK(mf_embed(&client));
+    OK(mf_frame_allocate(client, 4096, &frame));
+    OK(mf_frame_allocate(client, 4096, &other));
+    OK(mf_channel_open(client, 16, &channel));
+    pointers();
+    values();
+    memory();
+    channels();
+    threads();
+    forked();
+    freed();
+    printf("%d failures\n", failures);
+    return failures != 0;
+}

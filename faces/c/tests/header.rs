@@ -1,0 +1,69 @@
+//! The committed header is what the code declares, and the version script exports exactly that.
+//!
+//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` writes the header anew.
+
+use std::path::Path;
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(Path::new(CRATE).join(name)).unwrap_or_default()
+}
+
+#[test]
+fn the_committed_header_is_what_the_code_declares() {
+    let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).unwrap();
+    let bindings = cbindgen::Builder::new().with_crate(CRATE).with_config(config).generate().unwrap();
+    let mut written = Vec::new();
+    bindings.write(&mut written);
+    let written = String::from_utf8(written).unwrap();
+    if std::env::var_os("MEMFERRY_WRITE_HEADER").is_some() {
+        std::fs::write(Path::new(CRATE).join("memferry.h"), &written).unwrap();
+    }
+    let committed = read("memferry.h");
+    let differs = written.lines().zip(committed.lines()).find(|(new, old)| new != old);
+    assert!(
+        written == committed,
+        "memferry.h is not what the code declares; write it anew with MEMFERRY_WRITE_HEADER=1. First: {differs:?}"
+    );
+}
+
+/// The functions that the header declares.
+fn declared() -> Vec<String> {
+    let header = read("memferry.h");
+    let names = header.lines().filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next()?;
+        let declares = !line.starts_with([' ', '/', '#']) && !line.starts_with("static");
+        (declares && name.starts_with("mf_")).then(|| name.to_owned())
+    });
+    let mut names: Vec<String> = names.collect();
+    assert!(!names.is_empty(), "memferry.h declares no function");
+    names.sort();
+    names
+}
+
+#[test]
+fn every_function_of_the_header_is_exported_under_a_version() {
+    let script = read("memferry.map");
+    let mut exported: Vec<_> = script
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix(';'))
+        .filter(|name| name.starts_with("mf_"))
+        .map(str::to_owned)
+        .collect();
+    exported.sort();
+    assert_eq!(declared(), exported, "memferry.map is not what memferry.h declares");
+}
+
+#[test]
+fn every_function_states_who_may_call_it() {
+    let header = read("memferry.h");
+    for name in declared() {
+        let at = header.find(&format!(" {name}(")).or_else(|| header.find(&format!("*{name}("))).unwrap();
+        let above = header[..at].rsplit("\n\n").next().unwrap().replace("\n// ", " ");
+        let states =
+            ["Any thread", "One thread at a time", "Each thread"].iter().any(|word| above.contains(word));
+        assert!(states, "{name} does not say which threads may call it:\n{above}");
+    }
+}

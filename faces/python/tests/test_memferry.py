@@ -1,0 +1,537 @@
+"""The Python interface: every operation against NumPy, waiting in every way, and everything a program can get wrong."""
+
+import asyncio
+import gc
+import inspect
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+from pathlib import Path
+
+import memferry
+import numpy
+
+SERVICE = os.environ.get("MEMFERRY_TEST_COMMAND")
+
+
+def noise(*shape, dtype=numpy.uint8, seed=1):
+    return numpy.random.default_rng(seed).integers(0, 256, shape).astype(dtype)
+
+
+class Moves(unittest.TestCase):
+    """Each operation does what NumPy does, on arrays, on frames and on both."""
+
+    def setUp(self):
+        self.client = memferry.connect()
+        self.addCleanup(self.client.close)
+
+    def test_copies_between_frames_arrays_and_bytes(self):
+        source, frame, array = noise(70001), self.client.allocate(70001), numpy.zeros(70001, numpy.uint8)
+        done = self.client.copy(source, frame).wait()
+        self.assertEqual((done.bytes_done, done.engine), (70001, "CPU lane"))
+        self.client.copy(frame.range(0, 70001), array).wait()
+        numpy.testing.assert_array_equal(array, source)
+        target = bytearray(70001)
+        self.client.copy(bytes(source), target).wait()
+        self.assertEqual(target, source.tobytes())
+        self.client.copy(b"", target).wait()
+
+    def test_what_is_done_now_has_ended_when_the_call_returns(self):
+        source, target = noise(5 << 20), numpy.zeros(5 << 20, numpy.uint8)
+        done = self.client.copy(source, target, now=True)
+        self.assertTrue(done.done())
+        self.assertEqual(done.wait().bytes_done, 5 << 20)
+        numpy.testing.assert_array_equal(source, target)
+        with self.assertRaises(memferry.TransferError):
+            self.client.fill(target[:7], 1, 4, now=True).wait()
+        threads = [
+            threading.Thread(target=lambda: [self.client.copy(source, target, now=True) for _ in range(20)])
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def test_a_view_of_a_frame_is_that_frame(self):
+        frame = self.client.allocate(8192)
+        view = numpy.frombuffer(frame, numpy.uint32)
+        view[:] = 7
+        self.client.copy(view[:16], view[1024:1040]).wait()
+        self.client.fill(view[100:200], 0x1020304, 4).wait()
+        self.assertEqual((view[1024], view[99], view[100], view[199], view[200]), (7, 7, 0x1020304, 0x1020304, 7))
+        self.assertEqual(len(memoryview(frame)), len(frame))
+        # The view keeps the memory though the frame and the client went.
+        del frame
+        self.client.close()
+        gc.collect()
+        self.assertEqual(view[199], 0x1020304)
+
+    def test_overlapping_copies_are_as_memmove(self):
+        array = noise(100000)
+        expected = array[:90000].copy()
+        self.client.copy(array[:90000], array[777:90777]).wait()
+        numpy.testing.assert_array_equal(array[777:90777], expected)
+
+    def test_fills_compares_xors_and_crcs(self):
+        first, second = noise(5000), noise(5000, seed=2)
+        self.assertEqual(self.client.compare(first, first.copy()).wait().value, 5000)
+        other = first.copy()
+        other[1234] ^= 1
+        self.assertEqual(self.client.compare(first, other).wait().value, 1234)
+        result = numpy.empty(5000, numpy.uint8)
+        self.client.xor([first, second], result).wait()
+        numpy.testing.assert_array_equal(result, first ^ second)
+        self.assertEqual(self.client.crc32c(b"123456789").wait().value, 0xE3069283)
+        head = self.client.crc32c(b"1234").wait().value
+        target = bytearray(5)
+        self.assertEqual(self.client.copy_crc32c(b"56789", target, head).wait().value, 0xE3069283)
+        self.client.fill(result, 0xABCD, 2).wait()
+        self.assertTrue((result.view(numpy.uint16) == 0xABCD).all())
+
+    def test_scatters_and_gathers(self):
+        sources = [noise(size, seed=size) for size in (3, 1000, 17)]
+        frame = self.client.allocate(4096)
+        destinations = [bytearray(500), frame.range(10, 520)]
+        self.client.scatter_gather(sources, destinations).wait()
+        whole = b"".join(source.tobytes() for source in sources)
+        self.assertEqual(bytes(destinations[0]) + bytes(memoryview(frame)[10:530]), whole)
+
+    def test_turns_pictures_of_every_pixel_size(self):
+        turns = {
+            "upright": lambda a: a,
+            "flip-horizontal": lambda a: a[:, ::-1],
+            "flip-vertical": lambda a: a[::-1],
+            "rotate90": lambda a: numpy.rot90(a, -1),
+            "rotate180": lambda a: numpy.rot90(a, 2),
+            "rotate270": lambda a: numpy.rot90(a, 1),
+            "transpose": lambda a: numpy.swapaxes(a, 0, 1),
+        }
+        for picture in (noise(33, 70), noise(33, 70, dtype=numpy.uint16), noise(33, 70, 4), noise(33, 70, 2)):
+            for name, turned in turns.items():
+                expected = turned(picture)
+                result = numpy.zeros(expected.shape, expected.dtype)
+                self.client.turn(picture, result, name).wait()
+                numpy.testing.assert_array_equal(result, expected, name)
+
+    def test_moves_parts_of_pictures_with_their_pitch(self):
+        picture, result = noise(40, 50, dtype=numpy.uint32), numpy.zeros((40, 50), numpy.uint32)
+        self.client.turn(picture[5:15, 7:20], result[1:14, 2:12], "rotate90").wait()
+        expected = numpy.zeros((40, 50), numpy.uint32)
+        expected[1:14, 2:12] = numpy.rot90(picture[5:15, 7:20], -1)
+        numpy.testing.assert_array_equal(result, expected)
+
+    def test_overlays_leave_the_key_out(self):
+        base, top = noise(60, 80, dtype=numpy.uint32), noise(20, 30, dtype=numpy.uint32)
+        top[::2, ::3] = 0xFF00FF
+        expected = base.copy()
+        place = expected[10:30, 40:70]
+        place[top != 0xFF00FF] = top[top != 0xFF00FF]
+        self.client.overlay(top, base, (40, 10), 0xFF00FF).wait()
+        numpy.testing.assert_array_equal(base, expected)
+
+    def test_many_at_random_are_as_numpy_has_them(self):
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}")
+        draw, array = random.Random(seed), noise(20000, seed=seed)
+        expected = array.copy()
+        for _ in range(200):
+            length = draw.choice((0, 1, 37, 4096, 9000))
+            start, to = draw.randrange(11000), draw.randrange(11000)
+            expected[to : to + length] = expected[start : start + length].copy()
+            # With a hint it goes to the lanes, short as it is.
+            hint = draw.choice((None, "keep", "stream"))
+            self.client.copy(array[start : start + length], array[to : to + length], hint=hint).wait()
+        numpy.testing.assert_array_equal(array, expected)
+
+
+class Waits(unittest.TestCase):
+    """Waiting, awaiting, cancelling, limits, and what is held meanwhile."""
+
+    def setUp(self):
+        self.client = memferry.connect()
+        self.addCleanup(self.client.close)
+        self.source, self.target = noise(1 << 20).repeat(64), numpy.empty(64 << 20, numpy.uint8)
+
+    def test_transfers_are_awaited_side_by_side(self):
+        async def main():
+            source = self.source[: 5 << 20]
+            targets = [numpy.empty_like(source) for _ in range(20)]
+            copies = [self.client.copy(source, target) for target in targets]
+            ends = await asyncio.gather(*(self.end_of(copy) for copy in copies))
+            self.assertEqual({end.bytes_done for end in ends}, {5 << 20})
+            for target in targets:
+                numpy.testing.assert_array_equal(target, source)
+            self.assertEqual((await self.client.nop()).bytes_done, 0)
+
+        for _ in range(3):
+            asyncio.run(main())
+
+    async def end_of(self, transfer):
+        return await transfer
+
+    def test_the_loop_runs_while_a_transfer_is_awaited(self):
+        async def main():
+            copy = self.client.copy(self.source, self.target)
+            ticks = 0
+            waiting = asyncio.ensure_future(self.end_of(copy))
+            while not waiting.done():
+                ticks += 1
+                await asyncio.sleep(0)
+            self.assertGreater(ticks, 1)
+            return await waiting
+
+        self.assertEqual(asyncio.run(main()).bytes_done, 64 << 20)
+
+    def test_cancelling_the_wait_cancels_the_transfer(self):
+        async def main():
+            copies = [self.client.copy(self.source, self.target) for _ in range(30)]
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(self.end_of(copies[-1]), 0.001)
+            with self.assertRaises(memferry.TransferError) as caught:
+                await copies[-1]
+            self.assertEqual(caught.exception.kind, "Cancelled")
+            for copy in copies[:-1]:
+                copy.cancel()
+
+        asyncio.run(main())
+
+    def test_other_threads_run_while_one_waits(self):
+        copies = [self.client.copy(self.source, self.target) for _ in range(4)]
+        counted, stop = [0], threading.Event()
+
+        def count():
+            while not stop.is_set():
+                counted[0] += 1
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        before = counted[0]
+        for copy in copies:
+            copy.wait()
+        self.assertGreater(counted[0], before)
+        stop.set()
+        thread.join()
+
+    def test_threads_wait_for_one_transfer(self):
+        copies, ends = [self.client.copy(self.source, self.target) for _ in range(8)], []
+        threads = [threading.Thread(target=lambda: ends.append(copies[-1].wait().bytes_done)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(ends, [64 << 20] * 3)
+
+    def test_a_limit_passes_and_the_transfer_goes_on(self):
+        copies = [self.client.copy(self.source, self.target) for _ in range(20)]
+        with self.assertRaises(TimeoutError):
+            copies[-1].wait(0.0001)
+        self.assertFalse(copies[-1].done())
+        self.assertEqual(copies[-1].wait().bytes_done, 64 << 20)
+        self.assertTrue(copies[-1].done())
+
+    def test_a_deadline_ends_it_with_what_was_done(self):
+        copies = [self.client.copy(self.source, self.target) for _ in range(20)]
+        late = self.client.copy(self.source, self.target, within=0.0001)
+        with self.assertRaises(memferry.TransferError) as caught:
+            late.wait()
+        self.assertEqual(caught.exception.kind, "DeadlineExceeded")
+        self.assertLess(caught.exception.bytes_done, 64 << 20)
+        del copies
+
+    def test_an_export_is_held_until_the_transfer_has_ended(self):
+        target = bytearray(64 << 20)
+        copies = [self.client.copy(self.source, target) for _ in range(8)]
+        with self.assertRaises(BufferError):
+            target.extend(b"x")
+        for copy in copies:
+            copy.wait()
+        target.extend(b"x")
+
+    def test_what_nobody_has_any_more_goes_on_and_is_let_go(self):
+        target = bytearray(5 << 20)
+        for _ in range(50):
+            self.client.copy(self.source[: 5 << 20], target)
+        self.client.nop(fenced=True).wait()
+        self.assertEqual(target, self.source[: 5 << 20].tobytes())
+        self.client.nop()
+        target.extend(b"x")
+
+    def test_a_with_block_waits_and_an_exception_cancels(self):
+        with memferry.connect() as client:
+            client.copy(self.source, self.target)
+        numpy.testing.assert_array_equal(self.source, self.target)
+        with self.assertRaises(KeyError), memferry.connect() as client:
+            copies = [client.copy(self.source, self.target) for _ in range(100)]
+            raise KeyError
+        self.assertTrue(copies[-1].done())
+        with self.assertRaises(memferry.TransferError):
+            copies[-1].wait()
+
+    def test_a_dropped_client_lets_go_of_what_ran(self):
+        client, target = memferry.connect(), bytearray(64 << 20)
+        for _ in range(20):
+            client.copy(self.source, target)
+        del client
+        gc.collect()
+        target.extend(b"x")
+
+    def test_an_interrupt_ends_the_wait(self):
+        copies = [self.client.copy(self.source, self.target) for _ in range(100)]
+        timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
+        timer.start()
+        with self.assertRaises(KeyboardInterrupt):
+            copies[-1].wait()
+            time.sleep(10)
+        timer.join()
+        for copy in copies:
+            copy.cancel()
+
+
+class BadInput(unittest.TestCase):
+    """Each mistake is an exception, and the program goes on."""
+
+    def setUp(self):
+        self.client = memferry.connect()
+        self.addCleanup(self.client.close)
+
+    def test_operands_that_are_none(self):
+        for wrong in (None, 7, "text", object()):
+            with self.assertRaises(TypeError):
+                self.client.copy(wrong, bytearray(9))
+        with self.assertRaises(TypeError):
+            self.client.copy(bytearray(9))
+
+    def test_read_only_memory(self):
+        fixed = noise(100)
+        fixed.flags.writeable = False
+        for target in (fixed, b"x" * 100, memoryview(b"x" * 100)):
+            with self.assertRaises(BufferError):
+                self.client.copy(noise(100), target)
+        self.client.copy(fixed, bytearray(100)).wait()
+
+    def test_memory_with_gaps(self):
+        array = noise(100, 100)
+        for wrong in (array[:, ::2], array[::-1], array[:, :50], array.T):
+            with self.assertRaises(BufferError):
+                self.client.copy(wrong, numpy.empty(10000, numpy.uint8))
+        with self.assertRaises(BufferError):
+            self.client.turn(array[::-1], array.copy())
+
+    def test_lengths_and_shapes(self):
+        small, large = bytearray(9), bytearray(10)
+        for call in (
+            lambda: self.client.copy(large, small),
+            lambda: self.client.compare(large, small),
+            lambda: self.client.xor([large], small),
+            lambda: self.client.xor([], small),
+            lambda: self.client.scatter_gather([large], [small]),
+            lambda: self.client.scatter_gather([small] * 1025, [bytearray(9225)]),
+            lambda: self.client.xor([small] * 65, bytearray(9)),
+            lambda: self.client.turn(noise(4, 5), noise(4, 5), "rotate90"),
+            lambda: self.client.turn(noise(4, 5), noise(4, 5, dtype=numpy.uint16)),
+            lambda: self.client.turn(noise(4, 5, 3), noise(4, 5, 3)),
+            lambda: self.client.turn(small, small),
+            lambda: self.client.overlay(noise(4, 5), noise(4, 5), (1, 0)),
+        ):
+            with self.assertRaises(ValueError):
+                call()
+        with self.assertRaises(memferry.TransferError) as caught:
+            self.client.fill(small, 1, 4).wait()
+        self.assertEqual(caught.exception.kind, "FillLength")
+
+    def test_values(self):
+        target, frame = bytearray(8), self.client.allocate(4096)
+        for call in (
+            lambda: self.client.fill(target, 256),
+            lambda: self.client.fill(target, 1, 3),
+            lambda: self.client.turn(noise(2, 2), noise(2, 2), "sideways"),
+            lambda: self.client.overlay(noise(2, 2), noise(2, 2), key=1 << 24),
+            lambda: self.client.copy(target, target, hint="please"),
+            lambda: self.client.copy(target, target, within=-1.0),
+            lambda: self.client.grant(frame, "x", user=0),
+            lambda: self.client.grant(frame, "r"),
+            lambda: self.client.grant(b"bytes", "r", user=0),
+            lambda: frame.range(4000, 97),
+            lambda: frame.range(1 << 63, 1 << 63),
+            lambda: self.client.nop().wait(float("nan")),
+        ):
+            with self.assertRaises(ValueError):
+                call()
+        with self.assertRaises(OverflowError):
+            self.client.fill(target, -1)
+        with self.assertRaises(memferry.RefusedError):
+            self.client.allocate(0)
+        with self.assertRaises(memferry.RefusedError):
+            self.client.accept(12345)
+
+    def test_a_client_that_is_closed(self):
+        frame = self.client.allocate(4096)
+        self.client.close()
+        self.client.close()
+        for call in (self.client.nop, lambda: self.client.allocate(1), lambda: self.client.session):
+            with self.assertRaises(ValueError):
+                call()
+        memoryview(frame)[0] = 1
+
+    def test_a_frame_of_another_client(self):
+        with memferry.connect() as other:
+            frame = other.allocate(4096)
+            with self.assertRaises(ValueError):
+                self.client.copy(frame, self.client.allocate(4096))
+
+    def test_more_than_the_client_may_have_outstanding(self):
+        source, target = bytes(64 << 20), bytearray(64 << 20)
+        with memferry.connect(capacity=4) as client:
+            with self.assertRaises(memferry.ChannelFullError):
+                for _ in range(100):
+                    client.copy(source, target)
+
+    def test_no_service(self):
+        with self.assertRaises(memferry.ConnectError) as caught:
+            memferry.connect("/nonexistent/memferry.sock")
+        self.assertIn("memferry serve", str(caught.exception))
+        with self.assertRaises(memferry.RefusedError):
+            memferry.connect(capacity=3)
+
+    def test_rights_of_a_grant_and_its_end(self):
+        with memferry.connect() as other:
+            frame, own = self.client.allocate(4096), other.allocate(4096)
+            memoryview(frame)[:6] = b"secret"
+            token = self.client.grant(frame.range(0, 6), "r", session=other.session)
+            granted = other.accept(token)
+            self.assertEqual((len(granted), granted.rights, granted.mapped), (6, "r", False))
+            with self.assertRaises(BufferError):
+                memoryview(granted)
+            other.copy(granted, own).wait()
+            self.assertEqual(bytes(memoryview(own)[:6]), b"secret")
+            with self.assertRaises(memferry.TransferError) as caught:
+                other.fill(granted).wait()
+            self.assertEqual(caught.exception.kind, "MissingRight")
+            with self.assertRaises(ValueError):
+                granted.range(0, 7)
+            self.client.revoke(token)
+            with self.assertRaises(memferry.TransferError) as caught:
+                other.copy(granted, own).wait()
+            self.assertEqual(caught.exception.kind, "Revoked")
+
+    def test_a_forked_child_is_told_and_opens_its_own(self):
+        frame, copies = self.client.allocate(4096), [self.client.copy(bytes(5 << 20), bytearray(5 << 20))]
+        child = os.fork()
+        if child == 0:
+            wrong = 1
+            try:
+                calls = (
+                    self.client.nop,
+                    lambda: self.client.copy(frame, bytearray(4096)),
+                    lambda: self.client.allocate(1),
+                    self.client.close,
+                    copies[0].wait,
+                    copies[0].cancel,
+                )
+                for call in calls:
+                    try:
+                        call()
+                        os._exit(2)
+                    except memferry.ForkedError:
+                        pass
+                copies.clear()
+                gc.collect()
+                target = bytearray(3)
+                with memferry.connect() as own:
+                    own.copy(b"abc", target).wait()
+                wrong = 0 if target == b"abc" else 3
+            finally:
+                os._exit(wrong)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        copies[0].wait()
+
+
+class Shape(unittest.TestCase):
+    """The stubs say what there is, and an example runs."""
+
+    def test_the_stubs_name_every_method_and_argument(self):
+        stubs = (Path(memferry.__file__).parent / "_memferry.pyi").read_text()
+        for name in memferry.__all__:
+            self.assertRegex(stubs, rf"(class|def) {name}\b")
+        methods = [name for name in dir(memferry.Client) if not name.startswith("_")]
+        for name in methods:
+            found = re.search(rf"def {name}\(\s*self(.*?)\) ->", stubs, re.S)
+            self.assertIsNotNone(found, name)
+            value = getattr(memferry.Client, name)
+            if callable(value):
+                arguments = list(inspect.signature(value).parameters)[1:]
+                written = re.findall(r"(\w+):", re.sub(r"\[[^\]]*\]", "", found[1]))
+                self.assertEqual(written, arguments, name)
+
+    def test_the_example_of_the_readme_runs(self):
+        readme = (Path(__file__).parents[3] / "README.md").read_text()
+        program = readme.split("```python\n")[1].split("```")[0]
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        self.assertEqual(said, "1228800 True True\n")
+
+    def test_the_example_runs(self):
+        example = Path(__file__).parent.parent / "examples" / "pictures.py"
+        said = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
+        self.assertIn("as NumPy has it", said)
+
+
+@unittest.skipUnless(SERVICE, "MEMFERRY_TEST_COMMAND names no memferry command")
+class Served(unittest.TestCase):
+    """The same through a service in another process."""
+
+    def setUp(self):
+        self.path = f"/tmp/memferry-python-{os.getpid()}.sock"
+        arguments = [SERVICE, "serve", "--socket", self.path, "--no-config"]
+        quiet = os.environ | {"MEMFERRY_LOG": "off"}
+        self.service = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=quiet)
+        self.assertIn("listening", self.service.stdout.readline())
+
+    def tearDown(self):
+        self.service.kill()
+        self.service.wait()
+        self.service.stdout.close()
+
+    def test_frames_are_moved_by_the_service_and_other_memory_here(self):
+        with memferry.connect(self.path) as client:
+            self.assertFalse(client.embedded)
+            one, other = client.allocate(1 << 20), client.allocate(1 << 20)
+            view = numpy.frombuffer(one, numpy.uint8)
+            view[:] = noise(1 << 20)
+            client.copy(view, other).wait()
+            numpy.testing.assert_array_equal(numpy.frombuffer(other, numpy.uint8), view)
+            array = numpy.zeros(1 << 20, numpy.uint8)
+            client.copy(other, array).wait()
+            numpy.testing.assert_array_equal(array, view)
+
+    def test_a_granted_frame_and_plain_memory_do_not_mix(self):
+        with memferry.connect(self.path) as one, memferry.connect(self.path) as other:
+            frame, own = one.allocate(4096), other.allocate(4096)
+            memoryview(frame)[:3] = b"abc"
+            granted = other.accept(one.grant(frame, "r", session=other.session))
+            other.copy(granted, own).wait()
+            self.assertEqual(bytes(memoryview(own)[:3]), b"abc")
+            with self.assertRaises(ValueError):
+                other.copy(granted, bytearray(4096))
+
+    def test_a_lost_service_is_an_exception(self):
+        client = memferry.connect(self.path)
+        one, other = client.allocate(1 << 20), client.allocate(1 << 20)
+        self.service.kill()
+        self.service.wait()
+        with self.assertRaises((memferry.ServiceLostError, memferry.TransferError)):
+            for _ in range(1000):
+                client.copy(one, other).wait(20)
+        with self.assertRaises(memferry.ServiceLostError):
+            client.allocate(4096)
+        client.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
