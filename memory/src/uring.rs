@@ -122,7 +122,7 @@ impl Ring {
         self.launch(entry, token, descriptor, Held::Nothing, None)
     }
 
-    /// Receives what there is from a socket into `bytes` from `from` on.
+    /// Receives what there is from a socket, at most `count` bytes, into `bytes` at `at`.
     ///
     /// # Errors
     /// `InvalidInput` outside the bytes; those of `io_uring_enter`.
@@ -130,10 +130,11 @@ impl Ring {
         &mut self,
         socket: Arc<OwnedFd>,
         mut bytes: Vec<u8>,
-        from: usize,
+        (at, count): (usize, usize),
         token: u64,
     ) -> io::Result<()> {
-        let room = bytes.get_mut(from..).ok_or(io::ErrorKind::InvalidInput)?;
+        let room =
+            bytes.get_mut(at..).and_then(|rest| rest.get_mut(..count)).ok_or(io::ErrorKind::InvalidInput)?;
         let length = length(room.len())?;
         let entry = opcode::Recv::new(Fd(socket.as_raw_fd()), room.as_mut_ptr(), length).build();
         self.launch(entry, token, socket, Held::Bytes(bytes), None)

@@ -87,7 +87,7 @@ fn heads_and_views_are_sent_in_order_and_received_where_asked() {
     theirs.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"head body");
     theirs.write_all(b"abc").unwrap();
-    ring.receive(Arc::clone(&ours), vec![0; 8], 5, 2).unwrap();
+    ring.receive(Arc::clone(&ours), vec![0; 8], (5, 3), 2).unwrap();
     let Done { result, held: Held::Bytes(bytes), .. } = one(&mut ring) else { panic!("bytes come back") };
     assert_eq!((result.unwrap(), &bytes[5..]), (3, &b"abc"[..]));
     ring.receive_buffer(Arc::clone(&ours), pool.take().unwrap(), (4096, 6), 3).unwrap();
@@ -107,7 +107,7 @@ fn ranges_outside_are_refused_before_the_kernel_sees_them() {
     let length = pool.options().buffer_bytes;
     assert!(ring.read_file(Arc::clone(&file), pool.take().unwrap(), (1, length), 0, 0).is_err());
     assert!(ring.receive_buffer(Arc::clone(&file), pool.take().unwrap(), (usize::MAX, 2), 0).is_err());
-    assert!(ring.receive(file, vec![0; 3], 4, 0).is_err());
+    assert!(ring.receive(file, vec![0; 3], (2, 2), 0).is_err());
     assert_eq!((ring.in_flight(), pool.statistics().in_use), (0, 0));
 }
 

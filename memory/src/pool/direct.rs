@@ -251,3 +251,22 @@ pub fn reopen_direct(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?)
 }
+
+/// The system call's number, on every architecture (Linux 6.5).
+const CACHESTAT: libc::c_long = 451;
+
+/// The pages of a file's range that are in the page cache; unlike a read that would not wait, asking brings none there.
+///
+/// # Errors
+/// Those of `cachestat`: `Unsupported` before Linux 6.5, `PermissionDenied` for files that are neither the caller's nor
+/// writable for it.
+pub fn cached_pages(file: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
+    let range = [offset, length];
+    // In pages: in the cache, dirty, being written back, taken from it, and taken from it lately.
+    let mut counts = [0_u64; 5];
+    // SAFETY: the call reads two words and writes five, which are there.
+    let failed =
+        unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0_u32) }
+            != 0;
+    if failed { Err(io::Error::last_os_error()) } else { Ok(counts[0]) }
+}

@@ -30,7 +30,9 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 pub use buffer::{Buffer, BufferView};
-pub use direct::{Direct, DirectError, Moved, Way, WhyCopied, direct_alignments, reopen_direct};
+pub use direct::{
+    Direct, DirectError, Moved, Way, WhyCopied, cached_pages, direct_alignments, reopen_direct,
+};
 pub use holder::{Holder, NotHeld, Place};
 pub use segment::{Segment, SegmentView};
 

@@ -63,7 +63,17 @@ const ALLOWED: &[(&str, Arrows)] = &[
         "memferry-conformance",
         Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path", "memferry-memory"]),
     ),
-    (CLI, Arrows::Only(&["memferry", "memferry-broker", "memferry-transfer", "memferry-memory"])),
+    ("memferry-fileserver", Arrows::Only(&["memferry-memory"])),
+    (
+        CLI,
+        Arrows::Only(&[
+            "memferry",
+            "memferry-broker",
+            "memferry-fileserver",
+            "memferry-transfer",
+            "memferry-memory",
+        ]),
+    ),
     (LAB, Arrows::Any),
     ("memferry-bench", Arrows::Any),
     ("xtask", Arrows::Only(&[])),
