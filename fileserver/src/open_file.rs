@@ -308,11 +308,6 @@ impl OpenFile {
     pub(crate) fn forget_aheads(&self) {
         self.aheads.borrow_mut().clear();
     }
-
-    /// Buffers it holds for nobody yet.
-    pub(crate) fn idle_aheads(&self) -> usize {
-        self.aheads.borrow().iter().filter(|ahead| ahead.view.is_some()).count()
-    }
 }
 
 /// What is in the page cache is handed on from there where a read is long enough to be worth the calls.

@@ -54,8 +54,10 @@ impl Place {
         if !self.is_directory() {
             return Err(Errno::NOTDIR);
         }
-        if name == b".." {
-            return Ok(Self::Root);
+        match name {
+            b"." => return Ok(self),
+            b".." => return Ok(Self::Root),
+            _ => {}
         }
         let name = std::str::from_utf8(name).map_err(|_| Errno::NOENT)?;
         let among = |names: &[&str]| names.iter().position(|known| *known == name).ok_or(Errno::NOENT);

@@ -193,6 +193,10 @@ impl Node {
         if self.kind != FileType::Directory {
             return Err(Errno::NOTDIR);
         }
+        // Clients that list a directory walk to all they find there.
+        if name == b"." {
+            return Ok(Rc::clone(self));
+        }
         if name == b".." {
             return Ok(Rc::clone(self.parent.as_ref().unwrap_or(self)));
         }

@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use memferry_fileserver::{Client, Listener, Options, Server};
 
 /// Bytes of a message with a block of 64 KiB.
-pub const MESSAGE: u32 = (64 << 10) + 24;
+pub(crate) const MESSAGE: u32 = (64 << 10) + 24;
 
 /// A directory that goes with its owner.
-pub struct Folder(pub PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
     /// An empty directory.
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("9p-{}-{number}", std::process::id()));
@@ -31,7 +31,7 @@ impl Folder {
     }
 
     /// A path in it.
-    pub fn at(&self, name: &str) -> PathBuf {
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }
@@ -43,16 +43,16 @@ impl Drop for Folder {
 }
 
 /// A running server with its export.
-pub struct Served {
-    pub server: Option<Server>,
-    pub socket: PathBuf,
-    pub export: Folder,
+pub(crate) struct Served {
+    pub(crate) server: Option<Server>,
+    pub(crate) socket: PathBuf,
+    pub(crate) export: Folder,
     _outside: Folder,
 }
 
 impl Served {
     /// Serves an empty directory with options changed as told; `None`, with a word, without io_uring.
-    pub fn with(change: impl FnOnce(&mut Options)) -> Option<Self> {
+    pub(crate) fn with(change: impl FnOnce(&mut Options)) -> Option<Self> {
         let (export, outside) = (Folder::new(), Folder::new());
         let socket = outside.at("socket");
         let mut options = Options::new(&export.0);
@@ -70,33 +70,33 @@ impl Served {
     }
 
     /// As [`with`](Self::with), by default options.
-    pub fn new() -> Option<Self> {
+    pub(crate) fn new() -> Option<Self> {
         Self::with(|_| ())
     }
 
     /// A client that has attached the export as fid 0.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         self.attached("/")
     }
 
     /// A client that has attached something as fid 0.
-    pub fn attached(&self, name: &str) -> Client {
+    pub(crate) fn attached(&self, name: &str) -> Client {
         self.raw().attach(MESSAGE, name).unwrap()
     }
 
     /// A client that has agreed on nothing.
-    pub fn raw(&self) -> Client {
+    pub(crate) fn raw(&self) -> Client {
         Client::unix(&self.socket).unwrap()
     }
 
     /// The server.
-    pub fn running(&self) -> &Server {
+    pub(crate) fn running(&self) -> &Server {
         self.server.as_ref().unwrap()
     }
 }
 
 /// Bytes that differ from place to place.
-pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..length)
         .map(|_| {
@@ -107,7 +107,7 @@ pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
 }
 
 /// Drops a file's pages from the page cache.
-pub fn cool(path: &Path) {
+pub(crate) fn cool(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
