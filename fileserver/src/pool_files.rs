@@ -212,7 +212,7 @@ mod tests {
         let entries = Entry::all(&entries).unwrap();
         let names: Vec<_> = entries.iter().map(|entry| &entry.name[..]).collect();
         assert_eq!(names, [&b"ctl"[..], b"statistics", b"server", b"0"]);
-        assert_eq!(Entry::all(&Place::Root.entries(&pool, 2, 60)).unwrap().len(), 1, "as many as fit");
+        assert_eq!(Entry::all(&Place::Root.entries(&pool, 2, 50)).unwrap().len(), 1, "as many as fit");
         assert_eq!(Place::Root.walk(&pool, b"00"), Err(Errno::NOENT));
         drop(buffer);
         control(&pool, b"trim\n").unwrap();

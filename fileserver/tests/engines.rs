@@ -161,7 +161,7 @@ fn auto_says_why_it_chose() {
     assert!(did.contains("files copying read-again 1\n") || did.contains("not-offered"), "{did}");
     client.read_file(1, "long").unwrap();
     let did = served.running().statistics().to_string();
-    assert!(did.contains("files cached hot 1\n") || did.contains("files copying hot 1\n"), "{did}");
+    assert!(did.contains("files cached hot 2\n"), "{did}");
 }
 
 #[test]
