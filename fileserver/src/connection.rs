@@ -185,7 +185,8 @@ impl Connection {
 
     /// Whether the client has begun something that it must go on with.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.closed && (self.sending || self.payload_under_way || self.filled > 0)
+        let unfinished = self.filled > 0 && self.tags.is_empty() && self.starved.is_empty();
+        !self.closed && (self.sending || self.payload_under_way || unfinished)
     }
 
     pub(crate) fn has_stalled(&self, stall: Duration) -> bool {

@@ -7,8 +7,9 @@
 //!
 //! A block read ahead is a copy that the kernel does not keep true. So it is used only when the file's size and time of change
 //! are what they were before it was read, when these were then old enough that any later change must show in them
-//! ([`SETTLED`]; the times of old kernels have the grain of their clock's tick), and not for longer than [`OLDEST`]. What
-//! other programs store through mappings of the file may show that much later. It decides what to read and issues nothing.
+//! ([`SETTLED`]; the times of old kernels have the grain of their clock's tick), when no write of this server's has ended since,
+//! and not for longer than [`OLDEST`]. What other programs store through mappings of the file, or by a single write that takes
+//! longer than that, may show that much later. It decides what to read and issues nothing.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,6 +94,8 @@ struct Ahead {
     start: u64,
     length: usize,
     stamp: Stamp,
+    /// The server's writes when it was asked for.
+    writes: u64,
     since: Instant,
     /// `None` while it is on its way.
     view: Option<BufferView>,
@@ -243,7 +246,7 @@ impl OpenFile {
     }
 
     /// Looks for a request's bytes among the blocks read ahead; whether it was found stale comes beside.
-    pub(crate) fn find(&self, offset: u64, count: usize) -> (Found, bool) {
+    pub(crate) fn find(&self, offset: u64, count: usize, writes: u64) -> (Found, bool) {
         let mut aheads = self.aheads.borrow_mut();
         let end = offset.saturating_add(count as u64);
         let covers = |ahead: &Ahead| {
@@ -253,7 +256,8 @@ impl OpenFile {
         let Some(index) = aheads.iter().position(covers) else { return (Found::Nothing, false) };
         let Some(view) = &aheads[index].view else { return (Found::Coming(aheads[index].id), false) };
         let ahead = &aheads[index];
-        if ahead.since.elapsed() > OLDEST || Stamp::of(&self.file) != Ok(ahead.stamp) {
+        let stale = ahead.writes != writes || ahead.since.elapsed() > OLDEST;
+        if stale || Stamp::of(&self.file) != Ok(ahead.stamp) {
             aheads.retain(|ahead| ahead.view.is_none());
             return (Found::Nothing, true);
         }
@@ -266,8 +270,14 @@ impl OpenFile {
         (Found::Bytes(bytes), false)
     }
 
-    /// The block to read ahead after a sequential read up to `end`, in blocks of `block` bytes; its number.
-    pub(crate) fn next_ahead(&self, end: u64, block: usize) -> Option<(u64, Span, Arc<OwnedFd>)> {
+    /// The block to read ahead after a sequential read up to `end`, in blocks of `block` bytes, with its number; `writes` is the
+    /// server's count now.
+    pub(crate) fn next_ahead(
+        &self,
+        end: u64,
+        block: usize,
+        writes: u64,
+    ) -> Option<(u64, Span, Arc<OwnedFd>)> {
         let mut aheads = self.aheads.borrow_mut();
         aheads.retain(|ahead| ahead.view.is_none() || ahead.since.elapsed() <= OLDEST);
         let mut start = end;
@@ -288,6 +298,7 @@ impl OpenFile {
             start: span.start,
             length: span.length,
             stamp,
+            writes,
             since: Instant::now(),
             view: None,
         });

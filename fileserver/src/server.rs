@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -33,6 +33,8 @@ use crate::worker::{self, Arrival, Inbox};
 
 /// Files whose reads past the page cache are remembered.
 const REMEMBERED: usize = 1024;
+/// Counts of writes; files share them.
+const WRITE_COUNTS: usize = 64;
 /// How often a file is read past the page cache before it is thought to be wanted again.
 const ONCE_MORE: u32 = 2;
 
@@ -155,6 +157,8 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (socket, _) = listener.accept()?;
                 socket.set_nodelay(true)?;
+                // A machine that is gone without a word is found out.
+                rustix::net::sockopt::set_socket_keepalive(&socket, true)?;
                 (socket.into(), Peer::Remote)
             }
         };
@@ -179,9 +183,16 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// How often files were read past the page cache.
     reads: Mutex<BTreeMap<(u64, u64), u32>>,
+    /// Writes that have ended, by some of the files' bits: a count that has not changed means that the file was not written.
+    writes: [AtomicU64; WRITE_COUNTS],
 }
 
 impl Shared {
+    /// A count that changes with every write of this server to a file, at the latest when it ends.
+    pub(crate) fn writes(&self, file: (u64, u64)) -> &AtomicU64 {
+        &self.writes[(file.0 ^ file.1) as usize % WRITE_COUNTS]
+    }
+
     /// A buffer for a request, unless there is none.
     pub(crate) fn buffer(&self) -> Option<Buffer> {
         self.pool.take().ok()
@@ -234,7 +245,8 @@ impl Server {
             constraints: Constraints::default(),
         })?;
         let reads = Mutex::new(BTreeMap::new());
-        let shared = Arc::new(Shared { options, export, pool, counters: Counters::default(), reads });
+        let writes = [const { AtomicU64::new(0) }; WRITE_COUNTS];
+        let shared = Arc::new(Shared { options, export, pool, counters: Counters::default(), reads, writes });
         let threads: Result<Vec<Thread>, ServerError> =
             (0..shared.options.threads).map(|index| Thread::start(index, &shared)).collect();
         let mut threads = threads?;

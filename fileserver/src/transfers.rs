@@ -16,6 +16,7 @@
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use memferry_memory::pool::Buffer;
 use rustix::io::Errno;
@@ -77,7 +78,8 @@ impl Connection {
         let shared = Arc::clone(&tools.shared);
         let way = file.way(shared.options.engine, (offset, count), || false).0;
         if way == Way::Pool {
-            let (found, stale) = file.find(offset, count);
+            let writes = shared.writes(file.id).load(Ordering::Acquire);
+            let (found, stale) = file.find(offset, count, writes);
             Counters::add(&shared.counters.ahead_stale, u64::from(stale));
             match found {
                 Found::Bytes(view) => {
@@ -109,7 +111,8 @@ impl Connection {
 
     fn read_ahead(&mut self, tools: &mut Tools, file: &Rc<OpenFile>, end: u64) -> io::Result<()> {
         let Some(buffer) = tools.shared.spare_buffer() else { return Ok(()) };
-        let Some((id, span, from)) = file.next_ahead(end, tools.shared.options.block_bytes) else {
+        let writes = tools.shared.writes(file.id).load(Ordering::Acquire);
+        let Some((id, span, from)) = file.next_ahead(end, tools.shared.options.block_bytes, writes) else {
             return Ok(());
         };
         Counters::add(&tools.shared.counters.ahead, 1);
@@ -181,7 +184,8 @@ impl Connection {
         direct: bool,
         result: io::Result<u32>,
     ) {
-        // What was read ahead while it was under way may be from before.
+        // What was read ahead while it was under way may be from before, here and for others.
+        tools.shared.writes(file.id).fetch_add(1, Ordering::AcqRel);
         file.forget_aheads();
         let counters = &tools.shared.counters;
         match result {
