@@ -374,20 +374,21 @@ impl Connection {
         let wanted = WRITE_HEAD.min(header.size as usize);
         let Some(start) = here.get(HEADER..wanted) else { return Ok(0) };
         let most = tools.shared.options.block_bytes;
-        let head = match WriteHead::decode(start, header.size) {
-            Ok(head) if head.count as usize <= most => head,
-            _ => {
+        let head = WriteHead::decode(start, header.size).ok().filter(|head| head.count as usize <= most);
+        let prepared = head.ok_or(Errno::INVAL).and_then(|head| Ok((head, tools.shared.buffer()?)));
+        let (head, mut buffer) = match prepared {
+            Ok((head, Some(buffer))) => (head, buffer),
+            Ok((_, None)) => {
+                Counters::add(&tools.shared.counters.starved, 1);
+                self.starved.push_back(Starved::Payload);
+                return Ok(0);
+            }
+            Err(error) => {
                 self.tags.insert(ticket.tag, Vec::new());
-                self.refuse(tools, ticket, Errno::INVAL);
+                self.refuse(tools, ticket, error);
                 self.skip = header.size - wanted as u32;
                 return Ok(wanted);
             }
-        };
-        let Some(mut buffer) = tools.shared.buffer() else {
-            if !self.starved.iter().any(|starved| matches!(starved, Starved::Payload)) {
-                self.starved.push_back(Starved::Payload);
-            }
-            return Ok(0);
         };
         let count = head.count as usize;
         let data = &here[WRITE_HEAD..][..count.min(here.len() - WRITE_HEAD)];

@@ -193,16 +193,23 @@ impl Shared {
         &self.writes[(file.0 ^ file.1) as usize % WRITE_COUNTS]
     }
 
-    /// A buffer for a request, unless there is none.
-    pub(crate) fn buffer(&self) -> Option<Buffer> {
-        self.pool.take().ok()
+    /// A buffer for a request; `None` when one is to be waited for, an error when none will ever come back.
+    pub(crate) fn buffer(&self) -> Result<Option<Buffer>, Errno> {
+        match self.pool.take() {
+            Ok(buffer) => Ok(Some(buffer)),
+            Err(PoolError::Exhausted { .. }) => Ok(None),
+            Err(error) => {
+                tracing::warn!(%error, "the pool has no memory");
+                if self.pool.statistics().in_use > 0 { Ok(None) } else { Err(Errno::NOMEM) }
+            }
+        }
     }
 
     /// A buffer that nobody waits for: only while the pool has plenty.
     pub(crate) fn spare_buffer(&self) -> Option<Buffer> {
         let counts = self.pool.statistics();
         let most = counts.limit_bytes / self.pool.options().buffer_bytes as u64;
-        if counts.in_use * 4 < most * 3 { self.buffer() } else { None }
+        if counts.in_use * 4 < most * 3 { self.pool.take().ok() } else { None }
     }
 
     /// Counts that a file may be read past the page cache; whether that was often already.

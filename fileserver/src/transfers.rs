@@ -100,10 +100,17 @@ impl Connection {
             self.refuse(tools, ticket, Errno::INVAL);
             return Ok(());
         };
-        let Some(buffer) = shared.buffer() else {
-            Counters::add(&shared.counters.starved, 1);
-            self.starved.push_back(Starved::Read { ticket, file, offset, count });
-            return Ok(());
+        let buffer = match shared.buffer() {
+            Ok(Some(buffer)) => buffer,
+            Ok(None) => {
+                Counters::add(&shared.counters.starved, 1);
+                self.starved.push_back(Starved::Read { ticket, file, offset, count });
+                return Ok(());
+            }
+            Err(error) => {
+                self.refuse(tools, ticket, error);
+                return Ok(());
+            }
         };
         let token = self.keep(Pending::Read { ticket, span, way });
         tools.ring.read_file(from, buffer, (0, span.length), span.start, token)

@@ -113,24 +113,41 @@ fn vec_data(bytes: &[u8]) -> memferry_fileserver::codec::Data<'_> {
 #[test]
 fn a_full_disk_is_an_error_of_the_write_and_no_more() {
     let place = Place::new("full");
-    // In units of 512 bytes; a stand-in for a full disk that needs no mount.
-    let served = place.serve("ulimit -f 200;", &[]);
+    // In units of 512 bytes; a stand-in for a full disk that needs no mount. A segment of the pool has to fit.
+    let limit = 8 << 20;
+    let served = place.serve(&format!("ulimit -f {};", limit / 512), &[]);
     if !served.runs() {
         return;
     }
     let mut client = place.client();
     create(&mut client, b"file");
-    let block = [7; 50_000];
-    let mut written = 0;
+    let (block, mut end) = ([7; 50_000], limit - 120_000);
     let error = loop {
-        match client.write(1, written, &block) {
-            Ok(count) => written += u64::from(count),
+        match client.write(1, end, &block) {
+            Ok(count) => end += u64::from(count),
             Err(error) => break error,
         }
     };
     assert!(matches!(error, ClientError::Refused(rustix::io::Errno::FBIG)), "{error}");
-    assert_eq!(written, 200 * 512, "what fitted was written and said to be");
-    assert_eq!(client.read_file(2, "file").unwrap().len() as u64, written);
+    assert_eq!(end, limit, "what fitted was written and said to be");
+    assert_eq!(client.read_file(2, "file").unwrap().len() as u64, limit);
+}
+
+#[test]
+fn a_pool_without_memory_is_an_error_of_each_request() {
+    let place = Place::new("memory");
+    // No memfd may be as long as a segment.
+    let served = place.serve("ulimit -f 1000;", &[]);
+    if !served.runs() {
+        return;
+    }
+    let mut client = place.client();
+    create(&mut client, b"file");
+    for _ in 0..3 {
+        let error = client.write(1, 0, &[7; 50_000]).unwrap_err();
+        assert!(matches!(error, ClientError::Refused(rustix::io::Errno::NOMEM)), "{error}");
+    }
+    client.walk(2, "file").unwrap();
 }
 
 #[test]
