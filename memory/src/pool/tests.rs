@@ -125,6 +125,43 @@ fn what_another_process_held_comes_back_with_its_holder_and_is_zeroed() {
     }
 }
 
+#[test]
+fn a_process_writes_into_its_buffers_and_leaves_them_behind_when_it_is_killed() {
+    let pool = small(1);
+    let mut holder = pool.holder();
+    let places: Vec<Place> = (0..2).map(|_| holder.take().unwrap()).collect();
+    let (descriptor, offset) = holder.descriptor(places[1]).unwrap();
+    // SAFETY: the child maps a descriptor, copies bytes and kills itself; it takes no lock that a parent's thread may hold.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let theirs = Mapping::shared(descriptor, 2 << 20, Access::ReadWrite, 4096);
+        let _ = theirs.map(|theirs| theirs.write(offset as u64, b"from the child"));
+        // SAFETY: ends the child at once.
+        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above and writes one number.
+    unsafe { libc::waitpid(child, &raw mut status, 0) };
+    let mut seen = [0; 14];
+    holder.buffer(places[1]).unwrap().read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"from the child");
+    drop(holder);
+    assert_eq!(pool.statistics().in_use, 0);
+}
+
+#[test]
+fn a_segment_is_what_a_broker_admits_as_a_frame() {
+    let pool = small(1);
+    let buffer = pool.take().unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    let length = buffer.segment().mapping().length_bytes() as u64;
+    let frame = crate::frame::admit(buffer.segment().descriptor(), length, own).unwrap();
+    frame.write(buffer.segment().offset_of(buffer.index()) as u64, b"by the engine").unwrap();
+    let mut seen = [0; 13];
+    buffer.read(0, &mut seen).unwrap();
+    assert_eq!(&seen, b"by the engine");
+}
+
 /// A file of `bytes` in the test's own directory, which is on a disk; nothing of it remains.
 fn file(bytes: &[u8]) -> File {
     let name = format!("memferry-pool-{}-{:?}", std::process::id(), std::thread::current().id());
