@@ -4,7 +4,7 @@
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
 //!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli
 //!                      └──────────────┘        │    lab and bench may use any of these; nothing uses lab
-//! registers ◄── models ──► clock
+//! registers ◄── models ──► clock       memory ◄── fileserver ◄── cli
 //! ```
 //!
 //! Normal and build dependencies are held to the table [`ALLOWED`]; development dependencies may name any crate but
