@@ -37,3 +37,8 @@ fn geometry_keeps_its_promises_on_every_seed() {
 fn control_message_keeps_its_promises_on_every_seed() {
     replay("control_message", memferry_fuzz::control_message);
 }
+
+#[test]
+fn ninep_message_keeps_its_promises_on_every_seed() {
+    replay("ninep_message", memferry_fuzz::ninep_message);
+}

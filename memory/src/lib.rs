@@ -4,6 +4,8 @@
 //! mapping      a mapped or owned range, read and written through raw copies only
 //! arena        malloc's calls over such memory, by segments
 //! placement    which pages a frame is made of, and on which NUMA node they lie
+//! pool         buffers that disk, network and engine can all use; files read and written without copies
+//! uring        an io_uring that owns what its operations touch
 //! frame        what a broker checks and seals before a client's memfd becomes a frame
 //! ring         slots with sequence numbers between two sides that do not trust each other
 //! parking      park and wake without a fence on the publishing side
@@ -38,6 +40,8 @@ pub mod mapping;
 pub mod parking;
 #[cfg(not(loom))]
 pub mod placement;
+#[cfg(not(loom))]
+pub mod pool;
 pub mod queue_pair;
 pub mod ring;
 #[cfg(not(loom))]
@@ -45,6 +49,8 @@ pub mod scheduling;
 #[cfg(not(loom))]
 pub mod signal;
 pub mod storage;
+#[cfg(not(loom))]
+pub mod uring;
 
 /// Atomics that loom can interleave when it checks this crate.
 mod sync {

@@ -5,7 +5,7 @@
 //! config   its configuration file                  metrics  the same for Prometheus
 //! tune     what this machine is measured for
 //! copy     a file through it, or embedded          rotate, flip, overlay   pictures
-//! demo     all of it, with two users
+//! 9p       a directory for 9P clients           demo     all of it, with two users
 //! ```
 //!
 //! Every command is a thin client of the library; what is measured and checked lives there.
@@ -20,6 +20,7 @@ mod interrupt;
 mod measure;
 mod metrics;
 mod mover;
+mod ninep;
 mod output;
 mod overlay;
 mod picture;
@@ -58,6 +59,9 @@ enum Command {
     Metrics(metrics::Arguments),
     /// Copy a file, its bytes moved by the engine.
     Copy(copy::Arguments),
+    /// Serve files to 9P clients.
+    #[command(name = "9p")]
+    NineP(ninep::Arguments),
     /// Turn a PNG picture by quarters, clockwise.
     Rotate(turn::RotateArguments),
     /// Mirror a PNG picture.
@@ -80,6 +84,7 @@ fn main() -> ExitCode {
         Command::Policy(arguments) => change::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
+        Command::NineP(arguments) => ninep::run(&arguments),
         Command::Rotate(arguments) => turn::rotate(&arguments),
         Command::Flip(arguments) => turn::flip(&arguments),
         Command::Overlay(arguments) => overlay::run(&arguments),

@@ -84,6 +84,11 @@ fn start(arguments: &Arguments, settings: Settings, activated: Option<Listener>)
     Ok(())
 }
 
+/// Log lines for people on standard error, filtered as `MEMFERRY_LOG` says.
+pub(crate) fn start_text_log() {
+    start_log(LogFormat::Text);
+}
+
 fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_env("MEMFERRY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);

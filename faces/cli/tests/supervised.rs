@@ -193,7 +193,7 @@ fn the_unit_files_pass_systemds_own_check() {
         std::fs::write(&copy, text.replace("/usr/bin/memferry", BINARY)).unwrap();
         verify.arg(copy);
     }
-    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 3);
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 4);
     // Without systemd there is nobody to ask.
     let Ok(output) = verify.output() else { return };
     assert!(

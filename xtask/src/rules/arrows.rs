@@ -4,7 +4,7 @@
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
 //!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli, c, python
 //!                      └──────────────┘        │    lab and bench may use any of these; nothing uses lab
-//! registers ◄── models ──► clock
+//! registers ◄── models ──► clock       memory ◄── fileserver ◄── cli
 //! ```
 //!
 //! Normal and build dependencies are held to the table [`ALLOWED`]; development dependencies may name any crate but
@@ -63,9 +63,19 @@ const ALLOWED: &[(&str, Arrows)] = &[
         "memferry-conformance",
         Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path", "memferry-memory"]),
     ),
-    (CLI, Arrows::Only(&["memferry", "memferry-broker", "memferry-transfer", "memferry-memory"])),
+    ("memferry-fileserver", Arrows::Only(&["memferry-memory"])),
     ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
     ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
+    (
+        CLI,
+        Arrows::Only(&[
+            "memferry",
+            "memferry-broker",
+            "memferry-fileserver",
+            "memferry-transfer",
+            "memferry-memory",
+        ]),
+    ),
     (LAB, Arrows::Any),
     ("memferry-bench", Arrows::Any),
     ("xtask", Arrows::Only(&[])),

@@ -1,0 +1,132 @@
+//! Names that lead out of the export, by every road, and what the client gets instead.
+
+use std::os::unix::fs::symlink;
+
+use super::*;
+
+struct Tree {
+    outside: PathBuf,
+    export: Export,
+}
+
+impl Tree {
+    /// An export with a sibling that holds a secret.
+    fn new(name: &str) -> Self {
+        let outside = std::env::temp_dir().join(format!("memferry-export-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&outside);
+        std::fs::create_dir_all(outside.join("export/sub")).unwrap();
+        std::fs::write(outside.join("secret"), "secret").unwrap();
+        let export = Export::open(&outside.join("export"), false, false).unwrap();
+        Self { outside, export }
+    }
+
+    fn root(&self) -> Rc<Node> {
+        self.export.root(&Budget::new(100)).unwrap()
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.outside);
+    }
+}
+
+#[test]
+fn the_parent_of_the_root_is_the_root() {
+    let tree = Tree::new("parent");
+    let root = tree.root();
+    assert_eq!(root.walk(b"..").unwrap().id(), root.id());
+    let sub = root.walk(b"sub").unwrap();
+    assert_eq!(sub.walk(b"..").unwrap().id(), root.id());
+    // A directory that is moved out takes its client's ".." nowhere new.
+    std::fs::rename(tree.outside.join("export/sub"), tree.outside.join("moved")).unwrap();
+    assert_eq!(sub.walk(b"..").unwrap().id(), root.id());
+    assert_eq!(sub.walk(b"secret").unwrap_err(), Errno::NOENT);
+}
+
+#[test]
+fn names_are_single_names() {
+    let tree = Tree::new("names");
+    let root = tree.root();
+    assert_eq!(root.walk(b".").unwrap().id(), root.id());
+    for name in [&b"../secret"[..], b"/etc/passwd", b"sub/..", b"a\0b"] {
+        assert_eq!(root.walk(name).unwrap_err(), Errno::INVAL, "{name:?}");
+        assert!(root.create(name, OFlags::RDWR, 0o600).is_err());
+        assert_eq!(root.make_directory(&tree.export, name, 0o700), Err(Errno::INVAL));
+        assert_eq!(root.rename(b"sub", &root, name), Err(Errno::INVAL));
+        assert_eq!(root.unlink(name, false), Err(Errno::INVAL));
+    }
+    assert_eq!(root.walk(b"").unwrap_err(), Errno::NOENT);
+    assert_eq!(root.walk(&[b'x'; 256]).unwrap_err(), Errno::NAMETOOLONG);
+    assert_eq!(root.make_directory(&tree.export, b"..", 0o700), Err(Errno::INVAL));
+}
+
+#[test]
+fn links_are_shown_and_never_followed() {
+    let tree = Tree::new("links");
+    for (name, target) in
+        [("file", "../secret"), ("folder", ".."), ("absolute", "/etc"), ("proc", "/proc/self/root")]
+    {
+        symlink(target, tree.outside.join("export").join(name)).unwrap();
+    }
+    let root = tree.root();
+    for name in [&b"file"[..], b"folder", b"absolute", b"proc"] {
+        let link = root.walk(name).unwrap();
+        assert_eq!(link.kind(), FileType::Symlink);
+        assert_eq!(link.open(OFlags::RDONLY).unwrap_err(), Errno::LOOP);
+        assert_eq!(link.walk(b"secret").unwrap_err(), Errno::NOTDIR);
+        let change = crate::codec::Change { valid: crate::codec::change::SIZE, ..Default::default() };
+        assert!(link.change(&change).is_err());
+        assert_eq!(root.create(name, OFlags::RDWR, 0o600).unwrap_err(), Errno::LOOP);
+    }
+    assert_eq!(root.walk(b"file").unwrap().read_link().unwrap(), b"../secret");
+    assert_eq!(std::fs::read(tree.outside.join("secret")).unwrap(), b"secret");
+}
+
+#[test]
+fn only_regular_files_and_directories_are_opened_and_fifos_do_not_block() {
+    let tree = Tree::new("special");
+    let root = tree.root();
+    assert_eq!(root.make_special(&tree.export, b"pipe", libc::S_IFIFO | 0o600), Err(Errno::PERM));
+    rustix::fs::mknodat(root.descriptor(), "pipe", FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    let pipe = root.walk(b"pipe").unwrap();
+    assert_eq!(pipe.open(OFlags::RDONLY).unwrap_err(), Errno::PERM);
+    assert!(root.create(b"pipe", OFlags::RDWR, 0o600).is_err());
+    assert_eq!(root.walk(b"sub").unwrap().open(OFlags::RDWR).unwrap_err(), Errno::ISDIR);
+    for device in [libc::S_IFCHR, libc::S_IFBLK] {
+        assert_eq!(root.make_special(&tree.export, b"device", device | 0o600), Err(Errno::PERM));
+    }
+}
+
+#[test]
+fn a_node_is_its_file_whatever_that_is_called_by_now() {
+    let tree = Tree::new("rename");
+    let root = tree.root();
+    let (node, _file) = root.create(b"a", OFlags::RDWR, 0o4755).unwrap();
+    let mode = node.attributes(&tree.export, 4096).unwrap().mode;
+    assert_eq!(mode & 0o7000, 0, "nothing runs as somebody else");
+    root.rename(b"a", &root, b"b").unwrap();
+    assert_eq!(node.attributes(&tree.export, 4096).unwrap().links, 1);
+    std::fs::write(tree.outside.join("export/a"), "another").unwrap();
+    assert_eq!(node.remove(), Err(Errno::NOENT), "its name means another file now");
+    assert_eq!(root.walk(b"b").unwrap().remove(), Ok(()));
+    assert_eq!(root.remove(), Err(Errno::BUSY));
+}
+
+#[test]
+fn nodes_are_counted_and_come_back() {
+    let tree = Tree::new("budget");
+    let budget = Budget::new(3);
+    let root = tree.export.root(&budget).unwrap();
+    let nodes: Vec<_> = (0..2).map(|_| root.walk(b"sub").unwrap()).collect();
+    assert_eq!(root.walk(b"sub").unwrap_err(), Errno::MFILE);
+    drop(nodes);
+    assert!(root.walk(b"sub").is_ok());
+}
+
+#[test]
+fn flags_are_the_protocol_s() {
+    assert_eq!(allowed_flags(0o2 | 0o1000), Ok(OFlags::RDWR | OFlags::TRUNC));
+    assert_eq!(allowed_flags(0o40000), Ok(OFlags::RDONLY), "O_DIRECT is the engine's to choose");
+    assert_eq!(allowed_flags(3), Err(Errno::INVAL));
+}

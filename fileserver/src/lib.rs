@@ -1,0 +1,30 @@
+//! A user-mode 9P2000.L file server that serves from a pool of DMA-compatible buffers (Nava 1996).
+//!
+//! ```text
+//! client ─ socket ─► worker ─► connection ─► session ─► export         attributes, names, locks: answered at once
+//!                      │            └──────► transfers ─► open_file     bytes: which way, what was read ahead
+//!                      └ ring (memory::uring) ◄──┘  buffers of one pool (memory::pool), registered once with each ring
+//! ```
+//!
+//! [`Server::start`] serves a directory over Unix and TCP sockets; [`Client`] is a small client for tests and measurements.
+//! Everything is done as the server's own user; docs/fileserver.md says what that means for whom. There is no unsafe code here.
+
+mod client;
+pub mod codec;
+mod connection;
+mod export;
+mod handover;
+mod open_file;
+mod options;
+mod pool_files;
+mod server;
+mod session;
+mod statistics;
+mod transfers;
+mod worker;
+
+pub use client::{Client, ClientError};
+pub use export::ExportError;
+pub use options::{Access, Engine, Key, Limits, Options, OptionsError};
+pub use server::{Listener, Server, ServerError};
+pub use statistics::{Statistics, WAYS, WHYS, Way, Why};

@@ -1,0 +1,14 @@
+//! Fuzz target `ninep_message`: 9P messages, to the codec of the file server.
+//!
+//! Under `cargo fuzz` libFuzzer calls the body, [`memferry_fuzz::ninep_message`]; built otherwise, this program replays the files
+//! that it is given. It decides nothing itself.
+
+#![cfg_attr(fuzzing, no_main)]
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|data: &[u8]| memferry_fuzz::ninep_message(data));
+
+#[cfg(not(fuzzing))]
+fn main() -> std::io::Result<()> {
+    memferry_fuzz::replay_files(memferry_fuzz::ninep_message)
+}

@@ -1,0 +1,156 @@
+//! One buffer of a pool, and a part of one that is only read.
+//!
+//! ```text
+//! Buffer (one owner) ─ write, a file's bytes land here ─ share ─► BufferView, clones ─ last one dropped ─► pool
+//! ```
+//!
+//! Bytes go in and out by raw copies (M2): the segment may be mapped by other processes. It does not say what the bytes are.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Pool, Segment};
+use crate::mapping::AccessError;
+
+/// A buffer in use; dropping it gives it back.
+pub struct Buffer {
+    pool: Pool,
+    segment: Arc<Segment>,
+    index: u32,
+}
+
+impl Buffer {
+    pub(super) fn new(pool: Pool, segment: Arc<Segment>, index: u32) -> Self {
+        Self { pool, segment, index }
+    }
+
+    /// Its bytes.
+    pub fn length(&self) -> usize {
+        self.segment.buffer_bytes()
+    }
+
+    /// The segment it is cut from.
+    pub fn segment(&self) -> &Arc<Segment> {
+        &self.segment
+    }
+
+    /// Its place among the segment's buffers.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its first byte. Using it is unsafe: stay inside and copy raw (P, M2).
+    pub fn pointer(&self) -> *mut u8 {
+        self.segment.mapping().pointer().wrapping_add(self.segment.offset_of(self.index))
+    }
+
+    /// Checks that `length` bytes at `offset` are in it.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`].
+    pub fn check(&self, offset: usize, length: usize) -> Result<(), AccessError> {
+        let available = self.length();
+        if offset.checked_add(length).is_some_and(|end| end <= available) {
+            return Ok(());
+        }
+        let (offset, length, available) = (offset as u64, length as u64, available as u64);
+        Err(AccessError::OutOfRange { offset, length, available })
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), AccessError> {
+        self.check(offset, bytes.len())?;
+        self.segment.mapping().read((self.segment.offset_of(self.index) + offset) as u64, bytes)
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
+        self.check(offset, bytes.len())?;
+        self.segment.mapping().write((self.segment.offset_of(self.index) + offset) as u64, bytes)
+    }
+
+    /// Fills it with zeros.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn clear(&mut self) -> Result<(), AccessError> {
+        let zeros = [0; 4096];
+        (0..self.length()).step_by(zeros.len()).try_for_each(|at| {
+            let length = zeros.len().min(self.length() - at);
+            self.write(at, &zeros[..length])
+        })
+    }
+
+    /// `length` bytes at `offset`, only to be read from now on.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`]; the buffer is given back.
+    pub fn share(self, offset: usize, length: usize) -> Result<BufferView, AccessError> {
+        self.check(offset, length)?;
+        Ok(BufferView { buffer: Arc::new(self), offset, length })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.give_back(&self.segment, self.index);
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} of segment {})", self.index, self.segment.id())
+    }
+}
+
+/// Bytes of a buffer that nobody writes while any view of it lives; clones share it.
+#[derive(Clone, Debug)]
+pub struct BufferView {
+    buffer: Arc<Buffer>,
+    offset: usize,
+    length: usize,
+}
+
+impl BufferView {
+    /// Its bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The buffer it is of.
+    pub fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Where in the buffer it begins, in bytes.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// A part of it.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`].
+    pub fn part(&self, offset: usize, length: usize) -> Result<Self, AccessError> {
+        if offset.checked_add(length).is_none_or(|end| end > self.length) {
+            let (offset, length, available) = (offset as u64, length as u64, self.length as u64);
+            return Err(AccessError::OutOfRange { offset, length, available });
+        }
+        Ok(Self { buffer: Arc::clone(&self.buffer), offset: self.offset + offset, length })
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), AccessError> {
+        let part = self.part(offset, bytes.len())?;
+        self.buffer.read(part.offset, bytes)
+    }
+}
