@@ -12,7 +12,7 @@
 //! CHANERR_MASK has it; a fill's pattern begins with the destination's first byte; after a suspend the descriptors already begun
 //! (as many as the pipeline holds) end. Register accesses happen at the instant of the last step.
 //!
-//! Caches, snooping, address translation, message-signalled interrupts and PCI configuration space are not modelled. Bytes that are read
+//! Memory may take time of its own ([`Bus::serve`]), between an access's way and its latency. Caches, snooping, address translation, message-signalled interrupts and PCI configuration space are not modelled. Bytes that are read
 //! are read when they arrive, so what a descriptor writes may be read by the next one or not, unless there is a fence.
 
 mod access;
@@ -26,7 +26,7 @@ pub use complaint::{Complaint, Reason};
 pub use faults::Faults;
 pub use timing::{Config, Timing};
 
-use crate::Bus;
+use crate::{Access, AccessKind, Bus};
 use access::Port;
 use alloc::vec::Vec;
 use channel::Channel;
@@ -134,6 +134,25 @@ impl<B: Bus> Ioat<B> {
     /// Lets something of `channel` end after `cycles`.
     fn after(&mut self, cycles: u64, channel: usize, event: Event) {
         let at = self.now.after_picoseconds(self.config.timing.picoseconds(cycles));
+        let epoch = self.channels[channel].epoch;
+        self.events.push(at, Due { channel, epoch, event });
+    }
+
+    /// Lets an access of `channel` leave the device after `cycles`, be served by memory, and end `latency` cycles later.
+    fn reach(
+        &mut self,
+        (address, bytes, kind): (u64, u64, AccessKind),
+        (cycles, latency): (u64, u64),
+        channel: usize,
+        event: Event,
+    ) {
+        let timing = self.config.timing;
+        let left = self.now.after_picoseconds(timing.picoseconds(cycles));
+        let served = match u32::try_from(address) {
+            Ok(address) => self.bus.serve(left, Access { address, bytes: bytes as u32, kind }),
+            Err(_) => left,
+        };
+        let at = served.after_picoseconds(timing.picoseconds(latency));
         let epoch = self.channels[channel].epoch;
         self.events.push(at, Due { channel, epoch, event });
     }

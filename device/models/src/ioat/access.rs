@@ -11,7 +11,7 @@
 
 use super::channel::{Burst, Channel, Fetch, Work};
 use super::{Event, Ioat, words};
-use crate::{Bus, BusError};
+use crate::{AccessKind, Bus, BusError};
 use alloc::vec;
 use memferry_clock::Instant;
 use memferry_registers::ioat::descriptor::{Body, Descriptor, Undecodable, WORDS};
@@ -113,7 +113,8 @@ impl<B: Bus> Ioat<B> {
         fetch.under_way = true;
         let address = fetch.address;
         let cycles = timing.occupancy(DESCRIPTOR_BYTES);
-        self.after(cycles + timing.read_latency + timing.decode, channel, Event::Fetched { address });
+        let place = (address, DESCRIPTOR_BYTES, AccessKind::Read);
+        self.reach(place, (cycles, timing.read_latency + timing.decode), channel, Event::Fetched { address });
         cycles
     }
 
@@ -220,9 +221,12 @@ impl<B: Bus> Ioat<B> {
         }
         let Some(last) = work.bursts.back() else { return 1 };
         let (serial, offset, source) = (work.serial, last.offset, work.asked);
-        let cycles = timing.occupancy(last.data.len() as u64);
+        let length = last.data.len() as u64;
+        let address = work.sources().get(source).map_or(0, |first| first.wrapping_add(offset));
+        let cycles = timing.occupancy(length);
         work.asked += 1;
-        self.after(cycles + timing.read_latency, channel, Event::Read { serial, offset, source });
+        let place = (address, length, AccessKind::Read);
+        self.reach(place, (cycles, timing.read_latency), channel, Event::Read { serial, offset, source });
         cycles
     }
 
@@ -250,11 +254,13 @@ impl<B: Bus> Ioat<B> {
     fn write(&mut self, channel: usize, index: usize, burst: usize) -> u64 {
         let timing = self.config.timing;
         let Some(work) = self.channels[channel].works.get_mut(index) else { return 1 };
-        let serial = work.serial;
+        let (serial, first) = (work.serial, work.destination());
         let Some(burst) = work.bursts.get_mut(burst) else { return 1 };
         burst.writing = true;
-        let (offset, cycles) = (burst.offset, timing.occupancy(burst.data.len() as u64));
-        self.after(cycles + timing.write_latency, channel, Event::Written { serial, offset });
+        let (offset, length) = (burst.offset, burst.data.len() as u64);
+        let cycles = timing.occupancy(length);
+        let place = (first.wrapping_add(offset), length, AccessKind::Write);
+        self.reach(place, (cycles, timing.write_latency), channel, Event::Written { serial, offset });
         cycles
     }
 
@@ -328,7 +334,9 @@ impl<B: Bus> Ioat<B> {
         let wait = self.port.free_at;
         self.events
             .push(wait, super::Due { channel, epoch: self.channels[channel].epoch, event: Event::Free });
-        self.after(cycles + timing.write_latency, channel, Event::Completed { status, interrupt });
+        let place = (self.channels[channel].completion, 8, AccessKind::Write);
+        let event = Event::Completed { status, interrupt };
+        self.reach(place, (cycles, timing.write_latency), channel, event);
     }
 
     pub(super) fn completed(&mut self, channel: usize, status: u64, interrupt: bool) {

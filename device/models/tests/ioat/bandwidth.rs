@@ -1,7 +1,11 @@
 //! What the shared way does to bandwidth: bounded for one channel, bounded for all, shared fairly.
 
 use super::support::{Board, TOLD, copy};
-use memferry_models::ioat::{Config, Timing};
+use memferry_clock::Instant;
+use memferry_models::ioat::{Config, Ioat, Timing};
+use memferry_models::{Access, AccessKind, Bus, BusError, Ram};
+use memferry_registers::ioat::descriptor::{Body, Control, Descriptor};
+use memferry_registers::{NarrowIo, RegisterIo};
 
 const BYTES: u64 = 0x8000;
 
@@ -73,4 +77,42 @@ fn every_time_is_felt() {
         let found = duration(timing, 1).0;
         assert!(found > normal, "parameter {index}: {found} ns, {normal} ns without");
     }
+}
+
+/// Memory whose reads of its upper half take a microsecond.
+struct Slow(Ram);
+
+impl Bus for Slow {
+    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+        self.0.read(address, bytes)
+    }
+
+    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+        self.0.write(address, bytes)
+    }
+
+    fn serve(&mut self, arrival: Instant, access: Access) -> Instant {
+        let slow = access.kind == AccessKind::Read && access.address >= 0x1000;
+        if slow { arrival.after_picoseconds(1_000_000) } else { arrival }
+    }
+}
+
+#[test]
+fn memory_that_takes_time_is_waited_for_where_it_does() {
+    let [quick, slow] = [0_u32, 0x1000].map(|from| {
+        let mut ioat = Ioat::new(Config::default(), Slow(Ram::new(0, vec![0; 0x4000])));
+        let body = Body::Copy { source: from.into(), destination: 0x2000 };
+        let descriptor = Descriptor { size: 256, control: Control::new(), next: 0, body };
+        let words = descriptor.encode();
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        ioat.bus_mut().write(0x400, &bytes).unwrap();
+        ioat.write(0x90, 0x400);
+        ioat.write(0x94, 0);
+        ioat.write16(0x86, 1);
+        while let Some(due) = ioat.next_wake() {
+            ioat.step(due);
+        }
+        ioat.now().nanoseconds()
+    });
+    assert_eq!(slow, quick + 1000);
 }
