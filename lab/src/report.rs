@@ -112,11 +112,15 @@ impl fmt::Display for Report {
     }
 }
 
+/// Figures of a row that the table shows; more of them are in the JSON and in its reason.
+const SHOWN: usize = 4;
+
 fn cells(row: &Verdict) -> [String; 4] {
     let unit = row.unit.as_deref().unwrap_or_default();
     let figures = match &row.figures {
         Figures::One(None) => "-".to_owned(),
         Figures::One(Some(value)) => format!("{value} {unit}").trim_end().to_owned(),
+        Figures::Named(values) if values.len() > SHOWN => format!("{} figures", values.len()),
         Figures::Named(values) => {
             let named: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value}")).collect();
             format!("{} {unit}", named.join(", ")).trim_end().to_owned()
