@@ -44,6 +44,8 @@ pub(crate) struct Running {
     pub(crate) claims: Claims,
     /// What it asked of the policy.
     pub(crate) ask: Ask,
+    /// Policies pace it: not a device.
+    pub(crate) is_paced: bool,
     /// Bytes that the policy was told of.
     pub(crate) charged: u64,
     /// Why it was asked to end early; the first reason stands.

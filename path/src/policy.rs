@@ -180,10 +180,7 @@ fn healthy(channels: &[ChannelState]) -> u32 {
 /// for all of the others' to end.
 fn leaving_an_eighth(inner: &mut Shared, ask: &Ask, channels: &[ChannelState]) -> Choice {
     let free = channels.iter().filter(|state| **state == ChannelState::Free).count();
-    let left = if channels.len() > 1 { channels.len().div_ceil(8) } else { 0 };
-    if free > left {
-        inner.choose(ask, channels)
-    } else {
-        Choice::Busy { usable: healthy(channels).saturating_sub(left as u32) }
-    }
+    let healthy = healthy(channels) as usize;
+    let left = if healthy > 1 { healthy.div_ceil(8) } else { 0 };
+    if free > left { inner.choose(ask, channels) } else { Choice::Busy { usable: (healthy - left) as u32 } }
 }

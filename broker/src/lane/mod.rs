@@ -462,7 +462,9 @@ impl Lane {
         for queue in self.queues.iter_mut().flatten() {
             queue.end.tell_all_consumed();
         }
-        let limit = self.path.next_wake().map(|wake| {
+        // A stop has its own end, whatever is suspended.
+        let wake = self.path.next_wake().into_iter().chain(self.stopping).min();
+        let limit = wake.map(|wake| {
             let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());
             Duration::from_nanos(u64::try_from(left / 1000).unwrap_or(u64::MAX).saturating_add(1))
         });

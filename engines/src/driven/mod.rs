@@ -212,7 +212,7 @@ impl<D: Device> SdmaEngine<D> {
     fn start_all(&mut self, finished: &mut Vec<Finished>) -> bool {
         let mut any = false;
         for index in 0..self.slots.len() {
-            let may_start = !self.slots[index].suspended && !self.line_is_taken(index);
+            let may_start = self.may_start(index);
             let Some(job) = self.slots[index].job.as_mut() else { continue };
             if job.cancelled && job.running.as_ref().is_some_and(|running| running.size.is_some()) {
                 self.stop(index, Failure::Cancelled, finished);
@@ -231,6 +231,13 @@ impl<D: Device> SdmaEngine<D> {
             any = true;
         }
         any
+    }
+
+    /// Whether a job's next step may start: a suspended one goes on only to where it can end, once it is to.
+    fn may_start(&self, index: usize) -> bool {
+        let Slot { suspended, job, .. } = &self.slots[index];
+        let ends = job.as_ref().is_some_and(|job| job.cancelled && !job.whole);
+        (!suspended || ends) && !self.line_is_taken(index)
     }
 
     /// Whether another job has the request line of this one's, or was posted for it earlier.
@@ -439,10 +446,7 @@ impl<D: Device> Engine for SdmaEngine<D> {
         let overdue = jobs().filter_map(Job::overdue).min();
         let ready = |index: usize, job: &Job| match &job.running {
             Some(running) => job.cancelled && running.size.is_some(),
-            None => {
-                let may_start = !self.slots[index].suspended && !self.line_is_taken(index);
-                job.cancelled || (job.started && may_start)
-            }
+            None => (job.cancelled && job.whole) || (job.started && self.may_start(index)),
         };
         let mut slots = self.slots.iter().enumerate();
         let any_ready = slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job)));

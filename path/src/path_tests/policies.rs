@@ -289,3 +289,41 @@ fn a_class_may_have_a_policy_of_its_own() {
     assert!((400_000_000..=502_000_000).contains(&limited), "{limited} bytes at 500 MB/s");
     assert!(load.tallies[..2].iter().all(|tally| tally.bytes > limited && tally.failures.is_empty()));
 }
+
+#[test]
+fn policies_on_top_of_one_another_never_suspend_everybody_for_good() {
+    let dated = Spec { deadline: Some(Duration::from_millis(500)), ..NORMAL };
+    let low = Spec { class: PriorityClass::Low, user: 2, ..NORMAL };
+    let high = Spec { class: PriorityClass::High, depth: 1, ..NORMAL };
+    for kind in PolicyKind::ALL.into_iter().filter(|kind| *kind != PolicyKind::Deadline) {
+        for own in [PolicyKind::RateLimit, PolicyKind::Exclusive, PolicyKind::Shared] {
+            let settings = PolicySettings {
+                classes: [Some(PolicyKind::RateLimit), Some(own), None],
+                ..PolicySettings::of(kind)
+            };
+            settings.check().unwrap();
+            let mut load = Load::new(settings.for_lanes(1).0.remove(0), &[dated, NORMAL, low, high]);
+            load.run(Duration::from_millis(200));
+            for (client, tally) in load.tallies.iter().enumerate() {
+                let failures = tally.failures.len();
+                let what = tally.failures.first();
+                assert!(
+                    tally.bytes > 0,
+                    "{} with {}: client {client} got nothing, {failures} failures as {what:?}",
+                    kind.name(),
+                    own.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_moved_before_is_not_charged_by_a_policy_that_takes_over() {
+    let long = Spec { depth: 2, bytes: 1 << 29, ..NORMAL };
+    let mut load = Load::new(PolicyKind::Shared.build(), &[long]);
+    load.run(Duration::from_millis(90));
+    load.path.set_policy(Box::new(RateLimit::new(10_000_000_000, 1 << 20)));
+    load.run(Duration::from_millis(60));
+    assert!(load.tallies[0].latencies.len() >= 2, "they end as soon as they would have");
+}

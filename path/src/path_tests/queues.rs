@@ -150,7 +150,16 @@ fn a_late_report_for_an_earlier_post_ends_nothing() {
     let nop = Request::new(Operation::Nop);
     let (_, claims) = bed.capabilities.admit(A, &nop, 0).unwrap().into_parts();
     let origin = Origin { queue, user: 0, tag: 3, linked: false, member: false };
-    ledger.start(Running { ticket, origin, claims, ask: Ask::of(A, 0), charged: 0, ending: None, told: 0 });
+    ledger.start(Running {
+        ticket,
+        origin,
+        claims,
+        ask: Ask::of(A, 0),
+        charged: 0,
+        is_paced: true,
+        ending: None,
+        told: 0,
+    });
     for (channel, serial) in [(1, 6), (1, 8), (0, 7), (2, 7), (u32::MAX, 7)] {
         assert!(ledger.take(Ticket { channel, serial }).is_none());
     }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! choose   the class's policy, else the service's; channels that another policy keeps count as busy
-//! accept   the class's, then the service's        pace  the service's over all, then each class's over its own: the least
+//! accept   the class's, then the service's        pace  each class's over its own, then the service's over what may move
 //! ```
 
 use memferry_clock::Instant;
@@ -82,23 +82,16 @@ impl Policy for ByClass {
     }
 
     fn pace(&mut self, now: Instant, running: &[Outstanding], turns: &mut [u32]) -> Option<Instant> {
-        let mut wake = self.general.pace(now, running, turns);
+        let mut wake = None;
         for (class, own) in self.own.iter_mut().enumerate() {
             let Some(own) = own else { continue };
-            let (at, of_class): (Vec<usize>, Vec<Outstanding>) = running
-                .iter()
-                .enumerate()
-                .filter(|(_, one)| index(one.ask.class) == class)
-                .map(|(at, one)| (at, *one))
-                .unzip();
-            let mut own_turns = vec![1; of_class.len()];
-            let own_wake = own.pace(now, &of_class, &mut own_turns);
-            wake = wake.into_iter().chain(own_wake).min();
-            for (at, own) in at.into_iter().zip(own_turns) {
-                turns[at] = turns[at].min(own);
-            }
+            let of_class = |one: &Outstanding, _| index(one.ask.class) == class;
+            wake = earlier(wake, among(own.as_mut(), now, (running, turns), of_class));
         }
-        wake
+        // The general policy decides among those that may move: what it grants is granted, so that somebody always moves or
+        // somebody is to be asked again. It sees what is still coming to rest, too.
+        let may_move = |one: &Outstanding, turns| turns > 0 || !one.at_rest;
+        earlier(wake, among(self.general.as_mut(), now, (running, turns), may_move))
     }
 
     fn moved(&mut self, ask: &Ask, bytes: u64) {
@@ -107,4 +100,29 @@ impl Policy for ByClass {
         }
         self.general.moved(ask, bytes);
     }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// Asks a policy about some of what runs; what may not move already does not.
+fn among(
+    policy: &mut dyn Policy,
+    now: Instant,
+    (running, turns): (&[Outstanding], &mut [u32]),
+    chosen: impl Fn(&Outstanding, u32) -> bool,
+) -> Option<Instant> {
+    let (at, some): (Vec<usize>, Vec<Outstanding>) = running
+        .iter()
+        .enumerate()
+        .filter(|(at, one)| chosen(one, turns[*at]))
+        .map(|(at, one)| (at, *one))
+        .unzip();
+    let mut own_turns = vec![1; some.len()];
+    let wake = policy.pace(now, &some, &mut own_turns);
+    for (at, own) in at.into_iter().zip(own_turns) {
+        turns[at] = if turns[at] == 0 { 0 } else { own };
+    }
+    wake
 }

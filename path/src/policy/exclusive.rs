@@ -1,7 +1,8 @@
 //! Exclusive channels: a channel is bound to one client (Papa 2014, "Exclusive Channel": private channels).
 //!
 //! The paper binds channels to CPUs, whose kernel threads are its clients; here the client is a session. A client gets its
-//! channel with its first request and keeps it until it departs. When all are bound, further clients find none.
+//! channel with its first request and keeps it until it departs. When all are bound, further clients find none; of eight channels
+//! and more an eighth is left to users who have bound fewer.
 
 use memferry_transfer::SessionId;
 
@@ -11,7 +12,7 @@ use crate::channel::ChannelState;
 /// Each channel belongs to one client.
 #[derive(Debug, Default)]
 pub struct Exclusive {
-    owners: Vec<Option<SessionId>>,
+    owners: Vec<Option<(SessionId, u32)>>,
 }
 
 impl Exclusive {
@@ -30,11 +31,17 @@ impl Policy for Exclusive {
         let client = ask.client;
         self.owners.resize(channels.len(), None);
         let healthy = |channel: &usize| channels[*channel] != ChannelState::Faulted;
-        let find = |owner| (0..channels.len()).filter(healthy).find(|channel| self.owners[*channel] == owner);
-        let Some(channel) = find(Some(client)).or_else(|| find(None)) else {
+        let whose = |channel: usize| self.owners[channel].map(|(owner, _)| owner);
+        let find = |owner| (0..channels.len()).filter(healthy).find(|channel| whose(*channel) == owner);
+        let is_free = |channel: &usize| channels[*channel] == ChannelState::Free;
+        let unbound = || (0..channels.len()).filter(is_free).find(|channel| whose(*channel).is_none());
+        // Of many channels no user binds all: an eighth is left to others.
+        let of_user = self.owners.iter().flatten().filter(|(_, user)| *user == ask.user).count();
+        let may_bind = of_user < channels.len() - channels.len() / 8;
+        let Some(channel) = find(Some(client)).or_else(|| unbound().filter(|_| may_bind)) else {
             return Choice::Busy { usable: 0 };
         };
-        self.owners[channel] = Some(client);
+        self.owners[channel] = Some((client, ask.user));
         match channels[channel] {
             ChannelState::Free => Choice::Channel(channel as u32),
             ChannelState::Busy | ChannelState::Faulted => Choice::Busy { usable: 1 },
@@ -47,7 +54,7 @@ impl Policy for Exclusive {
 
     fn departed(&mut self, client: SessionId) {
         for owner in &mut self.owners {
-            if *owner == Some(client) {
+            if owner.is_some_and(|(owner, _)| owner == client) {
                 *owner = None;
             }
         }

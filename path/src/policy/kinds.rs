@@ -75,7 +75,7 @@ pub struct PolicySettings {
     pub class_weights: [u32; 3],
     /// Weighted: of single users, 1 for others.
     pub user_weights: BTreeMap<u32, u32>,
-    /// Rate limit: bytes a user may move in a second.
+    /// Rate limit: bytes a user may move in a second on each lane.
     pub rate_bytes_per_second: u64,
     /// Rate limit: bytes a user may move at once after a rest.
     pub burst_bytes: u64,
@@ -117,7 +117,7 @@ pub enum PolicyError {
         name: &'static str,
     },
     /// A class has a policy that is for all or none.
-    #[error("class {class} cannot have the policy {} of its own: it is for all classes together", .kind.name())]
+    #[error("class {class} cannot have the policy {} of its own: that, or deadline, is for all classes together", .kind.name())]
     OfClass {
         /// The class.
         class: PriorityClass,
@@ -151,8 +151,11 @@ impl PolicySettings {
         }
         let classes = [PriorityClass::Low, PriorityClass::Normal, PriorityClass::High];
         for (class, kind) in classes.into_iter().zip(self.classes) {
-            // Slices suspend all other classes, so they are nobody's alone.
-            if let Some(kind @ PolicyKind::Priority) = kind {
+            // Slices suspend all other classes, weights are of all who share a lane, and deadlines are promised of all of it.
+            let of_all = [PolicyKind::Priority, PolicyKind::Deadline, PolicyKind::Weighted];
+            if let Some(kind) = kind
+                && (of_all.contains(&kind) || self.kind == PolicyKind::Deadline)
+            {
                 return Err(PolicyError::OfClass { class, kind });
             }
         }

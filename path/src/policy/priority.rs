@@ -78,6 +78,6 @@ impl Policy for Priority {
 impl Drop for Priority {
     /// A lane that takes another policy has nothing that this one could suspend.
     fn drop(&mut self) {
-        self.slices.step(self.lane, Instant::ORIGIN, View::default());
+        self.slices.leave(self.lane);
     }
 }

@@ -4,8 +4,9 @@
 //! time ── bytes a second ──► bucket (at most the burst) ── bytes moved ──► empty: suspended until there is something in it
 //! ```
 //!
-//! A chunk is moved as soon as the bucket is not empty, so it may fall below zero by a chunk, which is paid before the next: over
-//! time no user moves more than rate × time + burst + a chunk. Users count, not clients: opening more sessions gives nothing.
+//! A chunk is moved as soon as the bucket is not empty, so it may fall below zero by a chunk of each of the user's requests, which is
+//! paid before the next: over time no user moves more than rate × time + burst + that on a lane. Users count, not clients: opening
+//! more sessions gives nothing beyond the lanes they are spread over, each of which has its own buckets.
 
 use std::collections::BTreeMap;
 

@@ -91,6 +91,15 @@ impl Slices {
         self.with(|board| board.step(lane, now, view))
     }
 
+    /// A lane has another policy now.
+    pub(super) fn leave(&self, lane: usize) {
+        self.with(|board| {
+            if let Some(moving) = board.moving.get_mut(lane) {
+                *moving = false;
+            }
+        });
+    }
+
     /// Low work of a lane has moved.
     pub(super) fn low_moved(&self, bytes: u64) {
         self.with(|board| {

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Users share by weight, and the clients of a user share what it has: opening more sessions gains nothing. Credit is in bytes, so
-//! that requests of all lengths count as what they are. Who has nothing to do gathers no credit; debts are kept. One lane
+//! that requests of all lengths count as what they are. Who has nothing to do gathers no credit; debts are kept while a client stays. One lane
 //! moves for its own clients only, so shares hold among those.
 
 use std::collections::BTreeMap;
@@ -39,6 +39,8 @@ pub struct Weighted {
     users: BTreeMap<u32, u32>,
     /// Credit of clients with work or debts, bytes.
     credit: BTreeMap<SessionId, i64>,
+    /// Channels of clients that have some or asked for one since they were counted.
+    held: BTreeMap<SessionId, usize>,
     /// Which of a client's requests goes first.
     turn: usize,
     /// The present, and when something was last moved.
@@ -57,8 +59,9 @@ impl Weighted {
     /// Weights, at least 1 each, of the classes low, normal and high, and of single users (others have 1).
     pub fn new(classes: [u32; 3], users: BTreeMap<u32, u32>) -> Self {
         let classes = classes.map(|weight| weight.max(1));
-        let (now, moved_at, credit) = (Instant::ORIGIN, Instant::ORIGIN, BTreeMap::new());
-        Self { channels: Shared::new(), classes, users, credit, turn: 0, now, moved_at }
+        let (now, moved_at) = (Instant::ORIGIN, Instant::ORIGIN);
+        let (credit, held) = (BTreeMap::new(), BTreeMap::new());
+        Self { channels: Shared::new(), classes, users, credit, held, turn: 0, now, moved_at }
     }
 
     fn of_class(&self, class: PriorityClass) -> u64 {
@@ -82,7 +85,8 @@ impl Weighted {
         let share = |one: &Active| {
             let (sum, highest) = users.get(&one.user).copied().unwrap_or((1, 1));
             let own = u64::from(self.users.get(&one.user).copied().unwrap_or(1).max(1));
-            (PARTS * own * highest * self.of_class(one.class) / sum.max(1)).max(1)
+            let share = [own, highest, self.of_class(one.class)].map(u128::from).iter().product::<u128>();
+            u64::try_from(u128::from(PARTS) * share / u128::from(sum.max(1))).unwrap_or(u64::MAX).max(1)
         };
         active.iter().map(|(client, one)| (*client, share(one))).collect()
     }
@@ -117,11 +121,24 @@ impl Policy for Weighted {
     }
 
     fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
-        self.channels.choose(ask, channels)
+        // Each has channels of its own: who has none could not use its share.
+        let held = self.held.entry(ask.client).or_insert(0);
+        let own = *held;
+        let usable = channels.len() - channels.len() / 8;
+        let most = usable.div_ceil(self.held.len()).max(1);
+        if own >= most && self.held.len() > 1 {
+            return Choice::Busy { usable: most as u32 };
+        }
+        let choice = self.channels.choose(ask, channels);
+        if let (Choice::Channel(_), Some(held)) = (choice, self.held.get_mut(&ask.client)) {
+            *held += 1;
+        }
+        choice
     }
 
     fn departed(&mut self, client: SessionId) {
         self.credit.remove(&client);
+        self.held.remove(&client);
     }
 
     fn acts(&self) -> Acts {
@@ -143,7 +160,8 @@ impl Policy for Weighted {
             one.requests.push(index);
         }
         self.now = self.now.max(now);
-        // Without work no credit is gathered; debts stay.
+        self.held = active.iter().map(|(client, one)| (*client, one.requests.len())).collect();
+        // Without work no credit is gathered; debts stay while a client does.
         self.credit.retain(|client, credit| active.contains_key(client) || *credit < 0);
         if active.is_empty() {
             return None;
@@ -159,7 +177,9 @@ impl Policy for Weighted {
                 turns[one.requests[(self.turn + chunk) % one.requests.len()]] += 1;
             }
         }
-        None
+        // Should nobody move after all, for another policy's sake, the others have their turn.
+        let in_debt = active.keys().any(|client| self.credit.get(client).is_none_or(|credit| *credit <= 0));
+        in_debt.then(|| self.moved_at.max(self.now).after(STANDSTILL))
     }
 
     fn moved(&mut self, ask: &Ask, bytes: u64) {

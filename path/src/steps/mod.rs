@@ -132,6 +132,7 @@ impl<E: Engine> Path<E> {
 
     /// Lets the engine make progress. Returns whether it has more to do at once.
     pub fn run(&mut self, now: Instant) -> bool {
+        self.now = self.now.max(now);
         if self.ledger.timed() > 0 {
             for running in self.ledger.running() {
                 if running.ask.deadline.is_some_and(|deadline| deadline <= now) && running.ending.is_none() {
@@ -156,6 +157,7 @@ impl<E: Engine> Path<E> {
 
     /// Completes what finished, gives up what waited too long, and starts what waits. Returns whether something started.
     pub fn settle(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) -> bool {
+        self.now = self.now.max(now);
         let mut finished = std::mem::take(&mut self.finished);
         for report in finished.drain(..) {
             self.settle_one(&report, capabilities);

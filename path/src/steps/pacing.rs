@@ -4,7 +4,8 @@
 //! run: pace ─ policy.pace(running) ─► engine.set_turns ─► engine.poll ─► charge ─ policy.moved(bytes of each)
 //! ```
 //!
-//! Taken only with policies that pace. One that may not move keeps its channel and its claims; a cancel ends it all the same.
+//! Taken only with policies that pace. What a device paces by its request line is left to it.
+//! One that may not move keeps its channel and its claims; a cancel ends it all the same.
 
 use memferry_clock::Instant;
 use memferry_transfer::Engine;
@@ -28,6 +29,10 @@ impl<E: Engine> Path<E> {
     pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
         self.policy = policy;
         self.pacing = Pacing::default();
+        // What was moved before is not the new one's to charge.
+        for running in self.ledger.running() {
+            running.charged = self.engine.bytes_done(running.ticket);
+        }
         for channel in 0..self.channels.states().len() as u32 {
             self.engine.set_turns(channel, 1);
         }
@@ -50,16 +55,18 @@ impl<E: Engine> Path<E> {
     pub(super) fn pace(&mut self, now: Instant) {
         let Self { engine, ledger, policy, pacing, .. } = self;
         pacing.running.clear();
-        pacing.running.extend(ledger.running().map(|running| Outstanding {
-            ask: running.ask,
-            done: running.charged,
-            at_rest: engine.is_at_rest(running.ticket.channel),
+        pacing.running.extend(ledger.running().filter(|running| running.is_paced).map(|running| {
+            Outstanding {
+                ask: running.ask,
+                done: running.charged,
+                at_rest: engine.is_at_rest(running.ticket.channel),
+            }
         }));
         pacing.turns.clear();
         pacing.turns.resize(pacing.running.len(), 1);
         pacing.wake = policy.pace(now, &pacing.running, &mut pacing.turns);
         pacing.moving = false;
-        for (running, turns) in ledger.running().zip(&pacing.turns) {
+        for (running, turns) in ledger.running().filter(|running| running.is_paced).zip(&pacing.turns) {
             pacing.moving |= *turns > 0 || running.ending.is_some();
             engine.set_turns(running.ticket.channel, *turns);
         }

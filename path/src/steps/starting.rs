@@ -9,7 +9,8 @@
 use memferry_clock::Instant;
 use memferry_transfer::engine::LeavesRegion;
 use memferry_transfer::{
-    Confined, Ended, Engine, Failure, Memory, Operation, RefusalReason, Request, SessionId, Span, Task, Terms,
+    Confined, Descriptor, Ended, Engine, Failure, Memory, Operation, Operations, RefusalReason, Request,
+    SessionId, Span, Task, Terms,
 };
 
 use super::Path;
@@ -233,7 +234,12 @@ impl<E: Engine> Path<E> {
             at_rest: engine.is_at_rest(running.ticket.channel),
         });
         let outstanding: Vec<Outstanding> = running.chain(self.channels.asks()).collect();
-        self.policy.accept(self.now, &ask(admitted, origin.user), &outstanding)
+        let asked = ask(admitted, origin.user);
+        self.policy.accept(self.now, &asked, &outstanding)?;
+        // A deadline is no promise to who may have to wait for a channel.
+        let waits = self.channels.waits(origin.queue)
+            || matches!(self.channels.choose(&asked, &mut *self.policy), Choice::Busy { .. });
+        if asked.deadline.is_some() && waits { Err(Failure::DeadlineUnreachable) } else { Ok(()) }
     }
 
     fn count_active(&mut self, key: QueueKey) {
@@ -244,6 +250,9 @@ impl<E: Engine> Path<E> {
 
     pub(super) fn post(&mut self, placed: Placed<E::Memory>, capabilities: &mut Capabilities<E::Memory>) {
         let unfolded = placed.unfold();
+        let by_device =
+            |descriptor: &Descriptor<E::Memory>| descriptor.operation().kind() == Operations::SYNCHRONIZED;
+        let is_paced = !unfolded.descriptor.as_ref().is_ok_and(by_device);
         let posted = unfolded.descriptor.and_then(|descriptor| {
             self.engine.post(descriptor).map_err(|refused| match refused.reason {
                 RefusalReason::Unsupported => Failure::Unsupported,
@@ -254,7 +263,16 @@ impl<E: Engine> Path<E> {
         match posted {
             Ok(ticket) => {
                 self.has_changed();
-                self.ledger.start(Running { ticket, origin, claims, ask, charged: 0, ending: None, told: 0 });
+                self.ledger.start(Running {
+                    ticket,
+                    origin,
+                    claims,
+                    ask,
+                    charged: 0,
+                    is_paced,
+                    ending: None,
+                    told: 0,
+                });
             }
             Err(failure) => {
                 // An engine that has no such channel, or has it busy, is not what the channel stage believes it is.

@@ -17,7 +17,7 @@ use super::options::named;
 /// What was said of the policy; what is `None` was not.
 #[derive(Args, Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PolicyOptions {
-    /// Policy of the low class alone; "none" for that of the service [default: none]
+    /// Policy of the low class alone: shared, exclusive or rate-limit; "none" for that of the service [default: none]
     #[arg(long, value_parser = own_policy)]
     pub(crate) low_policy: Option<OwnPolicy>,
     /// Policy of the normal class alone [default: none]
@@ -41,7 +41,7 @@ pub(crate) struct PolicyOptions {
     /// Weight of a user, as UID=WEIGHT, under the policy "weighted"; may be given again [default: none]
     #[arg(long = "user-weight", value_name = "UID=WEIGHT", value_parser = user_weight)]
     pub(crate) user_weights: Option<Vec<(u32, u32)>>,
-    /// Bytes a user may move in a second, under the policy "rate-limit" [default: 1000000000]
+    /// Bytes a user may move in a second on each lane, under the policy "rate-limit" [default: 1000000000]
     #[arg(long)]
     pub(crate) rate: Option<u64>,
     /// Bytes a user may move at once after a rest [default: 16777216]
@@ -102,7 +102,7 @@ impl PolicyOptions {
 pub(super) const POLICY: &[Entry] = &[
     Entry {
         key: "low-policy",
-        about: "Policy of the low class alone, or \"none\" for that of the service.",
+        about: "Policy of the low class alone: \"shared\", \"exclusive\", \"rate-limit\" or \"none\" for that of the service.",
         limit: None,
         set: |options, value| set(&mut options.numbers.low_policy, own(value)),
         shown: |settings| shown_own(settings.service.policy.classes[0]),
@@ -162,7 +162,7 @@ pub(super) const POLICY: &[Entry] = &[
     },
     Entry {
         key: "rate",
-        about: "\"rate-limit\": bytes a user may move in a second.",
+        about: "\"rate-limit\": bytes a user may move in a second on each lane.",
         limit: None,
         set: |options, value| set(&mut options.numbers.rate, number(value)),
         shown: |settings| settings.service.policy.rate_bytes_per_second.to_string(),
