@@ -48,6 +48,7 @@ impl Node {
             check(name)?;
             let length = rustix::fs::getxattr(path, name, &mut bytes[..])?;
             bytes.truncate(length);
+            bytes.shrink_to_fit();
             return Ok(XattrValue(bytes));
         }
         let length = rustix::fs::listxattr(path, &mut bytes[..])?;
@@ -57,7 +58,7 @@ impl Node {
 }
 
 impl XattrWriter {
-    /// A value of `size` bytes; of none, the attribute is removed.
+    /// A value of `size` bytes; of none, the attribute is removed, unless it is to be created.
     pub(crate) fn new(node: Rc<Node>, name: &[u8], size: u64, flags: u32) -> Result<Self, Errno> {
         check(name)?;
         let size = usize::try_from(size).ok().filter(|size| *size <= MOST_VALUE).ok_or(Errno::TOOBIG)?;
@@ -84,7 +85,8 @@ impl XattrWriter {
             return Err(Errno::PERM);
         }
         let path = own_path(self.node.descriptor());
-        if self.size == 0 && self.flags.is_empty() {
+        // Linux asks for a removal as for a replacement by nothing.
+        if self.size == 0 && !self.flags.contains(XattrFlags::CREATE) {
             return rustix::fs::removexattr(path, &self.name[..]);
         }
         rustix::fs::setxattr(path, &self.name[..], &self.value, self.flags)

@@ -46,6 +46,8 @@ impl Listing {
         let mut stream = RawDir::new(&self.directory, &mut raw);
         while let Some(entry) = stream.next() {
             let entry = entry?;
+            // Within a buffer the descriptor is not where the listing is.
+            self.place = None;
             let name = entry.file_name().to_bytes();
             if entries.len() + Entry::FIXED + name.len() > room {
                 // The descriptor is beyond what was told.

@@ -219,7 +219,8 @@ impl Node {
         }
         rustix::fs::open(
             own_path(self.descriptor()),
-            flags | OFlags::CLOEXEC | OFlags::NONBLOCK,
+            // What leads to an own descriptor is a link, and is followed; the node itself is none, as was seen.
+            (flags | OFlags::CLOEXEC | OFlags::NONBLOCK) - (OFlags::NOFOLLOW | OFlags::EXCL),
             Mode::empty(),
         )
     }

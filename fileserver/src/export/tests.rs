@@ -93,6 +93,10 @@ fn only_regular_files_and_directories_are_opened_and_fifos_do_not_block() {
     assert_eq!(pipe.open(OFlags::RDONLY).unwrap_err(), Errno::PERM);
     assert!(root.create(b"pipe", OFlags::RDWR, 0o600).is_err());
     assert_eq!(root.walk(b"sub").unwrap().open(OFlags::RDWR).unwrap_err(), Errno::ISDIR);
+    // As GNU's tools open directories.
+    let unfollowed = allowed_flags(0o600_000).unwrap();
+    assert!(unfollowed.contains(OFlags::NOFOLLOW | OFlags::DIRECTORY));
+    root.walk(b"sub").unwrap().open(unfollowed).unwrap();
     for device in [libc::S_IFCHR, libc::S_IFBLK] {
         assert_eq!(root.make_special(&tree.export, b"device", device | 0o600), Err(Errno::PERM));
     }

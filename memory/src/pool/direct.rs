@@ -242,12 +242,13 @@ pub fn direct_alignments(file: BorrowedFd<'_>) -> (usize, usize) {
 /// `STATX_DIOALIGN` (linux/stat.h, since 6.1).
 const DIO_ALIGN: u32 = 0x2000;
 
-/// A second description of an open file, with `O_DIRECT` and the same access.
+/// A second description of an open file, with `O_DIRECT`, the same access and the same promise of when writes are durable.
 ///
 /// # Errors
 /// Those of `open`: `EINVAL` where the file system offers none.
 pub fn reopen_direct(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let access = rustix::fs::fcntl_getfl(file)? & OFlags::RWMODE;
+    let kept = OFlags::RWMODE | OFlags::SYNC | OFlags::DSYNC;
+    let access = rustix::fs::fcntl_getfl(file)? & kept;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(rustix::fs::open(path, access | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())?)
 }
