@@ -316,6 +316,25 @@ class BadInput(unittest.TestCase):
                 self.client.copy(noise(100), target)
         self.client.copy(fixed, bytearray(100)).wait()
 
+    def test_references_to_objects(self):
+        held = object()
+        pair = numpy.dtype([("number", "u8"), ("thing", object)])
+        for kind, item in ((object, held), (pair, (7, held)), ([("nested", pair, (2,))], ([(7, held), (8, held)],))):
+            filled, empty = numpy.array([item] * 4, kind), numpy.zeros(4, kind)
+            count = sys.getrefcount(held)
+            for call in (
+                lambda: self.client.copy(filled, empty),
+                lambda: self.client.copy(bytes(empty.nbytes), filled),
+                lambda: self.client.fill(filled),
+                lambda: self.client.crc32c(filled),
+            ):
+                with self.assertRaises(BufferError):
+                    call()
+            self.assertEqual(sys.getrefcount(held), count)
+        named = numpy.zeros(4, [("O", "u8"), ("xOx", "u1")])
+        self.client.copy(numpy.ones(4, named.dtype), named).wait()
+        self.assertEqual(named["O"].sum(), 4)
+
     def test_memory_with_gaps(self):
         array = noise(100, 100)
         for wrong in (array[:, ::2], array[::-1], array[:, :50], array.T):
