@@ -189,6 +189,52 @@ class Waits(unittest.TestCase):
 
         self.assertEqual(asyncio.run(main()).bytes_done, 64 << 20)
 
+    def test_who_awaits_is_woken_though_others_look_and_wait_too(self):
+        def looks(copy):
+            self.assertFalse(copy.done())
+
+        def looks_to_the_end(copy):
+            while not copy.done():
+                pass
+
+        def waits_briefly(copy):
+            with self.assertRaises(TimeoutError):
+                copy.wait(0)
+
+        async def main(meanwhile):
+            copies = [self.client.copy(self.source, self.target) for _ in range(20)]
+            waiting = asyncio.ensure_future(self.end_of(copies[-1]))
+            await asyncio.sleep(0)
+            self.assertFalse(waiting.done())
+            meanwhile(copies[-1])
+            self.assertEqual((await asyncio.wait_for(waiting, 20)).bytes_done, 64 << 20)
+
+        for meanwhile in (looks, looks_to_the_end, waits_briefly, lambda copy: copy.wait(), lambda _: self.client.close()):
+            asyncio.run(main(meanwhile))
+
+    def test_two_loops_await_one_transfer(self):
+        copies, ends = [self.client.copy(self.source, self.target) for _ in range(20)], []
+
+        async def main():
+            ends.append((await asyncio.wait_for(self.end_of(copies[-1]), 20)).bytes_done)
+
+        threads = [threading.Thread(target=lambda: asyncio.run(main())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(ends, [64 << 20] * 3)
+
+    def test_what_was_waited_for_in_vain_and_dropped_is_let_go(self):
+        target = bytearray(64 << 20)
+        copies = [self.client.copy(self.source, target) for _ in range(20)]
+        with self.assertRaises(TimeoutError):
+            copies[-1].wait(0)
+        del copies
+        self.client.nop(fenced=True).wait()
+        self.client.nop()
+        target.extend(b"x")
+
     def test_cancelling_the_wait_cancels_the_transfer(self):
         async def main():
             copies = [self.client.copy(self.source, self.target) for _ in range(30)]
