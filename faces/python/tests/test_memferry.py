@@ -340,6 +340,57 @@ class Waits(unittest.TestCase):
             copy.cancel()
 
 
+class Order(unittest.TestCase):
+    """Links and fences hold, however soon a transfer could be done."""
+
+    def setUp(self):
+        self.client = memferry.connect()
+        self.addCleanup(self.client.close)
+        self.source, self.target = noise(1 << 20).repeat(64), numpy.zeros(64 << 20, numpy.uint8)
+
+    def test_what_is_linked_fails_with_its_forerunner(self):
+        for now in (False, True):
+            for length in (4, 5 << 20):
+                target = bytearray(length)
+                self.client.fill(bytearray(7), 1, 4, linked=True)
+                with self.assertRaises(memferry.TransferError) as caught:
+                    self.client.copy(b"x" * length, target, now=now).wait()
+                self.assertEqual(caught.exception.kind, "FillLength")
+                self.assertEqual(target, bytes(length))
+                # The link ends there.
+                self.client.copy(b"x" * length, target, now=now).wait()
+                self.assertEqual(target, b"x" * length)
+
+    def test_a_link_is_kept_when_its_first_is_done_now(self):
+        target = bytearray(4)
+        with self.assertRaises(memferry.TransferError):
+            self.client.fill(bytearray(7), 1, 4, linked=True, now=True).wait()
+        with self.assertRaises(memferry.TransferError):
+            self.client.copy(b"abcd", target).wait()
+        self.assertEqual(target, bytes(4))
+
+    def test_a_linked_copy_comes_after_its_forerunner(self):
+        small = numpy.zeros(4, numpy.uint8)
+        for now in (False, True):
+            self.target[-4:] = 0
+            for _ in range(4):
+                first = self.client.copy(self.source, self.target, linked=True)
+            self.client.copy(self.target[-4:], small, now=now).wait()
+            self.assertTrue(first.done())
+            numpy.testing.assert_array_equal(small, self.source[-4:])
+
+    def test_a_fence_waits_for_all_before_it(self):
+        for length in (4, 5 << 20):
+            copies = [self.client.copy(self.source, self.target) for _ in range(10)]
+            small = numpy.zeros(length, numpy.uint8)
+            self.client.copy(self.target[-length:], small, fenced=True, now=True)
+            self.assertTrue(all(copy.done() for copy in copies))
+            numpy.testing.assert_array_equal(small, self.source[-length:])
+        copies = [self.client.copy(self.source, self.target) for _ in range(10)]
+        self.client.nop(fenced=True, now=True)
+        self.assertTrue(all(copy.done() for copy in copies))
+
+
 class BadInput(unittest.TestCase):
     """Each mistake is an exception, and the program goes on."""
 
