@@ -700,6 +700,9 @@ enum mf_error mf_submit_repeat(struct mf_channel channel,
 
 #endif  /* MEMFERRY_H */
 
+#ifndef MEMFERRY_H_INLINE
+#define MEMFERRY_H_INLINE
+
 /* All of a frame. */
 static inline mf_range mf_all(mf_frame frame) {
     mf_range range = { frame, 0, MF_TO_END };
@@ -711,3 +714,5 @@ static inline mf_range mf_part(mf_frame frame, uint64_t offset, uint64_t length)
     mf_range range = { frame, offset, length };
     return range;
 }
+
+#endif /* MEMFERRY_H_INLINE */

@@ -1,5 +1,6 @@
 /* Everything a program can get wrong gives its number, and the program goes on. */
 #include <memferry.h>
+#include <memferry.h> /* as by two other headers */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
