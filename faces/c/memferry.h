@@ -30,7 +30,7 @@
 // As the length of a range: to the end of its frame.
 #define MF_TO_END UINT64_MAX
 
-// As a limit: wait for as long as it takes.
+// As a limit: wait for as long as it takes. Any other negative limit is 0: a look, without waiting.
 #define MF_FOREVER -1
 
 // What went wrong, by number. MF_ERROR_NONE is 0.

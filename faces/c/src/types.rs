@@ -23,7 +23,7 @@ pub const MF_VERSION: u32 = 1;
 /// As the length of a range: to the end of its frame.
 pub const MF_TO_END: u64 = u64::MAX;
 
-/// As a limit: wait for as long as it takes.
+/// As a limit: wait for as long as it takes. Any other negative limit is 0: a look, without waiting.
 pub const MF_FOREVER: i64 = -1;
 
 /// A session with a service. All zeros is none.

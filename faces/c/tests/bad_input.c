@@ -238,6 +238,8 @@ static void channels(void) {
     OK(mf_submit_fill_2d(small, mf_all(frame), &endless, NULL, NULL));
     EXPECT(MF_ERROR_CHANNEL_FULL, mf_submit_nop(small, NULL, NULL));
     EXPECT(MF_ERROR_TIMED_OUT, mf_wait(small, ticket, 1000, &done));
+    EXPECT(MF_ERROR_TIMED_OUT, mf_wait(small, ticket, -2, &done)); /* not MF_FOREVER */
+    EXPECT(MF_ERROR_TIMED_OUT, mf_wait_any(small, INT64_MIN, &done));
     OK(mf_cancel(small, ticket));
     EXPECT(MF_ERROR_CANCELLED, mf_wait(small, ticket, 20000000000, &done));
     if (done.error != MF_ERROR_CANCELLED || done.engine == MF_ENGINE_SIMULATED)
