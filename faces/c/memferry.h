@@ -321,7 +321,7 @@ typedef struct mf_shape_2d {
   uint32_t transparent;
   // The transparent colour, or what a fill writes: at most 24 bits.
   uint32_t color;
-  // 0.
+  // 0; anything else is MF_ERROR_ARGUMENT.
   uint32_t reserved;
   // How the source is walked. A fill does not look at it.
   struct mf_plane source;
@@ -341,7 +341,7 @@ typedef struct mf_image {
   uint32_t height;
   // Bytes of a pixel: 1, 2 or 4.
   uint32_t pixel_bytes;
-  // 0.
+  // 0; anything else is MF_ERROR_ARGUMENT.
   uint32_t reserved;
 } mf_image;
 

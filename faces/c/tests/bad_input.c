@@ -89,6 +89,16 @@ static void values(void) {
     EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
     EXPECT(MF_ERROR_ARGUMENT,
            mf_submit_turn(channel, mf_all(frame), &image, 7, mf_all(other), &image, 0, 0, NULL, &ticket));
+    shape.pixel_bytes = 1;
+    shape.reserved = 1;
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill_2d(channel, mf_all(frame), &shape, NULL, &ticket));
+    image.reserved = 1;
+    EXPECT(MF_ERROR_ARGUMENT,
+           mf_submit_turn(channel, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT,
+           mf_submit_turn(channel, mf_all(frame), &wide, 0, mf_all(other), &image, 0, 0, NULL, &ticket));
+    image.reserved = 0;
     EXPECT(MF_ERROR_LENGTH,
            mf_submit_turn(channel, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
     EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_channel_open(client, 0, &channel));
