@@ -30,7 +30,7 @@
 // As the length of a range: to the end of its frame.
 #define MF_TO_END UINT64_MAX
 
-// As a limit: wait for as long as it takes.
+// As a limit: wait for as long as it takes. Any other negative limit is 0: a look, without waiting.
 #define MF_FOREVER -1
 
 // What went wrong, by number. MF_ERROR_NONE is 0.
@@ -321,7 +321,7 @@ typedef struct mf_shape_2d {
   uint32_t transparent;
   // The transparent colour, or what a fill writes: at most 24 bits.
   uint32_t color;
-  // 0.
+  // 0; anything else is MF_ERROR_ARGUMENT.
   uint32_t reserved;
   // How the source is walked. A fill does not look at it.
   struct mf_plane source;
@@ -341,7 +341,7 @@ typedef struct mf_image {
   uint32_t height;
   // Bytes of a pixel: 1, 2 or 4.
   uint32_t pixel_bytes;
-  // 0.
+  // 0; anything else is MF_ERROR_ARGUMENT.
   uint32_t reserved;
 } mf_image;
 
@@ -700,6 +700,9 @@ enum mf_error mf_submit_repeat(struct mf_channel channel,
 
 #endif  /* MEMFERRY_H */
 
+#ifndef MEMFERRY_H_INLINE
+#define MEMFERRY_H_INLINE
+
 /* All of a frame. */
 static inline mf_range mf_all(mf_frame frame) {
     mf_range range = { frame, 0, MF_TO_END };
@@ -711,3 +714,5 @@ static inline mf_range mf_part(mf_frame frame, uint64_t offset, uint64_t length)
     mf_range range = { frame, offset, length };
     return range;
 }
+
+#endif /* MEMFERRY_H_INLINE */

@@ -16,7 +16,7 @@ use memferry::{Armed, Arrival, Channel, Completion};
 use crate::boundary::{Out, call};
 use crate::error::{Fault, mf_error};
 use crate::table::{self, ChannelEntry};
-use crate::types::{mf_channel, mf_client, mf_completion, mf_ticket};
+use crate::types::{MF_FOREVER, mf_channel, mf_client, mf_completion, mf_ticket};
 
 /// Opens a channel for up to `capacity` transfers outstanding: a power of two from 2 to 4096.
 ///
@@ -54,8 +54,10 @@ pub(crate) fn with<R>(
     act(&mut channel)
 }
 
+/// A difference of times that came out negative is a time that has passed, not one that never comes.
 fn limit(nanoseconds: i64) -> Option<Duration> {
-    u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
+    let wait = u64::try_from(nanoseconds).unwrap_or(0);
+    (nanoseconds != MF_FOREVER).then_some(Duration::from_nanos(wait))
 }
 
 /// Hands a completion over; its failure's words become the thread's message.
@@ -206,4 +208,18 @@ pub unsafe extern "C" fn mf_arm(channel: mf_channel, ready: *mut c_int) -> mf_er
         ready.store(c_int::from(armed == Armed::Ready));
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_forever_is_for_ever() {
+        assert_eq!(limit(MF_FOREVER), None);
+        for past in [i64::MIN, -1_000_000_000, -2, 0] {
+            assert_eq!(limit(past), Some(Duration::ZERO), "{past}");
+        }
+        assert_eq!(limit(i64::MAX), Some(Duration::from_nanos(i64::MAX as u64)));
+    }
 }

@@ -109,15 +109,26 @@ pub unsafe extern "C" fn mf_frame_lend(
 pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
     call(|| {
         let entry = table::take_frame(frame)?;
-        if entry.lent {
-            match entry.client.revoke(entry.frame.handle()) {
-                // Refused when it was revoked before, which waited too.
-                Ok(()) | Err(CallError::Refused(_)) => {}
-                Err(error) => return Err(error.into()),
-            }
+        if !entry.lent {
+            return Ok(());
         }
-        Ok(())
+        let revoked = entry.client.revoke(entry.frame.handle());
+        last(entry);
+        match revoked {
+            // Refused when it was revoked before, which waited too.
+            Ok(()) | Err(CallError::Refused(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     })
+}
+
+/// Waits until no call of another thread holds the entry any more, as mf_frame_read does while it copies. The handle is gone, so
+/// none begins, and none that has begun waits for anything but bytes or an answer of the service.
+fn last(mut entry: Arc<FrameEntry>) {
+    while let Err(held) = Arc::try_unwrap(entry) {
+        entry = held;
+        std::thread::yield_now();
+    }
 }
 
 /// Bytes of the frame, and bits of mf_rights; each may be null.
@@ -276,4 +287,42 @@ pub unsafe extern "C" fn mf_derive(range: mf_range, rights: u32, frame: *mut mf_
         frame.store(keep(&entry.client, entry.client.derive(&range, bits)?, false)?);
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::client::mf_embed;
+
+    #[test]
+    fn lent_memory_is_free_when_no_other_call_touches_it() {
+        let (mut client, mut frame) = (mf_client::default(), mf_frame::default());
+        let mut memory = vec![0_u8; 4096];
+        // SAFETY: results go to variables of these types, and the memory outlives the frame.
+        unsafe {
+            assert_eq!(mf_embed(&mut client), mf_error::None);
+            assert_eq!(
+                mf_frame_lend(client, memory.as_mut_ptr().cast(), memory.len(), 0, &mut frame),
+                mf_error::None
+            );
+        }
+        // As another thread's mf_frame_read has it.
+        let reads = table::frame(frame).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let frees = scope.spawn(|| (mf_frame_free(frame), over.load(Ordering::SeqCst)));
+            while table::frame(frame).is_ok() {
+                std::thread::yield_now();
+            }
+            // Time for the revoke to return: it takes microseconds.
+            (0..10_000).for_each(|_| std::thread::yield_now());
+            over.store(true, Ordering::SeqCst);
+            drop(reads);
+            assert_eq!(frees.join().unwrap(), (mf_error::None, true));
+        });
+        assert_eq!(mf_frame_free(frame), mf_error::BadHandle);
+        crate::client::mf_disconnect(client);
+    }
 }

@@ -5,7 +5,7 @@
 //! Completion ─► mf_completion
 //! ```
 //!
-//! Plain data only. Layouts are part of the interface: `tests/header.rs` compares them with what C sees.
+//! Plain data only. Layouts are part of the interface: `tests/layouts.rs` has C compilers compare them with the header's.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub const MF_VERSION: u32 = 1;
 /// As the length of a range: to the end of its frame.
 pub const MF_TO_END: u64 = u64::MAX;
 
-/// As a limit: wait for as long as it takes.
+/// As a limit: wait for as long as it takes. Any other negative limit is 0: a look, without waiting.
 pub const MF_FOREVER: i64 = -1;
 
 /// A session with a service. All zeros is none.
@@ -164,7 +164,7 @@ pub struct mf_shape_2d {
     pub transparent: u32,
     /// The transparent colour, or what a fill writes: at most 24 bits.
     pub color: u32,
-    /// 0.
+    /// 0; anything else is MF_ERROR_ARGUMENT.
     pub reserved: u32,
     /// How the source is walked. A fill does not look at it.
     pub source: mf_plane,
@@ -186,7 +186,7 @@ pub struct mf_image {
     pub height: u32,
     /// Bytes of a pixel: 1, 2 or 4.
     pub pixel_bytes: u32,
-    /// 0.
+    /// 0; anything else is MF_ERROR_ARGUMENT.
     pub reserved: u32,
 }
 
@@ -332,6 +332,15 @@ fn strange(what: &str, number: impl std::fmt::Display) -> Fault {
     Fault::new(mf_error::Argument, format!("there is no {what} {number}"))
 }
 
+/// What a later version may give a meaning to has none yet, so nobody may count on its being ignored.
+fn unused(structure: &str, reserved: u32) -> Result<(), Fault> {
+    if reserved == 0 {
+        return Ok(());
+    }
+    let message = format!("{structure}.reserved is {reserved:#x} and has to be 0");
+    Err(Fault::new(mf_error::Argument, message))
+}
+
 impl mf_terms {
     /// What a null pointer stands for.
     pub(crate) const PLAIN: Self =
@@ -404,6 +413,7 @@ impl mf_plane {
 
 impl mf_shape_2d {
     pub(crate) fn count(&self) -> Result<Count2d, Fault> {
+        unused("mf_shape_2d", self.reserved)?;
         Ok(Count2d { pixel: pixel(self.pixel_bytes)?, x_count: self.x_count, y_count: self.y_count })
     }
 
@@ -416,7 +426,8 @@ impl mf_shape_2d {
 
 impl mf_image {
     pub(crate) fn image(&self) -> Result<Image, Fault> {
-        let &Self { origin, pitch_bytes, width, height, pixel_bytes, .. } = self;
+        let &Self { origin, pitch_bytes, width, height, pixel_bytes, reserved } = self;
+        unused("mf_image", reserved)?;
         Ok(Image { origin, width, height, pitch_bytes, pixel: pixel(pixel_bytes)? })
     }
 }

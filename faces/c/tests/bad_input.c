@@ -1,5 +1,6 @@
 /* Everything a program can get wrong gives its number, and the program goes on. */
 #include <memferry.h>
+#include <memferry.h> /* as by two other headers */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +89,16 @@ static void values(void) {
     EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
     EXPECT(MF_ERROR_ARGUMENT,
            mf_submit_turn(channel, mf_all(frame), &image, 7, mf_all(other), &image, 0, 0, NULL, &ticket));
+    shape.pixel_bytes = 1;
+    shape.reserved = 1;
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill_2d(channel, mf_all(frame), &shape, NULL, &ticket));
+    image.reserved = 1;
+    EXPECT(MF_ERROR_ARGUMENT,
+           mf_submit_turn(channel, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT,
+           mf_submit_turn(channel, mf_all(frame), &wide, 0, mf_all(other), &image, 0, 0, NULL, &ticket));
+    image.reserved = 0;
     EXPECT(MF_ERROR_LENGTH,
            mf_submit_turn(channel, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
     EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_channel_open(client, 0, &channel));
@@ -237,6 +248,8 @@ static void channels(void) {
     OK(mf_submit_fill_2d(small, mf_all(frame), &endless, NULL, NULL));
     EXPECT(MF_ERROR_CHANNEL_FULL, mf_submit_nop(small, NULL, NULL));
     EXPECT(MF_ERROR_TIMED_OUT, mf_wait(small, ticket, 1000, &done));
+    EXPECT(MF_ERROR_TIMED_OUT, mf_wait(small, ticket, -2, &done)); /* not MF_FOREVER */
+    EXPECT(MF_ERROR_TIMED_OUT, mf_wait_any(small, INT64_MIN, &done));
     OK(mf_cancel(small, ticket));
     EXPECT(MF_ERROR_CANCELLED, mf_wait(small, ticket, 20000000000, &done));
     if (done.error != MF_ERROR_CANCELLED || done.engine == MF_ENGINE_SIMULATED)

@@ -131,8 +131,8 @@ fn the_example_of_the_readme_compiles_and_runs() {
 fn the_header_is_cpp_too() {
     if there("g++") {
         let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.cpp");
-        std::fs::write(&source, "#include <memferry.h>\nint main() { return mf_version() != MF_VERSION; }\n")
-            .unwrap();
+        let text = "#include <memferry.h>\n#include <memferry.h>\nint main() { return mf_version() != MF_VERSION; }\n";
+        std::fs::write(&source, text).unwrap();
         let strict = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"];
         run(Command::new("g++").args(strict).arg(source).args(flags()));
     }

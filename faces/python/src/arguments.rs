@@ -23,9 +23,9 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Whether it may be done at once, whatever else is under way.
+    /// Whether nothing is asked of how the bytes are moved.
     pub(crate) fn plain(&self) -> bool {
-        self.within.is_none() && self.hint.is_none() && !self.linked && !self.fenced
+        self.within.is_none() && self.hint.is_none()
     }
 
     pub(crate) fn apply(&self, mut transfer: Transfer) -> PyResult<Transfer> {

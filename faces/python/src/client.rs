@@ -27,6 +27,8 @@ use crate::transfer::{NativeTransfer, Running};
 struct Side {
     client: memferry::Client,
     channel: AsyncChannel,
+    /// Whether what was submitted last is linked to what comes next.
+    linked: Arc<Mutex<bool>>,
     /// For what is done on the calling thread, where the service is in this process.
     performing: Option<Arc<Mutex<Channel>>>,
 }
@@ -52,7 +54,18 @@ fn open(client: memferry::Client, capacity: u32) -> PyResult<Side> {
         true => Some(Arc::new(Mutex::new(client.open_channel(2).map_err(errors::of_open)?))),
         false => None,
     };
-    Ok(Side { client, channel, performing })
+    Ok(Side { client, channel, linked: Arc::default(), performing })
+}
+
+impl Side {
+    fn linked(&self) -> MutexGuard<'_, bool> {
+        self.linked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a transfer may be done beside the channel: neither does it wait for one there, nor one there for it.
+    fn beside(&self, terms: &Terms) -> bool {
+        !terms.linked && !terms.fenced && !*self.linked()
+    }
 }
 
 /// Does a transfer on this thread, unless another one performs at this moment.
@@ -61,6 +74,10 @@ fn perform(
     transfer: &Transfer,
 ) -> Option<Result<memferry::Completion, memferry::SubmitError>> {
     Some(channel.try_lock().ok()?.perform(transfer.clone()))
+}
+
+fn closed() -> PyErr {
+    PyValueError::new_err("the client is closed")
 }
 
 impl Shared {
@@ -78,7 +95,7 @@ impl Shared {
     fn side(&self, service: bool) -> PyResult<(Side, bool)> {
         let mut sides = self.sides()?;
         let Some(sides) = sides.as_mut() else {
-            return Err(PyValueError::new_err("the client is closed"));
+            return Err(closed());
         };
         if service || sides.service.client.is_embedded() {
             return Ok((sides.service.clone(), true));
@@ -94,6 +111,16 @@ impl Shared {
         Ok(self.side(true)?.0.client)
     }
 
+    /// Whether memory that is no frame may be copied without the service; a closed client copies nothing.
+    fn here(&self, terms: &Terms) -> PyResult<bool> {
+        let sides = self.sides()?;
+        let Some(Sides { service, local, .. }) = sides.as_ref() else {
+            return Err(closed());
+        };
+        let side = if service.client.is_embedded() { Some(service) } else { local.as_ref() };
+        Ok(terms.plain() && side.is_none_or(|side| side.beside(terms)))
+    }
+
     fn submit(
         &self,
         parts: Vec<Part>,
@@ -104,7 +131,7 @@ impl Shared {
         self.sweep();
         let (ranges, hold) = place(&side.client, own, parts)?;
         let transfer = terms.apply(describe(&ranges)?)?;
-        if let Some(channel) = side.performing.as_ref().filter(|_| terms.now)
+        if let Some(channel) = side.performing.as_ref().filter(|_| terms.now && side.beside(terms))
             && let Some(ended) = Python::attach(|py| py.detach(|| perform(channel, &transfer)))
         {
             let completion = ended.map_err(|error| errors::of_submit(error.reason))?;
@@ -113,11 +140,16 @@ impl Shared {
                 running: Arc::new(Running::ended(Arc::clone(&self.guard), completion)),
             });
         }
-        let pending = side.channel.submit(transfer).map_err(|error| errors::of_submit(error.reason))?;
+        let pending = {
+            let mut linked = side.linked();
+            let pending = side.channel.submit(transfer).map_err(|error| errors::of_submit(error.reason))?;
+            *linked = terms.linked;
+            pending
+        };
         let running = Arc::new(Running::new(Arc::clone(&self.guard), pending, hold));
         self.running().push(Arc::clone(&running));
         if terms.now {
-            // Another thread performs at this moment, or the service is elsewhere.
+            // Another thread performs at this moment, the service is elsewhere, or it has to come in its turn.
             Python::attach(|py| running.wait(py, None))?;
         }
         Ok(NativeTransfer { running })
@@ -341,9 +373,7 @@ impl Client {
         let terms = Terms { within, hint, linked, fenced, now };
         let parts =
             vec![self.bytes("the source", source, false)?, self.bytes("the destination", destination, true)?];
-        // A closed client copies nothing.
-        self.shared.client()?;
-        if terms.plain()
+        if self.shared.here(&terms)?
             && let Some(bytes) = copy_here(source.py(), &parts[0], &parts[1])
         {
             return Ok(self.shared.done_here(bytes));

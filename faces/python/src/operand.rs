@@ -9,6 +9,7 @@
 //! A view of a frame's own buffer (a NumPy array over it, a slice of its memoryview) is found by its address and is that frame.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
 use memferry::{Access, Client, FrameRange, Image, Lent, PixelSize};
@@ -88,6 +89,11 @@ impl Part {
                 "{what} may not be written: its buffer is read-only"
             )));
         }
+        if names_objects(buffer.format()) {
+            return Err(PyBufferError::new_err(format!(
+                "{what} holds references to Python objects, which are counted; copy it with Python"
+            )));
+        }
         let (length, image) = layout(what, &buffer)?;
         let start: *mut u8 = buffer.buf_ptr().cast();
         let access = if to_write { Access::ReadWrite } else { Access::ReadOnly };
@@ -116,6 +122,11 @@ impl Part {
             PyValueError::new_err(message)
         })
     }
+}
+
+/// Whether a format of the buffer protocol (PEP 3118) has an item that is a reference; the names of fields stand between colons.
+fn names_objects(format: &CStr) -> bool {
+    format.to_bytes().split(|byte| *byte == b':').step_by(2).any(|codes| codes.contains(&b'O'))
 }
 
 /// Bytes from the first to the last, and the picture that they are.

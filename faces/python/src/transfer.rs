@@ -1,7 +1,8 @@
 //! Transfers under way: waiting for them without the interpreter's lock, and being told by an eventfd.
 //!
 //! ```text
-//! Transfer.wait ─► Running::poll, waker unparks this thread         Transfer._signal(fd) ─► waker writes to the eventfd
+//! Transfer.wait ─► Running::poll, waker unparks this thread ─┐      Transfer._signal(fd) ─► waker writes to the eventfd ─┐
+//!                     │                                      └─► Waiters, all woken by the one waker of the Pending ◄─┘
 //!                     └ ended: the hold is let go ─► Completion, or TransferError
 //! ```
 //!
@@ -12,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::thread::{Thread, ThreadId};
 use std::time::{Duration, Instant};
 
 use memferry::{EngineKind, ForkGuard, Pending};
@@ -29,14 +30,51 @@ struct State {
     pending: Option<Pending>,
     ended: Option<memferry::Completion>,
     hold: Option<Hold>,
-    /// Somebody waits, or will: his waker stays.
-    awaited: bool,
 }
 
 /// A transfer and what it holds; the client keeps it until it has ended, though nobody else does.
 pub(crate) struct Running {
     guard: Arc<ForkGuard>,
     state: Mutex<State>,
+    waiters: Arc<Waiters>,
+}
+
+/// Who waits; once for each, however often he looks.
+#[derive(Clone, Copy, PartialEq)]
+enum Waiter {
+    Thread(ThreadId),
+    Descriptor(i32),
+}
+
+/// Those to be woken at the end. The future knows one waker, so it is theirs, and nobody takes away another's.
+#[derive(Default)]
+struct Waiters(Mutex<Vec<(Waiter, Waker)>>);
+
+impl Waiters {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Waiter, Waker)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, waiter: Waiter, waker: &Waker) {
+        let mut all = self.lock();
+        all.retain(|(other, _)| *other != waiter);
+        all.push((waiter, waker.clone()));
+    }
+
+    fn remove(&self, waiter: Waiter) {
+        self.lock().retain(|(other, _)| *other != waiter);
+    }
+
+    fn wake_all(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        all.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
+
+impl Wake for Waiters {
+    fn wake(self: Arc<Self>) {
+        self.wake_all();
+    }
 }
 
 struct Unpark(Thread);
@@ -59,28 +97,29 @@ impl Wake for Bell {
 
 impl Running {
     pub(crate) fn new(guard: Arc<ForkGuard>, pending: Pending, hold: Hold) -> Self {
-        let state = State { pending: Some(pending), ended: None, hold: Some(hold), awaited: false };
-        Self { guard, state: Mutex::new(state) }
+        let state = State { pending: Some(pending), ended: None, hold: Some(hold) };
+        Self { guard, state: Mutex::new(state), waiters: Arc::default() }
     }
 
     /// One that was done before anybody could wait.
     pub(crate) fn ended(guard: Arc<ForkGuard>, completion: memferry::Completion) -> Self {
-        let state = State { pending: None, ended: Some(completion), hold: None, awaited: false };
-        Self { guard, state: Mutex::new(state) }
+        let state = State { pending: None, ended: Some(completion), hold: None };
+        Self { guard, state: Mutex::new(state), waiters: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The end, if it has come; else `waker` is woken then.
-    fn poll(&self, waker: &Waker) -> Option<memferry::Completion> {
+    /// The end, if it has come. Who waits is woken then.
+    fn poll(&self) -> Option<memferry::Completion> {
+        let waker = Waker::from(Arc::clone(&self.waiters));
         let mut state = self.lock();
         if state.ended.is_some() {
             return state.ended;
         }
         if let Some(pending) = state.pending.as_mut()
-            && let Poll::Ready(completion) = Pin::new(pending).poll(&mut Context::from_waker(waker))
+            && let Poll::Ready(completion) = Pin::new(pending).poll(&mut Context::from_waker(&waker))
         {
             state.ended = Some(completion);
             state.pending = None;
@@ -90,21 +129,27 @@ impl Running {
             if let Some(hold) = hold {
                 hold.ended();
             }
+            // The future, which was polled here to its end, wakes nobody.
+            self.waiters.wake_all();
             return Some(completion);
         }
         None
     }
 
-    /// Whether it has ended; nobody's waker is taken away.
+    /// The end, if it has come; else `waker` is woken then.
+    fn poll_for(&self, waiter: Waiter, waker: &Waker) -> Option<memferry::Completion> {
+        // Before the look, so that no end comes in between.
+        self.waiters.add(waiter, waker);
+        let ended = self.poll();
+        if ended.is_some() {
+            self.waiters.remove(waiter);
+        }
+        ended
+    }
+
+    /// Whether it has ended.
     pub(crate) fn is_over(&self) -> bool {
-        let awaited = {
-            let state = self.lock();
-            if state.ended.is_some() {
-                return true;
-            }
-            state.awaited
-        };
-        !awaited && self.poll(Waker::noop()).is_some()
+        self.poll().is_some()
     }
 
     /// Asks that it end early; one that has ended cannot.
@@ -116,13 +161,15 @@ impl Running {
 
     /// Waits until it has ended, at most until `until`, and then for a slice only.
     fn wait_slice(&self, until: Option<Instant>) -> Option<memferry::Completion> {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        if let Some(completion) = self.poll(&waker) {
+        let thread = std::thread::current();
+        let waiter = Waiter::Thread(thread.id());
+        if let Some(completion) = self.poll_for(waiter, &Waker::from(Arc::new(Unpark(thread)))) {
             return Some(completion);
         }
         let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
         std::thread::park_timeout(left.min(SLICE));
-        self.poll(&waker)
+        self.waiters.remove(waiter);
+        self.poll()
     }
 
     /// Waits until it has ended; the interpreter goes on meanwhile.
@@ -131,7 +178,6 @@ impl Running {
             return Err(errors::forked());
         }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        self.lock().awaited = true;
         loop {
             if let Some(completion) = py.detach(|| self.wait_slice(until)) {
                 return Ok(completion);
@@ -178,7 +224,7 @@ impl NativeTransfer {
     /// Whether it has ended.
     fn done(&self) -> PyResult<bool> {
         self.running.guard.check().map_err(|_| errors::forked())?;
-        Ok(self.running.poll(Waker::noop()).is_some())
+        Ok(self.running.is_over())
     }
 
     /// Asks that it end early. How it ended, `wait` tells.
@@ -198,8 +244,8 @@ impl NativeTransfer {
         let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
         let own = rustix::io::fcntl_dupfd_cloexec(borrowed, 0)
             .map_err(|error| PyOSError::new_err(error.to_string()))?;
-        self.running.lock().awaited = true;
-        Ok(self.running.poll(&Waker::from(Arc::new(Bell(own)))).is_some())
+        let bell = Waker::from(Arc::new(Bell(own)));
+        Ok(self.running.poll_for(Waiter::Descriptor(descriptor), &bell).is_some())
     }
 
     fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -189,6 +189,52 @@ class Waits(unittest.TestCase):
 
         self.assertEqual(asyncio.run(main()).bytes_done, 64 << 20)
 
+    def test_who_awaits_is_woken_though_others_look_and_wait_too(self):
+        def looks(copy):
+            self.assertFalse(copy.done())
+
+        def looks_to_the_end(copy):
+            while not copy.done():
+                pass
+
+        def waits_briefly(copy):
+            with self.assertRaises(TimeoutError):
+                copy.wait(0)
+
+        async def main(meanwhile):
+            copies = [self.client.copy(self.source, self.target) for _ in range(20)]
+            waiting = asyncio.ensure_future(self.end_of(copies[-1]))
+            await asyncio.sleep(0)
+            self.assertFalse(waiting.done())
+            meanwhile(copies[-1])
+            self.assertEqual((await asyncio.wait_for(waiting, 20)).bytes_done, 64 << 20)
+
+        for meanwhile in (looks, looks_to_the_end, waits_briefly, lambda copy: copy.wait(), lambda _: self.client.close()):
+            asyncio.run(main(meanwhile))
+
+    def test_two_loops_await_one_transfer(self):
+        copies, ends = [self.client.copy(self.source, self.target) for _ in range(20)], []
+
+        async def main():
+            ends.append((await asyncio.wait_for(self.end_of(copies[-1]), 20)).bytes_done)
+
+        threads = [threading.Thread(target=lambda: asyncio.run(main())) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(ends, [64 << 20] * 3)
+
+    def test_what_was_waited_for_in_vain_and_dropped_is_let_go(self):
+        target = bytearray(64 << 20)
+        copies = [self.client.copy(self.source, target) for _ in range(20)]
+        with self.assertRaises(TimeoutError):
+            copies[-1].wait(0)
+        del copies
+        self.client.nop(fenced=True).wait()
+        self.client.nop()
+        target.extend(b"x")
+
     def test_cancelling_the_wait_cancels_the_transfer(self):
         async def main():
             copies = [self.client.copy(self.source, self.target) for _ in range(30)]
@@ -294,6 +340,57 @@ class Waits(unittest.TestCase):
             copy.cancel()
 
 
+class Order(unittest.TestCase):
+    """Links and fences hold, however soon a transfer could be done."""
+
+    def setUp(self):
+        self.client = memferry.connect()
+        self.addCleanup(self.client.close)
+        self.source, self.target = noise(1 << 20).repeat(64), numpy.zeros(64 << 20, numpy.uint8)
+
+    def test_what_is_linked_fails_with_its_forerunner(self):
+        for now in (False, True):
+            for length in (4, 5 << 20):
+                target = bytearray(length)
+                self.client.fill(bytearray(7), 1, 4, linked=True)
+                with self.assertRaises(memferry.TransferError) as caught:
+                    self.client.copy(b"x" * length, target, now=now).wait()
+                self.assertEqual(caught.exception.kind, "FillLength")
+                self.assertEqual(target, bytes(length))
+                # The link ends there.
+                self.client.copy(b"x" * length, target, now=now).wait()
+                self.assertEqual(target, b"x" * length)
+
+    def test_a_link_is_kept_when_its_first_is_done_now(self):
+        target = bytearray(4)
+        with self.assertRaises(memferry.TransferError):
+            self.client.fill(bytearray(7), 1, 4, linked=True, now=True).wait()
+        with self.assertRaises(memferry.TransferError):
+            self.client.copy(b"abcd", target).wait()
+        self.assertEqual(target, bytes(4))
+
+    def test_a_linked_copy_comes_after_its_forerunner(self):
+        small = numpy.zeros(4, numpy.uint8)
+        for now in (False, True):
+            self.target[-4:] = 0
+            for _ in range(4):
+                first = self.client.copy(self.source, self.target, linked=True)
+            self.client.copy(self.target[-4:], small, now=now).wait()
+            self.assertTrue(first.done())
+            numpy.testing.assert_array_equal(small, self.source[-4:])
+
+    def test_a_fence_waits_for_all_before_it(self):
+        for length in (4, 5 << 20):
+            copies = [self.client.copy(self.source, self.target) for _ in range(10)]
+            small = numpy.zeros(length, numpy.uint8)
+            self.client.copy(self.target[-length:], small, fenced=True, now=True)
+            self.assertTrue(all(copy.done() for copy in copies))
+            numpy.testing.assert_array_equal(small, self.source[-length:])
+        copies = [self.client.copy(self.source, self.target) for _ in range(10)]
+        self.client.nop(fenced=True, now=True)
+        self.assertTrue(all(copy.done() for copy in copies))
+
+
 class BadInput(unittest.TestCase):
     """Each mistake is an exception, and the program goes on."""
 
@@ -315,6 +412,25 @@ class BadInput(unittest.TestCase):
             with self.assertRaises(BufferError):
                 self.client.copy(noise(100), target)
         self.client.copy(fixed, bytearray(100)).wait()
+
+    def test_references_to_objects(self):
+        held = object()
+        pair = numpy.dtype([("number", "u8"), ("thing", object)])
+        for kind, item in ((object, held), (pair, (7, held)), ([("nested", pair, (2,))], ([(7, held), (8, held)],))):
+            filled, empty = numpy.array([item] * 4, kind), numpy.zeros(4, kind)
+            count = sys.getrefcount(held)
+            for call in (
+                lambda: self.client.copy(filled, empty),
+                lambda: self.client.copy(bytes(empty.nbytes), filled),
+                lambda: self.client.fill(filled),
+                lambda: self.client.crc32c(filled),
+            ):
+                with self.assertRaises(BufferError):
+                    call()
+            self.assertEqual(sys.getrefcount(held), count)
+        named = numpy.zeros(4, [("O", "u8"), ("xOx", "u1")])
+        self.client.copy(numpy.ones(4, named.dtype), named).wait()
+        self.assertEqual(named["O"].sum(), 4)
 
     def test_memory_with_gaps(self):
         array = noise(100, 100)
