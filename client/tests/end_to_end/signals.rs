@@ -41,7 +41,13 @@ fn an_armed_channel_signals_its_eventfd_and_an_idle_one_does_not() {
         channel.submit(Transfer::fill(&frame.all(), Pattern::Byte(2))).expect("room");
         assert!(readable(&event, false), "the signal came");
         rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
-        assert!(channel.poll().is_some());
+        // A lane that hears late of the descriptor signals who is armed then, which may be once more than it must.
+        while channel.poll().is_none() {
+            if channel.arm() == Armed::Waiting {
+                assert!(readable(&event, false), "the signal came");
+                rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
+            }
+        }
     }
     // What is there already is told instead of signalled.
     let ticket = channel.submit(Transfer::nop()).expect("room");
