@@ -104,7 +104,13 @@ fn completions_are_posted_to_the_programs_own_ring() {
         ring.submit_and_wait(1).expect("a completion of the ring");
         let posted: Vec<_> = ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
         assert_eq!(posted[0], (0xfe_44, 0));
-        assert!(channel.poll().is_some());
+        // As above: one signal more may come at first.
+        while channel.poll().is_none() {
+            if channel.arm() == Armed::Waiting {
+                ring.submit_and_wait(1).expect("a completion of the ring");
+                assert!(ring.completion().all(|entry| entry.user_data() == 0xfe_44));
+            }
+        }
     }
 }
 
@@ -126,7 +132,12 @@ fn the_programs_own_ring_can_wait_for_the_eventfd() {
         ring.submit_and_wait(1).expect("a completion of the ring");
         assert_eq!(ring.completion().next().map(|entry| entry.user_data()), Some(round));
         rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
-        assert!(channel.poll().is_some());
+        while channel.poll().is_none() {
+            if channel.arm() == Armed::Waiting {
+                assert!(readable(&event, false), "the signal came");
+                rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
+            }
+        }
     }
 }
 
