@@ -252,7 +252,8 @@ impl Engine for FakeEngine {
                 let (bytes_done, value) = move_bytes(job.descriptor.operation(), end.bytes);
                 channel.job = None;
                 let ticket = Ticket { channel: number, serial: channel.serial };
-                finished.push(Finished { ticket, outcome: end.outcome, bytes_done, value });
+                let (outcome, engine) = (end.outcome, EngineKind::Simulated);
+                finished.push(Finished { ticket, outcome, bytes_done, value, engine });
             }
         }
         false

@@ -124,7 +124,13 @@ impl Engine for LaneModel {
             });
             if let Some(job) = over {
                 let outcome = if job.ends.is_some() { Ok(()) } else { Err(Failure::Cancelled) };
-                finished.push(Finished { ticket, outcome, bytes_done: job.done, value: 0 });
+                finished.push(Finished {
+                    ticket,
+                    outcome,
+                    bytes_done: job.done,
+                    value: 0,
+                    engine: EngineKind::Simulated,
+                });
             }
         }
         if self.busy_until <= now {

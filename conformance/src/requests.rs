@@ -14,6 +14,7 @@ use memferry_transfer::{
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use crate::noise;
 use crate::oracle::{self, Place};
 
 /// Bytes of each frame.
@@ -65,7 +66,7 @@ pub fn request_suite(fixture: impl RequestFixture, cases: u32) {
 fn check(fixture: &mut impl RequestFixture, drafts: &[Draft], seed: u64) {
     // Memories that are alike in part, so that comparisons go on for a while.
     let mut expected: Vec<_> =
-        (0..FRAMES).map(|frame| noise(seed ^ (frame / 2) as u64, FRAME_BYTES as usize)).collect();
+        (0..FRAMES).map(|frame| noise(FRAME_BYTES as usize, seed ^ (frame / 2) as u64)).collect();
     for (frame, bytes) in expected.iter().enumerate() {
         fixture.fill(frame, bytes);
     }
@@ -79,9 +80,13 @@ fn check(fixture: &mut impl RequestFixture, drafts: &[Draft], seed: u64) {
     }
 }
 
-/// How it has to end, and what it does to memory.
-fn judged(draft: &Draft, memories: &mut [Vec<u8>]) -> Served {
-    let operation = placed(draft);
+/// How it has to end, and what it does to memory: frames that are equally long.
+///
+/// # Panics
+/// When it names a frame that there is not.
+pub fn judged(draft: &Draft, memories: &mut [Vec<u8>]) -> Served {
+    let available = memories.first().map_or(0, |memory| memory.len() as u64);
+    let operation = placed(draft, available);
     let refused = |failure| Served { outcome: Err(failure), bytes_done: 0, value: 0 };
     if let Operation::ScatterGather { lists } = &operation {
         let source_bytes = lists.total_bytes(Side::Source);
@@ -90,7 +95,7 @@ fn judged(draft: &Draft, memories: &mut [Vec<u8>]) -> Served {
         }
     }
     if let Err(left) = oracle::fits(&operation) {
-        return refused(Failure::OutOfBounds { side: left.side, available: FRAME_BYTES });
+        return refused(Failure::OutOfBounds { side: left.side, available });
     }
     let value = oracle::value(&operation, memories);
     let bytes_done = oracle::apply(&operation, memories).unwrap_or(0);
@@ -111,7 +116,8 @@ fn plane() -> impl Strategy<Value = Plane> {
     (0..2500_u64, step(), step()).prop_map(|(start, x_step, y_step)| Plane { start, x_step, y_step })
 }
 
-fn draft() -> impl Strategy<Value = Draft> {
+/// Requests of every kind over [`FRAMES`] frames, most of them within their [`FRAME_BYTES`] and some not.
+pub fn draft() -> impl Strategy<Value = Draft> {
     let color = (0..1_u32 << 24).prop_map(|value| Color24::new(value).expect("24 bits"));
     let pattern = prop_oneof![
         any::<u8>().prop_map(Pattern::Byte),
@@ -184,8 +190,9 @@ fn looks() -> impl Strategy<Value = Draft> {
     )
 }
 
-/// The draft as the oracle takes it: walks over whole frames, with the offsets worked into their starts.
-fn placed(draft: &Draft) -> Operation<Place> {
+/// The draft as the oracle takes it, over frames of `frame_bytes`: walks over whole frames, with the offsets worked into their
+/// starts.
+pub fn placed(draft: &Draft, frame_bytes: u64) -> Operation<Place> {
     let moved = |plane: Plane, (_, offset): (usize, u64)| Plane { start: plane.start + offset, ..plane };
     let mut operation = draft.clone();
     match &mut operation {
@@ -200,14 +207,5 @@ fn placed(draft: &Draft) -> Operation<Place> {
         }
         _ => {}
     }
-    oracle::renamed(&operation, |&(memory, offset)| Place { memory, offset, length: FRAME_BYTES - offset })
-}
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
+    oracle::renamed(&operation, |&(memory, offset)| Place { memory, offset, length: frame_bytes - offset })
 }

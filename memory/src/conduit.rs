@@ -4,14 +4,12 @@
 //! was cut short is an error, and every descriptor that came is owned from the moment it arrives, so none leaks.
 //! What messages mean is the protocol's.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use thiserror::Error;
 
 /// Longest message, bytes.
@@ -21,6 +19,12 @@ pub const MAXIMUM_DESCRIPTORS: usize = 4;
 
 /// Most descriptors the kernel lets a packet carry (`SCM_MAX_FD`, unix(7)).
 const KERNEL_DESCRIPTORS: usize = 253;
+/// Room for all of these and the sender's credentials, so that the kernel never closes any by itself.
+// SAFETY: a computation with two numbers.
+const CONTROL_BYTES: usize = unsafe {
+    libc::CMSG_SPACE((KERNEL_DESCRIPTORS * size_of::<libc::c_int>()) as u32)
+        + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
+} as usize;
 
 /// One message as it came.
 #[derive(Debug)]
@@ -48,7 +52,7 @@ pub enum ReceiveError {
     TooManyDescriptors,
     /// The socket failed.
     #[error("receiving failed: {0}")]
-    System(rustix::io::Errno),
+    System(Errno),
 }
 
 /// Receives one packet; `wait` says whether to block for it.
@@ -71,44 +75,104 @@ pub fn receive_into(
     wait: bool,
     descriptors: &mut Vec<OwnedFd>,
 ) -> Result<Vec<u8>, ReceiveError> {
+    receive_introduced(socket, wait, descriptors).map(|(bytes, _)| bytes)
+}
+
+/// As [`receive_into`], with the process that sent the packet, by the kernel's word: where the socket asks for that
+/// (`SO_PASSCRED`) and this process can see the other.
+///
+/// # Errors
+/// [`ReceiveError`].
+pub fn receive_introduced(
+    socket: BorrowedFd<'_>,
+    wait: bool,
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<(Vec<u8>, Option<u32>), ReceiveError> {
     let mut bytes = vec![0; MAXIMUM_BYTES];
-    // Room for all that the kernel lets a packet carry, so that it never closes any by itself.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let blocking = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+    let mut control = [0u64; CONTROL_BYTES.div_ceil(8)];
+    let flags = libc::MSG_CMSG_CLOEXEC | if wait { 0 } else { libc::MSG_DONTWAIT };
     let mut attempt = || {
-        rustix::io::retry_on_intr(|| {
-            let flags = RecvFlags::CMSG_CLOEXEC | blocking;
-            rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags)
-        })
+        rustix::io::retry_on_intr(|| receive_message(socket, &mut bytes, &mut control, flags, descriptors))
     };
     // A peer that closed with our message unread resets the connection, once; what it sent before still waits.
     let received = match attempt() {
-        Err(rustix::io::Errno::CONNRESET) => attempt(),
+        Err(Errno::CONNRESET) => attempt(),
         other => other,
     };
     let received = received.map_err(|error| match error {
-        rustix::io::Errno::AGAIN => ReceiveError::WouldBlock,
-        rustix::io::Errno::CONNRESET => ReceiveError::Closed,
+        Errno::AGAIN => ReceiveError::WouldBlock,
+        Errno::CONNRESET => ReceiveError::Closed,
         other => ReceiveError::System(other),
     })?;
-    let before = descriptors.len();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
-        }
-    }
-    if received.flags.contains(ReturnFlags::TRUNC) {
+    if received.flags & libc::MSG_TRUNC != 0 {
         return Err(ReceiveError::TooLong);
     }
-    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() - before > MAXIMUM_DESCRIPTORS {
+    if received.flags & libc::MSG_CTRUNC != 0 || received.descriptors > MAXIMUM_DESCRIPTORS {
         return Err(ReceiveError::TooManyDescriptors);
     }
-    if received.bytes == 0 && descriptors.len() == before {
+    if received.bytes == 0 && received.descriptors == 0 {
         return Err(ReceiveError::Closed);
     }
     bytes.truncate(received.bytes);
-    Ok(bytes)
+    Ok((bytes, received.process))
+}
+
+/// What one call gave.
+struct Received {
+    bytes: usize,
+    flags: libc::c_int,
+    descriptors: usize,
+    process: Option<u32>,
+}
+
+/// One `recvmsg`. By hand, since a process of another PID namespace has number 0 here, which rustix's credentials cannot be.
+fn receive_message(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    control: &mut [u64],
+    flags: libc::c_int,
+    descriptors: &mut Vec<OwnedFd>,
+) -> rustix::io::Result<Received> {
+    let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: a message header of zeros is a valid, empty one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = std::mem::size_of_val(control) as _;
+    // SAFETY: the header names two buffers that are borrowed here, with their lengths.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &mut message, flags) };
+    let Ok(received_bytes) = usize::try_from(received) else {
+        let number = std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO);
+        return Err(Errno::from_raw_os_error(number));
+    };
+    let before = descriptors.len();
+    let mut process = None;
+    // SAFETY: the kernel filled the control buffer with whole headers, as far as it says; data lies behind each. Every
+    // descriptor there is new and nobody else's.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(&message);
+        while let Some(head) = header.as_ref() {
+            let data = libc::CMSG_DATA(header);
+            #[allow(clippy::unnecessary_cast, reason = "it is shorter in musl")]
+            let length = head.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+            match (head.cmsg_level, head.cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
+                    for index in 0..length / size_of::<libc::c_int>() {
+                        let number = data.cast::<libc::c_int>().add(index).read_unaligned();
+                        descriptors.push(OwnedFd::from_raw_fd(number));
+                    }
+                }
+                (libc::SOL_SOCKET, libc::SCM_CREDENTIALS) if length >= size_of::<libc::ucred>() => {
+                    let pid = data.cast::<libc::ucred>().read_unaligned().pid;
+                    process = u32::try_from(pid).ok().filter(|pid| *pid != 0);
+                }
+                _ => {}
+            }
+            header = libc::CMSG_NXTHDR(&message, header);
+        }
+    }
+    let (descriptors, flags) = (descriptors.len() - before, message.msg_flags);
+    Ok(Received { bytes: received_bytes, flags, descriptors, process })
 }
 
 /// Sends one packet, without blocking when `wait` is false.
@@ -124,7 +188,7 @@ pub fn send(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAXIMUM_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(rustix::io::Errno::INVAL);
+        return Err(Errno::INVAL);
     }
     let blocking = if wait { SendFlags::empty() } else { SendFlags::DONTWAIT };
     rustix::io::retry_on_intr(|| {
@@ -166,6 +230,20 @@ mod tests {
         assert!(send(ours.as_fd(), b"too late", &[], false).is_err());
         assert_eq!(receive(ours.as_fd(), true).unwrap().bytes, b"farewell");
         assert_eq!(receive(ours.as_fd(), true).unwrap_err(), ReceiveError::Closed);
+    }
+
+    #[test]
+    fn the_kernel_says_who_sent_a_packet_where_it_is_asked() {
+        let (ours, theirs) = pair();
+        let mut came = Vec::new();
+        let mut sent_by = || {
+            send(ours.as_fd(), b"hello", &[ours.as_fd()], false).unwrap();
+            receive_introduced(theirs.as_fd(), true, &mut came).unwrap()
+        };
+        assert_eq!(sent_by(), (b"hello".to_vec(), None));
+        rustix::net::sockopt::set_socket_passcred(&theirs, true).unwrap();
+        assert_eq!(sent_by(), (b"hello".to_vec(), Some(std::process::id())));
+        assert_eq!(came.len(), 2);
     }
 
     #[test]

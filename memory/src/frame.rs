@@ -278,7 +278,16 @@ fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
 /// # Errors
 /// [`AllocateError`].
 pub fn allocate_sealed(length: u64, peer_writes: bool) -> Result<(OwnedFd, Mapping), AllocateError> {
-    let (descriptor, mapping) = allocate_named("memferry-ring", length, Placement::default())?;
+    allocate_sealed_named("memferry-ring", length, peer_writes)
+}
+
+/// As [`allocate_sealed`], under a name of its own.
+pub(crate) fn allocate_sealed_named(
+    name: &str,
+    length: u64,
+    peer_writes: bool,
+) -> Result<(OwnedFd, Mapping), AllocateError> {
+    let (descriptor, mapping) = allocate_named(name, length, Placement::default())?;
     let future_write = if peer_writes { SealFlags::empty() } else { SealFlags::FUTURE_WRITE };
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL | future_write;
     rustix::fs::fcntl_add_seals(&descriptor, seals).map_err(|source| AllocateError::System {

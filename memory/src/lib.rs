@@ -10,9 +10,11 @@
 //! ring         slots with sequence numbers between two sides that do not trust each other
 //! parking      park and wake without a fence on the publishing side
 //! queue_pair   the two rings, hints and flags of one client channel, one memfd per direction
+//! recording    what programs copy, counted by all their processes in one table
 //! signal       an eventfd or another process's ring is told, without blocking
 //! conduit      messages and descriptors over a Unix socket
 //! bus_error    a lane survives memory that fails under it
+//! kernel_device   the Linux module's device: memory registered with it, orders, records
 //! fork_guard   a forked child learns that the rings are not its own
 //! ```
 //!
@@ -36,6 +38,8 @@ pub mod fork_guard;
 #[cfg(not(loom))]
 pub mod frame;
 #[cfg(not(loom))]
+pub mod kernel_device;
+#[cfg(not(loom))]
 pub mod mapping;
 pub mod parking;
 #[cfg(not(loom))]
@@ -43,6 +47,8 @@ pub mod placement;
 #[cfg(not(loom))]
 pub mod pool;
 pub mod queue_pair;
+#[cfg(not(loom))]
+pub mod recording;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod scheduling;

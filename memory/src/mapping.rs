@@ -83,9 +83,10 @@ impl Lent {
     /// A promise about `length` bytes at `base`; `None` for a null pointer.
     ///
     /// # Safety
-    /// Until the service has let go of the memory (its frame was revoked, or the last holder of the frame was dropped), the
-    /// range stays mapped, at least readable, and writable unless `access` is read-only; and while a transfer uses it nobody
-    /// holds a reference that the transfer's loads and stores would break.
+    /// Until the service has let go of the memory (its frame was revoked, or the last holder of the frame was dropped), all
+    /// bytes that a transfer or an access by its frame or mapping names stay mapped meanwhile, at least readable, and
+    /// writable where it writes; and while a transfer uses them nobody holds a reference that its loads and stores would
+    /// break. Who gives the frame to others promises that of the whole range, since they may name any of it.
     pub unsafe fn new(base: *mut u8, length: usize, access: Access) -> Option<Self> {
         Some(Self { base: NonNull::new(base)?, length, access })
     }
@@ -98,6 +99,11 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Mapping {
+    /// A number that no other mapping has while this one, or a clone of it, lives.
+    pub fn key(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Maps the first `length` bytes of `descriptor`, shared, in pages of `page_bytes`.
     ///
     /// # Errors
@@ -303,6 +309,61 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
+
+    /// Copies bytes in past this CPU's caches, where it can: whoever reads them on another core has them from memory, which is
+    /// nearer to some than these caches are. They are there for whoever sees what is stored with release afterwards.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub fn write_past_caches(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        if self.0.access == Access::ReadOnly {
+            return Err(AccessError::ReadOnly);
+        }
+        let to = self.checked(offset, bytes.len())?;
+        stream(bytes, to);
+        Ok(())
+    }
+
+    /// Copies bytes to another mapping, which may be of the same memory, with the calling CPU.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfRange`] of either, [`AccessError::ReadOnly`], [`AccessError::Forked`].
+    pub fn copy_to(&self, offset: u64, length: usize, to: &Self, to_offset: u64) -> Result<(), AccessError> {
+        if to.0.access == Access::ReadOnly {
+            return Err(AccessError::ReadOnly);
+        }
+        let (from, to) = (self.checked(offset, length)?, to.checked(to_offset, length)?);
+        // SAFETY: M1, M3 and the checks above; as with memmove the two may overlap, and no reference to either is formed (M2).
+        unsafe { std::ptr::copy(from, to, length) };
+        Ok(())
+    }
+}
+
+/// Stores `from` at `to`, which has room for it, without reading the lines there.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn stream(from: &[u8], to: *mut u8) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    const WIDTH: usize = size_of::<__m128i>();
+    let head = to.align_offset(WIDTH).min(from.len());
+    let body = (from.len() - head) / WIDTH * WIDTH;
+    // SAFETY: M1, M3 and the caller's check: `to` is good for all of `from`, and no reference to it exists (M2). Every x86-64
+    // CPU has these instructions; the stores of the body are aligned, since the head ends where they can be.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from.as_ptr(), to, head);
+        for at in (head..head + body).step_by(WIDTH) {
+            _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.as_ptr().add(at).cast()));
+        }
+        let done = head + body;
+        std::ptr::copy_nonoverlapping(from.as_ptr().add(done), to.add(done), from.len() - done);
+        // These stores are ordered by nothing else, not by a release either.
+        _mm_sfence();
+    }
+}
+
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+fn stream(from: &[u8], to: *mut u8) {
+    // SAFETY: M1, M3 and the caller's check: `to` is good for all of `from`, and no reference to it exists (M2).
+    unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
 }
 
 impl Memory for Mapping {
@@ -368,6 +429,36 @@ mod tests {
         assert_eq!(bytes, [1, 9, 8, 4]);
         // SAFETY: nothing is promised about no memory.
         assert!(unsafe { Lent::new(std::ptr::null_mut(), 4, Access::ReadOnly) }.is_none());
+    }
+
+    #[test]
+    fn bytes_are_copied_between_mappings_within_both() {
+        let (from, to) = (Mapping::owned(vec![1, 2, 3, 4]), Mapping::owned(vec![0; 3]));
+        from.copy_to(1, 2, &to, 1).unwrap();
+        from.copy_to(0, 3, &from, 1).unwrap();
+        let refused = [(2, 3, 0), (0, 3, 1), (u64::MAX, 1, 0), (0, 1, u64::MAX)];
+        for (offset, length, to_offset) in refused {
+            assert!(matches!(
+                from.copy_to(offset, length, &to, to_offset),
+                Err(AccessError::OutOfRange { .. })
+            ));
+        }
+        assert_eq!((from.into_owned().unwrap(), to.into_owned().unwrap()), (vec![1, 1, 2, 3], vec![0, 2, 3]));
+    }
+
+    #[test]
+    fn bytes_written_past_the_caches_are_those_and_no_others() {
+        let source: Vec<u8> = (0..200).map(|byte| byte as u8 | 1).collect();
+        for offset in 0..40 {
+            for length in [0, 1, 15, 16, 17, 63, 100, 160] {
+                let mapping = Mapping::owned(vec![0; 210]);
+                mapping.write_past_caches(offset, &source[..length]).unwrap();
+                let (offset, bytes) = (offset as usize, mapping.into_owned().unwrap());
+                assert_eq!(&bytes[offset..][..length], &source[..length]);
+                assert!(bytes[..offset].iter().chain(&bytes[offset + length..]).all(|byte| *byte == 0));
+            }
+        }
+        assert!(Mapping::owned(vec![0; 4]).write_past_caches(1, &[1; 4]).is_err());
     }
 
     #[test]

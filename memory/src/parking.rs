@@ -8,11 +8,15 @@
 //!   sleep
 //! ```
 //!
+//! Before it parks, a waiter spins for about a wake-up's cost, as long as that is worth it ([`Spin`]).
+//!
 //! `membarrier(GLOBAL_EXPEDITED)` puts a full barrier on every CPU that runs a registered process, so either the parker
 //! sees what was published or the publisher sees the flag; the publisher saves some 40 ns a request. Both processes
 //! must have called [`Fences::register`]; where either could not, both use full fences. How to sleep and to wake is
 //! the caller's: it has to be a wake that is not lost when it comes before the sleep (an eventfd, or a futex word that
 //! the waker changes).
+
+use std::time::Duration;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
@@ -29,13 +33,22 @@ impl Fences {
     /// Registers this process for expedited barriers; [`Fences::Full`] where the kernel refuses.
     #[cfg(not(loom))]
     pub fn register() -> Self {
-        use std::sync::OnceLock;
-        static REGISTERED: OnceLock<Fences> = OnceLock::new();
-        *REGISTERED.get_or_init(|| {
-            let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
-            let usable = registered && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
-            if usable { Self::Asymmetric } else { Self::Full }
-        })
+        use std::sync::atomic::AtomicU8;
+        // No lock: registering takes long enough for another thread to fork in the middle of it, and doing it twice is no harm.
+        static REGISTERED: AtomicU8 = AtomicU8::new(0);
+        const ASYMMETRIC: u8 = 1;
+        const FULL: u8 = 2;
+        let known = match REGISTERED.load(Ordering::Relaxed) {
+            0 => {
+                let registered = membarrier(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+                let usable = registered && membarrier(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+                let found = if usable { ASYMMETRIC } else { FULL };
+                REGISTERED.store(found, Ordering::Relaxed);
+                found
+            }
+            known => known,
+        };
+        if known == ASYMMETRIC { Self::Asymmetric } else { Self::Full }
     }
 
     /// Orders the publisher's store before its look at the flag.
@@ -84,6 +97,45 @@ pub fn park(set: impl Fn(u64), fences: Fences, ready: impl FnOnce() -> bool, sle
     slept
 }
 
+/// How long to spin before parking, by what spinning has been worth.
+///
+/// A spin that found nothing halves the next; one that found something restores it. A waiter that does not spin never finds
+/// that it would be worth it again, as when a neighbour has left the peer's CPU, so now and then it tries the whole spin.
+#[derive(Clone, Copy, Debug)]
+pub struct Spin {
+    most: Duration,
+    next: Duration,
+    waits: u32,
+}
+
+impl Spin {
+    /// Waits between two that spin as long as they may.
+    const TRIAL: u32 = 64;
+
+    /// A waiter that spins for `most` at first: about what a wake-up costs.
+    pub const fn new(most: Duration) -> Self {
+        Self { most, next: most, waits: 0 }
+    }
+
+    /// How long this wait is to spin.
+    #[inline]
+    pub fn time(&mut self) -> Duration {
+        self.waits = self.waits.wrapping_add(1);
+        if self.waits.is_multiple_of(Self::TRIAL) { self.most } else { self.next }
+    }
+
+    /// Spinning found what was waited for.
+    #[inline]
+    pub fn was_worth_it(&mut self) {
+        self.next = self.most;
+    }
+
+    /// It did not.
+    pub fn was_in_vain(&mut self) {
+        self.next /= 2;
+    }
+}
+
 /// Whether the peer has to be woken for what was just published.
 #[inline]
 pub fn must_wake(parked: &AtomicU64, fences: Fences) -> bool {
@@ -95,4 +147,26 @@ pub fn must_wake(parked: &AtomicU64, fences: Fences) -> bool {
 pub fn wanted(parked: &AtomicU64, fences: Fences) -> u64 {
     fences.light();
     parked.load(Ordering::Relaxed)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spinning_ends_where_it_is_in_vain_and_is_tried_again() {
+        let most = Duration::from_micros(50);
+        let mut spin = Spin::new(most);
+        assert_eq!(spin.time(), most);
+        let mut times = Vec::new();
+        for _ in 0..2 * Spin::TRIAL {
+            spin.was_in_vain();
+            times.push(spin.time());
+        }
+        assert_eq!((times[0], times[1]), (most / 2, most / 4));
+        assert_eq!(times.iter().filter(|time| **time == most).count(), 2, "one wait in {}", Spin::TRIAL);
+        assert!(times.last().is_some_and(|time| *time < Duration::from_nanos(10)));
+        spin.was_worth_it();
+        assert_eq!(spin.time(), most);
+    }
 }

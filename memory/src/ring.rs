@@ -114,6 +114,12 @@ impl<const WORDS: usize> Producer<WORDS> {
         self.staged
     }
 
+    /// Elements made visible so far, modulo 2^32.
+    #[inline]
+    pub fn published(&self) -> u32 {
+        self.published
+    }
+
     /// Elements the peer is known to have consumed, modulo 2^32.
     #[inline]
     pub fn known_consumed(&self) -> u32 {

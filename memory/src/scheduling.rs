@@ -45,9 +45,10 @@ impl SchedulingClass {
             Self::Idle => (libc::SCHED_IDLE, 0),
             Self::Fifo => (libc::SCHED_FIFO, 1),
         };
-        let parameters = libc::sched_param { sched_priority: priority };
+        // The call itself: musl's function does nothing. Its parameters are one number.
+        let (call, parameters): (_, *const libc::c_int) = (libc::SYS_sched_setscheduler, &raw const priority);
         // SAFETY: the call reads the parameters, which live on this stack, and changes nothing but this thread's scheduling.
-        if unsafe { libc::sched_setscheduler(0, policy, &parameters) } == 0 {
+        if unsafe { libc::syscall(call, 0, policy, parameters) } == 0 {
             Ok(())
         } else {
             Err(io::Error::last_os_error())

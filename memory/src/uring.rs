@@ -216,6 +216,10 @@ impl Ring {
             return self.launch(entry, token, socket, Held::Sent(head, None), None);
         };
         let body = part.buffer().pointer().wrapping_add(part.offset());
+        if head.is_empty() {
+            let entry = opcode::Send::new(fd, body, length(part.length())?).flags(flags).build();
+            return self.launch(entry, token, socket, Held::Sent(head, view), None);
+        }
         let parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec { iov_base: body.cast(), iov_len: part.length() },
@@ -266,13 +270,19 @@ impl Ring {
         })
     }
 
-    /// Submits, and waits for completions to wait for; what interrupts it or takes too long is no error.
+    /// Submits, and waits for completions to wait for; what interrupts it or takes too long is no error, nor that the
+    /// kernel has no memory for a submission now: that stays where it is until the next time.
     fn enter(&mut self, completions: usize, time: Option<Duration>) -> io::Result<()> {
         let time = time.map(Timespec::from);
         let arguments = SubmitArgs::new();
         let arguments = time.as_ref().map_or(arguments, |time| arguments.timespec(time));
         match self.ring.submitter().submit_with_args(completions, &arguments) {
-            Err(error) if !matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EBUSY)) => {
+            Err(error)
+                if !matches!(
+                    error.raw_os_error(),
+                    Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)
+                ) =>
+            {
                 Err(error)
             }
             _ => Ok(()),

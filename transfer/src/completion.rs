@@ -37,6 +37,8 @@ pub enum EngineKind {
     CpuLane,
     /// A model in virtual time.
     Simulated,
+    /// The Linux module: a DMA engine, or the kernel's own copy where none would take it.
+    Kernel,
 }
 
 impl core::fmt::Display for EngineKind {
@@ -45,6 +47,7 @@ impl core::fmt::Display for EngineKind {
             Self::None => "no engine",
             Self::CpuLane => "CPU lane",
             Self::Simulated => "simulated engine",
+            Self::Kernel => "kernel module",
         })
     }
 }

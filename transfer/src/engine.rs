@@ -161,7 +161,7 @@ impl<M> Descriptor<M> {
 /// What an engine can do, announced once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineCapabilities {
-    /// Named in completions.
+    /// What moves the bytes of operations that are done at once; of others each [`Finished`] says it.
     pub kind: EngineKind,
     /// Channels that may hold one descriptor each.
     pub channels: u32,
@@ -224,6 +224,8 @@ pub struct Finished {
     pub bytes_done: u64,
     /// What was found, as a completion's value.
     pub value: u64,
+    /// What moved the bytes: an engine may be made of several.
+    pub engine: EngineKind,
 }
 
 /// The end of an operation that was done at once.
@@ -292,6 +294,12 @@ pub trait Engine {
     /// Whether a suspended channel has come to rest: not a byte of it moves until it may go on. An engine that cannot
     /// suspend says no while the channel holds a descriptor.
     fn is_at_rest(&self, channel: u32) -> bool;
+
+    /// Whether all that it holds goes on without [`poll`](Self::poll): a device works by itself, and something else than the
+    /// time tells that it has news. An engine that is polled on a thread of its own says no.
+    fn works_alone(&self) -> bool {
+        false
+    }
 
     /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case, without a doorbell
     /// too when the descriptor was posted but not started.

@@ -42,6 +42,12 @@ impl<X: EngineFixture> Bench<X> {
         self.fixture.engine()
     }
 
+    /// The report of a transfer that was done as a whole.
+    pub(super) fn whole(&mut self, ticket: Ticket, bytes_done: u64) -> Finished {
+        let engine = self.engine().capabilities().kind;
+        Finished { ticket, outcome: Ok(()), bytes_done, value: 0, engine }
+    }
+
     pub(super) fn descriptor(&self, channel: u32, operation: &Operation<Place>) -> DescriptorOf<X> {
         let region = |place: &Place| {
             Region::new(self.memories[place.memory].clone(), place.offset, place.length)
@@ -128,7 +134,7 @@ impl<X: EngineFixture> Bench<X> {
         let finished = self.drive(1);
         let value = oracle::value(operation, &self.expected);
         let bytes_done = self.expect(operation);
-        let report = Finished { ticket, outcome: Ok(()), bytes_done, value };
+        let report = Finished { value, ..self.whole(ticket, bytes_done) };
         assert_eq!(finished, [report], "the report of {operation:?}");
         self.verify(operation);
     }

@@ -26,11 +26,11 @@ pub use complaint::{Complaint, Reason};
 pub use faults::Faults;
 pub use timing::{Config, Timing};
 
+use crate::complaint::Complaints;
 use crate::{Access, AccessKind, Bus};
 use access::Port;
 use alloc::vec::Vec;
 use channel::Channel;
-use complaint::Complaints;
 use memferry_clock::{EventQueue, Instant};
 use memferry_registers::Device;
 use memferry_registers::ioat::descriptor::WORDS;
@@ -74,7 +74,7 @@ pub struct Ioat<B> {
     genctrl: Genctrl,
     /// Channels that wait for attention.
     attention: u32,
-    complaints: Complaints,
+    complaints: Complaints<Complaint>,
     faults: Faults,
 }
 
@@ -179,18 +179,17 @@ impl<B: Bus> Ioat<B> {
 
     /// Rules that software broke, oldest first, as many as are kept.
     pub fn complaints(&self) -> &[Complaint] {
-        &self.complaints.list
+        self.complaints.list()
     }
 
     /// Complaints that were not kept, since the list was full.
     pub const fn complaints_left_out(&self) -> u64 {
-        self.complaints.left_out
+        self.complaints.left_out()
     }
 
     /// Takes the complaints away.
     pub fn take_complaints(&mut self) -> Vec<Complaint> {
-        self.complaints.left_out = 0;
-        core::mem::take(&mut self.complaints.list)
+        self.complaints.take()
     }
 
     /// The faults of the device, to change. A released channel goes on at the next step.

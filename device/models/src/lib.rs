@@ -14,6 +14,7 @@
 extern crate alloc;
 
 mod bus;
+mod complaint;
 mod dram;
 pub mod ioat;
 mod peripheral;

@@ -35,9 +35,9 @@ pub use scheduler::{Port, READ_THREADS, WRITE_THREADS};
 pub use timing::{Config, Timing};
 
 use crate::Bus;
+use crate::complaint::Complaints;
 use alloc::vec::Vec;
 use channel::Channel;
-use complaint::Complaints;
 use interrupts::Interrupts;
 use memferry_clock::{EventQueue, Instant};
 use memferry_registers::Device;
@@ -73,7 +73,7 @@ pub struct Sdma<B> {
     sysconfig: OcpSysconfig,
     reset_until: Option<Instant>,
     suspended: bool,
-    complaints: Complaints,
+    complaints: Complaints<Complaint>,
     faults: Faults,
 }
 
@@ -165,18 +165,17 @@ impl<B: Bus> Sdma<B> {
 
     /// Rules that software broke, oldest first, as many as are kept.
     pub fn complaints(&self) -> &[Complaint] {
-        &self.complaints.list
+        self.complaints.list()
     }
 
     /// Complaints that were not kept, since the list was full.
     pub const fn complaints_left_out(&self) -> u64 {
-        self.complaints.left_out
+        self.complaints.left_out()
     }
 
     /// Takes the complaints away.
     pub fn take_complaints(&mut self) -> Vec<Complaint> {
-        self.complaints.left_out = 0;
-        core::mem::take(&mut self.complaints.list)
+        self.complaints.take()
     }
 
     /// The faults of the device, to change. A released channel goes on at the next step.

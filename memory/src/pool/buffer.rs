@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Buffer (one owner) ─ write, a file's bytes land here ─ share ─► BufferView, clones ─ last one dropped ─► pool
+//! UsedBuffer (whoever zeroes) ─ zeroed ─► pool, to be handed out as it is        ─ dropped ─► pool, as it was
 //! ```
 //!
 //! Bytes go in and out by raw copies (M2): the segment may be mapped by other processes. It does not say what the bytes are.
@@ -17,11 +18,15 @@ pub struct Buffer {
     pool: Pool,
     segment: Arc<Segment>,
     index: u32,
+    /// Whether it is zero when it is given back.
+    zero: bool,
+    /// Whether it was taken to be zeroed.
+    zeroing: bool,
 }
 
 impl Buffer {
     pub(super) fn new(pool: Pool, segment: Arc<Segment>, index: u32) -> Self {
-        Self { pool, segment, index }
+        Self { pool, segment, index, zero: false, zeroing: false }
     }
 
     /// Its bytes.
@@ -99,7 +104,35 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.give_back(&self.segment, self.index);
+        self.pool.give_back(&self.segment, self.index, (self.zero, self.zeroing));
+    }
+}
+
+/// A free buffer with what its last user left in it, taken out to be zeroed. It is nobody's until it is given back: dropped
+/// it is what it was, and [`zeroed`](Self::zeroed) it is handed out as zeros.
+#[derive(Debug)]
+pub struct UsedBuffer(Buffer);
+
+impl UsedBuffer {
+    pub(super) fn new(mut buffer: Buffer) -> Self {
+        buffer.zeroing = true;
+        Self(buffer)
+    }
+
+    /// The buffer.
+    pub fn buffer(&self) -> &Buffer {
+        &self.0
+    }
+
+    /// Gives it back as one that holds zeros, which whoever moved bytes there has made sure of.
+    pub fn zeroed(mut self) {
+        self.0.zero = true;
+    }
+
+    /// Fills it with zeros by this CPU and gives it back.
+    pub fn clear(mut self) {
+        // Within its own length it cannot fail; if it did, the buffer is what it was.
+        self.0.zero = self.0.clear().is_ok();
     }
 }
 

@@ -5,7 +5,9 @@
 //! the peer says ─► give_back(Place)            the peer closes or dies ─► its Holder is dropped ─► all its buffers
 //! ```
 //!
-//! Buffers are filled with zeros before they are handed over, so that nobody reads what another process left. Who a peer is
+//! Buffers are zeros when they are handed over, so that nobody reads what another process left: cleared then, or zeroed since
+//! they were given back. What a process that kept its mapping writes to them after that, or a transfer of a process that died
+//! and was not waited for, its next holder finds there. Who a peer is
 //! and when it is dead is its session's to know. A peer that keeps a mapping can read a segment after it gave its buffer
 //! back: processes that share a pool trust each other with its bytes, not with its book-keeping, which lies outside.
 
@@ -46,9 +48,7 @@ impl Holder {
     /// # Errors
     /// [`PoolError`].
     pub fn take(&mut self) -> Result<Place, PoolError> {
-        let mut buffer = self.pool.take()?;
-        // Within its own length it cannot fail.
-        let _ = buffer.clear();
+        let buffer = self.pool.take_zero()?;
         let place = Place { segment: buffer.segment().id(), index: buffer.index() };
         self.held.insert(place, buffer);
         Ok(place)

@@ -5,13 +5,15 @@
 //!                       └ no ─ room under the limit? ─ yes ─► a segment is mapped now, and a buffer of it
 //!                                                    └ no ──► Exhausted, or wait until one comes back
 //! Holder (a process) ─ take ─► place (segment, index) ─ given back, or its Holder dropped at close or death
+//! given back ─► used ─ take_used ─► UsedBuffer ─ zeroed ─► zero ─ take_zero ─► handed out as it is
+//!                    └ take_zero, when none is zero: cleared by the CPU first
 //! ```
 //!
 //! A pool has no memory at first: like the paper's `dma` segment type it gets it at first use. A segment is a memfd, so that
-//! other processes can map it (`frame`), on huge pages where the machine has some; within one of these a buffer is
-//! physically contiguous. Invariant P, which the unsafe code rests on: a [`Buffer`] is one holder's alone, and what it is cut
-//! from stays mapped and pinned at its place while it lives. The bytes may be mapped by other processes too, so they
-//! are only copied (M2).
+//! other processes can map it (`frame`), on huge pages where the machine has some; a buffer that lies within one of
+//! these is physically contiguous. Invariant P, which the unsafe code rests on: a [`Buffer`] is one holder's alone, and
+//! what it is cut from stays mapped and pinned at its place while it lives. The bytes may be mapped by other processes
+//! too, so they are only copied (M2).
 //!
 //! It moves no file's bytes (`direct`), and drives no ring (`uring`). Where pages lie physically it can only tell where the
 //! kernel lets it look; it pins nothing by itself but by `mlock` and by being registered with a ring.
@@ -29,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-pub use buffer::{Buffer, BufferView};
+pub use buffer::{Buffer, BufferView, UsedBuffer};
 pub use direct::{
     Direct, DirectError, Moved, Way, WhyCopied, cached_pages, direct_alignments, reopen_direct,
 };
@@ -86,6 +88,15 @@ pub struct Options {
     pub constraints: Constraints,
 }
 
+impl Options {
+    /// Buffers that the segments hold which fit into so many bytes. Of rounded options ([`Pool::options`]) it is what a
+    /// pool with that limit has at most, save those that do not meet its constraints.
+    pub fn buffers_within(&self, bytes: u64) -> u64 {
+        let of_segment = self.segment_bytes.checked_div(self.buffer_bytes).unwrap_or(0) as u64;
+        bytes.checked_div(self.segment_bytes as u64).unwrap_or(0).saturating_mul(of_segment)
+    }
+}
+
 impl Default for Options {
     /// The paper's blocks of 64 KiB with two pages to spare, in segments of 2 MiB, 64 MiB in all.
     fn default() -> Self {
@@ -111,13 +122,15 @@ pub enum PoolError {
         /// Alignment asked for.
         align: usize,
     },
-    /// Every buffer is in use and the limit allows no further segment.
+    /// No buffer is free and the limit allows no further segment.
     #[error(
-        "all {in_use} buffers of the pool are in use and {limit} bytes allow no more; give some back, wait, or raise the limit"
+        "{in_use} buffers of the pool are in use, {zeroing} are being zeroed, and {limit} bytes allow no more; give some back, wait, or raise the limit"
     )]
     Exhausted {
         /// Buffers in use.
         in_use: u64,
+        /// Buffers that nobody uses and that are being zeroed.
+        zeroing: u64,
         /// The pool's limit in bytes.
         limit: u64,
     },
@@ -173,6 +186,12 @@ pub struct Statistics {
     pub waited: u64,
     /// Times there was none.
     pub refused: u64,
+    /// Free buffers that are known to be zero.
+    pub zero: u64,
+    /// Buffers that were zeroed while they were free.
+    pub zeroed: u64,
+    /// Buffers that had to be cleared when zeros were asked for.
+    pub cleared: u64,
     /// The limit in bytes.
     pub limit_bytes: u64,
 }
@@ -186,6 +205,8 @@ struct Shared {
     state: Mutex<State>,
     /// Somebody gave a buffer back, or the limit was changed.
     returned: Condvar,
+    /// There is a used buffer to zero.
+    used: Condvar,
 }
 
 #[derive(Default)]
@@ -195,6 +216,8 @@ struct State {
     coming: u64,
     next_id: u32,
     limit_bytes: u64,
+    /// Free buffers that are being zeroed: they come back soon.
+    zeroing: u64,
     counters: Statistics,
 }
 
@@ -215,7 +238,8 @@ impl Pool {
         options.segment_bytes =
             options.segment_bytes.clamp(options.buffer_bytes, 1 << 30).next_multiple_of(MOST_ALIGNMENT);
         let state = State { limit_bytes, ..State::default() };
-        Ok(Self(Arc::new(Shared { options, state: Mutex::new(state), returned: Condvar::new() })))
+        let (returned, used) = Default::default();
+        Ok(Self(Arc::new(Shared { options, state: Mutex::new(state), returned, used })))
     }
 
     /// What the pool was made with, lengths rounded up.
@@ -227,12 +251,48 @@ impl Pool {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer, from a fresh segment when all others are in use. Its bytes are what its last user left there.
+    /// A buffer, from a fresh segment when all others are in use or being zeroed. Its bytes are what its last user left
+    /// there, or zeros. It waits for a segment that is being mapped, never for a buffer.
     ///
     /// # Errors
     /// [`PoolError`]; [`PoolError::Exhausted`] at the limit.
     pub fn take(&self) -> Result<Buffer, PoolError> {
-        self.take_until(Some(Instant::now()))
+        self.take_until(Some(Instant::now()), false).map(|(buffer, _)| buffer)
+    }
+
+    /// A buffer of zeros: one that was zeroed while it was free, else one that is cleared now.
+    ///
+    /// # Errors
+    /// [`PoolError`], as [`take`](Self::take).
+    pub fn take_zero(&self) -> Result<Buffer, PoolError> {
+        let (mut buffer, zero) = self.take_until(Some(Instant::now()), true)?;
+        if !zero {
+            self.state().counters.cleared += 1;
+            // Within its own length it cannot fail.
+            let _ = buffer.clear();
+        }
+        Ok(buffer)
+    }
+
+    /// A free buffer that was used, to be zeroed; waits for one at most for `time`. It counts neither as taken nor as in use, but
+    /// nobody else gets it meanwhile, so as many free ones are left as are being zeroed.
+    pub fn take_used(&self, time: Duration) -> Option<UsedBuffer> {
+        let find = |state: &State| {
+            let free: usize = state.segments.iter().map(|segment| segment.free()).sum();
+            if (free as u64) < state.zeroing + 2 {
+                return None;
+            }
+            state.segments.iter().find_map(|segment| Some((Arc::clone(segment), segment.take_used()?)))
+        };
+        let mut state = self.state();
+        let mut found = find(&state);
+        if found.is_none() && !time.is_zero() {
+            state = self.0.used.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+            found = find(&state);
+        }
+        let (segment, index) = found?;
+        state.zeroing += 1;
+        Some(UsedBuffer::new(Buffer::new(self.clone(), segment, index)))
     }
 
     /// As [`take`](Self::take), but at the limit it waits for a buffer to come back, for ever without a `time`.
@@ -240,25 +300,29 @@ impl Pool {
     /// # Errors
     /// [`PoolError`]; [`PoolError::Exhausted`] when the time is up.
     pub fn take_waiting(&self, time: Option<Duration>) -> Result<Buffer, PoolError> {
-        self.take_until(time.and_then(|time| Instant::now().checked_add(time)))
+        let deadline = time.and_then(|time| Instant::now().checked_add(time));
+        self.take_until(deadline, false).map(|(buffer, _)| buffer)
     }
 
-    fn take_until(&self, deadline: Option<Instant>) -> Result<Buffer, PoolError> {
+    /// A buffer and whether it is zero, of the sort that is wanted where there is one.
+    fn take_until(&self, deadline: Option<Instant>, zero: bool) -> Result<(Buffer, bool), PoolError> {
         let bytes = self.0.options.segment_bytes as u64;
         let mut state = self.state();
         let mut waited = false;
         loop {
-            if let Some(buffer) = state.take(self) {
-                return Ok(buffer);
+            if let Some(taken) = state.take(self, zero) {
+                return Ok(taken);
             }
             let held = state.counters.segment_bytes + state.coming;
             if held.saturating_add(bytes) <= state.limit_bytes {
-                return self.take_of_fresh(state);
+                return self.take_of_fresh(state, zero);
             }
+            // Who finds the limit reached by a segment that another thread is mapping has not found the pool empty.
+            let deadline = deadline.filter(|_| state.coming == 0);
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 state.counters.refused += 1;
-                return Err(PoolError::Exhausted { in_use: state.counters.in_use, limit: state.limit_bytes });
+                return Err(state.exhausted());
             }
             state.counters.waited += u64::from(!std::mem::replace(&mut waited, true));
             state = match left {
@@ -271,7 +335,11 @@ impl Pool {
     }
 
     /// Maps a segment, not under the lock, since zeroing its pages takes a while.
-    fn take_of_fresh(&self, mut state: MutexGuard<'_, State>) -> Result<Buffer, PoolError> {
+    fn take_of_fresh(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        zero: bool,
+    ) -> Result<(Buffer, bool), PoolError> {
         let bytes = self.0.options.segment_bytes as u64;
         state.coming += bytes;
         let id = state.next_id;
@@ -287,26 +355,39 @@ impl Pool {
         state.counters.buffers += segment.usable() as u64;
         state.counters.set_aside += segment.set_aside() as u64;
         state.segments.push(Arc::new(segment));
-        let buffer = state.take(self);
-        let (in_use, limit) = (state.counters.in_use, state.limit_bytes);
+        let buffer = state.take(self, zero);
+        let exhausted = state.exhausted();
         drop(state);
         // The others of the segment are for whoever waits.
         self.0.returned.notify_all();
-        buffer.ok_or(PoolError::Exhausted { in_use, limit })
+        buffer.ok_or(exhausted)
     }
 
-    fn give_back(&self, segment: &Segment, index: u32) {
+    /// Takes a buffer back; whether it is `zero`, and whether it was free and `zeroing`.
+    fn give_back(&self, segment: &Segment, index: u32, (zero, zeroing): (bool, bool)) {
         let mut state = self.state();
-        segment.give_back(index);
-        state.counters.in_use -= 1;
+        segment.give_back(index, zero);
+        if zeroing {
+            state.zeroing -= 1;
+            state.counters.zeroed += u64::from(zero);
+        } else {
+            state.counters.in_use -= 1;
+        }
         drop(state);
-        self.0.returned.notify_one();
+        if zeroing {
+            // Who waits for it and who waits for any may be several.
+            self.0.returned.notify_all();
+        } else {
+            self.0.returned.notify_one();
+            self.0.used.notify_one();
+        }
     }
 
     /// What it holds and did.
     pub fn statistics(&self) -> Statistics {
         let state = self.state();
-        Statistics { limit_bytes: state.limit_bytes, ..state.counters }
+        let zero = state.segments.iter().map(|segment| segment.zero() as u64).sum();
+        Statistics { limit_bytes: state.limit_bytes, zero, ..state.counters }
     }
 
     /// Its segments, oldest first.
@@ -350,14 +431,21 @@ impl Pool {
 }
 
 impl State {
+    fn exhausted(&self) -> PoolError {
+        let (in_use, zeroing, limit) = (self.counters.in_use, self.zeroing, self.limit_bytes);
+        PoolError::Exhausted { in_use, zeroing, limit }
+    }
+
     /// A free buffer of the fullest segment that has one, so that others become empty and can be trimmed.
-    fn take(&mut self, pool: &Pool) -> Option<Buffer> {
-        let segment =
-            self.segments.iter().filter(|segment| segment.free() > 0).min_by_key(|segment| segment.free())?;
-        let index = segment.take()?;
+    fn take(&mut self, pool: &Pool, zero: bool) -> Option<(Buffer, bool)> {
+        let free = || self.segments.iter().filter(|segment| segment.free() > 0);
+        let fullest = |segment: &&Arc<Segment>| segment.free();
+        let clean = || free().filter(|segment| segment.zero() > 0).min_by_key(fullest);
+        let segment = if zero { clean() } else { None }.or_else(|| free().min_by_key(fullest))?;
+        let (index, zero) = segment.take(zero)?;
         self.counters.taken += 1;
         self.counters.in_use += 1;
         self.counters.peak_in_use = self.counters.peak_in_use.max(self.counters.in_use);
-        Some(Buffer::new(pool.clone(), Arc::clone(segment), index))
+        Some((Buffer::new(pool.clone(), Arc::clone(segment), index), zero))
     }
 }

@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +37,13 @@ pub struct Segment {
     locked: bool,
     /// Whether it is the pool's no more.
     retired: AtomicBool,
-    free: Mutex<Vec<u32>>,
+    free: Mutex<Free>,
+}
+
+/// Free buffers by what is in them. A fresh segment is zero.
+struct Free {
+    zero: Vec<u32>,
+    used: Vec<u32>,
 }
 
 /// A segment as it was when it was asked about.
@@ -78,10 +85,10 @@ impl Segment {
             locked.map_err(|source| PoolError::Lock { bytes, source: source.into() })?;
         }
         let fit = mapping.length_bytes().saturating_sub(origin) / buffer_bytes;
-        let within = |index: &u32| origin + *index as usize * buffer_bytes;
-        let reachable = Reach::of(&mapping, constraints)?;
-        let free: Vec<u32> =
-            (0..fit as u32).rev().filter(|index| reachable.holds(within(index), buffer_bytes)).collect();
+        let places = (0..fit).map(|index| origin + index * buffer_bytes);
+        let reachable = Reach::of(&mapping, constraints, places.clone().map(|at| at..at + buffer_bytes))?;
+        let held = places.enumerate().filter(|(_, at)| reachable.holds(*at, buffer_bytes));
+        let free: Vec<u32> = held.map(|(index, _)| index as u32).rev().collect();
         if free.is_empty() {
             return Err(PoolError::OutOfReach { bytes });
         }
@@ -95,24 +102,41 @@ impl Segment {
             set_aside: fit - free.len(),
             locked: constraints.locked,
             retired: AtomicBool::new(false),
-            free: Mutex::new(free),
+            free: Mutex::new(Free { zero: free, used: Vec::new() }),
         })
     }
 
-    fn list(&self) -> MutexGuard<'_, Vec<u32>> {
+    fn list(&self) -> MutexGuard<'_, Free> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn take(&self) -> Option<u32> {
-        self.list().pop()
+    /// A free buffer and whether it is known to be zero; of the sort that is wanted where there is one.
+    pub(super) fn take(&self, zero: bool) -> Option<(u32, bool)> {
+        let mut list = self.list();
+        let Free { zero: clean, used } = &mut *list;
+        let (first, second) = if zero { (clean, used) } else { (used, clean) };
+        let of = |index: Option<u32>, zero| index.map(|index| (index, zero));
+        of(first.pop(), zero).or_else(|| of(second.pop(), !zero))
     }
 
-    pub(super) fn give_back(&self, index: u32) {
-        self.list().push(index);
+    /// A free buffer that somebody used.
+    pub(super) fn take_used(&self) -> Option<u32> {
+        self.list().used.pop()
+    }
+
+    pub(super) fn give_back(&self, index: u32, zero: bool) {
+        let mut list = self.list();
+        if zero { list.zero.push(index) } else { list.used.push(index) }
     }
 
     pub(super) fn free(&self) -> usize {
-        self.list().len()
+        let list = self.list();
+        list.zero.len() + list.used.len()
+    }
+
+    /// Free buffers that are known to be zero.
+    pub(super) fn zero(&self) -> usize {
+        self.list().zero.len()
     }
 
     pub(super) fn usable(&self) -> usize {
@@ -195,9 +219,13 @@ enum Reach {
 }
 
 impl Reach {
-    fn of(mapping: &Mapping, constraints: Constraints) -> Result<Self, PoolError> {
-        let huge = mapping.page_bytes() > rustix::param::page_size();
-        let contiguous = constraints.contiguity == Contiguity::Required && !huge;
+    fn of(
+        mapping: &Mapping,
+        constraints: Constraints,
+        mut buffers: impl Iterator<Item = Range<usize>>,
+    ) -> Result<Self, PoolError> {
+        let required = constraints.contiguity == Contiguity::Required;
+        let contiguous = required && buffers.any(|buffer| crosses(&buffer, mapping.page_bytes()));
         if constraints.address_limit.is_none() && !contiguous {
             return Ok(Self::Anywhere);
         }
@@ -214,6 +242,12 @@ impl Reach {
         let follows = pages.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
         pages.iter().all(below) && (follows || !contiguous)
     }
+}
+
+/// Whether bytes lie on more than one page of a mapping that begins at one: only within a page do they surely follow
+/// one another in physical memory.
+fn crosses(bytes: &Range<usize>, page: usize) -> bool {
+    bytes.start / page != bytes.end.saturating_sub(1) / page
 }
 
 /// The physical frame number of each page, as of now: the kernel may move pages that nothing pins.
@@ -238,6 +272,7 @@ fn frame_numbers(mapping: &Mapping) -> io::Result<Vec<u64>> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::mapping::Access;
 
     #[test]
     fn buffers_within_reach_are_those_whose_every_page_is() {
@@ -249,6 +284,26 @@ mod tests {
         assert!(reach(6 * page as u64, false).holds(0, 2 * page));
         assert!(!reach(6 * page as u64 - 1, false).holds(0, 2 * page));
         assert!(Reach::Anywhere.holds(0, usize::MAX));
+    }
+
+    #[test]
+    fn what_lies_on_more_than_one_page_is_not_taken_to_be_contiguous() {
+        const HUGE: usize = 2 << 20;
+        let (descriptor, _) = frame::allocate(2 * HUGE as u64, Pages::Ordinary).unwrap();
+        // As huge pages would be told of.
+        let mapping = Mapping::shared(descriptor.as_fd(), 2 * HUGE, Access::ReadWrite, HUGE).unwrap();
+        let required = Constraints { contiguity: Contiguity::Required, ..Constraints::default() };
+        let reach =
+            |constraints, buffers: &[Range<usize>]| Reach::of(&mapping, constraints, buffers.iter().cloned());
+        assert!(matches!(reach(required, &[0..4096, HUGE / 2..HUGE, HUGE..2 * HUGE]), Ok(Reach::Anywhere)));
+        for across in [HUGE - 1..HUGE + 1, 0..HUGE + 4096, 0..2 * HUGE] {
+            match reach(required, &[0..4096, across.clone()]) {
+                Ok(Reach::Known { contiguous: true, .. }) => {}
+                Err(PoolError::AddressesHidden { source }) => println!("hidden here: {source}"),
+                _ => panic!("{across:?}"),
+            }
+            assert!(matches!(reach(Constraints::default(), &[across]), Ok(Reach::Anywhere)));
+        }
     }
 
     #[test]

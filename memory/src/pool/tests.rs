@@ -39,7 +39,9 @@ fn memory_comes_with_the_first_buffer_and_goes_when_it_is_trimmed() {
 fn at_the_limit_it_refuses_or_waits_as_asked() {
     let pool = small(1);
     let mut buffers: Vec<Buffer> = (0..4).map(|_| pool.take().unwrap()).collect();
-    assert!(matches!(pool.take(), Err(PoolError::Exhausted { in_use: 4, limit }) if limit == 2 << 20));
+    assert!(
+        matches!(pool.take(), Err(PoolError::Exhausted { in_use: 4, zeroing: 0, limit }) if limit == 2 << 20)
+    );
     assert!(pool.take_waiting(Some(Duration::from_millis(1))).is_err());
     let (waiting, waiter) = (mpsc::channel(), pool.clone());
     let thread = std::thread::spawn(move || waiting.0.send(waiter.take_waiting(None).map(drop)).unwrap());
@@ -53,6 +55,23 @@ fn at_the_limit_it_refuses_or_waits_as_asked() {
     pool.set_limit(4 << 20);
     let _more: Vec<Buffer> = (0..5).map(|_| pool.take().unwrap()).collect();
     assert_eq!(pool.statistics().refused, 2);
+}
+
+#[test]
+fn who_comes_while_the_last_segment_is_being_mapped_waits_for_it() {
+    let pool = small(1);
+    let bytes = pool.options().segment_bytes as u64;
+    // What the thread that maps does before it lets go of the lock, and after it failed.
+    pool.state().coming = bytes;
+    let taker = pool.clone();
+    let thread = std::thread::spawn(move || taker.take().map(drop));
+    while pool.statistics().waited == 0 && !thread.is_finished() {
+        std::thread::yield_now();
+    }
+    pool.state().coming = 0;
+    pool.0.returned.notify_all();
+    thread.join().unwrap().unwrap();
+    assert_eq!(pool.statistics().refused, 0);
 }
 
 #[test]
@@ -96,6 +115,18 @@ fn physical_constraints_are_met_or_said_to_be_unknown() {
     let refused = pool.take().unwrap_err();
     assert!(matches!(refused, PoolError::OutOfReach { .. } | PoolError::AddressesHidden { .. }), "{refused}");
     assert_eq!(pool.statistics().segment_bytes, 0, "what is of no use was given back");
+}
+
+#[test]
+fn what_is_being_zeroed_is_not_said_to_be_in_use() {
+    let pool = small(1);
+    let held = pool.take().unwrap();
+    drop((pool.take().unwrap(), pool.take().unwrap()));
+    let zeroing = pool.take_used(Duration::ZERO).unwrap();
+    let _others: Vec<Buffer> = (0..2).map(|_| pool.take().unwrap()).collect();
+    let refused = pool.take().unwrap_err();
+    assert!(matches!(refused, PoolError::Exhausted { in_use: 3, zeroing: 1, .. }), "{refused}");
+    drop((held, zeroing));
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn low_half(word: &AtomicU64) -> *const u32 {
 /// Sleeps while the low half of `word` is that of `expected`, `limit` at most; may return early.
 pub fn wait(word: &AtomicU64, expected: u64, limit: Duration) {
     let limit = libc::timespec {
-        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_sec: limit.as_secs().try_into().unwrap_or(i32::MAX.into()),
         tv_nsec: limit.subsec_nanos() as _,
     };
     // SAFETY: the word lives during the call and the kernel only reads it; the time-out is a valid timespec.

@@ -37,15 +37,13 @@ pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
 pub const LIST_WORDS: usize = 1 << 13;
 
 /// What the client's parked flag says: a thread sleeps and waits for completions; for progress too; nobody sleeps, but the
-/// client wants to be signalled by its descriptor.
+/// client wants to be signalled by its descriptor, once there are more completions than the upper half says it has taken: the
+/// flag may be read late, after what it was raised for was taken and it was raised again.
 const PARKED: u64 = 1;
 const PARKED_FOR_PROGRESS: u64 = 2;
 const SIGNAL_WANTED: u64 = 4;
+const TAKEN_SHIFT: u32 = 32;
 
-/// Whether a client's flag says that it wants to be signalled by its descriptor.
-pub const fn wants_signal(flag: u64) -> bool {
-    flag & SIGNAL_WANTED != 0
-}
 /// In a cancel word: end the loop after its present round, rather than at once.
 const STOP: u64 = 1 << 63;
 /// In a progress word: from the last byte down.
@@ -310,9 +308,9 @@ impl<S: RingStorage> ClientEnd<S> {
         PARKED_FOR_PROGRESS
     }
 
-    /// What it has to be for a client that wants to be signalled by its descriptor.
-    pub const fn signal_wanted() -> u64 {
-        SIGNAL_WANTED
+    /// What it has to be for a client that wants to be signalled by its descriptor, for what it has not taken yet.
+    pub fn signal_wanted(&self) -> u64 {
+        SIGNAL_WANTED | u64::from(self.completions.count()) << TAKEN_SHIFT
     }
 
     /// What a thread needs that sleeps on this queue pair while another uses it.
@@ -530,6 +528,11 @@ impl<S: RingStorage> ServiceEnd<S> {
         let word = progress_name(tag) << PROGRESS_BITS | bytes | down;
         self.own.word(self.layout.progress_word(tag)).store(word, Ordering::Release);
         self.client_flag() == PARKED_FOR_PROGRESS
+    }
+
+    /// Whether a client's flag says that it wants to be signalled by its descriptor, and there is what it wants to hear of.
+    pub fn wants_signal(&self, flag: u64) -> bool {
+        flag & SIGNAL_WANTED != 0 && (flag >> TAKEN_SHIFT) as u32 != self.completions.published()
     }
 
     /// What the client's flag says now.

@@ -35,6 +35,29 @@ fn requests_go_one_way_and_completions_the_other() {
 }
 
 #[test]
+fn a_flag_that_is_read_late_asks_for_no_signal_of_what_was_taken() {
+    let (mut client, mut service, ..) = pair();
+    let arm =
+        |client: &ClientEnd<HeapWords>| client.parked().store(client.signal_wanted(), Ordering::Relaxed);
+    for tag in 0..20 {
+        arm(&client);
+        assert!(!service.wants_signal(service.client_flag()), "nothing came");
+        client.stage(&request(tag)).unwrap();
+        client.publish();
+        service.pop().unwrap();
+        service.tell_consumed();
+        service.completion_room().unwrap();
+        service.stage(&[0, tag, 0, 0]).unwrap();
+        let flag = service.publish_for();
+        assert!(service.wants_signal(flag) && service.wants_signal(service.client_flag()));
+        // The client found it by itself and waits for the next before the flag is looked at again.
+        client.pop().unwrap();
+        arm(&client);
+        assert!(!service.wants_signal(service.client_flag()));
+    }
+}
+
+#[test]
 fn a_client_that_never_reads_leaves_no_room() {
     let (mut client, mut service, ..) = pair();
     for tag in 0..8 {

@@ -19,6 +19,7 @@ const fn engine_code(engine: EngineKind) -> u64 {
         EngineKind::None => 0,
         EngineKind::CpuLane => 1,
         EngineKind::Simulated => 2,
+        EngineKind::Kernel => 3,
     }
 }
 
@@ -111,6 +112,7 @@ pub fn decode_completion(slot: &CompletionSlot) -> Result<Completion, SlotError>
         0 => EngineKind::None,
         1 => EngineKind::CpuLane,
         2 => EngineKind::Simulated,
+        3 => EngineKind::Kernel,
         other => return Err(SlotError::Engine(other)),
     };
     let status = (header >> 32) as u16;

@@ -7,32 +7,11 @@
 //! The device itself stays silent about these; its behaviour is then undefined. The model does something harmless,
 //! which each reason states, and says so here. Errors that the device reports in CSR are not complaints.
 
-use alloc::vec::Vec;
 use core::fmt;
 use memferry_clock::Instant;
 use memferry_registers::sdma::{describe, offset};
 
-/// How many complaints are kept; further ones are only counted.
-pub(super) const KEPT: usize = 1024;
-
-/// Declares the reasons with their words.
-macro_rules! reasons {
-    ($($(#[$doc:meta])* $name:ident => $words:literal,)+) => {
-        /// Why the model complains.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Reason {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl fmt::Display for Reason {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Self::$name => $words,)+
-                })
-            }
-        }
-    };
-}
+use crate::complaint::reasons;
 
 reasons! {
     /// No register is there; reads give zero, writes are ignored.
@@ -118,23 +97,6 @@ impl fmt::Display for Complaint {
         match offset::locate(self.offset) {
             Some(_) => Ok(()),
             None => write!(f, " ({:#x})", self.offset),
-        }
-    }
-}
-
-/// The complaints of a device.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Complaints {
-    pub(super) list: Vec<Complaint>,
-    pub(super) left_out: u64,
-}
-
-impl Complaints {
-    pub(super) fn push(&mut self, complaint: Complaint) {
-        if self.list.len() < KEPT {
-            self.list.push(complaint);
-        } else {
-            self.left_out += 1;
         }
     }
 }
