@@ -9,14 +9,14 @@ use std::fs::File;
 
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
-use memferry_engines::CpuEngine;
 use memferry_engines::cpu::level::{self, Cpu, Level};
+use memferry_engines::{CpuEngine, LaneEngine};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::{bus_error, frame};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Color24, Count2d, Descriptor, Engine, Failure, Fill2d, Finished, Operation, Pattern, PixelSize, Plane,
-    Region, Ticket,
+    Color24, Count2d, Descriptor, Engine, EngineKind, Failure, Fill2d, Finished, Operation, Pattern,
+    PixelSize, Plane, Region, Ticket,
 };
 
 struct Fixture(CpuEngine);
@@ -50,6 +50,49 @@ fn cpu_engine_passes_the_suite() {
         assert_eq!(Cpu::of_this_process().level, forced);
     }
     engine_suite(|setup: EngineSetup| Fixture(CpuEngine::new(setup.channels, setup.chunk_bytes)));
+}
+
+/// A CPU engine with another as its device, for all that has been used once.
+struct Beside(LaneEngine<CpuEngine>);
+
+impl EngineFixture for Beside {
+    type Memory = Mapping;
+    type Engine = LaneEngine<CpuEngine>;
+
+    fn engine(&mut self) -> &mut Self::Engine {
+        for mapping in self.0.take_wanted() {
+            self.0.registered(&mapping, mapping.clone());
+        }
+        &mut self.0
+    }
+
+    fn allocate(&mut self, bytes: &[u8]) -> Mapping {
+        Mapping::owned(bytes.to_vec())
+    }
+
+    fn contents(&self, memory: &Mapping) -> Vec<u8> {
+        Fixture(CpuEngine::new(1, 1)).contents(memory)
+    }
+
+    fn is_same(&self, one: &Mapping, other: &Mapping) -> bool {
+        one.is(other)
+    }
+}
+
+#[test]
+fn an_engine_with_a_device_beside_it_passes_the_suite() {
+    engine_suite(|setup: EngineSetup| {
+        let make = || CpuEngine::new(setup.channels, setup.chunk_bytes);
+        Beside(LaneEngine::new(make()).with_device(make(), 1))
+    });
+    let mut lane = Beside(LaneEngine::new(CpuEngine::new(1, 64)).with_device(CpuEngine::new(1, 64), 1));
+    let memory = [lane.allocate(&[1; 64]), lane.allocate(&[2; 64])];
+    for _ in 0..3 {
+        lane.engine().post(copy(0, &memory[0], &memory[1], 64)).unwrap();
+        lane.engine().ring_doorbell();
+        lane.engine().poll(Instant::ORIGIN, &mut Vec::new());
+    }
+    assert_eq!(lane.engine().counts().unwrap().transfers, 2, "the first finds the memory unknown");
 }
 
 #[test]
@@ -122,7 +165,10 @@ fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
     assert_eq!(refused.reason, RefusalReason::Unsupported);
     let ticket = engine.post(copy(0, &read_only, &owned, 64)).unwrap();
     engine.ring_doorbell();
-    assert_eq!(finish(&mut engine), [Finished { ticket, outcome: Ok(()), bytes_done: 64, value: 0 }]);
+    assert_eq!(
+        finish(&mut engine),
+        [Finished { ticket, outcome: Ok(()), bytes_done: 64, value: 0, engine: EngineKind::CpuLane }]
+    );
 }
 
 #[test]
@@ -134,12 +180,24 @@ fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
     engine.ring_doorbell();
     let mut finished = Vec::new();
     assert!(engine.poll(Instant::ORIGIN, &mut finished));
-    assert_eq!(finished, [Finished { ticket: short, outcome: Ok(()), bytes_done: 10, value: 0 }]);
+    assert_eq!(
+        finished,
+        [Finished { ticket: short, outcome: Ok(()), bytes_done: 10, value: 0, engine: EngineKind::CpuLane }]
+    );
     engine.poll(Instant::ORIGIN, &mut finished);
     engine.cancel(long);
     assert!(!engine.poll(Instant::ORIGIN, &mut finished));
     let ticket = Ticket { channel: 0, serial: 1 };
-    assert_eq!(finished[1], Finished { ticket, outcome: Err(Failure::Cancelled), bytes_done: 20, value: 0 });
+    assert_eq!(
+        finished[1],
+        Finished {
+            ticket,
+            outcome: Err(Failure::Cancelled),
+            bytes_done: 20,
+            value: 0,
+            engine: EngineKind::CpuLane
+        }
+    );
     let mut bytes = [0; 100];
     memory[1].read(0, &mut bytes).unwrap();
     assert!(bytes[..20].iter().all(|byte| *byte == 1) && bytes[20..].iter().all(|byte| *byte == 2));

@@ -91,6 +91,8 @@ pub struct Accepted {
     pub length: u64,
     /// Its rights.
     pub rights: Rights,
+    /// The session that granted it.
+    pub grantor: SessionId,
 }
 
 /// The capabilities a request holds in flight. Given back by [`Capabilities::release`] exactly once.
@@ -258,10 +260,10 @@ impl<M: Memory> Capabilities<M> {
         if !meant {
             return Err(CapabilityError::NoSuchOffer(token));
         }
-        let (range, rights) = ((offer.offset, offer.length), offer.rights);
+        let (range, rights, grantor) = ((offer.offset, offer.length), offer.rights, offer.session);
         let handle =
             self.hold(Node::new(session, memory.clone(), range, rights, Some(token.index()), None))?;
-        Ok(Accepted { handle, length: range.1, rights })
+        Ok(Accepted { handle, length: range.1, rights, grantor })
     }
 
     /// Takes a capability of `session` and everything derived from it away. No request is admitted on them from here on;

@@ -193,11 +193,12 @@ impl<M> Channels<M> {
         self.waiting.iter().flatten().filter_map(|(admitted, _)| admitted.terms().deadline).min()
     }
 
-    /// Places a new request: `Ok(None)` when it waits.
+    /// Places a new request: `Ok(None)` when it waits, which none does that has a deadline when the policy `promises` to meet it.
     pub(crate) fn place(
         &mut self,
         admitted: Admitted<M>,
         origin: Origin,
+        promises: bool,
         policy: &mut dyn Policy,
     ) -> Result<Option<Placed<M>>, Unplaced> {
         let choice = if self.waits(origin.queue) {
@@ -216,6 +217,7 @@ impl<M> Channels<M> {
         let of_user = self.of_user.get(&origin.user).copied().unwrap_or(0);
         let failure = match admitted.terms().when_busy {
             _ if all_faulted => Failure::ChannelFaulted,
+            _ if promises && admitted.terms().deadline.is_some() => Failure::DeadlineUnreachable,
             WhenBusy::Refuse => Failure::ChannelsBusy { channels: u64::from(usable) },
             WhenBusy::Wait if of_user < self.waiting_per_user => {
                 self.wait(admitted, origin);

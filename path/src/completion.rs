@@ -60,15 +60,16 @@ pub(crate) struct End {
     pub(crate) outcome: Result<(), Failure>,
     pub(crate) bytes_done: u64,
     pub(crate) value: u64,
-    /// Whether an engine had it.
-    pub(crate) moved: bool,
+    /// Which engine had it, if any.
+    pub(crate) engine: EngineKind,
     pub(crate) watermarked: bool,
 }
 
 impl End {
     /// Of a request that no engine had.
     pub(crate) const fn refused(failure: Failure) -> Self {
-        Self { outcome: Err(failure), bytes_done: 0, value: 0, moved: false, watermarked: false }
+        let engine = EngineKind::None;
+        Self { outcome: Err(failure), bytes_done: 0, value: 0, engine, watermarked: false }
     }
 }
 
@@ -93,13 +94,12 @@ pub(crate) struct Ledger {
     /// How many run, and how many of them have a deadline: an idle path costs no look at every channel.
     count: usize,
     timed: usize,
-    kind: EngineKind,
 }
 
 impl Ledger {
-    pub(crate) fn new(channels: u32, kind: EngineKind) -> Self {
+    pub(crate) fn new(channels: u32) -> Self {
         let running = (0..channels).map(|_| None).collect();
-        Self { queues: Vec::new(), running, count: 0, timed: 0, kind }
+        Self { queues: Vec::new(), running, count: 0, timed: 0 }
     }
 
     pub(crate) fn open(&mut self, session: SessionId, user: u32) -> QueueKey {
@@ -179,8 +179,8 @@ impl Ledger {
             (Err(Failure::Cancelled), Some(reason)) => Err(reason),
             (outcome, _) => outcome,
         };
-        let (bytes_done, value, watermarked) = (finished.bytes_done, finished.value, running.told > 0);
-        End { outcome, bytes_done, value, moved: true, watermarked }
+        let Finished { bytes_done, value, engine, .. } = *finished;
+        End { outcome, bytes_done, value, engine, watermarked: running.told > 0 }
     }
 
     /// One of a queue's reservations has come to its end.
@@ -198,8 +198,7 @@ impl Ledger {
             self.ended(origin.queue);
             return None;
         }
-        let engine = if end.moved { self.kind } else { EngineKind::None };
-        let End { outcome, bytes_done, value, watermarked, .. } = *end;
+        let End { outcome, bytes_done, value, engine, watermarked } = *end;
         let completion = Completion { tag: origin.tag, outcome, inherited, bytes_done, value, engine };
         Some(Delivery { queue: origin.queue, completion, watermarked })
     }

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use memferry_clock::Instant;
-use memferry_transfer::{Failure, Terms};
+use memferry_transfer::{EngineKind, Failure, Terms};
 
 use crate::capability::{Admitted, Claims};
 use crate::channel::Origin;
@@ -105,13 +105,16 @@ struct Chain<M> {
     ending: Option<Failure>,
     /// The channel that failed under it.
     quarantine: Option<u32>,
+    /// What moved the bytes of its latest member that had an engine.
+    engine: EngineKind,
 }
 
 impl<M: Clone> Chain<M> {
     fn new(origin: Origin, terms: Terms, linked: bool, rounds: u32) -> Self {
         let (members, quarantine) = (Vec::new(), None);
         let (at, done, running, stop, ending) = (0, 0, false, false, None);
-        Self { origin, terms, linked, rounds, members, at, done, running, stop, ending, quarantine }
+        let engine = EngineKind::None;
+        Self { origin, terms, linked, rounds, members, at, done, running, stop, ending, quarantine, engine }
     }
 
     fn add(&mut self, mut admitted: Admitted<M>, origin: Origin) {
@@ -128,6 +131,9 @@ impl<M: Clone> Chain<M> {
 
     fn member_ended(&mut self, end: &End) {
         self.running = false;
+        if end.engine != EngineKind::None {
+            self.engine = end.engine;
+        }
         let Some(member) = self.members.get_mut(self.at) else { return };
         member.bytes = member.bytes.saturating_add(end.bytes_done);
         member.value = end.value;
@@ -145,8 +151,8 @@ impl<M: Clone> Chain<M> {
     /// The end of all of it: with a failure, members before the failed one had succeeded in that round.
     fn finish(self, fates: &mut Vec<Fate>) {
         let quarantine = self.quarantine;
-        let moved = self.done > 0 || self.at > 0 || self.ending.is_some();
-        let end = |outcome, bytes_done, value| End { outcome, bytes_done, value, moved, watermarked: false };
+        let engine = self.engine;
+        let end = |outcome, bytes_done, value| End { outcome, bytes_done, value, engine, watermarked: false };
         let outcome = self.ending.map_or(Ok(()), Err);
         let whole = Fate {
             origin: self.origin,
@@ -344,11 +350,20 @@ impl<M: Clone> Order<M> {
                 }
             }
         }
-        if let Some(failure) = carried {
+        if let Some(failure) = carried.filter(|_| self.awaits_successor()) {
             self.break_incoming(failure, true, fates);
         }
         if let Some(failure) = self.collecting.as_ref().and_then(|chain| chain.given_up(gives_up)) {
             self.break_incoming(failure, false, fates);
+        }
+    }
+
+    /// Whether what is linked to the request held last is still to come, wholly or in part. One that was refused when it came
+    /// is not held, and what came after it is linked to nothing before it.
+    fn awaits_successor(&self) -> bool {
+        match &self.collecting {
+            Some(chain) => chain.linked,
+            None => matches!(self.incoming, Incoming::Linked),
         }
     }
 

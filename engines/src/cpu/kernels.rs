@@ -27,7 +27,9 @@ use memferry_transfer::{Color24, PixelSize, Region};
 use super::choice::Manner;
 use super::level::Cpu;
 use super::tuning::LEAST_BYTES;
-pub(super) use raw::own_load_ticks;
+pub(super) use raw::{own_load_ticks, untouched_ticks};
+
+const PAGE_BYTES: usize = 4096;
 
 /// The call would have left its region or written read-only memory; nothing was touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,31 +133,76 @@ pub(super) fn region_ticks<M: Borrow<Mapping>>(
     Ok(unsafe { raw::load_ticks([place]) })
 }
 
+/// Where memory is, going by the time of loads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Distance {
+    /// In a cache, or too short to look at.
+    Near,
+    /// In memory.
+    Far,
+    /// Nowhere yet: nobody has touched it, and the kernel makes its pages when somebody does.
+    Untouched,
+}
+
 /// Whether loads within `length` bytes take `far_ticks` or more.
 ///
-/// Up to a mebibyte one in the first page tells, which the copy needs anyway. Beyond that it takes two, in pages that are
+/// # Safety
+/// M1 and M2 for `length` bytes at `start`.
+pub(super) unsafe fn looks_far(start: *const u8, length: usize, far_ticks: u64, soon: *const u8) -> bool {
+    // SAFETY: M1, M2: the caller's promise.
+    unsafe { look(start, length, (far_ticks, u64::MAX), soon) == Distance::Far }
+}
+
+/// Looks at `length` bytes: loads that take `far_ticks` or more went to memory, those that take `untouched_ticks` may have made the
+/// kernel map something.
+///
+/// Up to a mebibyte a load in the first page tells, which the copy needs anyway. Beyond that it takes two, in pages that are
 /// touched beforehand: a page that is missing from the CPU's page tables takes as long as a line missing from its caches.
 /// Lines at `soon` are asked for meanwhile, whatever lies there.
 ///
 /// # Safety
 /// M1 and M2 for `length` bytes at `start`.
-pub(super) unsafe fn looks_far(start: *const u8, length: usize, far_ticks: u64, soon: *const u8) -> bool {
+pub(super) unsafe fn look(
+    start: *const u8,
+    length: usize,
+    (far_ticks, untouched_ticks): (u64, u64),
+    soon: *const u8,
+) -> Distance {
     const ONE_LOOK_BYTES: usize = 1 << 20;
     if far_ticks == 0 || length < LEAST_BYTES as usize {
-        return false;
+        return Distance::Near;
     }
     raw::ask_for_lines(soon);
-    let places = [start, start.wrapping_add(length / 2)];
-    // SAFETY: M1, M2: offsets up to `length / 2 + 1023` lie below `length`, by the caller's promise there.
-    let ticks = unsafe {
-        if length <= ONE_LOOK_BYTES {
-            raw::load_ticks([start])
+    let places = [start, start.wrapping_add(length / 2 / PAGE_BYTES * PAGE_BYTES)];
+    // SAFETY: M1, M2: `length` is two pages or more, so offsets up to `length / 2 + 2047` lie below it, by the caller's promise there.
+    unsafe {
+        let (first, deciding) = if length <= ONE_LOOK_BYTES {
+            let first = raw::load_ticks([start]);
+            (first, first)
         } else {
-            raw::load_ticks(places);
-            raw::load_ticks(places.map(|place| place.wrapping_add(1023)))
+            (raw::load_ticks(places), raw::load_ticks(places.map(|place| place.wrapping_add(1023))))
+        };
+        if first.is_some_and(|ticks| ticks >= untouched_ticks) && is_one_page(places, far_ticks) {
+            return Distance::Untouched;
         }
+        if deciding.is_some_and(|ticks| ticks >= far_ticks) { Distance::Far } else { Distance::Near }
+    }
+}
+
+/// Whether two pages seem to be one: after a load from the first, the same line of the other is in the cache. All memory that was
+/// read but never written is the kernel's page of zeros.
+///
+/// # Safety
+/// M1 and M2 for 2048 bytes at each place.
+unsafe fn is_one_page([one, other]: [*const u8; 2], far_ticks: u64) -> bool {
+    const AT: usize = 2047;
+    // SAFETY: M1, M2: the caller's promise.
+    let ticks = unsafe {
+        // Both pages come into the CPU's page tables.
+        raw::load_ticks([one.wrapping_add(AT), other]);
+        raw::load_ticks([other.wrapping_add(AT)])
     };
-    ticks.is_some_and(|ticks| ticks >= far_ticks)
+    ticks.is_some_and(|ticks| ticks < far_ticks)
 }
 
 /// Finds how many bytes of two ranges are equal before the first that is not.

@@ -136,8 +136,25 @@ impl CpuEngine {
         self
     }
 
+    /// Whether no channel holds a descriptor.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.busy.is_empty()
+    }
+
+    /// Posts and starts one descriptor at once, whatever else was posted and waits for its doorbell; `None` when it is refused.
+    pub(crate) fn start(&mut self, descriptor: Descriptor<Mapping>) -> Option<Ticket> {
+        let ticket = self.post(descriptor).ok()?;
+        self.busy.pop();
+        self.posted -= 1;
+        self.busy.insert(self.busy.len() - self.posted, ticket.channel);
+        if let Some(job) = &mut self.channels[ticket.channel as usize].job {
+            job.started = true;
+        }
+        Some(ticket)
+    }
+
     /// Why this engine will not take the descriptor.
-    fn refusal(&self, descriptor: &Descriptor<Mapping>) -> Option<RefusalReason> {
+    pub(crate) fn refusal(&self, descriptor: &Descriptor<Mapping>) -> Option<RefusalReason> {
         let channel = descriptor.channel();
         match self.channels.get(channel as usize) {
             None => Some(RefusalReason::NoSuchChannel(channel)),
@@ -207,7 +224,8 @@ impl Engine for CpuEngine {
                 self.posted -= 1;
             }
             let (ticket, bytes_done) = (Ticket { channel: number, serial }, state.done);
-            finished.push(Finished { ticket, outcome, bytes_done, value: state.value });
+            let (value, engine) = (state.value, EngineKind::CpuLane);
+            finished.push(Finished { ticket, outcome, bytes_done, value, engine });
         }
         active
     }

@@ -89,7 +89,11 @@ static CURRENT: OnceLock<Tuning> = OnceLock::new();
 impl Tuning {
     /// What is right for most machines whose caches are like this one's.
     pub fn of_this_machine() -> Self {
-        let last_level = caches().into_iter().max().unwrap_or(8 << 20);
+        Self::of_caches(caches().into_iter().max().unwrap_or(8 << 20))
+    }
+
+    /// The same for a machine whose last cache has so many bytes.
+    pub fn of_caches(last_level: u64) -> Self {
         Self {
             stream_cold_bytes: 64 << 10,
             stream_always_bytes: (last_level / 2).max(1 << 20),

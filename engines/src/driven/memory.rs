@@ -8,7 +8,7 @@
 //! Who may name it is the capability table's business: a device's memory is registered for its driver's client, without the
 //! right to grant it, and the lines it asks with come with it.
 
-use memferry_transfer::{Memory, Side};
+use memferry_transfer::{Memory, Region, Side};
 
 /// The request lines that a device asks with, from 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -69,6 +69,16 @@ impl Memory for BusMemory {
         self.length
     }
 }
+
+/// Where a region begins, as the device addresses it.
+pub(super) fn address(region: &Region<BusMemory>) -> u64 {
+    u64::from(region.memory().address()) + region.offset()
+}
+
+/// The device cannot do it: elements do not lie on multiples of their size, what must not overlap does, or a device's memory is used
+/// as if it were plain.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Unplannable;
 
 /// Memory that belongs to the engine and that the device can read: the descriptors of linked lists go there.
 pub trait ListMemory: core::fmt::Debug {

@@ -6,7 +6,8 @@ use memferry_conformance::EngineFixture;
 use memferry_engines::driven::{BusMemory, RequestLines, SdmaOptions};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, Failure, Finished, Operation, PixelSize, Region, Side, SyncUnit, Synchronized,
+    Descriptor, Engine, EngineKind, Failure, Finished, Operation, PixelSize, Region, Side, SyncUnit,
+    Synchronized,
 };
 
 use super::{Fixture, REGISTER};
@@ -75,7 +76,10 @@ fn each_request_moves_its_unit_into_memory() {
         }
         assert!(fixture.device.with(|device| device.request(35)));
         let ends = fixture.pass();
-        assert_eq!(ends, [Finished { ticket, outcome: Ok(()), bytes_done: 48, value: 0 }]);
+        assert_eq!(
+            ends,
+            [Finished { ticket, outcome: Ok(()), bytes_done: 48, value: 0, engine: EngineKind::Simulated }]
+        );
         assert_eq!(fixture.contents(&memory), words(12));
         let clean =
             |device: &mut super::Modelled| device.complaints().is_empty() && device.bus().underflows() == 0;
@@ -116,7 +120,16 @@ fn it_waits_for_its_device_without_limit_and_ends_at_once_when_asked() {
     assert!(fixture.pass().is_empty());
     fixture.engine.cancel(ticket);
     let ends = fixture.finish();
-    assert_eq!(ends, [Finished { ticket, outcome: Err(Failure::Cancelled), bytes_done: 8, value: 0 }]);
+    assert_eq!(
+        ends,
+        [Finished {
+            ticket,
+            outcome: Err(Failure::Cancelled),
+            bytes_done: 8,
+            value: 0,
+            engine: EngineKind::Simulated
+        }]
+    );
     assert_eq!(fixture.contents(&memory)[..8], words(2));
     assert!(!fixture.ask(35), "nobody serves the line any more");
     assert_eq!(fixture.device.with(|device| device.bus().unread()), 40);

@@ -5,7 +5,7 @@ use core::time::Duration;
 use memferry_conformance::EngineFixture;
 use memferry_engines::driven::SdmaOptions;
 use memferry_models::sdma::{Config, Timing};
-use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Region};
+use memferry_transfer::{Descriptor, Engine, EngineKind, Failure, Finished, Operation, Region};
 
 use super::{BASE, Fixture};
 
@@ -22,9 +22,24 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
     ends.sort_by_key(|end| end.ticket);
     assert_eq!(
         ends[0],
-        Finished { ticket: tickets[0], outcome: Err(Failure::MemoryFault), bytes_done: 0, value: 0 }
+        Finished {
+            ticket: tickets[0],
+            outcome: Err(Failure::MemoryFault),
+            bytes_done: 0,
+            value: 0,
+            engine: EngineKind::Simulated
+        }
     );
-    assert_eq!(ends[1], Finished { ticket: tickets[1], outcome: Ok(()), bytes_done: 4096, value: 0 });
+    assert_eq!(
+        ends[1],
+        Finished {
+            ticket: tickets[1],
+            outcome: Ok(()),
+            bytes_done: 4096,
+            value: 0,
+            engine: EngineKind::Simulated
+        }
+    );
     fixture.device.with(|device| device.faults().clear());
     let again = fixture.copy(0, 64);
     fixture.engine.post(again).expect("free again");

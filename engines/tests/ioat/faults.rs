@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use memferry_conformance::EngineFixture;
 use memferry_engines::driven::IoatOptions;
-use memferry_transfer::{Descriptor, Engine, Failure, Finished, Operation, Region};
+use memferry_transfer::{Descriptor, Engine, EngineKind, Failure, Finished, Operation, Region};
 
 use super::machine::{BASE, Fixture};
 
@@ -38,9 +38,26 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
     fixture.engine.ring_doorbell();
     let mut ends = fixture.finish();
     ends.sort_by_key(|end| end.ticket);
-    let failed =
-        Finished { ticket: tickets[0], outcome: Err(Failure::MemoryFault), bytes_done: 2048, value: 0 };
-    assert_eq!(ends, [failed, Finished { ticket: tickets[1], outcome: Ok(()), bytes_done: 4096, value: 0 }]);
+    let failed = Finished {
+        ticket: tickets[0],
+        outcome: Err(Failure::MemoryFault),
+        bytes_done: 2048,
+        value: 0,
+        engine: EngineKind::Simulated,
+    };
+    assert_eq!(
+        ends,
+        [
+            failed,
+            Finished {
+                ticket: tickets[1],
+                outcome: Ok(()),
+                bytes_done: 4096,
+                value: 0,
+                engine: EngineKind::Simulated
+            }
+        ]
+    );
     fixture.device.with(|device| device.faults().clear());
     serves(&mut fixture, 0);
 }
@@ -129,19 +146,20 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
     fixture.engine.post(again).expect("the path would not ask, the engine does not know");
     fixture.engine.ring_doorbell();
     assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted), "it stays so");
-    let mut finished = Vec::new();
-    fixture.engine.reset(&mut finished).expect_err("it is still wedged");
+    fixture.engine.reset().expect_err("it is still wedged");
     fixture.device.with(|device| device.faults().clear());
 
     let running = fixture.copy(1, 100_000);
     fixture.engine.post(running).expect("free");
     fixture.engine.ring_doorbell();
-    let now = fixture.now;
+    let (now, mut finished) = (fixture.now, Vec::new());
     fixture.engine.poll(now, &mut finished);
     assert!(finished.is_empty(), "the other channel is at work");
     let waiting = fixture.copy(0, 64);
     let waiting = fixture.engine.post(waiting).expect("free");
-    fixture.engine.reset(&mut finished).expect("the device resets");
+    fixture.engine.reset().expect("the device resets");
+    let wake = fixture.engine.next_wake().expect("there is something to tell");
+    fixture.engine.poll(wake, &mut finished);
     assert_eq!((finished.len(), finished[0].outcome), (1, Err(Failure::EngineReset)));
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();

@@ -109,7 +109,7 @@ fn at_any_moment_anything_may_be_asked_for() {
                     let ticket = waiting.keys().find(|ticket| ticket.channel == channel);
                     ticket.copied().into_iter().for_each(|ticket| fixture.engine.cancel(ticket));
                 }
-                10 if noise.below(8) == 0 => fixture.engine.reset(&mut finished).expect("it resets"),
+                10 if noise.below(8) == 0 => fixture.engine.reset().expect("it resets"),
                 11 if noise.below(4) == 0 => fixture.device.with(|device| {
                     device.faults().lose_interrupts(2);
                     device.faults().lose_completions(3);

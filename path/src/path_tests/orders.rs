@@ -323,3 +323,30 @@ fn the_late_end_of_an_earlier_linked_request_does_not_start_what_waits_for_anoth
         assert_eq!(bed.ended_at(4), 1600 + 1010, "after the third");
     }
 }
+
+#[test]
+fn a_request_given_up_late_fails_nothing_that_came_behind_its_refused_successor() {
+    let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
+    let cancelled = Failure::Cancelled;
+    for of_loop in [false, true] {
+        let (mut bed, queue, frame) = bed(4);
+        bed.submit(queue, 1, &fill(frame, 60));
+        bed.submit(queue, 2, &fill(frame, 10).fenced().linked());
+        // Refused when it comes, so it is not held behind the second.
+        bed.submit(queue, 3, &fill(frame, 65));
+        if of_loop {
+            // Its members are still to come when the second is given up.
+            bed.submit(queue, 4, &Request::repeat(2));
+        }
+        bed.cancel(queue, 2);
+        bed.submit(queue, 5, &fill(frame, 10));
+        bed.drain();
+        let mut ends = bed.ends();
+        ends.sort_by_key(|end| end.0);
+        let mut expected =
+            vec![(1, OK, false, 0), (2, Err(cancelled), false, 0), (3, Err(outside), false, 0)];
+        expected.extend(of_loop.then_some((4, OK, false, 2)));
+        expected.push((5, OK, false, 0));
+        assert_eq!(ends, expected);
+    }
+}

@@ -145,7 +145,7 @@ fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
 #[test]
 fn a_late_report_for_an_earlier_post_ends_nothing() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let mut ledger = Ledger::new(2, EngineKind::Simulated);
+    let mut ledger = Ledger::new(2);
     let (queue, ticket) = (ledger.open(A, 0), Ticket { channel: 1, serial: 7 });
     let nop = Request::new(Operation::Nop);
     let (_, claims) = bed.capabilities.admit(A, &nop, 0).unwrap().into_parts();
@@ -164,8 +164,8 @@ fn a_late_report_for_an_earlier_post_ends_nothing() {
         assert!(ledger.take(Ticket { channel, serial }).is_none());
     }
     let running = ledger.take(ticket).unwrap();
-    let report = Finished { ticket, outcome: Ok(()), bytes_done: 5, value: 0 };
     let (outcome, engine) = (Ok(()), EngineKind::Simulated);
+    let report = Finished { ticket, outcome, bytes_done: 5, value: 0, engine };
     let completion = Completion { tag: 3, outcome, inherited: false, bytes_done: 5, value: 0, engine };
     let delivery = ledger.deliver(running.origin, &Ledger::end(&running, &report), false);
     assert_eq!(delivery, Some(Delivery { queue, completion, watermarked: false }));

@@ -16,7 +16,7 @@ mod starting;
 pub use starting::Performing;
 
 use memferry_clock::Instant;
-use memferry_transfer::{Engine, Failure, Finished, PriorityClass, SessionId, Watermark};
+use memferry_transfer::{Engine, EngineKind, Failure, Finished, PriorityClass, SessionId, Watermark};
 
 use crate::capability::{Capabilities, Claims};
 use crate::channel::{ChannelState, Channels, Origin};
@@ -36,11 +36,15 @@ pub struct PathLimits {
 pub struct Path<E: Engine> {
     engine: E,
     policy: Box<dyn Policy>,
+    /// What the policy takes part in: asked once, for every request comes by here.
+    acts: Acts,
     channels: Channels<E::Memory>,
     orders: Orders<E::Memory>,
     ledger: Ledger,
     longest_bytes: u64,
     immediate_bytes: u64,
+    /// Of what is done at once.
+    kind: EngineKind,
     finished: Vec<Finished>,
     deliveries: Vec<Delivery>,
     /// What ended in an order and was not delivered yet.
@@ -63,10 +67,12 @@ impl<E: Engine> Path<E> {
         Self {
             channels: Channels::new(capabilities.channels, limits.waiting_per_user),
             orders: Orders::new(),
-            ledger: Ledger::new(capabilities.channels, capabilities.kind),
+            ledger: Ledger::new(capabilities.channels),
             longest_bytes: capabilities.longest_bytes,
             immediate_bytes: capabilities.immediate_bytes,
+            kind: capabilities.kind,
             engine,
+            acts: policy.acts(),
             policy,
             finished: Vec::new(),
             deliveries: Vec::new(),
@@ -141,7 +147,7 @@ impl<E: Engine> Path<E> {
                 }
             }
         }
-        if !self.policy.acts().contains(Acts::PACES) {
+        if !self.acts.contains(Acts::PACES) {
             return self.engine.poll(now, &mut self.finished);
         }
         self.pace(now);
@@ -271,7 +277,7 @@ impl<E: Engine> Path<E> {
     /// be overdue, or the engine keeps time. A lane saves itself the look at the clock otherwise.
     pub fn needs_time(&self) -> bool {
         let waits = self.channels.waiting() > 0 || !self.orders.is_empty();
-        let paces = self.policy.acts().contains(Acts::PACES);
+        let paces = self.acts.contains(Acts::PACES);
         waits || paces || self.ledger.timed() > 0 || self.engine.next_wake().is_some()
     }
 

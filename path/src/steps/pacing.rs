@@ -27,6 +27,7 @@ pub(super) struct Pacing {
 impl<E: Engine> Path<E> {
     /// Another policy takes over. Requests that run keep their channels; what the old one knew is gone with it.
     pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
+        self.acts = policy.acts();
         self.policy = policy;
         self.pacing = Pacing::default();
         // What was moved before is not the new one's to charge.
@@ -38,15 +39,16 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Whether the engine has work that may go on: false while all that runs is suspended.
+    /// Whether the engine has work that wants to be polled: false while all that runs is suspended, or a device's.
     pub fn progresses(&self) -> bool {
         let suspended = !self.pacing.running.is_empty() && !self.pacing.moving;
-        self.running() && (!suspended || !self.finished.is_empty())
+        let rests = suspended || self.engine.works_alone();
+        self.running() && (!rests || !self.finished.is_empty())
     }
 
     /// What runs has changed: the policy is asked again at once.
     pub(super) fn has_changed(&mut self) {
-        if self.policy.acts().contains(Acts::PACES) {
+        if self.acts.contains(Acts::PACES) {
             self.pacing.wake = Some(self.now);
         }
     }

@@ -89,7 +89,7 @@ impl<E: Engine> Path<E> {
                 self.at_once(session, origin.queue, origin.user, operation, terms, capabilities)
         {
             let (outcome, bytes_done, value) = (ended.outcome, ended.bytes_done, ended.value);
-            let end = End { outcome, bytes_done, value, moved: true, watermarked: false };
+            let end = End { outcome, bytes_done, value, engine: self.kind, watermarked: false };
             return self.deliver(origin, &end, false);
         }
         match capabilities.resolve(session, operation, self.longest_bytes) {
@@ -133,7 +133,7 @@ impl<E: Engine> Path<E> {
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Ended> {
-        if self.channels.waits(queue) || self.policy.acts().contains(Acts::PACES) {
+        if self.channels.waits(queue) || self.acts.contains(Acts::PACES) {
             return None;
         }
         let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
@@ -215,7 +215,8 @@ impl<E: Engine> Path<E> {
             let (_, claims) = admitted.into_parts();
             return self.unplaced(Unplaced { claims, origin, failure }, capabilities);
         }
-        match self.channels.place(admitted, origin, &mut *self.policy) {
+        let promises = self.acts.contains(Acts::ACCEPTS);
+        match self.channels.place(admitted, origin, promises, &mut *self.policy) {
             Ok(Some(placed)) => self.post(placed, capabilities),
             Ok(None) => {}
             Err(unplaced) => self.unplaced(unplaced, capabilities),
@@ -224,7 +225,7 @@ impl<E: Engine> Path<E> {
 
     /// Whether the policy takes the request in, beside all that was taken in before.
     fn accept(&mut self, admitted: &Admitted<E::Memory>, origin: Origin) -> Result<(), Failure> {
-        if !self.policy.acts().contains(Acts::ACCEPTS) {
+        if !self.acts.contains(Acts::ACCEPTS) {
             return Ok(());
         }
         let engine = &self.engine;
@@ -234,12 +235,7 @@ impl<E: Engine> Path<E> {
             at_rest: engine.is_at_rest(running.ticket.channel),
         });
         let outstanding: Vec<Outstanding> = running.chain(self.channels.asks()).collect();
-        let asked = ask(admitted, origin.user);
-        self.policy.accept(self.now, &asked, &outstanding)?;
-        // A deadline is no promise to who may have to wait for a channel.
-        let waits = self.channels.waits(origin.queue)
-            || matches!(self.channels.choose(&asked, &mut *self.policy), Choice::Busy { .. });
-        if asked.deadline.is_some() && waits { Err(Failure::DeadlineUnreachable) } else { Ok(()) }
+        self.policy.accept(self.now, &ask(admitted, origin.user), &outstanding)
     }
 
     fn count_active(&mut self, key: QueueKey) {

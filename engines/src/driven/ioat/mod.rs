@@ -24,7 +24,6 @@ use memferry_drivers::ioat::{
 use memferry_registers::ioat::descriptor::PLAIN_SOURCES;
 use memferry_registers::ioat::{CHANNELS, Chanerr, DESCRIPTOR_BYTES, TransferState};
 use memferry_registers::{Device, NarrowIo};
-use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
     Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Memory, Operations, Refused,
     Ticket,
@@ -33,6 +32,7 @@ use thiserror::Error;
 
 use super::device::Shared;
 use super::memory::BusMemory;
+use super::{admit, ended};
 use plan::{Plan, Step, Work};
 use slot::{Given, Job, Motion, Slot};
 
@@ -101,6 +101,8 @@ pub struct IoatEngine<D: Device + NarrowIo, M: DmaMemory> {
     driver: Ioat<Shared<D>, M, Shared<D>>,
     slots: Vec<Slot>,
     options: IoatOptions,
+    /// What a reset ended, for the next poll.
+    ended: Vec<Finished>,
     /// Descriptors that a channel is given together.
     batch: u64,
     /// Somebody wished for something since the last poll.
@@ -139,25 +141,27 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             slots.push(Slot { channel, serial: 0, job: None, motion: Motion::Going, held: false });
         }
         let batch = (ring_slots.saturating_sub(1) / 2).max(2);
-        Ok(Self { device, driver, slots, options, batch, stirred: false, look: None })
+        Ok(Self { device, driver, slots, options, ended: Vec::new(), batch, stirred: false, look: None })
     }
 
-    /// Resets the channels, which brings those back that had failed. What runs ends with [`Failure::EngineReset`]; what was posted
-    /// and not started stays; suspended channels stay so.
+    /// Resets the channels, which brings those back that had failed. What runs ends with [`Failure::EngineReset`], as the next
+    /// poll reports; what was posted and not started stays; suspended channels stay so.
     ///
     /// # Errors
     /// The first channel that did not end its reset; its transfer ended with [`Failure::ChannelFaulted`], the others serve.
-    pub fn reset(&mut self, finished: &mut Vec<Finished>) -> Result<(), StopError> {
+    pub fn reset(&mut self) -> Result<(), StopError> {
         let mut first = Ok(());
+        let mut finished = std::mem::take(&mut self.ended);
         for index in 0..self.slots.len() {
             let reset = self.driver.recover(&self.slots[index].channel, self.options.reset);
             self.slots[index].motion = Motion::Going;
             if self.slots[index].job.as_ref().is_some_and(|job| !job.given.is_empty()) {
                 let failure = if reset.is_ok() { Failure::EngineReset } else { Failure::ChannelFaulted };
-                self.finish(index, Err(failure), finished);
+                self.finish(index, Err(failure), &mut finished);
             }
             first = first.and(reset);
         }
+        self.ended = finished;
         self.stirred = true;
         first
     }
@@ -165,8 +169,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
     fn finish(&mut self, index: usize, outcome: Result<(), Failure>, finished: &mut Vec<Finished>) {
         let slot = &mut self.slots[index];
         if let Some(job) = slot.job.take() {
-            let ticket = Ticket { channel: index as u32, serial: slot.serial };
-            finished.push(Finished { ticket, outcome, bytes_done: job.done, value: 0 });
+            finished.push(ended((index as u32, slot.serial), outcome, job.done));
         }
     }
 
@@ -416,23 +419,17 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
 
     fn post(&mut self, descriptor: Descriptor<BusMemory>) -> Result<Ticket, Refused<Descriptor<BusMemory>>> {
         let number = descriptor.channel();
-        let announced = self.capabilities();
-        let operation = descriptor.operation();
-        let performs =
-            announced.operations.contains(operation.kind()) && operation.total_bytes() <= LONGEST_BYTES;
         let limit = self.options.chunk_bytes.clamp(1, self.driver.limits().longest);
-        let plan = Plan::of(operation, limit);
-        let reason = match (self.slots.get_mut(number as usize), plan) {
-            (None, _) => RefusalReason::NoSuchChannel(number),
-            (Some(Slot { job: Some(_), .. }), _) => RefusalReason::Busy(number),
-            (Some(slot), Ok(plan)) if performs => {
+        let plan = Plan::of(descriptor.operation(), limit);
+        let (announced, slot) = (self.capabilities(), self.slots.get_mut(number as usize));
+        match admit(&descriptor, &announced, slot, |slot| slot.job.is_some(), plan) {
+            Ok((slot, plan)) => {
                 slot.serial = slot.serial.wrapping_add(1);
                 slot.job = Some(Job::new(plan));
-                return Ok(Ticket { channel: number, serial: slot.serial });
+                Ok(Ticket { channel: number, serial: slot.serial })
             }
-            (Some(_), _) => RefusalReason::Unsupported,
-        };
-        Err(Refused { descriptor, reason })
+            Err(reason) => Err(Refused { descriptor, reason }),
+        }
     }
 
     fn ring_doorbell(&mut self) {
@@ -448,6 +445,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
             return false;
         }
         (self.stirred, self.look) = (false, None);
+        finished.append(&mut self.ended);
         loop {
             self.hear();
             // First: a channel that is found done is not late any more, and its lost interrupt would stay lost.

@@ -13,8 +13,8 @@
 use memferry_registers::ioat::descriptor::MOST_SOURCES;
 use memferry_transfer::{Lists, Operation, Pattern, Region};
 
-use super::super::memory::BusMemory;
-use super::super::plan::{Unplannable, address};
+use super::super::copies::{Chunks, Cuts, Part};
+use super::super::memory::{BusMemory, Unplannable, address};
 
 /// What the device is given.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Step {
 pub(super) enum Plan {
     Nothing,
     Null,
-    Copy(Copy),
+    Copy(Chunks),
     Fill(Fill),
     Xor(Xor),
     Lists(Box<Pieces>),
@@ -59,7 +59,9 @@ impl Plan {
         Ok(match operation {
             Operation::Nop => Self::Null,
             Operation::Copy { source, destination, length } => {
-                Self::Copy(Copy::new((address(source), address(destination), *length), limit))
+                let whole =
+                    Part { source: address(source), destination: address(destination), bytes: *length };
+                Self::Copy(chunks(whole, limit))
             }
             Operation::Fill { destination, length, pattern } => {
                 let destination = address(destination);
@@ -85,7 +87,7 @@ impl Iterator for Plan {
                 *self = Self::Nothing;
                 Some(Step { work: Work::Null, bytes: 0, whole: true, fence: false })
             }
-            Self::Copy(copy) => copy.next(),
+            Self::Copy(copy) => next_of(copy),
             Self::Fill(fill) => fill.next(),
             Self::Xor(xor) => xor.next(),
             Self::Lists(pieces) => pieces.next(),
@@ -93,42 +95,21 @@ impl Iterator for Plan {
     }
 }
 
-/// A copy of contiguous bytes.
-#[derive(Clone, Debug)]
-pub(super) struct Copy {
-    source: u64,
-    destination: u64,
-    length: u64,
-    done: u64,
-    chunk: u64,
+/// The next step of a copy.
+fn next_of(chunks: &mut Chunks) -> Option<Step> {
+    let Part { source, destination, bytes } = chunks.next()?;
+    chunks.moved(bytes);
+    Some(Step {
+        work: Work::Copy { source, destination, bytes },
+        bytes,
+        whole: true,
+        fence: chunks.overlaps(),
+    })
 }
 
-impl Copy {
-    fn new((source, destination, length): (u64, u64, u64), limit: u64) -> Self {
-        let distance = source.abs_diff(destination);
-        // Within a chunk the device reads ahead of what it writes: its two sides must be apart.
-        let chunk = if distance == 0 { limit } else { limit.min(distance) };
-        let apart = distance == 0 || distance >= length;
-        Self { source, destination, length, done: 0, chunk: if apart { limit } else { chunk } }
-    }
-
-    fn overlaps(&self) -> bool {
-        let distance = self.source.abs_diff(self.destination);
-        distance > 0 && distance < self.length
-    }
-
-    fn next(&mut self) -> Option<Step> {
-        let left = self.length - self.done;
-        let bytes = left.min(self.chunk);
-        if bytes == 0 {
-            return None;
-        }
-        let down = self.overlaps() && self.source < self.destination;
-        let at = if down { left - bytes } else { self.done };
-        self.done += bytes;
-        let work = Work::Copy { source: self.source + at, destination: self.destination + at, bytes };
-        Some(Step { work, bytes, whole: true, fence: self.overlaps() })
-    }
+/// A copy as this device does it: a descriptor holds a chunk, whatever its direction.
+fn chunks(whole: Part, limit: u64) -> Chunks {
+    Chunks::new(whole, limit, limit)
 }
 
 /// A fill of contiguous bytes.
@@ -217,35 +198,30 @@ impl Xor {
 /// The copies of a scatter-gather list.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// Addresses and lengths, the next first.
-    lists: [Vec<(u64, u64)>; 2],
+    cuts: Cuts,
     limit: u64,
     /// A piece touches what another writes.
     ordered: bool,
-    present: Option<Copy>,
+    present: Option<Chunks>,
 }
 
 impl Pieces {
     fn new(lists: &Lists<Region<BusMemory>>, limit: u64) -> Self {
-        let segments = |list: &[memferry_transfer::Segment<Region<BusMemory>>]| -> Vec<(u64, u64)> {
-            let kept = list.iter().filter(|segment| segment.length > 0);
-            kept.map(|segment| (address(&segment.place), segment.length)).rev().collect()
-        };
-        let lists = [segments(&lists.source), segments(&lists.destination)];
-        let ordered = touches_what_is_written(&lists);
-        Self { lists, limit, ordered, present: None }
+        let cuts = Cuts::new(lists);
+        let ordered = touches_what_is_written(cuts.left());
+        Self { cuts, limit, ordered, present: None }
     }
 
     fn next(&mut self) -> Option<Step> {
         if self.present.is_none() {
-            self.present = Some(self.next_piece()?);
+            self.present = Some(chunks(self.cuts.take()?, self.limit));
         }
         let copy = self.present.as_mut()?;
-        let mut step = copy.next()?;
-        let over = copy.done == copy.length;
+        let mut step = next_of(copy)?;
+        let over = copy.is_over();
         // In which order an overlapping piece is moved shows: it counts as one.
         if copy.overlaps() {
-            step.bytes = if over { copy.length } else { 0 };
+            step.bytes = if over { copy.length() } else { 0 };
             step.whole = over;
         }
         step.fence |= self.ordered;
@@ -253,18 +229,6 @@ impl Pieces {
             self.present = None;
         }
         Some(step)
-    }
-
-    fn next_piece(&mut self) -> Option<Copy> {
-        let [from, to] = &mut self.lists;
-        let ((source, source_left), (destination, destination_left)) = (from.pop()?, to.pop()?);
-        let length = source_left.min(destination_left);
-        for (list, start, left) in [(from, source, source_left), (to, destination, destination_left)] {
-            if left > length {
-                list.push((start + length, left - length));
-            }
-        }
-        Some(Copy::new((source, destination, length), self.limit))
     }
 }
 

@@ -8,7 +8,7 @@ fn an_offer_gives_its_range_and_rights_to_the_session_it_names() {
     let part = table.derive(A, root, (10, 50), ALL).unwrap();
     let token = table.offer(A, part, (4, 8), Rights::WRITE, Recipient::Session(B)).unwrap();
     let accepted = table.accept(B, BOB, token).unwrap();
-    assert_eq!((accepted.length, accepted.rights), (8, Rights::WRITE));
+    assert_eq!((accepted.length, accepted.rights, accepted.grantor), (8, Rights::WRITE, A));
     assert_eq!(filled(&mut table, B, accepted.handle, (0, 8)), Ok((14, 8)));
     let outside = Failure::OutOfBounds { side: Side::Destination, available: 8 };
     assert_eq!(filled(&mut table, B, accepted.handle, (1, 8)), Err(outside));
@@ -81,7 +81,10 @@ fn passing_on_needs_grant_at_every_step() {
     assert_eq!(refused, Err(CapabilityError::NotGrantable(held)));
 
     let (_, held) = pass(&mut table, (A, root, 100), Rights::READ | Rights::GRANT, B);
-    let (_, passed_on) = pass(&mut table, (B, held, 100), Rights::READ, C);
+    let token = table.offer(B, held, (0, 100), Rights::READ, Recipient::Session(C)).unwrap();
+    let passed = table.accept(C, BOB, token).unwrap();
+    assert_eq!(passed.grantor, B, "who passed it on, not whose memory it is");
+    let passed_on = passed.handle;
     let refused = table.offer(C, passed_on, (0, 8), Rights::READ, Recipient::Session(A));
     assert_eq!(refused, Err(CapabilityError::NotGrantable(passed_on)));
     let wanted = Rights::WRITE;

@@ -27,8 +27,8 @@ mod vectors;
 pub(super) use combine::{first_difference, xor_all, xor_all_streaming};
 pub(super) use copy::{copy_flushing, copy_streaming};
 pub(super) use fill::{fill_words, fill_words_streaming, zero_lines};
-pub(in crate::cpu) use probe::own_load_ticks;
 pub(super) use probe::{ask_for_lines, load_ticks};
+pub(in crate::cpu) use probe::{own_load_ticks, untouched_ticks};
 
 /// Bytes of a cache line, wherever lines are named here.
 pub(super) const LINE: usize = 64;

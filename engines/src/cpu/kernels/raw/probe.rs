@@ -6,6 +6,7 @@
 //!
 //! It says nothing where the CPU has no counter fine enough. Invariants as in the module above.
 
+use super::super::PAGE_BYTES;
 use super::{AHEAD, LINE, prefetch};
 
 /// Ticks of the CPU's steady counter that loads at all of these addresses took together; `None` without such a counter.
@@ -43,6 +44,21 @@ pub(in super::super) unsafe fn load_ticks<const N: usize>(_addresses: [*const u8
 pub(in super::super) fn ask_for_lines(at: *const u8) {
     for line in 0..AHEAD / LINE {
         prefetch(at.wrapping_add(line * LINE));
+    }
+}
+
+/// Ticks that a load takes from a page which nobody has touched, at least; `None` without a counter or memory.
+pub(in crate::cpu) fn untouched_ticks() -> Option<u64> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    const PAGES: usize = 8;
+    let length = PAGES * PAGE_BYTES;
+    // SAFETY: new memory, which only this function knows, and which it unmaps when it is done.
+    unsafe {
+        let start = mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE).ok()?;
+        let page = |number: usize| start.cast::<u8>().cast_const().wrapping_add(number * PAGE_BYTES);
+        let least = (0..PAGES).filter_map(|number| load_ticks([page(number)])).min();
+        let _ = munmap(start, length);
+        least
     }
 }
 

@@ -18,8 +18,9 @@ use memferry_drivers::sdma::{
 };
 use memferry_transfer::{Copy2d, Count2d, Fill2d, Operation, Pattern, PixelSize, Plane, Region};
 
+use super::super::copies::{Chunks, Part};
+use super::super::memory::{BusMemory, Unplannable, address};
 use super::lists::Pieces;
-use super::memory::BusMemory;
 use super::synchronized;
 
 /// What the device is given.
@@ -47,15 +48,11 @@ impl Step {
     }
 }
 
-/// The device cannot do it: elements do not lie on multiples of their size, or a device's memory is used as if it were plain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Unplannable;
-
 /// What is left of an operation.
 #[derive(Debug)]
 pub(super) enum Plan {
     Nothing,
-    Copy(Copy),
+    Copy(Chunks),
     Fill(Fill),
     Walks(Box<Walks>),
     Lists(Box<Pieces>),
@@ -76,7 +73,9 @@ impl Plan {
             .visit(|_, region, _| if region.memory().is_device() { Err(Unplannable) } else { Ok(()) })?;
         Ok(match operation {
             Operation::Copy { source, destination, length } => {
-                Self::Copy(Copy::new(address(source), address(destination), *length, limit))
+                let whole =
+                    Part { source: address(source), destination: address(destination), bytes: *length };
+                Self::Copy(chunks(whole, limit))
             }
             Operation::Fill { destination, length, pattern } => {
                 Self::Fill(Fill::new(address(destination), *length, *pattern, limit))
@@ -103,7 +102,7 @@ impl Plan {
     pub(super) fn next(&mut self) -> Option<Step> {
         match self {
             Self::Nothing => None,
-            Self::Copy(copy) => copy.next(),
+            Self::Copy(copy) => next_of(copy),
             Self::Fill(fill) => fill.next(),
             Self::Walks(walks) => walks.next(),
             Self::Lists(pieces) => pieces.next(),
@@ -116,56 +115,19 @@ impl Plan {
     }
 }
 
-/// Where a region begins, as the device addresses it.
-pub(super) fn address(region: &Region<BusMemory>) -> u64 {
-    u64::from(region.memory().address()) + region.offset()
+/// The next step of a copy.
+pub(super) fn next_of(chunks: &mut Chunks) -> Option<Step> {
+    let part = chunks.next()?;
+    let piece = LinearPieces::copy(part.source, part.destination, part.bytes).ok()?.next()?;
+    // A size that does not factor takes more than one: the next step goes on where this one ends.
+    let bytes = if chunks.is_down() { part.bytes } else { piece.size.bytes() };
+    chunks.moved(bytes);
+    Some(Step::new(sdma::Operation::Copy, piece, bytes, true))
 }
 
-/// A copy of contiguous bytes.
-#[derive(Clone, Debug)]
-pub(super) struct Copy {
-    source: u64,
-    destination: u64,
-    length: u64,
-    done: u64,
-    chunk: u64,
-    down: bool,
-}
-
-impl Copy {
-    pub(super) fn new(source: u64, destination: u64, length: u64, limit: u64) -> Self {
-        let distance = source.abs_diff(destination);
-        // Within a chunk the device reads ahead of what it writes: its two sides must be apart.
-        let chunk = if distance == 0 || distance >= length { limit } else { limit.min(distance) };
-        let down = source < destination && distance < length;
-        Self { source, destination, length, done: 0, chunk, down }
-    }
-
-    pub(super) fn overlaps(&self) -> bool {
-        let distance = self.source.abs_diff(self.destination);
-        distance > 0 && distance < self.length
-    }
-
-    /// Whether all of it was given out.
-    pub(super) fn is_over(&self) -> bool {
-        self.done == self.length
-    }
-
-    /// Its bytes.
-    pub(super) fn length(&self) -> u64 {
-        self.length
-    }
-
-    pub(super) fn next(&mut self) -> Option<Step> {
-        let left = self.length - self.done;
-        let bytes = left.min(self.chunk);
-        let at = if self.down { left - bytes } else { self.done };
-        let piece = LinearPieces::copy(self.source + at, self.destination + at, bytes).ok()?.next()?;
-        // A size that does not factor takes more than one: the next step goes on where this one ends.
-        let bytes = if self.down { bytes } else { piece.size.bytes() };
-        self.done += bytes;
-        Some(Step::new(sdma::Operation::Copy, piece, bytes, true))
-    }
+/// A copy as this device does it: from the end on there is no going on where a transfer ends, so each chunk has to be one.
+pub(super) fn chunks(whole: Part, limit: u64) -> Chunks {
+    Chunks::new(whole, limit, u64::from(TransferSize::ELEMENTS_LIMIT))
 }
 
 /// How a pattern is written.
@@ -205,7 +167,8 @@ impl Fill {
         } else {
             Paint::Strides
         };
-        let chunk = (limit / period).max(1) * period;
+        // A frame of the device has no more elements, and what is written of a chunk has to be all of it.
+        let chunk = (limit / period).clamp(1, u64::from(TransferSize::ELEMENTS_LIMIT)) * period;
         Self { destination, length, done: 0, word, period, chunk, paint, phase: 0 }
     }
 
@@ -379,5 +342,48 @@ fn band(count: &Count2d, limit: u64) -> (u32, u32) {
     match rows {
         0 => (u32::try_from(pixels).unwrap_or(u32::MAX), 1),
         rows => (count.x_count, u32::try_from(rows).unwrap_or(u32::MAX)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_copy_gives_out_every_byte_in_whichever_direction() {
+        // Too many elements for a frame, and no frames of equal size: a prime.
+        let distance = 33_554_467;
+        let length = distance + 1000;
+        for (source, destination) in [(0, distance), (distance, 0), (0, 2 * length)] {
+            let mut copy = chunks(Part { source, destination, bytes: length }, u64::MAX);
+            let steps: Vec<Step> = std::iter::from_fn(|| next_of(&mut copy)).collect();
+            let moved = |step: &Step| match &step.work {
+                Work::Transfer(config) => config.size.bytes(),
+                Work::List(_) => 0,
+            };
+            assert!(steps.iter().all(|step| moved(step) == step.bytes), "{source} to {destination}");
+            assert_eq!(steps.iter().map(moved).sum::<u64>(), length);
+        }
+    }
+
+    #[test]
+    fn fills_longer_than_the_device_counts_are_given_out_to_the_last_byte() {
+        let length = u64::from(TransferSize::ELEMENTS_LIMIT) * 9;
+        for (pattern, destination) in [
+            (Pattern::Byte(7), 0x1001),
+            (Pattern::Half(0x1234), 0x1000),
+            (Pattern::Half(0x1234), 0x1001),
+            (Pattern::Word(0x12_3456), 0x1000),
+            (Pattern::Word(0x1234_5678), 0x1000),
+        ] {
+            let whole = length.next_multiple_of(pattern.length_bytes());
+            let mut fill = Fill::new(destination, whole, pattern, 1 << 32);
+            let (mut counted, mut written) = (0, 0);
+            while let Some(Step { work: Work::Transfer(config), bytes, .. }) = fill.next() {
+                counted += bytes;
+                written += config.size.bytes();
+            }
+            assert_eq!((counted, written), (whole, whole), "{pattern:?} at {destination:#x}");
+        }
     }
 }

@@ -12,8 +12,8 @@ use memferry_drivers::sdma::{
 };
 use memferry_transfer::{Region, Side as Operand, Synchronized};
 
-use super::memory::BusMemory;
-use super::plan::{Unplannable, address, element};
+use super::super::memory::{BusMemory, Unplannable, address};
+use super::plan::element;
 
 /// What the driver is given; nothing where there is nothing to move.
 pub(super) fn config(

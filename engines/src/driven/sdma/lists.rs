@@ -14,8 +14,9 @@ use memferry_drivers::sdma::{
 };
 use memferry_transfer::{Lists, Region};
 
-use super::memory::{BusMemory, ListMemory};
-use super::plan::{Copy, Step, Work, address};
+use super::super::copies::{Chunks, Cuts, Part};
+use super::super::memory::{BusMemory, ListMemory};
+use super::plan::{self, Step, Work};
 
 /// Words that a descriptor takes at most: type 2 with both addresses.
 const DESCRIPTOR_WORDS: usize = 8;
@@ -66,23 +67,17 @@ impl Shares {
 /// The copies of a scatter-gather list.
 #[derive(Debug)]
 pub(super) struct Pieces {
-    /// Addresses and lengths, the next first.
-    lists: [Vec<(u64, u64)>; 2],
+    cuts: Cuts,
     limit: u64,
     /// Segments that a linked list may have.
     batch: usize,
-    present: Option<Copy>,
+    present: Option<Chunks>,
 }
 
 impl Pieces {
     /// Copies of at most about `limit` bytes, `batch` of them in one linked list.
     pub(super) fn new(lists: &Lists<Region<BusMemory>>, limit: u64, batch: usize) -> Self {
-        let segments = |list: &[memferry_transfer::Segment<Region<BusMemory>>]| {
-            let kept = list.iter().filter(|segment| segment.length > 0);
-            kept.map(|segment| (address(&segment.place), segment.length)).rev().collect()
-        };
-        let lists = [segments(&lists.source), segments(&lists.destination)];
-        Self { lists, limit, batch, present: None }
+        Self { cuts: Cuts::new(lists), limit, batch, present: None }
     }
 
     pub(super) fn next(&mut self) -> Option<Step> {
@@ -92,11 +87,15 @@ impl Pieces {
                 let bytes = batch.iter().map(|segment| segment.length_bytes).sum();
                 return Some(Step { work: Work::List(batch), bytes, whole: true });
             }
-            let piece = batch.first().copied().or_else(|| self.next_piece())?;
-            self.present = Some(Copy::new(piece.source, piece.destination, piece.length_bytes, self.limit));
+            let alone = batch.first().map(|segment| Part {
+                source: segment.source,
+                destination: segment.destination,
+                bytes: segment.length_bytes,
+            });
+            self.present = Some(plan::chunks(alone.or_else(|| self.cuts.take())?, self.limit));
         }
         let copy = self.present.as_mut()?;
-        let mut step = copy.next()?;
+        let mut step = plan::next_of(copy)?;
         let over = copy.is_over();
         // In which order an overlapping piece is moved shows: it counts as one.
         if copy.overlaps() {
@@ -113,40 +112,18 @@ impl Pieces {
     fn next_batch(&mut self) -> Vec<Segment> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while batch.len() < self.batch
-            && let Some(piece) = self.peek()
+            && let Some(Part { source, destination, bytes: length_bytes }) = self.cuts.peek()
         {
+            let piece = Segment { source, destination, length_bytes };
             bytes += piece.length_bytes;
             let small = piece.length_bytes <= SEGMENT_BYTES && bytes <= self.limit;
             if !small || !stands_apart(&piece, &batch) {
                 break;
             }
-            self.take(&piece);
+            self.cuts.take();
             batch.push(piece);
         }
         batch
-    }
-
-    fn next_piece(&mut self) -> Option<Segment> {
-        let piece = self.peek()?;
-        self.take(&piece);
-        Some(piece)
-    }
-
-    fn peek(&self) -> Option<Segment> {
-        let [from, to] = &self.lists;
-        let ((source, source_left), (destination, destination_left)) = (*from.last()?, *to.last()?);
-        Some(Segment { source, destination, length_bytes: source_left.min(destination_left) })
-    }
-
-    /// Drops a piece's bytes from both lists.
-    fn take(&mut self, piece: &Segment) {
-        for list in &mut self.lists {
-            if let Some((start, left)) = list.pop()
-                && left > piece.length_bytes
-            {
-                list.push((start + piece.length_bytes, left - piece.length_bytes));
-            }
-        }
     }
 }
 

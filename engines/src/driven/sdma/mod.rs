@@ -1,0 +1,455 @@
+//! The OMAP4 SDMA as an engine: its driver in front of the device, or of a model of it (Wicki 2014, 3.4).
+//!
+//! ```text
+//! post ─► job: plan of hardware transfers ─ doorbell ─► configure, enable ─► the device works by itself
+//! poll(now) ─► device.advance ─ line high? ─► driver: status of each channel ─► next transfer of the job, or Finished
+//!           ├► asked to end early ─► before the next transfer; at once while a device may ask for long
+//!           └► no interrupt in time ─► stopped: EngineTimedOut, or ChannelFaulted when it goes on all the same
+//! reset ─► all channels are back; what ran ended with EngineReset
+//! ```
+//!
+//! Single-threaded, as the thesis's driver: interrupts and posts come by turns. Nothing is counted as done before the device
+//! reported it. The engine copies, fills, walks, follows lists and serves devices' request lines; it does not look at bytes.
+//! Transfers of one request line run one after the other, in the order they were posted.
+
+mod caches;
+mod lists;
+mod plan;
+mod synchronized;
+
+use core::time::Duration;
+
+use memferry_clock::Instant;
+use memferry_drivers::sdma::{
+    CacheMaintenance, Cause, Channel, Event, InitError, Line, Progress, Sdma, Settings, TransferSize,
+};
+use memferry_registers::Device;
+use memferry_transfer::{
+    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operations, Refused, Ticket,
+};
+
+use super::device::Shared;
+use super::memory::{BusMemory, ListMemory};
+use super::{admit, ended};
+use caches::{Caches, Given};
+use lists::Shares;
+use plan::{Plan, Step, Work};
+
+/// What a service chooses for the engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SdmaOptions {
+    /// Bytes of a hardware transfer at most (a pixel at least): an end that is asked for is honoured so often.
+    pub chunk_bytes: u64,
+    /// How long a hardware transfer may take without a word.
+    pub patience: Duration,
+    /// How long a stopped channel may go on.
+    pub drain: Duration,
+    /// What the device is set up with.
+    pub settings: Settings,
+}
+
+impl Default for SdmaOptions {
+    fn default() -> Self {
+        Self {
+            chunk_bytes: 4 << 20,
+            patience: Duration::from_millis(100),
+            drain: Duration::from_millis(1),
+            settings: Settings::default(),
+        }
+    }
+}
+
+/// Longest transfer, bytes: what the device can address.
+const LONGEST_BYTES: u64 = 1 << 32;
+/// The line the engine listens to.
+const LINE: Line = Line::L0;
+
+/// The engine.
+#[derive(Debug)]
+pub struct SdmaEngine<D: Device> {
+    device: Shared<D>,
+    driver: Sdma<Shared<D>, Shared<D>>,
+    slots: Vec<Slot>,
+    options: SdmaOptions,
+    lists: Option<Shares>,
+    caches: Caches,
+    posts: u64,
+    /// Ends that the next poll reports.
+    ended: Vec<Finished>,
+}
+
+/// A channel of the engine: one of the device's.
+#[derive(Debug)]
+struct Slot {
+    channel: Channel,
+    serial: u32,
+    job: Option<Job>,
+    suspended: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    plan: Plan,
+    /// What the device is doing for it.
+    running: Option<Running>,
+    /// The line that drives it, and how many were posted before.
+    line: Option<u32>,
+    posted: u64,
+    /// Bytes of the operation, and how many of them are done.
+    bytes: u64,
+    done: u64,
+    /// Steps before are whole.
+    whole: bool,
+    started: bool,
+    cancelled: bool,
+}
+
+impl Job {
+    fn new(plan: Plan, bytes: u64, posted: u64) -> Self {
+        let (started, cancelled, whole) = (false, false, true);
+        let line = plan.line();
+        Self { plan, running: None, line, posted, bytes, done: 0, whole, started, cancelled }
+    }
+
+    /// When what the device does for it is overdue.
+    fn overdue(&self) -> Option<Instant> {
+        self.running.as_ref()?.until
+    }
+}
+
+/// A step that the device was given.
+#[derive(Debug)]
+struct Running {
+    bytes: u64,
+    whole: bool,
+    /// When it is overdue; never while a device may ask.
+    until: Option<Instant>,
+    /// Of a synchronized transfer, for its counters say how far it came.
+    size: Option<TransferSize>,
+    /// What the channel was configured with.
+    given: Given,
+}
+
+impl Running {
+    /// Bytes that a synchronized transfer moved before it was stopped.
+    fn moved(&self, progress: &Progress) -> u64 {
+        let size = self.size.filter(|_| !progress.ended);
+        size.map_or(0, |size| {
+            let frames = u64::from(progress.frames) * u64::from(size.elements);
+            let elements = frames + u64::from(progress.elements);
+            (elements * u64::from(size.element.bytes())).min(size.bytes())
+        })
+    }
+}
+
+/// How a job ended.
+type Outcome = Result<(), Failure>;
+
+impl<D: Device> SdmaEngine<D> {
+    /// Resets the device and takes so many of its 32 channels.
+    ///
+    /// # Errors
+    /// [`InitError`].
+    pub fn new(device: Shared<D>, channels: u32, options: SdmaOptions) -> Result<Self, InitError> {
+        let (mut driver, _trusted) = Sdma::new(device.clone(), device.clone());
+        driver.initialize(&options.settings)?;
+        let mut slots = Vec::new();
+        while slots.len() < channels as usize
+            && let Ok(channel) = driver.allocate()
+        {
+            driver.set_line(&channel, LINE, true);
+            slots.push(Slot { channel, serial: 0, job: None, suspended: false });
+        }
+        Ok(Self {
+            device,
+            driver,
+            slots,
+            options,
+            lists: None,
+            caches: Caches::default(),
+            posts: 0,
+            ended: Vec::new(),
+        })
+    }
+
+    /// With memory for descriptors, divided among the channels, so that scatter-gather lists are the device's to follow.
+    /// Without, or where the device cannot follow lists, their pieces are moved one by one.
+    pub fn with_lists(mut self, memory: Box<dyn ListMemory>) -> Self {
+        self.lists = self.driver.has_linked_lists().then(|| Shares::new(memory, self.slots.len()));
+        self
+    }
+
+    /// With what the processor's caches need around each transfer. Without, memory is taken as not cached, or coherent.
+    pub fn with_caches(mut self, maintenance: Box<dyn CacheMaintenance>) -> Self {
+        self.caches = Caches::new(maintenance);
+        self
+    }
+
+    /// Resets the device, which brings channels back that had failed. What runs ends with [`Failure::EngineReset`], as the next
+    /// poll reports; what was posted and not started stays. The memory of transfers that ended with
+    /// [`Failure::ChannelFaulted`] is out of reach from here on (for the path: `channel_was_reset` of each).
+    ///
+    /// # Errors
+    /// [`InitError`]; no channel serves then, until a reset succeeds.
+    pub fn reset(&mut self) -> Result<(), InitError> {
+        self.driver.initialize(&self.options.settings)?;
+        let mut finished = std::mem::take(&mut self.ended);
+        for index in 0..self.slots.len() {
+            self.driver.set_line(&self.slots[index].channel, LINE, true);
+            let running = self.slots[index].job.as_ref().and_then(|job| job.running.as_ref());
+            if let Some(running) = running {
+                running.given.finish(&mut self.caches);
+                self.finish(index, Err(Failure::EngineReset), &mut finished);
+            }
+        }
+        self.ended = finished;
+        Ok(())
+    }
+
+    /// Gives every running step of a job that may go on to the device; whether anything was started or ended.
+    fn start_all(&mut self, finished: &mut Vec<Finished>) -> bool {
+        let mut any = false;
+        for index in 0..self.slots.len() {
+            let may_start = self.may_start(index);
+            let Some(job) = self.slots[index].job.as_mut() else { continue };
+            if job.cancelled && job.running.as_ref().is_some_and(|running| running.size.is_some()) {
+                self.stop(index, Failure::Cancelled, finished);
+            } else if job.running.is_some() {
+                continue;
+            } else if job.cancelled && job.whole {
+                self.finish(index, Err(Failure::Cancelled), finished);
+            } else if job.started && may_start {
+                match job.plan.next() {
+                    // A plan that ends early has met what it cannot plan.
+                    None => {
+                        let outcome = if job.done == job.bytes { Ok(()) } else { Err(Failure::Unsupported) };
+                        self.finish(index, outcome, finished);
+                    }
+                    Some(step) => self.start(index, step, finished),
+                }
+            } else {
+                continue;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Whether a job's next step may start: a suspended one goes on only to where it can end, once it is to.
+    fn may_start(&self, index: usize) -> bool {
+        let Slot { suspended, job, .. } = &self.slots[index];
+        let ends = job.as_ref().is_some_and(|job| job.cancelled && !job.whole);
+        (!suspended || ends) && !self.line_is_taken(index)
+    }
+
+    /// Whether another job has the request line of this one's, or was posted for it earlier.
+    fn line_is_taken(&self, index: usize) -> bool {
+        let Some(job) = &self.slots[index].job else { return false };
+        let jobs = self.slots.iter().filter_map(|slot| slot.job.as_ref());
+        job.line.is_some()
+            && jobs
+                .filter(|other| other.line == job.line)
+                .any(|other| other.running.is_some() || (other.started && other.posted < job.posted))
+    }
+
+    fn start(&mut self, index: usize, step: Step, finished: &mut Vec<Finished>) {
+        let Self { driver, slots, device, options, lists, caches, .. } = self;
+        let slot = &mut slots[index];
+        let configured = match step.work {
+            Work::Transfer(config) => {
+                driver.configure(&slot.channel, &config, None).is_ok().then_some(Given::Transfer(config))
+            }
+            Work::List(segments) => {
+                let list = lists.as_mut().and_then(|lists| lists.write(index, &segments));
+                list.filter(|list| driver.configure_list(&slot.channel, list, None).is_ok())
+                    .map(|list| Given::List(list, segments))
+            }
+        };
+        let Some(given) = configured.filter(|given| {
+            given.prepare(caches);
+            driver.enable(&slot.channel).is_ok()
+        }) else {
+            // The plan was made within the driver's rules, so this is an error of this module, or a quarantined channel.
+            return self.finish(index, Err(Failure::ChannelFaulted), finished);
+        };
+        let size = match &given {
+            Given::Transfer(config) => config.synchronization.map(|_| config.size),
+            Given::List(..) => None,
+        };
+        let now = device.with(|device| device.now());
+        let until = size.is_none().then(|| now.after(options.patience));
+        if let Some(job) = slot.job.as_mut() {
+            job.running = Some(Running { bytes: step.bytes, whole: step.whole, until, size, given });
+        }
+    }
+
+    fn finish(&mut self, index: usize, outcome: Outcome, finished: &mut Vec<Finished>) {
+        let slot = &mut self.slots[index];
+        if let Some(job) = slot.job.take() {
+            finished.push(ended((index as u32, slot.serial), outcome, job.done));
+        }
+    }
+
+    /// Handles what the device reported.
+    fn hear(&mut self, finished: &mut Vec<Finished>) -> bool {
+        let mut events: Vec<Event> = Vec::new();
+        while self.device.with(|device| device.is_high(LINE.index())) {
+            if self.driver.handle_interrupt(LINE, |event| events.push(event)).events == 0 {
+                break;
+            }
+        }
+        let any = !events.is_empty();
+        for event in events {
+            let heard = |slot: &Slot| slot.channel.index() == event.channel;
+            if let Some(index) = self.slots.iter().position(heard) {
+                self.heard(index, &event, finished);
+            }
+        }
+        any
+    }
+
+    fn heard(&mut self, index: usize, event: &Event, finished: &mut Vec<Finished>) {
+        let Some(job) = self.slots[index].job.as_mut() else { return };
+        if let Some(cause) = event.error() {
+            let failure = match cause {
+                Cause::TransactionError => Failure::MemoryFault,
+                Cause::Drop => Failure::RequestDropped,
+                _ => Failure::ChannelFaulted,
+            };
+            self.stop(index, failure, finished);
+        } else if event.is_end()
+            && let Some(running) = job.running.take()
+        {
+            running.given.finish(&mut self.caches);
+            job.done += running.bytes;
+            job.whole = running.whole;
+        }
+    }
+
+    /// Ends a job whose channel may still be at work.
+    fn stop(&mut self, index: usize, failure: Failure, finished: &mut Vec<Finished>) {
+        let channel = &self.slots[index].channel;
+        let stopped = self.driver.stop(channel, self.options.drain);
+        // An interrupt that was lost on its way still stands in the line's status, and would hide the next one.
+        self.driver.set_line(channel, LINE, false);
+        self.driver.set_line(channel, LINE, true);
+        if let (Some(job), Ok(progress)) = (&mut self.slots[index].job, &stopped)
+            && let Some(running) = &job.running
+        {
+            running.given.finish(&mut self.caches);
+            job.done += running.moved(progress);
+        }
+        let failure = if stopped.is_ok() { failure } else { Failure::ChannelFaulted };
+        self.finish(index, Err(failure), finished);
+    }
+
+    /// Stops what is overdue.
+    fn give_up(&mut self, now: Instant, finished: &mut Vec<Finished>) {
+        for index in 0..self.slots.len() {
+            let overdue = |job: &Job| job.overdue().is_some_and(|until| until <= now);
+            if self.slots[index].job.as_ref().is_some_and(overdue) {
+                self.stop(index, Failure::EngineTimedOut, finished);
+            }
+        }
+    }
+}
+
+impl<D: Device> Engine for SdmaEngine<D> {
+    type Memory = BusMemory;
+
+    fn capabilities(&self) -> EngineCapabilities {
+        let operations = Operations::NOP
+            | Operations::COPY
+            | Operations::FILL
+            | Operations::COPY_2D
+            | Operations::FILL_2D
+            | Operations::SCATTER_GATHER
+            | Operations::SYNCHRONIZED;
+        EngineCapabilities {
+            kind: EngineKind::Simulated,
+            channels: self.slots.len() as u32,
+            longest_bytes: LONGEST_BYTES,
+            preemption_bytes: Some(self.options.chunk_bytes.max(4)),
+            overlapping_copy: true,
+            aligned_pixels: true,
+            operations,
+            immediate_bytes: 0,
+        }
+    }
+
+    fn post(&mut self, descriptor: Descriptor<BusMemory>) -> Result<Ticket, Refused<Descriptor<BusMemory>>> {
+        let number = descriptor.channel();
+        let segments = self.lists.as_ref().map_or(0, Shares::segments);
+        let plan = Plan::of(descriptor.operation(), (self.options.chunk_bytes.max(1), segments));
+        let (announced, slot) = (self.capabilities(), self.slots.get_mut(number as usize));
+        match admit(&descriptor, &announced, slot, |slot| slot.job.is_some(), plan) {
+            Ok((slot, plan)) => {
+                slot.serial = slot.serial.wrapping_add(1);
+                self.posts += 1;
+                slot.job = Some(Job::new(plan, descriptor.operation().total_bytes(), self.posts));
+                Ok(Ticket { channel: number, serial: slot.serial })
+            }
+            Err(reason) => Err(Refused { descriptor, reason }),
+        }
+    }
+
+    fn ring_doorbell(&mut self) {
+        self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()).for_each(|job| job.started = true);
+    }
+
+    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
+        self.device.with(|device| device.advance(now));
+        finished.append(&mut self.ended);
+        loop {
+            let heard = self.hear(finished);
+            let started = self.start_all(finished);
+            if !heard && !started {
+                break;
+            }
+        }
+        self.give_up(now, finished);
+        false
+    }
+
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        let slot = self.slots.get(ticket.channel as usize).filter(|slot| slot.serial == ticket.serial);
+        slot.and_then(|slot| slot.job.as_ref()).map_or(0, |job| job.done)
+    }
+
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        if let Some(slot) = self.slots.get_mut(channel as usize) {
+            slot.suspended = turns == 0;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        let job = self.slots.get(channel as usize).and_then(|slot| slot.job.as_ref());
+        job.is_none_or(|job| job.running.is_none())
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        if let Some(slot) = self.slots.get_mut(ticket.channel as usize)
+            && slot.serial == ticket.serial
+            && let Some(job) = &mut slot.job
+        {
+            job.cancelled = true;
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let jobs = || self.slots.iter().filter_map(|slot| slot.job.as_ref());
+        let overdue = jobs().filter_map(Job::overdue).min();
+        let ready = |index: usize, job: &Job| match &job.running {
+            Some(running) => job.cancelled && running.size.is_some(),
+            None => (job.cancelled && job.whole) || (job.started && self.may_start(index)),
+        };
+        let mut slots = self.slots.iter().enumerate();
+        let any_ready = slots.any(|(index, slot)| slot.job.as_ref().is_some_and(|job| ready(index, job)));
+        if any_ready || !self.ended.is_empty() {
+            return Some(self.device.with(|device| device.now()));
+        }
+        let device =
+            jobs().any(|job| job.running.is_some()).then(|| self.device.with(|device| device.next_wake()));
+        device.flatten().into_iter().chain(overdue).min()
+    }
+}
