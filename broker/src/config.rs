@@ -1,5 +1,7 @@
 //! What a service is started with: lanes, channels, policy and quotas. Reading it from files is the command line's.
 
+use std::path::PathBuf;
+
 use memferry_engines::cpu::DEFAULT_CHUNK_BYTES;
 use memferry_memory::scheduling::SchedulingClass;
 use memferry_path::{PolicyError, PolicySettings};
@@ -54,6 +56,8 @@ pub struct ServiceConfig {
     pub pinning: Pinning,
     /// How the kernel schedules lanes.
     pub lane_class: SchedulingClass,
+    /// The device of the Linux module that moves what is long, if any.
+    pub kernel: Option<PathBuf>,
 }
 
 impl Default for ServiceConfig {
@@ -68,6 +72,7 @@ impl Default for ServiceConfig {
             high_users: Vec::new(),
             pinning: Pinning::default(),
             lane_class: SchedulingClass::default(),
+            kernel: None,
         }
     }
 }

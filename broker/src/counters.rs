@@ -9,7 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::protocol::LaneStatus;
+use crate::kernel::KernelCounters;
+use crate::protocol::{LaneStatus, ZeroedStatus};
 
 /// A number with one writer.
 #[derive(Default)]
@@ -112,6 +113,8 @@ pub(crate) struct LaneCounters {
     pub(crate) busy: Counter,
     /// Bytes of the classes low, normal and high.
     pub(crate) classes: [Counter; 3],
+    /// What the Linux module did for the lane.
+    pub(crate) kernel: KernelCounters,
 }
 
 impl LaneCounters {
@@ -128,6 +131,27 @@ impl LaneCounters {
             channels,
             class_bytes: self.classes.each_ref().map(Counter::get),
         }
+    }
+}
+
+/// Buffers of pools that were zeroed for whoever asked; several write here.
+#[derive(Default)]
+pub(crate) struct ZeroedCounters {
+    buffers: AtomicU64,
+    bytes: AtomicU64,
+    failed: AtomicU64,
+}
+
+impl ZeroedCounters {
+    pub(crate) fn add(&self, more: ZeroedStatus) {
+        self.buffers.fetch_add(more.buffers, Ordering::Relaxed);
+        self.bytes.fetch_add(more.bytes, Ordering::Relaxed);
+        self.failed.fetch_add(more.failed, Ordering::Relaxed);
+    }
+
+    pub(crate) fn status(&self) -> ZeroedStatus {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ZeroedStatus { buffers: get(&self.buffers), bytes: get(&self.bytes), failed: get(&self.failed) }
     }
 }
 

@@ -112,7 +112,7 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
         }
     };
     if options.sandbox
-        && let Err(error) = sandbox::enter()
+        && let Err(error) = sandbox::enter(options.service.kernel.is_some())
     {
         listener.close();
         return Err(error.into());

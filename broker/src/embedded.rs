@@ -10,7 +10,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 
@@ -23,7 +23,29 @@ use crate::config::ServiceConfig;
 use crate::protocol::{Answer, Command, Refusal};
 use crate::service::{Executed, Service, StartError};
 
-static SHARED: Mutex<Weak<Embedded>> = Mutex::new(Weak::new());
+/// The service of one process. A forked child inherits its parent's, whose lock may be held for ever by a thread that is not
+/// there, and takes the next.
+struct Shared {
+    /// 0: of none yet.
+    process: AtomicU32,
+    service: Mutex<Weak<Embedded>>,
+}
+
+/// How many processes, each forked of the one before without becoming another program, may have a service.
+const GENERATIONS: usize = 64;
+
+static SHARED: [Shared; GENERATIONS] =
+    [const { Shared { process: AtomicU32::new(0), service: Mutex::new(Weak::new()) } }; GENERATIONS];
+
+/// This process's.
+fn shared_here() -> Option<&'static Mutex<Weak<Embedded>>> {
+    let here = std::process::id();
+    let mine = |shared: &&Shared| {
+        let claimed = shared.process.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed);
+        claimed.is_ok() || claimed == Err(here)
+    };
+    SHARED.iter().find(mine).map(|shared| &shared.service)
+}
 
 struct Control {
     service: Service,
@@ -45,10 +67,14 @@ impl Embedded {
     /// # Errors
     /// [`StartError`].
     pub fn shared() -> Result<Arc<Self>, StartError> {
-        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = shared_here().ok_or_else(|| StartError::System {
+            step: "forking",
+            source: std::io::Error::other(format!("more than {GENERATIONS} forks deep; run another program")),
+        })?;
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         match shared.upgrade() {
             Some(embedded) if embedded.guard.check().is_ok() => return Ok(embedded),
-            // A forked child has no lanes; joining threads that are not there would never end.
+            // Of a process that had this number before.
             Some(embedded) => std::mem::forget(embedded),
             None => {}
         }
@@ -137,5 +163,32 @@ impl Drop for Embedded {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "forks")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_forked_while_the_service_starts_gets_its_own() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        // As a thread that starts the service holds it.
+        let starting = shared_here().expect("the first generation").lock().unwrap();
+        // SAFETY: the child starts a service of its own and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child, with a status that is not 0, should it hang.
+            unsafe { libc::alarm(20) };
+            let started = Embedded::shared().is_ok_and(|embedded| embedded.is_of_this_process());
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(!started)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        drop(starting);
+        assert_eq!(status, 0, "the child's status");
     }
 }

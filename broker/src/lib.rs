@@ -4,6 +4,7 @@
 //! protocol   what is said over the socket          daemon    socket, epoll, signals ─┐  (or `embedded`)
 //! session    one client: channels, frames, quota   sandbox   seccomp filter          ├─► Service
 //! service    executes commands ── lane commands ─► lane      polls rings, runs the path, completes
+//!                                                  kernel    the Linux module beside the lanes' CPUs, if wanted
 //! ```
 //!
 //! [`Service`] is a library: the daemon puts a socket in front of it, and an embedded client calls it in its own process.
@@ -14,6 +15,7 @@ pub mod config;
 mod counters;
 pub mod daemon;
 pub mod embedded;
+pub mod kernel;
 mod lane;
 mod policies;
 pub mod profile;
@@ -30,6 +32,10 @@ pub use memferry_path::{PolicyError, PolicyKind, PolicySettings};
 pub use service::{Attended, Executed, Notice, Service, StartError};
 
 use memferry_clock::{Clock, Instant};
+
+/// Held by the test that forks and by those whose locks or sockets its child must not keep alive.
+#[cfg(test)]
+static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
 /// The machine's `CLOCK_MONOTONIC`, common to all processes: deadlines are given in it.
 #[derive(Clone, Copy, Debug, Default)]

@@ -12,14 +12,20 @@
 //! and the session goes on ([`Refusal`]). Requests for transfers do not come this way but through rings.
 
 use memferry_path::PolicySettings;
-use memferry_transfer::{Handle, Operations, PriorityClass, Rights, SessionId};
+use memferry_transfer::{Handle, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
+
+mod status;
+
+pub use status::{
+    EngineStatus, Identity, LaneStatus, STATUS_SESSIONS, ServiceId, SessionStatus, Status, ZeroedStatus,
+};
 
 /// First bytes of a handshake.
 pub const MAGIC: [u8; 8] = *b"MEMFERRY";
 /// Oldest and newest version of the protocol this code speaks.
-pub const VERSIONS: (u16, u16) = (2, 2);
+pub const VERSIONS: (u16, u16) = (3, 3);
 /// Feature: the process is registered for expedited barriers, so parking flags need no full fence.
 pub const FEATURE_ASYMMETRIC_FENCES: u64 = 1;
 
@@ -182,6 +188,11 @@ pub enum Command {
         /// The settings that take over; the service's own user may change them, and root.
         change: Option<Box<PolicySettings>>,
     },
+    /// Whose a session is.
+    Identify {
+        /// Which.
+        session: SessionId,
+    },
 }
 
 /// How a client is signalled.
@@ -218,6 +229,8 @@ pub enum Answer {
         length: u64,
         /// Its rights.
         rights: Rights,
+        /// The session that granted it.
+        grantor: SessionId,
     },
     /// The revocation is over.
     Revoked,
@@ -238,99 +251,8 @@ pub enum Answer {
     Status(Status),
     /// The policy.
     Policy(Box<PolicySettings>),
-}
-
-/// What the engines of a service can do for the asking client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct EngineStatus {
-    /// Kinds of operations; a request of another kind completes as unsupported.
-    pub operations: Operations,
-    /// Longest transfer, bytes visited.
-    pub longest_bytes: u64,
-    /// Transfers up to this many bytes are done at once, without a channel; 0: none are.
-    pub immediate_bytes: u64,
-    /// Cancel and deadline are honoured after at most this many bytes; `None`: only between transfers.
-    pub preemption_bytes: Option<u64>,
-    /// Channels of each engine.
-    pub channels: u32,
-    /// Engines: lanes.
-    pub engines: u32,
-    /// The highest priority class the client may use.
-    pub class: PriorityClass,
-}
-
-/// How the service is doing.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Status {
-    /// Process of the service.
-    pub process: u32,
-    /// Seconds since it started.
-    pub uptime_seconds: u64,
-    /// The policy of its engine channels.
-    pub policy: String,
-    /// Slices that the priority policy has begun.
-    pub slices: u64,
-    /// Bytes of suspended requests that moved within a slice: none, or something is wrong.
-    pub strayed_bytes: u64,
-    /// Sessions open in all.
-    pub open_sessions: u64,
-    /// What they hold: the asking one, then others as far as a message goes.
-    pub sessions: Vec<SessionStatus>,
-    /// Each lane.
-    pub lanes: Vec<LaneStatus>,
-}
-
-/// Sessions a [`Status`] names at most: with the most lanes there can be, it still fits a message.
-pub const STATUS_SESSIONS: usize = 100;
-
-/// What a session holds.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SessionStatus {
-    /// Its name.
-    pub session: SessionId,
-    /// Its user.
-    pub user: u32,
-    /// Its process.
-    pub process: u32,
-    /// Queue pairs.
-    pub channels: u32,
-    /// Frames it registered.
-    pub frames: u32,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Requests taken from its queue pairs.
-    pub requests: u64,
-    /// Of these, not completed yet.
-    pub outstanding: u64,
-    /// Of the outstanding ones, waiting for an engine channel when their lane last looked.
-    pub waiting: u64,
-    /// Of these, completed with a failure.
-    pub failures: u64,
-    /// Destination bytes visited for it.
-    pub bytes_moved: u64,
-}
-
-/// What a lane has done.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct LaneStatus {
-    /// Queue pairs it serves.
-    pub queues: u64,
-    /// Requests taken.
-    pub requests: u64,
-    /// Of these, completed with a failure.
-    pub failures: u64,
-    /// Destination bytes visited.
-    pub bytes: u64,
-    /// Times it went to sleep.
-    pub parks: u64,
-    /// Requests that waited for an engine channel when it last looked.
-    pub waiting: u64,
-    /// Engine channels that were busy then.
-    pub busy: u64,
-    /// Engine channels it has.
-    pub channels: u32,
-    /// Bytes moved for requests of the classes low, normal and high, when it last looked.
-    pub class_bytes: [u64; 3],
+    /// Whose the session is.
+    Identity(Identity),
 }
 
 /// What kind of refusal: stable numbers for programs, the message for people.
@@ -496,19 +418,20 @@ pub fn decode_violation(bytes: &[u8]) -> Option<Violation> {
 mod tests {
     use super::*;
     use crate::config::MOST_LANES;
+    use crate::kernel::KernelStatus;
 
     #[test]
     fn handshakes_survive_and_agree_on_the_newest_common_version() {
         let hello = Hello { versions: (1, 7), features: 5 };
         assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
-        assert_eq!(hello.agree(), Ok(2));
-        for versions in [(3, 4), (0, 1), (5, 2)] {
+        assert_eq!(hello.agree(), Ok(3));
+        for versions in [(4, 5), (0, 2), (5, 3)] {
             let hello = Hello { versions, features: 0 };
             assert!(matches!(hello.agree(), Err(Violation::Version { .. })), "{versions:?}");
         }
         let welcome = Welcome { version: 1, features: 1, session: SessionId(9) };
         assert_eq!(Welcome::decode(&welcome.encode()), Ok(welcome));
-        let refused = Violation::Version { client: (3, 4), service: VERSIONS };
+        let refused = Violation::Version { client: (4, 5), service: VERSIONS };
         assert_eq!(Welcome::decode(&encode_violation(&refused)), Err(refused));
         for bytes in [&b""[..], b"MEMFERRY", b"GET / HTTP/1.1\r\n\r\n....."] {
             assert_eq!(Hello::decode(bytes), Err(Violation::NotHello));
@@ -572,6 +495,8 @@ mod tests {
             open_sessions: most,
             sessions: vec![session; STATUS_SESSIONS],
             lanes: vec![lane; MOST_LANES as usize],
+            zeroed: ZeroedStatus { buffers: most, bytes: most, failed: most },
+            kernel: Some(KernelStatus { transfers: most, bytes: most, dma_bytes: most, redone: most }),
         };
         let reply: Reply = Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(status)) };
         assert!(encode(&reply).len() <= memferry_memory::conduit::MAXIMUM_BYTES);

@@ -1,9 +1,16 @@
 //! The system calls the service needs once it has started; every other fails with EPERM.
 //!
 //! The filter is for all threads and cannot be taken off. It is a second wall: a client that found a fault in the service
-//! could still not open files, start programs or make connections. It does not look at arguments.
+//! could still not open files, start programs or make connections. It looks at no arguments but the command of an ioctl, of
+//! which it allows those of the Linux module, where that is used.
 
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch};
+use std::collections::BTreeMap;
+
+use memferry_memory::kernel_device;
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
 use thiserror::Error;
 
 /// The filter could not be installed.
@@ -71,17 +78,29 @@ const ALLOWED: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// Confines all threads of this process.
+/// Confines all threads of this process; `kernel` says whether the Linux module is used.
 ///
 /// # Errors
 /// [`SandboxError`] on an architecture without a filter or when the kernel refuses.
-pub(crate) fn enter() -> Result<(), SandboxError> {
+pub(crate) fn enter(kernel: bool) -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError(error.to_string());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
-    let rules = ALLOWED.iter().map(|number| (*number, Vec::new())).collect();
+    let mut rules: BTreeMap<_, _> = ALLOWED.iter().map(|number| (*number, Vec::new())).collect();
+    if kernel {
+        rules.insert(libc::SYS_ioctl, module_calls().map_err(|error| failed(&error))?);
+    }
     let deny = SeccompAction::Errno(libc::EPERM as u32);
     let filter =
         SeccompFilter::new(rules, deny, SeccompAction::Allow, arch).map_err(|error| failed(&error))?;
     let program = BpfProgram::try_from(filter).map_err(|error| failed(&error))?;
     seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
+}
+
+/// The calls of the Linux module, one rule each: any of them may match.
+fn module_calls() -> Result<Vec<SeccompRule>, BackendError> {
+    let rule = |call: &u32| {
+        let command = SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, u64::from(*call))?;
+        SeccompRule::new(vec![command])
+    };
+    kernel_device::CALLS.iter().map(rule).collect()
 }

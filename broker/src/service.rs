@@ -8,40 +8,37 @@
 //! No socket and no client memory here but through `memferry-memory`. Whoever owns a `Service` calls
 //! [`attend`](Service::attend) when [`notifier`](Service::notifier) is readable.
 
+mod asking;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use memferry_clock::{Clock, Instant};
+use memferry_engines::cpu;
 use memferry_engines::cpu::crew::Crew;
 use memferry_engines::cpu::level::{self, LevelError};
 use memferry_engines::cpu::tuning;
-use memferry_engines::cpu::{self, CpuEngine};
 use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::parking::Fences;
 use memferry_memory::queue_pair::{Layout, ServiceEnd};
 use memferry_memory::scheduling::SchedulingClass;
 use memferry_memory::storage::MappedWords;
 use memferry_memory::{bus_error, frame};
-use memferry_path::{Capabilities, CapabilityError, Performing, PolicySettings, Recipient, RevocationId};
-use memferry_transfer::{
-    Confined, Ended, Engine, Failure, Handle, Operation, Rights, SessionId, Span, Terms,
-};
+use memferry_path::{Accepted, Capabilities, CapabilityError, Performing, Recipient, RevocationId};
+use memferry_transfer::{Confined, Ended, Failure, Handle, Operation, Rights, SessionId, Span, Terms};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
 use crate::MonotonicClock;
 use crate::config::{ConfigError, ServiceConfig};
-use crate::counters::QueueCounters;
+use crate::counters::{QueueCounters, ZeroedCounters};
 use crate::lane::threads::Lanes;
 use crate::lane::{LaneCommand, LaneHandle, Opened, Target};
 use crate::policies::Policies;
 use crate::profile::{self, ProfileError};
-use crate::protocol::{
-    Answer, Command, EngineStatus, Grantee, NotifyBy, Refusal, RefusalKind, STATUS_SESSIONS, Status,
-    Violation,
-};
+use crate::protocol::{Answer, Command, Grantee, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
 use crate::ring_pool::{NoRing, Ring, RingPool};
 use crate::session::{Sessions, refusal};
 
@@ -88,6 +85,9 @@ pub enum StartError {
     /// The machine's profile is of no use.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// The Linux module cannot be used.
+    #[error(transparent)]
+    Kernel(#[from] crate::kernel::KernelError),
     /// Lanes cannot be scheduled as configured.
     #[error(
         "lanes cannot be of the class {class}: {source}; choose another, or give the service CAP_SYS_NICE"
@@ -140,6 +140,7 @@ struct Rings {
 
 /// The service.
 pub struct Service {
+    id: ServiceId,
     config: ServiceConfig,
     shared: Arc<Shared>,
     lanes: Lanes,
@@ -148,6 +149,7 @@ pub struct Service {
     rings: Mutex<Rings>,
     started: Instant,
     fences: Fences,
+    zeroed: ZeroedCounters,
 }
 
 impl Service {
@@ -182,7 +184,19 @@ impl Service {
         let (policies, for_lanes) = Policies::new(&config.policy, handles.len());
         let lanes = Lanes::start(&config, &shared, handles.into_iter().zip(for_lanes))?;
         let (sessions, rings, started) = (Mutex::default(), Mutex::default(), MonotonicClock.now());
-        Ok(Self { config, shared, lanes, policies, sessions, rings, started, fences })
+        let id = random_id().map_err(|error| failed("getrandom")(error.into()))?;
+        Ok(Self {
+            id,
+            config,
+            shared,
+            lanes,
+            policies,
+            sessions,
+            rings,
+            started,
+            fences,
+            zeroed: ZeroedCounters::default(),
+        })
     }
 
     /// What it was started with.
@@ -271,6 +285,7 @@ impl Service {
             Command::Engines => self.engines(session).map(Answer::Engines),
             Command::Status => Ok(Answer::Status(self.status(session))),
             Command::Policy { change } => self.policy(session, change.map(|change| *change)),
+            Command::Identify { session } => self.identify(session),
         };
         Executed::Done(answer, Vec::new())
     }
@@ -359,7 +374,8 @@ impl Service {
         let user = self.sessions().get(session).ok_or_else(gone)?.user;
         let accepted =
             self.capabilities().accept(session, user, token).map_err(|error| refused_capability(&error))?;
-        Ok(Answer::Accepted { handle: accepted.handle, length: accepted.length, rights: accepted.rights })
+        let Accepted { handle, length, rights, grantor } = accepted;
+        Ok(Answer::Accepted { handle, length, rights, grantor })
     }
 
     fn revoke(&self, session: SessionId, handle: Handle) -> Executed {
@@ -480,54 +496,6 @@ impl Service {
         Ok(given)
     }
 
-    /// What the engines can do for a session. All lanes are alike.
-    fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let user = self.sessions().get(session).ok_or_else(gone)?.user;
-        let engine = CpuEngine::new(self.config.channels_per_lane, self.config.chunk_bytes);
-        let engine = engine.with_crew(Arc::clone(&self.shared.crew)).capabilities();
-        Ok(EngineStatus {
-            operations: engine.operations,
-            longest_bytes: engine.longest_bytes,
-            immediate_bytes: engine.immediate_bytes,
-            preemption_bytes: engine.preemption_bytes,
-            channels: engine.channels,
-            engines: self.config.lanes,
-            class: self.config.class_of(user),
-        })
-    }
-
-    /// What the policy is, after it was changed where that is asked for.
-    fn policy(&self, session: SessionId, change: Option<PolicySettings>) -> Result<Answer, Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let user = self.sessions().get(session).ok_or_else(gone)?.user;
-        if let Some(settings) = change {
-            let tell = |lane, policy| self.lanes.get(lane).tell(LaneCommand::Policy(policy));
-            self.policies.change(user, settings, self.lanes.count(), tell)?;
-        }
-        Ok(Answer::Policy(Box::new(self.policies.settings())))
-    }
-
-    fn status(&self, asking: SessionId) -> Status {
-        let slices = self.policies.counts();
-        let (open_sessions, sessions) = self.sessions().status(asking, STATUS_SESSIONS);
-        let uptime = MonotonicClock.now().picoseconds().saturating_sub(self.started.picoseconds());
-        Status {
-            process: std::process::id(),
-            uptime_seconds: u64::try_from(uptime / 1_000_000_000_000).unwrap_or(u64::MAX),
-            policy: self.policies.settings().kind.name().to_owned(),
-            slices: slices.slices,
-            strayed_bytes: slices.strayed_bytes,
-            open_sessions,
-            sessions,
-            lanes: self
-                .lanes
-                .iter()
-                .map(|lane| lane.counters.status(self.config.channels_per_lane))
-                .collect(),
-        }
-    }
-
     /// Follows up what lanes reported.
     pub fn attend(&self) -> Attended {
         let _ = rustix::io::read(&self.shared.notifier, &mut [0u8; 8]);
@@ -565,7 +533,7 @@ impl Service {
             (capabilities.take_finished(), capabilities.take_dropped())
         };
         // Unmapping is slow: not under the lock.
-        drop(dropped);
+        self.lanes.forget(dropped);
         let mut sessions = self.sessions();
         for id in finished {
             attended.revoked.extend(sessions.revocations.remove(&id).map(|session| (id, session)));
@@ -587,6 +555,14 @@ impl Drop for Service {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
     }
+}
+
+/// Random enough that no two services ever have the same.
+fn random_id() -> rustix::io::Result<ServiceId> {
+    let mut bytes = [0; 16];
+    // Requests as short as this are never cut.
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
+    Ok(ServiceId(u128::from_le_bytes(bytes)))
 }
 
 fn refused_capability(error: &CapabilityError) -> Refusal {

@@ -1,7 +1,7 @@
 //! The socket the daemon listens on: bound here, or handed over by a supervisor.
 //!
 //! ```text
-//! bind(path)   lock file ─ stale socket replaced ─ bind, chmod, listen ─► Listener, which removes both at its end
+//! bind(path)   lock file ─ stale socket replaced ─ bind, listen, chmod ─► Listener, which removes both at its end
 //! activated()  LISTEN_PID, LISTEN_FDS ─ one listening socket of packets ─► Listener, whose socket stays
 //! ```
 //!
@@ -91,10 +91,13 @@ impl Listener {
             }
         }
         let listener = socket().map_err(|error| failed("socket")(error.into()))?;
+        // Never open to more than it shall be: what the umask took away comes back below. So it can listen as soon as it is there.
+        rustix::fs::fchmod(&listener, Mode::from_raw_mode(mode))
+            .map_err(|error| failed("chmod")(error.into()))?;
         rustix::net::bind(&listener, &address).map_err(|error| failed("bind")(error.into()))?;
+        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed("listen")(error.into()))?;
         let permissions = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(path, permissions).map_err(failed("chmod"))?;
-        rustix::net::listen(&listener, BACKLOG).map_err(|error| failed("listen")(error.into()))?;
         let bound = Bound { path: path.to_owned(), file: identity(path), lock };
         Ok(Self { socket: listener, address: path.display().to_string(), bound: Some(bound) })
     }
@@ -237,10 +240,13 @@ impl Lock {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::PoisonError;
+
     use super::*;
 
     #[test]
     fn a_lock_is_held_by_one_and_free_again_after_it() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = std::env::temp_dir().join(format!("memferry-lock-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let socket = directory.join("s");
@@ -255,6 +261,7 @@ mod tests {
 
     #[test]
     fn of_those_who_find_a_stale_socket_at_the_same_instant_one_listens() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = std::env::temp_dir().join(format!("memferry-stale-{}", std::process::id()));
         std::fs::create_dir(&directory).unwrap();
         let path = directory.join("s");

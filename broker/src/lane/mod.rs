@@ -19,11 +19,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::{Clock, Instant};
-use memferry_engines::cpu::CpuEngine;
 use memferry_engines::cpu::crew::Activity;
+use memferry_engines::{KernelEngine, LaneEngine};
+use memferry_memory::kernel_device::KernelMemory;
 use memferry_memory::mapping::Mapping;
 use memferry_memory::parking::{Fences, park};
-use memferry_memory::queue_pair::{ServiceEnd, wants_signal};
+use memferry_memory::queue_pair::ServiceEnd;
 use memferry_memory::storage::MappedWords;
 use memferry_path::{Capabilities, ChannelState, Path, Policy, QueueKey};
 use memferry_transfer::{PriorityClass, SessionId};
@@ -32,6 +33,7 @@ use rustix::fd::OwnedFd;
 
 use crate::MonotonicClock;
 use crate::counters::{LaneCounters, QueueCounters};
+use crate::kernel::Offload;
 use crate::protocol::Violation;
 use crate::service::{Notice, Shared};
 pub(crate) use waking::Target;
@@ -43,8 +45,9 @@ const SPIN: Duration = Duration::from_micros(50);
 const LOOKS: u32 = 64;
 /// Turns between looks at what is busy, for whoever wants to know.
 const TURNS_PER_COUNT: u32 = 64;
-/// Epoll token of the lane's own wake-up descriptor; queues have theirs from 0.
+/// Epoll tokens of the lane's own wake-up descriptor, and of the Linux module's; queues have theirs from 0.
 const WAKE: u64 = u64::MAX;
+const KERNEL: u64 = u64::MAX - 1;
 
 /// What the control side tells a lane.
 pub(crate) enum LaneCommand {
@@ -60,6 +63,10 @@ pub(crate) enum LaneCommand {
     CancelRevoked,
     /// Another policy takes over.
     Policy(Box<dyn Policy>),
+    /// Memory that the engine wanted is registered with the Linux module.
+    Registered(Mapping, KernelMemory),
+    /// Frames that nobody uses any more.
+    Forget(Vec<Mapping>),
     /// Finish what runs until `deadline`, refuse the rest, and end.
     Stop { deadline: Instant },
 }
@@ -148,7 +155,9 @@ pub(crate) struct Lane {
     number: usize,
     handle: Arc<LaneHandle>,
     shared: Arc<Shared>,
-    path: Path<CpuEngine>,
+    path: Path<LaneEngine<KernelEngine>>,
+    /// Where there is a Linux module beside the CPU.
+    offload: Option<Offload>,
     /// Indexed by queue key.
     queues: Vec<Option<Queue>>,
     epoll: OwnedFd,
@@ -167,15 +176,34 @@ impl Lane {
         number: usize,
         handle: Arc<LaneHandle>,
         shared: Arc<Shared>,
-        path: Path<CpuEngine>,
+        path: Path<LaneEngine<KernelEngine>>,
+        offload: Option<Offload>,
         spins: bool,
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
+        if let Some(offload) = &offload {
+            // Level-triggered: what the module ended is taken in the next turn.
+            epoll::add(&epoll, offload, epoll::EventData::new_u64(KERNEL), epoll::EventFlags::IN)?;
+        }
         let (queues, woken) = (Vec::new(), Vec::new());
         let (stopping, dying, turns, waking) = (None, 0, 0, Waking::new());
         handle.signals.store(waking.signals(), Ordering::Relaxed);
-        Ok(Self { number, handle, shared, path, queues, epoll, spins, stopping, dying, woken, waking, turns })
+        Ok(Self {
+            number,
+            handle,
+            shared,
+            path,
+            offload,
+            queues,
+            epoll,
+            spins,
+            stopping,
+            dying,
+            woken,
+            waking,
+            turns,
+        })
     }
 
     /// Serves until told to stop.
@@ -274,6 +302,9 @@ impl Lane {
             worked |= self.settle(now);
         }
         self.deliver();
+        if let Some(offload) = &self.offload {
+            offload.register(self.path.engine_mut().take_wanted());
+        }
         if self.dying > 0 {
             self.reap();
         }
@@ -288,6 +319,7 @@ impl Lane {
         let busy = self.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
+        self.handle.counters.kernel.look(self.path.engine());
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
         }
@@ -372,6 +404,16 @@ impl Lane {
                     self.path.cancel_revoked(&mut capabilities);
                 }
                 LaneCommand::Policy(policy) => self.path.set_policy(policy),
+                LaneCommand::Registered(mapping, memory) => {
+                    if let Some(late) = self.path.engine_mut().registered(&mapping, memory) {
+                        self.unpin(vec![mapping], vec![late]);
+                    }
+                }
+                LaneCommand::Forget(frames) => {
+                    let engine = self.path.engine_mut();
+                    let gone = frames.iter().filter_map(|frame| engine.forget(frame)).collect();
+                    self.unpin(frames, gone);
+                }
                 LaneCommand::Stop { deadline } => {
                     self.stopping = Some(deadline);
                     let mut capabilities = Self::capabilities(&self.shared);
@@ -388,7 +430,8 @@ impl Lane {
         any
     }
 
-    /// From now on a client is signalled; at once, when it has asked for that since it was told so, or its queue is closed.
+    /// From now on a client is signalled; at once, when what it wants to hear of came since it was told so, or its queue is
+    /// closed.
     fn take_target(&mut self, session: SessionId, channel: u32, user: u32, target: Target) {
         let meant = |queue: &Option<Queue>| {
             queue.as_ref().is_some_and(|queue| queue.session == session && queue.channel == channel)
@@ -398,8 +441,15 @@ impl Lane {
             return self.unneeded(user, target);
         };
         queue.target = Some(target);
-        if queue.dead || wants_signal(queue.end.client_flag()) {
+        if queue.dead || queue.end.wants_signal(queue.end.client_flag()) {
             self.waking.signal(index, queue);
+        }
+    }
+
+    /// What no transfer of this lane uses any more.
+    fn unpin(&self, frames: Vec<Mapping>, memory: Vec<KernelMemory>) {
+        if let Some(offload) = &self.offload {
+            offload.let_go(frames, memory);
         }
     }
 

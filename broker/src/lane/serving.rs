@@ -9,7 +9,7 @@
 //! What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module.
 
 use memferry_clock::{Clock, Instant};
-use memferry_engines::cpu::CpuEngine;
+use memferry_engines::{KernelEngine, LaneEngine};
 use memferry_memory::mapping::Mapping;
 use memferry_memory::queue_pair::ServiceEnd;
 use memferry_memory::storage::MappedWords;
@@ -154,7 +154,7 @@ struct Batch {
 /// A queue whose requests are being taken, and what they are checked against.
 struct Taking<'a> {
     key: QueueKey,
-    path: &'a mut Path<CpuEngine>,
+    path: &'a mut Path<LaneEngine<KernelEngine>>,
     queue: &'a mut Queue,
     capabilities: &'a mut Capabilities<Mapping>,
     stopping: bool,
@@ -217,7 +217,7 @@ fn completed(tag: u64, ended: &Ended) -> wire::CompletionSlot {
 
 /// Makes room for one completion, looking at the client's count only when the known room is used up.
 fn reserve(
-    path: &mut Path<CpuEngine>,
+    path: &mut Path<LaneEngine<KernelEngine>>,
     key: QueueKey,
     end: &mut ServiceEnd<MappedWords>,
 ) -> Result<Reservation, Violation> {

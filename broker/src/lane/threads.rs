@@ -12,13 +12,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use memferry_clock::Clock;
-use memferry_engines::CpuEngine;
+use memferry_engines::{CpuEngine, LaneEngine};
+use memferry_memory::mapping::Mapping;
 use memferry_path::{Path, PathLimits, Policy};
 
 use super::pinning::keep_on;
 use super::{Lane, LaneCommand, LaneHandle};
 use crate::MonotonicClock;
 use crate::config::{ServiceConfig, cpus};
+use crate::kernel::{KernelStatus, Registrar};
 use crate::service::{Shared, StartError};
 
 /// All lanes of a service.
@@ -26,6 +28,7 @@ use crate::service::{Shared, StartError};
 pub(crate) struct Lanes {
     handles: Vec<Arc<LaneHandle>>,
     threads: Vec<JoinHandle<()>>,
+    registrar: Option<Registrar>,
 }
 
 type Running = std::io::Result<()>;
@@ -39,7 +42,8 @@ impl Lanes {
         shared: &Arc<Shared>,
         handles: impl Iterator<Item = (Arc<LaneHandle>, Box<dyn Policy>)>,
     ) -> Result<Self, StartError> {
-        let mut lanes = Self::default();
+        let registrar = config.kernel.as_deref().map(Registrar::start).transpose()?;
+        let mut lanes = Self { registrar, ..Self::default() };
         let (tell, told) = channel();
         let places = config.pinning.plan(config.lanes);
         for (handle, place) in handles.zip(places) {
@@ -64,11 +68,18 @@ impl Lanes {
         let engine = CpuEngine::new(config.channels_per_lane, config.chunk_bytes)
             .for_other_cores()
             .with_crew(Arc::clone(&shared.crew));
+        let (engine, offload) = match &self.registrar {
+            None => (LaneEngine::new(engine), None),
+            Some(registrar) => {
+                let (engine, offload) = registrar.beside(engine, &handle)?;
+                (engine, Some(offload))
+            }
+        };
         let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
         let path = Path::new(engine, policy, limits);
         // Spinners never exceed CPUs - 1: a spinning lane on the last CPU would take it from its own clients.
         let spins = number + 1 < cpus() as usize;
-        let lane = Lane::new(number, Arc::clone(&handle), Arc::clone(shared), path, spins)
+        let lane = Lane::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, spins)
             .map_err(|error| failed("epoll")(error.into()))?;
         let (tell, class) = (tell.clone(), config.lane_class);
         let thread = std::thread::Builder::new().name(format!("memferry-lane-{number}")).spawn(move || {
@@ -104,12 +115,28 @@ impl Lanes {
         self.handles.iter().map(Arc::as_ref)
     }
 
+    /// Frames are gone: what was kept for transfers in them is given back.
+    pub(crate) fn forget(&self, memory: Vec<Mapping>) {
+        if self.registrar.is_some() && !memory.is_empty() {
+            self.iter().for_each(|lane| lane.tell(LaneCommand::Forget(memory.clone())));
+        }
+    }
+
+    /// What the Linux module did for all of them.
+    pub(crate) fn kernel_status(&self) -> Option<KernelStatus> {
+        let all = self.iter().map(|lane| lane.counters.kernel.status());
+        self.registrar.as_ref().map(|_| all.fold(KernelStatus::default(), KernelStatus::plus))
+    }
+
     /// Ends all, which finish what runs within `grace`, and waits for them.
     pub(crate) fn stop(&mut self, grace: Duration) {
         let deadline = MonotonicClock.now().after(grace);
         self.iter().for_each(|lane| lane.tell(LaneCommand::Stop { deadline }));
         for thread in self.threads.drain(..) {
             let _ = thread.join();
+        }
+        if let Some(registrar) = self.registrar.take() {
+            registrar.end();
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use memferry_memory::queue_pair::{futex, wants_signal};
+use memferry_memory::queue_pair::futex;
 use memferry_memory::signal::Signaller;
 
 use super::Queue;
@@ -50,7 +50,7 @@ impl Waking {
     pub(super) fn wake(&mut self, index: usize, queue: &Queue, flag: u64) {
         queue.end.change_wake_word();
         futex::wake(queue.end.wake_word());
-        if wants_signal(flag) {
+        if queue.end.wants_signal(flag) {
             self.signal(index, queue);
         }
     }
