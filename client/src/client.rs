@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use memferry_broker::embedded::Embedded;
-use memferry_broker::protocol::{Answer, Command, EngineStatus, Status};
+use memferry_broker::protocol::{
+    Answer, Command, EngineStatus, Identity, Refusal, RefusalKind, Status, ZeroedStatus,
+};
 use memferry_broker::{PolicySettings, ServiceConfig};
 use memferry_memory::fork_guard::{ForkGuard, Forked};
 use memferry_memory::frame::{self, Pages};
@@ -202,6 +204,18 @@ impl Client {
         self.register_here(embedded, mapping, rights)
     }
 
+    /// Makes a mapping of this process a frame. Embedded clients only.
+    ///
+    /// # Errors
+    /// [`FrameError::LentToService`], [`FrameError::Call`].
+    pub(crate) fn register_mapping(&self, mapping: Mapping) -> Result<Frame, FrameError> {
+        self.session.check_fork().map_err(CallError::from)?;
+        let Link::Embedded(embedded) = &self.session.link else {
+            return Err(FrameError::LentToService);
+        };
+        self.register_here(embedded, mapping, Rights::all())
+    }
+
     fn register_here(
         &self,
         embedded: &Embedded,
@@ -225,6 +239,7 @@ impl Client {
     /// # Errors
     /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena, which others may get by a frame derived from it.
     pub fn grant(&self, range: &FrameRange, rights: Rights, to: Grantee) -> Result<Handle, CallError> {
+        self.check_owns(range.frame())?;
         // A grant has no end that the block could wait for; a derived frame's ends with the frame.
         if range.frame().is_window() {
             return Err(CallError::PartOfArena);
@@ -234,14 +249,28 @@ impl Client {
         expect_handle(self.session.call(command, Vec::new())?.0)
     }
 
-    /// Takes up a grant. The frame is not mapped here: the service moves bytes there, within the rights granted.
+    /// Whether a frame is this client's. Another's has a handle that may be a frame's of this one too.
+    pub fn owns(&self, frame: &Frame) -> bool {
+        frame.is_of(&self.session)
+    }
+
+    fn check_owns(&self, frame: &Frame) -> Result<(), CallError> {
+        if self.owns(frame) {
+            return Ok(());
+        }
+        let message = "the frame belongs to another client; ask that one".to_owned();
+        Err(CallError::Refused(Refusal { kind: RefusalKind::Argument, message }))
+    }
+
+    /// Takes up a grant. The frame is not mapped here: the service moves bytes there, within the rights granted. Whoever hands
+    /// a token on need not be who granted it: [`Frame::grantor`] says who did.
     ///
     /// # Errors
     /// [`CallError`].
     pub fn accept(&self, token: Handle) -> Result<Frame, CallError> {
         match self.session.call(Command::Accept { token }, Vec::new())?.0 {
-            Answer::Accepted { handle, length, rights } => {
-                Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
+            Answer::Accepted { handle, length, rights, grantor } => {
+                Ok(Frame::granted(Arc::clone(&self.session), handle, (length, rights), grantor))
             }
             _ => Err(CallError::Protocol("it answered something else")),
         }
@@ -252,6 +281,7 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub fn derive(&self, range: &FrameRange, rights: Rights) -> Result<Frame, CallError> {
+        self.check_owns(range.frame())?;
         let (span, length) = (range.span_for(range.length()), range.length());
         let command = Command::Derive { handle: span.handle, offset: span.offset, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
@@ -317,6 +347,32 @@ impl Client {
         match self.session.call(Command::Policy { change }, Vec::new())?.0 {
             Answer::Policy(settings) => Ok(*settings),
             _ => Err(CallError::Protocol("it answered something else")),
+        }
+    }
+
+    /// Whose a session of this client's service is, its own among them.
+    ///
+    /// ```
+    /// # use memferry::Client;
+    /// let (client, other) = (Client::embedded()?, Client::embedded()?);
+    /// let (own, others) = (client.identify(client.session())?, client.identify(other.session())?);
+    /// assert_eq!((own.service, own.process), (others.service, std::process::id()));
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`CallError::Refused`] when no such session is open.
+    pub fn identify(&self, session: SessionId) -> Result<Identity, CallError> {
+        match self.session.call(Command::Identify { session }, Vec::new())?.0 {
+            Answer::Identity(identity) => Ok(identity),
+            _ => Err(CallError::Protocol("it answered something else")),
+        }
+    }
+
+    /// Tells the service of this process of buffers that were zeroed.
+    pub(crate) fn count_zeroed(&self, more: ZeroedStatus) {
+        if let Link::Embedded(embedded) = &self.session.link {
+            embedded.service().count_zeroed(more);
         }
     }
 

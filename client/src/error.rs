@@ -10,7 +10,10 @@ use memferry_memory::frame::AllocateError;
 use memferry_memory::mapping::AccessError;
 use thiserror::Error;
 
-use crate::{BufferError, CopyError, Frame, RegistrationError, SubmitError, TransferError, WaitError};
+use crate::{
+    AmemcpyError, BufferError, CopierError, CopyError, Frame, RegistrationError, SubmitError, TransferError,
+    WaitError,
+};
 
 /// A client could not be opened.
 #[derive(Debug, Error)]
@@ -146,6 +149,12 @@ pub enum Error {
     /// Copying between slices of an arena.
     #[error(transparent)]
     Copy(#[from] CopyError),
+    /// Making a copier.
+    #[error(transparent)]
+    Copier(#[from] CopierError),
+    /// Copying with it.
+    #[error(transparent)]
+    Amemcpy(#[from] AmemcpyError),
     /// Reading or writing a frame.
     #[error(transparent)]
     Access(#[from] AccessError),

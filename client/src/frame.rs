@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use memferry_broker::protocol::Command;
 use memferry_memory::mapping::{Access, AccessError, Mapping};
-use memferry_transfer::{Count2d, Handle, Plane, Rights, Span};
+use memferry_transfer::{Count2d, Handle, Plane, Rights, SessionId, Span};
 
 use crate::arena::SegmentBlock;
 use crate::client::Session;
@@ -44,6 +44,8 @@ struct Inner {
 enum Backing {
     Mapped(Mapping),
     Unmapped,
+    /// Taken up from this session.
+    Granted(SessionId),
     /// Narrowed from memory that has to be kept as long.
     Derived(Frame),
     /// Part of a segment, owned.
@@ -62,6 +64,16 @@ impl Frame {
     ) -> Self {
         let backing = mapping.map_or(Backing::Unmapped, Backing::Mapped);
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
+    }
+
+    /// A capability for memory of that length with those rights, taken up from `grantor`.
+    pub(crate) fn granted(
+        session: Arc<Session>,
+        handle: Handle,
+        (length, rights): (u64, Rights),
+        grantor: SessionId,
+    ) -> Self {
+        Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Granted(grantor) }))
     }
 
     /// A capability narrowed from `of`.
@@ -90,7 +102,7 @@ impl Frame {
         match &self.0.backing {
             Backing::Block(block) => Some(block.offset()),
             Backing::Promised(offset, _) => Some(*offset),
-            Backing::Mapped(_) | Backing::Unmapped | Backing::Derived(_) => None,
+            Backing::Mapped(_) | Backing::Unmapped | Backing::Granted(_) | Backing::Derived(_) => None,
         }
     }
 
@@ -120,6 +132,14 @@ impl Frame {
     /// What may be done with it.
     pub fn rights(&self) -> Rights {
         self.0.rights
+    }
+
+    /// The session that granted it, of the memory that was taken up from another client; `None` for any other.
+    pub fn grantor(&self) -> Option<SessionId> {
+        match self.0.backing {
+            Backing::Granted(grantor) => Some(grantor),
+            _ => None,
+        }
     }
 
     /// All of it.
@@ -156,12 +176,37 @@ impl Frame {
         }
     }
 
+    /// Copies bytes in from a mapping, with the calling CPU and no buffer between.
+    ///
+    /// # Errors
+    /// [`AccessError`], as [`read`](Self::read); memory of an arena is not copied to.
+    pub fn write_from(
+        &self,
+        offset: u64,
+        source: &Mapping,
+        source_offset: u64,
+        length: usize,
+    ) -> Result<(), AccessError> {
+        match &self.0.backing {
+            Backing::Mapped(mapping) => source.copy_to(source_offset, length, mapping, offset),
+            _ => Err(AccessError::OutOfRange { offset, length: length as u64, available: 0 }),
+        }
+    }
+
     /// Its first byte and how many follow in this process, for programs in other languages: `None` for a frame that is not
     /// mapped here or is part of an arena. Good until the last clone is dropped; others may write there at any time, so Rust
     /// code takes [`read`](Self::read) and [`write`](Self::write).
     pub fn pointer(&self) -> Option<(*mut u8, usize, Access)> {
         match &self.0.backing {
             Backing::Mapped(mapping) => Some((mapping.pointer(), mapping.length_bytes(), mapping.access())),
+            _ => None,
+        }
+    }
+
+    /// The memory behind it, when it is mapped here and all its own.
+    pub(crate) fn mapping(&self) -> Option<&Mapping> {
+        match &self.0.backing {
+            Backing::Mapped(mapping) => Some(mapping),
             _ => None,
         }
     }

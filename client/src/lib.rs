@@ -16,6 +16,7 @@
 //!
 //! ```text
 //! Client ─ allocate, grant, accept, revoke ─► Frame ─ range ─► Transfer
+//!        ├ Copier ─ adopt ─► CopyBuffer ─ amemcpy, csync               asynchronous memcpy, in order
 //!        ├ arena ─► FrameArena ─ buffer, allocator ─► Buffer, collections ─ range, copy ─► Transfer
 //!        └ open_channel ─► Channel ─ submit(Transfer) ─► Ticket ─ poll, wait, cancel ─► Completion
 //! ```
@@ -27,23 +28,30 @@
 mod arena;
 mod channel;
 mod client;
+mod copier;
 mod error;
 mod frame;
 mod future;
 mod link;
 mod registration;
 mod transfer;
+mod zeroing;
 
 pub use arena::{
     ArenaOptions, Buffer, BufferError, Copied, CopyError, FrameAllocator, FrameArena, SegmentFrame, Segments,
 };
 pub use channel::{Armed, Arrival, BatchError, Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
+pub use copier::{
+    AddressSpace, AmemcpyError, Copier, CopierError, CopierStatistics, CopyBuffer, CopyQueue, CopyRange,
+};
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
 pub use frame::{Frame, FrameRange};
 pub use future::{AsyncChannel, Pending};
+pub use memferry_broker::kernel::KernelStatus;
 pub use memferry_broker::protocol::{
-    EngineStatus, LaneStatus, Refusal, RefusalKind, SessionStatus, Status, Violation,
+    EngineStatus, Identity, LaneStatus, Refusal, RefusalKind, ServiceId, SessionStatus, Status, Violation,
+    ZeroedStatus,
 };
 pub use memferry_broker::{MonotonicClock, PolicyKind, PolicySettings, Quotas, ServiceConfig};
 pub use memferry_clock::{Clock, Instant};
@@ -60,6 +68,7 @@ pub use memferry_transfer::{
 };
 pub use registration::{RegistrationError, RegistrationLimits, RegistrationStatistics, Registrations};
 pub use transfer::{Transfer, TransferError};
+pub use zeroing::{Zeroing, ZeroingError};
 
 /// The end of one request, under the ticket it was submitted with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,5 +98,13 @@ impl Completion {
 
 /// The guide's examples, as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/guide/first-transfers.md")]
-mod guide {}
+mod guide {
+    #[doc = include_str!("../../docs/guide/first-transfers.md")]
+    mod first_transfers {}
+    #[doc = include_str!("../../docs/guide/choose-an-engine.md")]
+    mod choose_an_engine {}
+    #[doc = include_str!("../../docs/guide/pass-memory.md")]
+    mod pass_memory {}
+    #[doc = include_str!("../../docs/asynchronous-copy.md")]
+    mod asynchronous_copy {}
+}

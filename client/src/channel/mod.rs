@@ -21,11 +21,11 @@ pub(crate) use waiting::LIVENESS;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use memferry_broker::protocol::Command;
 use memferry_memory::fork_guard::Forked;
 use memferry_memory::mapping::{Access, Mapping};
+use memferry_memory::parking::Spin;
 use memferry_memory::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_memory::storage::MappedWords;
 use memferry_transfer::wire::{self, SlotError};
@@ -49,14 +49,12 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Channel and tag, for programs in other languages to keep.
-    pub const fn to_parts(self) -> (u32, u64) {
-        (self.channel, self.tag)
-    }
+    /// A ticket that no channel gives.
+    pub const NONE: Self = Self { channel: u32::MAX, tag: NO_TAG };
 
-    /// What [`to_parts`](Self::to_parts) gave. Parts that no channel gave make a ticket that no channel knows.
-    pub const fn from_parts(channel: u32, tag: u64) -> Self {
-        Self { channel, tag }
+    /// What tells it from the channel's other tickets, for programs in other languages to keep; see [`Channel::ticket`].
+    pub const fn tag(self) -> u64 {
+        self.tag
     }
 }
 
@@ -145,7 +143,7 @@ pub struct Channel {
     /// Taken from the ring while waiting for another.
     finished: VecDeque<Completion>,
     empty_polls: u32,
-    spin: Duration,
+    spin: Spin,
     /// The service wrote a completion that no request belongs to.
     broken: bool,
     lost: bool,
@@ -193,11 +191,16 @@ impl Channel {
             binds_next: false,
             finished: VecDeque::new(),
             empty_polls: 0,
-            spin: waiting::SPIN,
+            spin: Spin::new(waiting::SPIN),
             broken: false,
             lost: false,
             armed: false,
         })
+    }
+
+    /// This channel's ticket of that tag. A tag that the channel never gave makes a ticket that it does not know.
+    pub const fn ticket(&self, tag: u64) -> Ticket {
+        Ticket { channel: self.number, tag }
     }
 
     /// Requests that may be outstanding.

@@ -12,8 +12,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use memferry_broker::protocol::{Answer, Command, NotifyBy};
-use memferry_memory::queue_pair::ClientEnd;
-use memferry_memory::storage::MappedWords;
 
 use super::Channel;
 use crate::error::CallError;
@@ -67,8 +65,7 @@ impl Channel {
             return Armed::Ready;
         }
         self.armed = true;
-        let wanted = ClientEnd::<MappedWords>::signal_wanted();
-        self.end.parked().store(wanted, Ordering::Relaxed);
+        self.end.parked().store(self.end.signal_wanted(), Ordering::Relaxed);
         self.end.fences().heavy();
         if self.has_news() {
             self.disarm();

@@ -180,7 +180,7 @@ impl Channel {
         }
     }
 
-    /// Spins while that has been worth it: a spin that found nothing halves the next, one that did restores it.
+    /// Spins while that has been worth it.
     fn spin_for_completion(&mut self, deadline: Option<Instant>) -> Option<Completion> {
         // An awake lane answers a small request before it is worth looking at the clock.
         for _ in 0..SHORT_SPIN {
@@ -188,18 +188,18 @@ impl Channel {
                 return Some(completion);
             }
         }
-        let until = Instant::now() + self.spin;
+        let until = Instant::now() + self.spin.time();
         let until = deadline.map_or(until, |deadline| deadline.min(until));
         loop {
             for _ in 0..32 {
                 if let Some(completion) = self.poll_ring() {
-                    self.spin = SPIN;
+                    self.spin.was_worth_it();
                     return Some(completion);
                 }
                 std::hint::spin_loop();
             }
             if Instant::now() >= until {
-                self.spin /= 2;
+                self.spin.was_in_vain();
                 return None;
             }
         }

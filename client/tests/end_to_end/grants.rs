@@ -13,6 +13,7 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
     let token = token.expect("granted");
     let granted = peer.accept(token).expect("accepted");
     assert_eq!((granted.length(), granted.rights()), (50, Rights::READ));
+    assert_eq!((granted.grantor(), shared.grantor()), (Some(owner.session()), None));
     assert!(granted.read(0, &mut [0]).is_err(), "a granted frame is not mapped");
 
     let mut channel = peer.open_channel(4).expect("a channel");

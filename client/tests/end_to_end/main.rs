@@ -4,12 +4,14 @@
 //! served     random operations of all kinds     moves  images     ends     cancel, deadline, revocation, dropped frames
 //! rings      staging, capacity, tickets, waits, threads      grants   between two sessions of one service
 //! arenas     buffers, collections, what keeps their memory     registrations   memory there was already
+//! copier     asynchronous copies of owned memory
 //! terms      links, fences, loops, batches, parts     signals  eventfd, io_uring     futures  with and without a runtime
 //! ```
 //!
 //! The services here move small chunks on few channels, so that transfers take many turns and wait for each other.
 
 mod arenas;
+mod copier;
 mod ends;
 mod futures;
 mod grants;

@@ -1,17 +1,9 @@
 //! What transfers do to memory: images pixel by pixel, memory of this process, fills that cannot be.
 
 use memferry::{Failure, Image, Pattern, Side, Turn, turned_copy};
+use memferry_conformance::noise;
 
 use super::*;
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
 
 /// Where a pixel of the turned picture comes from, for a source of `width` x `height`.
 fn origin(turn: Turn, (x, y): (u32, u32), (width, height): (u32, u32)) -> (u32, u32) {
@@ -41,7 +33,7 @@ fn images_are_cropped_and_turned_pixel_by_pixel() {
     let client = client();
     let (from, to) = (frame(&client), frame(&client));
     let mut channel = client.open_channel(2).expect("a channel");
-    let bytes = noise(7, FRAME_BYTES as usize);
+    let bytes = noise(FRAME_BYTES as usize, 7);
     from.write(0, &bytes).expect("the frame's own bytes");
     for pixel in [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32] {
         let size = pixel.bytes() as usize;
@@ -102,7 +94,7 @@ fn a_fill_that_its_pattern_does_not_divide_is_refused() {
 fn memory_of_this_process_can_be_moved_where_it_lies() {
     let client = client();
     let (shared, mut channel) = (frame(&client), client.open_channel(2).expect("a channel"));
-    let bytes = noise(3, 1001);
+    let bytes = noise(1001, 3);
     let own = client.register_owned(bytes.clone()).expect("an embedded service");
     assert_eq!(own.length(), 1001);
     let ticket = channel.submit(Transfer::copy(&own.all(), &shared.range(7, 2000)).expect("fits"));
