@@ -1,0 +1,707 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Channels of DMA engines, as dmaengine hands them out: lines of transfers each, one line a client, moved batch by batch.
+ *
+ *   submit ─► line ─ its turn ─► work item: current ─► pieces ─ caches written back ─► prep, submit, issue
+ *              ▲                     ▲                                                      │ callbacks count down
+ *              └─ others wait ───────┼── landed ◄───────────────────────────────────────────┘
+ *                          ├── timer: the deadline passed ─► dmaengine_terminate_sync ─► -ETIMEDOUT
+ *                          └── gate: the policy lets it go on
+ *
+ * A record is given when the engine no longer touches the memory. Where a driver does not promise that of a transfer it was
+ * told to end, the channel is faulted, and what it was at keeps its memory for good.
+ */
+#include <linux/dma-map-ops.h>
+#include <linux/dma-mapping.h>
+#include <linux/module.h>
+#include <linux/slab.h>
+
+#include "memferry.h"
+
+struct mf_channel *mf_channels[MF_MAX_CHANNELS];
+unsigned int mf_channel_count;
+
+/*
+ * What drivers do not say of themselves.
+ *
+ * bcm2835-dma: QEMU's model never ends a transfer whose length is no multiple of four.
+ * xilinx-zynqmp-dma: its terminate_all masks the interrupts and frees the descriptors, and does not stop the engine
+ * (drivers/dma/xilinx/zynqmp_dma.c).
+ */
+static const struct {
+	const char *driver;
+	unsigned int alignment;
+	bool can_stop;
+} quirks[] = {
+	{ "bcm2835-dma", 4, true },
+	{ "xilinx-zynqmp-dma", 1, false },
+};
+
+/* ---- one batch ---- */
+
+static void sync_piece(const struct mf_channel *channel, const struct mf_transfer *transfer, const struct mf_piece *piece,
+		       bool for_device)
+{
+	dma_addr_t source = piece->source, destination = piece->destination;
+	const struct mf_segment *segment = piece->segment;
+	u32 row;
+
+	for (row = 0; row < piece->rows; row++) {
+		if (!for_device) {
+			dma_sync_single_for_cpu(channel->device, destination, piece->length,
+						segment->destination_map->direction);
+		} else {
+			if (segment->source)
+				dma_sync_single_for_device(channel->device, source, piece->length,
+							   segment->source_map->direction);
+			dma_sync_single_for_device(channel->device, destination, piece->length,
+						   segment->destination_map->direction);
+		}
+		source += transfer->source_pitch;
+		destination += transfer->destination_pitch;
+	}
+}
+
+static struct dma_async_tx_descriptor *prepare(struct mf_channel *channel, const struct mf_transfer *transfer,
+					       const struct mf_piece *piece)
+{
+	unsigned long flags = DMA_PREP_INTERRUPT | DMA_CTRL_ACK;
+
+	if (piece->rows > 1) {
+		struct dma_interleaved_template *plane = channel->plane;
+
+		plane->src_start = piece->source;
+		plane->dst_start = piece->destination;
+		plane->numf = piece->rows;
+		plane->sgl[0].size = piece->length;
+		plane->sgl[0].src_icg = transfer->source_pitch - piece->length;
+		plane->sgl[0].dst_icg = transfer->destination_pitch - piece->length;
+		return dmaengine_prep_interleaved_dma(channel->chan, plane, flags);
+	}
+	if (mf_is_memset(transfer))
+		return dmaengine_prep_dma_memset(channel->chan, piece->destination, transfer->pattern[0], piece->length,
+						 flags);
+	return dmaengine_prep_dma_memcpy(channel->chan, piece->destination, piece->source, piece->length, flags);
+}
+
+static void landed(void *parameter, const struct dmaengine_result *result)
+{
+	struct mf_flight *flight = parameter;
+	struct mf_channel *channel = flight->channel;
+	unsigned long flags;
+	bool last;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	if (result && result->result != DMA_TRANS_NOERROR)
+		channel->error = -EIO;
+	last = channel->flying && !--channel->flying && channel->state == MF_FLYING;
+	if (last)
+		queue_work(mf_works, &channel->work);
+	spin_unlock_irqrestore(&channel->lock, flags);
+}
+
+static bool hand_over(struct mf_channel *channel, const struct mf_transfer *transfer, const struct mf_piece *piece)
+{
+	struct mf_flight *flight = &channel->flights[channel->flights_count];
+	struct dma_async_tx_descriptor *descriptor;
+	unsigned long flags;
+
+	sync_piece(channel, transfer, piece, true);
+	descriptor = prepare(channel, transfer, piece);
+	if (!descriptor)
+		return false;
+	flight->channel = channel;
+	flight->piece = *piece;
+	descriptor->callback_result = landed;
+	descriptor->callback_param = flight;
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->flying++;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (dma_submit_error(dmaengine_submit(descriptor))) {
+		spin_lock_irqsave(&channel->lock, flags);
+		channel->flying--;
+		spin_unlock_irqrestore(&channel->lock, flags);
+		return false;
+	}
+	channel->flights_count++;
+	return true;
+}
+
+/* Hands the engine what fits; whether there is nothing left for it. */
+static bool issue(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	unsigned long flags;
+	unsigned int looked;
+	bool over = false;
+	u64 bytes = 0;
+
+	channel->served = true;
+	/* The CPU's pieces count too: in between, who waits is looked at. */
+	for (looked = 0; looked < MF_LOOKED_PIECES; looked++) {
+		struct mf_cursor next = transfer->cursor;
+		struct mf_piece piece;
+
+		if (channel->flights_count == MF_BATCH_PIECES || bytes >= MF_BATCH_BYTES)
+			break;
+		over = !mf_walk(transfer, &next, &piece);
+		if (over)
+			break;
+		if (piece.by_cpu) {
+			transfer->cpu_parts = true;
+		} else if (hand_over(channel, transfer, &piece)) {
+			bytes += piece.rows * piece.length;
+		} else {
+			/* Out of descriptors, or it will never take it: then the CPU does the rest, if it may. */
+			over = !channel->flights_count;
+			if (over)
+				transfer->cpu_from = transfer->cursor.done;
+			break;
+		}
+		transfer->cursor = next;
+		cond_resched();
+	}
+	if (!channel->flights_count)
+		return over;
+	channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
+	/* Descriptors that ended before the state is set called nobody: who issues looks once more. */
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->state = MF_FLYING;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	dma_async_issue_pending(channel->chan);
+	return false;
+}
+
+/* The batch is over: its bytes are the CPU's again. */
+static void settle(struct mf_channel *channel, struct mf_transfer *transfer, bool done)
+{
+	unsigned int i;
+
+	for (i = 0; i < channel->flights_count; i++) {
+		const struct mf_piece *piece = &channel->flights[i].piece;
+
+		sync_piece(channel, transfer, piece, false);
+		if (done)
+			transfer->by_dma += piece->rows * piece->length;
+	}
+	channel->flights_count = 0;
+	if (done)
+		transfer->landed = transfer->cursor.done;
+}
+
+/* ---- one transfer after the other, of one client after the other ---- */
+
+void mf_line_init(struct mf_line *line)
+{
+	INIT_LIST_HEAD(&line->node);
+	INIT_LIST_HEAD(&line->transfers);
+}
+
+static struct mf_line *line_of(struct mf_channel *channel, const struct mf_transfer *transfer)
+{
+	return transfer->client ? &transfer->client->lines[channel->number] : &channel->kernels;
+}
+
+/* Puts a transfer into its line, as the last or the next of it, and the line behind all others if it was empty. */
+static void enqueue(struct mf_channel *channel, struct mf_transfer *transfer, bool is_next)
+{
+	struct mf_line *line = line_of(channel, transfer);
+
+	if (is_next)
+		list_add(&transfer->node, &line->transfers);
+	else
+		list_add_tail(&transfer->node, &line->transfers);
+	if (list_empty(&line->node))
+		list_add_tail(&line->node, &channel->lines);
+}
+
+static void dequeue(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	struct mf_line *line = line_of(channel, transfer);
+
+	list_del_init(&transfer->node);
+	if (list_empty(&line->transfers))
+		list_del_init(&line->node);
+}
+
+/* The transfer whose turn it is, taken out; its line goes behind the others. NULL if nothing waits. */
+static struct mf_transfer *take_next(struct mf_channel *channel)
+{
+	struct mf_line *line = list_first_entry_or_null(&channel->lines, struct mf_line, node);
+	struct mf_transfer *transfer;
+
+	if (!line)
+		return NULL;
+	list_move_tail(&line->node, &channel->lines);
+	transfer = list_first_entry(&line->transfers, struct mf_transfer, node);
+	dequeue(channel, transfer);
+	return transfer;
+}
+
+/* What no engine moves any more is the CPU's from here on, or nobody's. */
+static void leave_to_cpu(struct mf_transfer *transfer)
+{
+	transfer->cpu_from = min(transfer->cpu_from, transfer->landed);
+	if (transfer->flags & MEMFERRY_DMA_ONLY)
+		transfer->status = -ENODEV;
+}
+
+/* Lays the pattern out as it lies from the first byte of the fill's page on. */
+static void spread_pattern(struct mf_channel *channel, const struct mf_transfer *transfer)
+{
+	const struct mf_segment *segment = transfer->segments;
+	unsigned int phase = (segment->destination->first + segment->destination_offset) % 4, i;
+	size_t length = PAGE_SIZE << channel->pattern_order;
+	u8 turned[4];
+	u32 word;
+
+	if (transfer->operation != MEMFERRY_FILL || mf_is_memset(transfer))
+		return;
+	for (i = 0; i < 4; i++)
+		turned[i] = transfer->pattern[(i - phase) % 4];
+	memcpy(&word, turned, sizeof(word));
+	memset32(page_address(channel->pattern), word, length / sizeof(word));
+	dma_sync_single_for_device(channel->device, channel->pattern_address, length, DMA_TO_DEVICE);
+}
+
+static struct mf_transfer *begin(struct mf_channel *channel)
+{
+	struct mf_transfer *transfer = NULL;
+	unsigned long flags;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	if (channel->state != MF_FAULTED && !channel->gated)
+		transfer = take_next(channel);
+	if (transfer) {
+		channel->current_transfer = transfer;
+		channel->served = false;
+		channel->state = MF_LANDED;
+		channel->flying = 0;
+		channel->error = 0;
+	}
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (!transfer)
+		return NULL;
+	spread_pattern(channel, transfer);
+	return transfer;
+}
+
+/* Between batches: when other clients wait, the current transfer goes on in its client's next turn. Whether it gave way. */
+static bool give_way(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	struct list_head *own = &line_of(channel, transfer)->node;
+	unsigned long flags;
+	bool others;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	others = channel->served && !list_empty(&channel->lines) &&
+		 (channel->lines.next != own || !list_is_singular(&channel->lines));
+	if (others) {
+		enqueue(channel, transfer, true);
+		list_move_tail(own, &channel->lines);
+		channel->current_transfer = NULL;
+		channel->state = MF_IDLE;
+	}
+	spin_unlock_irqrestore(&channel->lock, flags);
+	return others;
+}
+
+static void finish(struct mf_channel *channel, struct mf_transfer *transfer, int status)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->current_transfer = NULL;
+	if (channel->state != MF_FAULTED)
+		channel->state = MF_IDLE;
+	channel->load--;
+	channel->transfers++;
+	channel->bytes += transfer->by_dma;
+	if (status == -ETIMEDOUT)
+		channel->timeouts++;
+	else if (status == -EIO)
+		channel->errors++;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	transfer->status = status;
+	/* The CPU's pieces between those of the engine, and what the engine would not take. */
+	if (!transfer->quarantined && (transfer->cpu_parts || transfer->cpu_from != U64_MAX)) {
+		queue_work(mf_copies, &transfer->work);
+		return;
+	}
+	mf_transfer_end(transfer);
+}
+
+/* Nobody is served here any more: the CPU takes what waits. */
+static void abandon_queue(struct mf_channel *channel)
+{
+	struct mf_transfer *transfer;
+	unsigned long flags;
+
+	do {
+		/* One by one: whoever takes it off the queue ends it, this or a cancel. */
+		spin_lock_irqsave(&channel->lock, flags);
+		transfer = take_next(channel);
+		if (transfer) {
+			channel->load--;
+			leave_to_cpu(transfer);
+			queue_work(mf_copies, &transfer->work);
+		}
+		spin_unlock_irqrestore(&channel->lock, flags);
+	} while (transfer);
+}
+
+/* The current transfer is not to be waited for any longer; whether it is over. */
+static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int status)
+{
+	int error = dmaengine_terminate_sync(channel->chan);
+	unsigned long flags;
+
+	channel->paused = false;
+	if (channel->can_stop && !error) {
+		settle(channel, transfer, false);
+		finish(channel, transfer, status);
+		return true;
+	}
+	if (channel->can_stop) {
+		/* Its driver promised too much: from now on it gets the module's time. */
+		pr_warn("%s: could not be stopped: %d\n", dma_chan_name(channel->chan), error);
+		channel->can_stop = false;
+		return false;
+	}
+	pr_err("%s: transfer did not end and cannot be stopped; its memory and the channel are not used again\n",
+	       dma_chan_name(channel->chan));
+	__module_get(THIS_MODULE);
+	spin_lock_irqsave(&channel->lock, flags);
+	channel->state = MF_FAULTED;
+	channel->timeouts++;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	transfer->quarantined = true;
+	/* What the CPU would have moved in between is missing. */
+	if (transfer->cpu_parts)
+		transfer->landed = 0;
+	finish(channel, transfer, -ENOTRECOVERABLE);
+	abandon_queue(channel);
+	return true;
+}
+
+/* What is to be done about the current transfer. */
+struct view {
+	bool flies;
+	bool late;
+	bool gated;
+	int error;
+};
+
+static struct view look(struct mf_channel *channel, const struct mf_transfer *transfer)
+{
+	unsigned long flags;
+	struct view view;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	view.flies = channel->state == MF_FLYING && channel->flying;
+	view.gated = channel->gated;
+	view.late = !view.gated && time_after(jiffies, transfer->deadline);
+	view.error = channel->error;
+	if (!view.flies)
+		channel->state = MF_LANDED;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	return view;
+}
+
+/* Halts the engine in a batch, or lets it go on, as the policy wants; not in the policy's timer, for some drivers sleep here. */
+static void follow_gate(struct mf_channel *channel, bool gated)
+{
+	const struct dma_device *engine = channel->chan->device;
+
+	if (gated == channel->paused || !engine->device_pause || !engine->device_resume)
+		return;
+	if (gated)
+		channel->paused = !dmaengine_pause(channel->chan);
+	else
+		channel->paused = dmaengine_resume(channel->chan);
+}
+
+/*
+ * While the engine is at it; whether it was stopped. Where it can be stopped, the program's deadline does that. Where not, the
+ * engine is given the module's time for a batch, whatever the program said and whether it still lives: what it holds
+ * would be lost to the machine. Memory of the kernel cannot be kept from its owner, and is waited for.
+ */
+static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, const struct view *view)
+{
+	bool is_wanted = !view->late && !READ_ONCE(transfer->urgent);
+	unsigned long next = is_wanted ? transfer->deadline : channel->watchdog;
+
+	follow_gate(channel, view->gated);
+	if (view->gated)
+		channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
+	if (channel->can_stop ? !is_wanted : !transfer->is_kernels && time_after(jiffies, channel->watchdog)) {
+		if (stop(channel, transfer, view->late ? -ETIMEDOUT : -ECANCELED))
+			return true;
+	}
+	if (!channel->can_stop)
+		next = channel->watchdog;
+	mod_timer(&channel->timer, time_after(next, jiffies) ? next + 1 : jiffies + HZ);
+	return false;
+}
+
+/* Goes on with the current transfer; whether the channel is free for another. */
+static bool advance(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	for (;;) {
+		struct view view = look(channel, transfer);
+		bool cancelled = READ_ONCE(transfer->cancelled);
+
+		if (view.flies)
+			return wait_on(channel, transfer, &view);
+		follow_gate(channel, false);
+		settle(channel, transfer, !view.error);
+		if (view.error) {
+			finish(channel, transfer, view.error);
+			return true;
+		}
+		/* What is done is done, whoever comes late. */
+		if (transfer->landed < transfer->total && (cancelled || view.late)) {
+			finish(channel, transfer, cancelled ? -ECANCELED : -ETIMEDOUT);
+			return true;
+		}
+		if (view.gated)
+			return false;
+		if (give_way(channel, transfer))
+			return true;
+		if (issue(channel, transfer))
+			break;
+	}
+	/* Nothing is left for the engine, or it would not take what is. */
+	transfer->landed = transfer->cursor.done;
+	if (transfer->cpu_from != U64_MAX)
+		leave_to_cpu(transfer);
+	finish(channel, transfer, transfer->status);
+	return true;
+}
+
+static void channel_work(struct work_struct *work)
+{
+	struct mf_channel *channel = container_of(work, struct mf_channel, work);
+
+	do {
+		struct mf_transfer *transfer = channel->current_transfer;
+
+		if (!transfer)
+			transfer = begin(channel);
+		if (!transfer || !advance(channel, transfer))
+			return;
+		cond_resched();
+	} while (READ_ONCE(channel->state) != MF_FAULTED);
+}
+
+static void channel_late(struct timer_list *timer)
+{
+	queue_work(mf_works, &container_of(timer, struct mf_channel, timer)->work);
+}
+
+/* ---- for others ---- */
+
+/* Queues a transfer; false when the channel is not used any more. */
+bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	unsigned long flags;
+	bool taken;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	taken = channel->state != MF_FAULTED;
+	if (taken) {
+		enqueue(channel, transfer, false);
+		channel->load++;
+	}
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (taken)
+		queue_work(mf_works, &channel->work);
+	else
+		leave_to_cpu(transfer);
+	return taken;
+}
+
+/*
+ * Ends a transfer that was marked as cancelled: at once while it waits, else between batches. The caller sees to it that the
+ * transfer does not go away meanwhile.
+ */
+void mf_channel_cancel(struct mf_channel *channel, struct mf_transfer *transfer)
+{
+	unsigned long flags;
+	bool waited;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	waited = !list_empty(&transfer->node) && channel->current_transfer != transfer;
+	if (waited) {
+		dequeue(channel, transfer);
+		channel->load--;
+	}
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (waited) {
+		/*
+		 * Through the CPU's work item, which finds no more to do than what lies between the engine's pieces of
+		 * earlier turns: this may be called with locks held.
+		 */
+		queue_work(mf_works, &transfer->work);
+	} else {
+		queue_work(mf_works, &channel->work);
+	}
+}
+
+/* Lets no further batch begin, and has the engine halted where its driver can; or lets it go on. From any context. */
+void mf_channel_gate(struct mf_channel *channel, bool closed)
+{
+	struct mf_transfer *current_transfer;
+	unsigned long flags;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	if (channel->gated != closed) {
+		channel->gated = closed;
+		current_transfer = channel->current_transfer;
+		if (closed) {
+			channel->gates++;
+			channel->gated_since = jiffies;
+		} else if (current_transfer) {
+			/* The time it was kept waiting does not count. */
+			current_transfer->deadline += jiffies - channel->gated_since;
+		}
+		queue_work(mf_works, &channel->work);
+	}
+	spin_unlock_irqrestore(&channel->lock, flags);
+}
+
+/* What its engine does beyond copying, MEMFERRY_CAN_*. */
+unsigned int mf_channel_can(const struct mf_channel *channel)
+{
+	struct dma_device *engine = channel->chan->device;
+
+	return (dma_has_cap(DMA_MEMSET, engine->cap_mask) ? MEMFERRY_CAN_FILL : 0) |
+	       (channel->plane ? MEMFERRY_CAN_PLANE : 0) |
+	       (engine->device_pause && engine->device_resume ? MEMFERRY_CAN_PAUSE : 0);
+}
+
+/* ---- taking channels ---- */
+
+static int take_pattern(struct mf_channel *channel)
+{
+	/* Longer pieces where there is room for it. */
+	for (channel->pattern_order = 4;; channel->pattern_order = 0) {
+		channel->pattern = alloc_pages(GFP_KERNEL | GFP_DMA32 | __GFP_NOWARN, channel->pattern_order);
+		if (channel->pattern || !channel->pattern_order)
+			break;
+	}
+	if (!channel->pattern)
+		return -ENOMEM;
+	channel->pattern_address = dma_map_page(channel->device, channel->pattern, 0,
+						PAGE_SIZE << channel->pattern_order, DMA_TO_DEVICE);
+	if (dma_mapping_error(channel->device, channel->pattern_address)) {
+		__free_pages(channel->pattern, channel->pattern_order);
+		return -EIO;
+	}
+	return 0;
+}
+
+static void take_plane(struct mf_channel *channel)
+{
+	struct dma_interleaved_template *plane;
+
+	if (!dma_has_cap(DMA_INTERLEAVE, channel->chan->device->cap_mask))
+		return;
+	plane = kzalloc(struct_size(plane, sgl, 1), GFP_KERNEL);
+	if (!plane)
+		return;
+	plane->dir = DMA_MEM_TO_MEM;
+	plane->src_inc = plane->dst_inc = true;
+	plane->src_sgl = plane->dst_sgl = true;
+	plane->frame_size = 1;
+	channel->plane = plane;
+}
+
+static struct mf_channel *take(struct dma_chan *chan)
+{
+	struct mf_channel *channel = kzalloc(sizeof(*channel), GFP_KERNEL);
+	unsigned int i, order;
+
+	if (!channel)
+		return NULL;
+	channel->chan = chan;
+	channel->device = dmaengine_get_dma_device(chan);
+	order = max(chan->device->copy_align, chan->device->fill_align);
+	channel->alignment = 1U << order;
+	/* A driver that waits for its callbacks is believed that it stops. */
+	channel->can_stop = chan->device->device_terminate_all && chan->device->device_synchronize;
+	for (i = 0; i < ARRAY_SIZE(quirks); i++) {
+		if (strcmp(dev_driver_string(chan->device->dev), quirks[i].driver))
+			continue;
+		channel->alignment = max(channel->alignment, quirks[i].alignment);
+		channel->can_stop &= quirks[i].can_stop;
+	}
+	channel->line = dev_is_dma_coherent(channel->device) ? 1 : dma_get_cache_alignment();
+	spin_lock_init(&channel->lock);
+	INIT_LIST_HEAD(&channel->lines);
+	mf_line_init(&channel->kernels);
+	INIT_WORK(&channel->work, channel_work);
+	timer_setup(&channel->timer, channel_late, 0);
+	if (take_pattern(channel)) {
+		kfree(channel);
+		return NULL;
+	}
+	take_plane(channel);
+	return channel;
+}
+
+static bool is_of_driver(struct dma_chan *chan, void *driver)
+{
+	return !*(const char *)driver || !strcmp(dev_driver_string(chan->device->dev), driver);
+}
+
+/* Takes free channels that copy memory, at most so many, for as long as the module is loaded. An empty name is any driver. */
+int mf_channels_take(unsigned int limit, const char *driver)
+{
+	dma_cap_mask_t mask;
+
+	dma_cap_zero(mask);
+	dma_cap_set(DMA_MEMCPY, mask);
+	while (mf_channel_count < min_t(unsigned int, limit, MF_MAX_CHANNELS)) {
+		struct dma_chan *chan = dma_request_channel(mask, is_of_driver, (void *)driver);
+		struct mf_channel *channel;
+
+		if (!chan)
+			break;
+		channel = take(chan);
+		if (!channel) {
+			dma_release_channel(chan);
+			return -ENOMEM;
+		}
+		channel->number = mf_channel_count;
+		mf_channels[mf_channel_count++] = channel;
+		pr_info("channel %u: %s of %s, %u byte alignment, %u byte lines\n", channel->number, dma_chan_name(chan),
+			dev_driver_string(chan->device->dev), channel->alignment, channel->line);
+	}
+	return 0;
+}
+
+/* Nothing is queued any more. */
+void mf_channels_release(void)
+{
+	unsigned int i;
+
+	/* Regions that are let go of still know the devices, and late callbacks the channels. */
+	for (i = 0; i < mf_channel_count; i++)
+		dmaengine_terminate_sync(mf_channels[i]->chan);
+	flush_workqueue(mf_copies);
+	flush_workqueue(mf_works);
+	while (mf_channel_count) {
+		struct mf_channel *channel = mf_channels[--mf_channel_count];
+
+		mf_timer_stop(&channel->timer);
+		flush_work(&channel->work);
+		mf_timer_stop(&channel->timer);
+		dma_unmap_page(channel->device, channel->pattern_address, PAGE_SIZE << channel->pattern_order,
+			       DMA_TO_DEVICE);
+		__free_pages(channel->pattern, channel->pattern_order);
+		dma_release_channel(channel->chan);
+		kfree(channel->plane);
+		kfree(channel);
+		mf_channels[mf_channel_count] = NULL;
+	}
+}

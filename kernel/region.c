@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * Regions: memory that stays where it is while transfers may touch it.
+ *
+ *   mf_region_of_user ─ charge ─ pin, mapping by mapping ─► region ─ mf_region_map ─► its runs, for one device
+ *   mf_region_put ─ the last one ─► unmap ─ unpin ─ give the charge back     (in a work item: any context may put)
+ *
+ * The user pays, as with io_uring: what one of his processes pinned may outlive it in a child that inherited the descriptor,
+ * and counts against RLIMIT_MEMLOCK of all his processes until it is let go of.
+ *
+ * A region is mapped for a device when the first transfer on one of its channels wants it, once. What the caches hold is
+ * brought in order around each piece (channel.c), not here.
+ */
+#include <linux/capability.h>
+#include <linux/cred.h>
+#include <linux/dma-direct.h>
+#include <linux/dma-map-ops.h>
+#include <linux/dma-mapping.h>
+#include <linux/hugetlb.h>
+#include <linux/magic.h>
+#include <linux/sched/mm.h>
+#include <linux/sched/signal.h>
+#include <linux/sched/user.h>
+#include <linux/slab.h>
+#include <linux/swiotlb.h>
+
+#include "memferry.h"
+
+/* Pages of all regions together that may lie in bounce buffers: the machine has few, and its drivers live on them. */
+#define BOUNCED_PAGES	((8UL << 20) >> PAGE_SHIFT)
+
+static atomic_long_t bounced_pages;
+
+/* ---- who pays ---- */
+
+/* Charges the caller for pages of his, or says that he is over his limit. */
+static int charge(struct mf_region *region)
+{
+	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
+	struct user_struct *user = current_user();
+	long locked;
+
+	if (!capable(CAP_IPC_LOCK)) {
+		locked = atomic_long_read(&user->locked_vm);
+		do {
+			if (region->page_count > limit || locked > limit - region->page_count)
+				return -ENOMEM;
+		} while (!atomic_long_try_cmpxchg(&user->locked_vm, &locked, locked + region->page_count));
+		region->charged = get_uid(user);
+	}
+	region->mm = current->mm;
+	mmgrab(region->mm);
+	atomic64_add(region->page_count, &region->mm->pinned_vm);
+	return 0;
+}
+
+static void uncharge(struct mf_region *region)
+{
+	atomic64_sub(region->page_count, &region->mm->pinned_vm);
+	mmdrop(region->mm);
+	if (region->charged) {
+		atomic_long_sub(region->page_count, &region->charged->locked_vm);
+		free_uid(region->charged);
+	}
+}
+
+/* ---- pinning ---- */
+
+static bool is_shareable_file(const struct file *file)
+{
+	unsigned long magic = file->f_inode->i_sb->s_magic;
+
+	return magic == TMPFS_MAGIC || magic == HUGETLBFS_MAGIC;
+}
+
+/* The flags that pages of this mapping are pinned with. */
+static int pin_flags(const struct vm_area_struct *vma, u32 rights, unsigned int *flags)
+{
+	bool is_private = (vma->vm_flags & (VM_SHARED | VM_MAYWRITE)) == VM_MAYWRITE;
+
+	if (vma->vm_flags & (VM_IO | VM_PFNMAP))
+		return -EFAULT;
+	if (vma->vm_file && (vma->vm_flags & VM_SHARED) && !is_shareable_file(vma->vm_file))
+		return -EOPNOTSUPP;
+	if ((rights & MEMFERRY_READ) && !(vma->vm_flags & VM_READ))
+		return -EACCES;
+	if ((rights & MEMFERRY_WRITE) && !(vma->vm_flags & VM_WRITE))
+		return -EACCES;
+	*flags = rights & MEMFERRY_WRITE ? FOLL_LONGTERM | FOLL_WRITE : mf_read_pin_flags(is_private);
+	return 0;
+}
+
+/* Pins as many pages as are left of the mapping at address, but not too many at once; the number, or an error. */
+static long pin_some(struct mm_struct *mm, unsigned long address, unsigned long left, u32 rights, struct page **pages)
+{
+	struct vm_area_struct *vma;
+	unsigned int flags;
+	long pinned;
+
+	if (mmap_read_lock_killable(mm))
+		return -EINTR;
+	vma = find_vma(mm, address);
+	if (!vma || address < vma->vm_start) {
+		pinned = -EFAULT;
+	} else {
+		pinned = pin_flags(vma, rights, &flags);
+		if (!pinned) {
+			left = min3(left, (vma->vm_end - address) >> PAGE_SHIFT, 512UL);
+			pinned = mf_pin_pages(address, left, flags, pages);
+		}
+	}
+	mmap_read_unlock(mm);
+	return pinned ? pinned : -EFAULT;
+}
+
+static int pin_all(struct mf_region *region, unsigned long address)
+{
+	unsigned long done = 0;
+	long pinned = 0;
+
+	address &= PAGE_MASK;
+	while (done < region->page_count && pinned >= 0) {
+		pinned = pin_some(region->mm, address + (done << PAGE_SHIFT), region->page_count - done,
+				  region->rights, region->pages + done);
+		if (pinned > 0)
+			done += pinned;
+		if (fatal_signal_pending(current))
+			pinned = -EINTR;
+		cond_resched();
+	}
+	if (pinned < 0)
+		unpin_user_pages(region->pages, done);
+	return min(pinned, 0L);
+}
+
+static struct mf_region *region_new(unsigned long count, unsigned int first, u64 length, u32 rights)
+{
+	struct mf_region *region = kzalloc(sizeof(*region), GFP_KERNEL_ACCOUNT);
+
+	if (!region)
+		return NULL;
+	kref_init(&region->references);
+	region->rights = rights;
+	region->length = length;
+	region->first = first;
+	region->page_count = count;
+	mutex_init(&region->lock);
+	INIT_LIST_HEAD(&region->maps);
+	atomic_set(&region->users, 0);
+	init_waitqueue_head(&region->unused);
+	return region;
+}
+
+static int list_pages(struct mf_region *region)
+{
+	region->pages = kvmalloc_array(region->page_count, sizeof(*region->pages), GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	return region->pages ? 0 : -ENOMEM;
+}
+
+static void region_delete(struct mf_region *region)
+{
+	kvfree(region->pages);
+	kfree(region);
+}
+
+/* Memory of the calling process; the range was checked not to be empty. */
+struct mf_region *mf_region_of_user(unsigned long address, u64 length, u32 rights)
+{
+	unsigned long first = offset_in_page(address), count;
+	struct mf_region *region;
+	int error;
+
+	if (length > MEMFERRY_MAX_BYTES || length > ULONG_MAX - address || address + length > ULONG_MAX - PAGE_SIZE)
+		return ERR_PTR(-EOVERFLOW);
+	address = untagged_addr(address);
+	count = (first + length + PAGE_SIZE - 1) >> PAGE_SHIFT;
+	/* The list of its pages is an allocation, of which the kernel warns above this. */
+	if (count > INT_MAX / sizeof(struct page *))
+		return ERR_PTR(-ENOMEM);
+	region = region_new(count, first, length, rights);
+	if (!region)
+		return ERR_PTR(-ENOMEM);
+	/* Charged first: a caller over its limit makes no list of pages. */
+	error = charge(region);
+	if (error)
+		goto delete;
+	error = list_pages(region);
+	if (!error)
+		error = pin_all(region, address);
+	if (!error)
+		return region;
+	uncharge(region);
+delete:
+	region_delete(region);
+	return ERR_PTR(error);
+}
+
+/* Pages that the caller keeps in place until the region was put now. */
+struct mf_region *mf_region_of_pages(struct page **pages, unsigned long count, unsigned int first, u64 length,
+				     u32 rights)
+{
+	struct mf_region *region = region_new(count, first, length, rights);
+
+	if (!region)
+		return NULL;
+	if (list_pages(region)) {
+		region_delete(region);
+		return NULL;
+	}
+	memcpy(region->pages, pages, count * sizeof(*pages));
+	return region;
+}
+
+/* ---- mapping for devices ---- */
+
+static void map_delete(struct mf_map *map)
+{
+	dma_unmap_sgtable(map->device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+	atomic_long_sub(map->bounced, &bounced_pages);
+	sg_free_table(&map->table);
+	kvfree(map->runs);
+	kfree(map);
+}
+
+static void region_free(struct mf_region *region)
+{
+	struct completion *freed = region->freed;
+	struct mf_map *map, *next;
+
+	list_for_each_entry_safe(map, next, &region->maps, node)
+		map_delete(map);
+	if (region->mm) {
+		unpin_user_pages_dirty_lock(region->pages, region->page_count, region->rights & MEMFERRY_WRITE);
+		uncharge(region);
+	}
+	region_delete(region);
+	if (freed)
+		complete(freed);
+}
+
+static void region_free_work(struct work_struct *work)
+{
+	region_free(container_of(work, struct mf_region, free));
+}
+
+static void region_free_later(struct kref *references)
+{
+	struct mf_region *region = container_of(references, struct mf_region, references);
+
+	INIT_WORK(&region->free, region_free_work);
+	queue_work(mf_works, &region->free);
+}
+
+static void region_free_now(struct kref *references)
+{
+	region_free(container_of(references, struct mf_region, references));
+}
+
+/* From any context. */
+void mf_region_put(struct mf_region *region)
+{
+	kref_put(&region->references, region_free_later);
+}
+
+/* From a context that may sleep. When it was the last one, the pages are free on return. */
+void mf_region_put_now(struct mf_region *region)
+{
+	kref_put(&region->references, region_free_now);
+}
+
+/*
+ * The runs of a mapped table. Where the device does not see the caches, bytes of one run also lie in one row of physical
+ * memory: the calls that write caches back take one address and a length.
+ */
+static unsigned int list_runs(struct mf_map *map, struct mf_run *runs)
+{
+	bool coherent = dev_is_dma_coherent(map->device);
+	struct scatterlist *mapped, *physical = map->table.sgl;
+	unsigned int physical_left = physical->length, count = 0;
+	u64 end = 0;
+	int i;
+
+	for_each_sgtable_dma_sg(&map->table, mapped, i) {
+		unsigned int left = sg_dma_len(mapped);
+		dma_addr_t address = sg_dma_address(mapped);
+
+		while (left) {
+			unsigned int part = coherent ? left : min(left, physical_left);
+
+			end += part;
+			if (runs)
+				runs[count] = (struct mf_run){ .end = end, .address = address };
+			count++;
+			left -= part;
+			address += part;
+			if (coherent)
+				continue;
+			physical_left -= part;
+			if (!physical_left) {
+				physical = sg_next(physical);
+				physical_left = physical ? physical->length : 0;
+			}
+		}
+	}
+	return count;
+}
+
+/* Reserves bounce buffers for pages that the device does not reach, for as long as the region is mapped. */
+static int reserve_bounced(struct mf_map *map, const struct mf_region *region)
+{
+	bool all = is_swiotlb_force_bounce(map->device);
+	unsigned long i;
+
+	if (!all && !dma_addressing_limited(map->device))
+		return 0;
+	for (i = 0; i < region->page_count; i++) {
+		dma_addr_t address = phys_to_dma(map->device, page_to_phys(region->pages[i]));
+
+		map->bounced += all || !dma_capable(map->device, address, PAGE_SIZE, true);
+		if (map->bounced > BOUNCED_PAGES)
+			break;
+		cond_resched();
+	}
+	if (atomic_long_add_return(map->bounced, &bounced_pages) <= BOUNCED_PAGES)
+		return 0;
+	atomic_long_sub(map->bounced, &bounced_pages);
+	return -ENOMEM;
+}
+
+static struct mf_map *map_new(struct mf_region *region, struct device *device)
+{
+	size_t longest = min_t(size_t, dma_max_mapping_size(device), dma_get_max_seg_size(device));
+	struct mf_map *map = kzalloc(sizeof(*map), GFP_KERNEL_ACCOUNT);
+	int error;
+
+	if (!map)
+		return ERR_PTR(-ENOMEM);
+	map->device = device;
+	error = reserve_bounced(map, region);
+	if (error)
+		goto delete;
+	longest = clamp_t(size_t, rounddown(longest, PAGE_SIZE), PAGE_SIZE, UINT_MAX & PAGE_MASK);
+	error = sg_alloc_table_from_pages_segment(&map->table, region->pages, region->page_count, region->first,
+						  region->length, longest, GFP_KERNEL_ACCOUNT);
+	if (error)
+		goto give_back;
+	map->direction = region->rights == MEMFERRY_READ ? DMA_TO_DEVICE :
+			 region->rights == MEMFERRY_WRITE ? DMA_FROM_DEVICE : DMA_BIDIRECTIONAL;
+	error = dma_map_sgtable(device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
+	if (error)
+		goto free;
+	map->count = list_runs(map, NULL);
+	map->runs = kvmalloc_array(map->count, sizeof(*map->runs), GFP_KERNEL_ACCOUNT);
+	if (!map->runs) {
+		map_delete(map);
+		return ERR_PTR(-ENOMEM);
+	}
+	list_runs(map, map->runs);
+	return map;
+free:
+	sg_free_table(&map->table);
+give_back:
+	atomic_long_sub(map->bounced, &bounced_pages);
+delete:
+	kfree(map);
+	return ERR_PTR(error);
+}
+
+/* The region as the device sees it; valid as long as the region. */
+struct mf_map *mf_region_map(struct mf_region *region, struct device *device)
+{
+	struct mf_map *map;
+
+	mutex_lock(&region->lock);
+	list_for_each_entry(map, &region->maps, node)
+		if (map->device == device)
+			goto found;
+	map = map_new(region, device);
+	if (!IS_ERR(map))
+		list_add(&map->node, &region->maps);
+found:
+	mutex_unlock(&region->lock);
+	return map;
+}
+
+/* Pieces that lie in one row of physical memory. */
+unsigned int mf_region_runs(struct mf_region *region)
+{
+	unsigned int runs = 1;
+	unsigned long i;
+
+	for (i = 1; i < region->page_count; i++) {
+		if (page_to_pfn(region->pages[i]) != page_to_pfn(region->pages[i - 1]) + 1)
+			runs++;
+		cond_resched();
+	}
+	return runs;
+}
+
+/* The run that the byte at offset is in, and the offset of its first byte. The offset is within the region. */
+const struct mf_run *mf_map_find(const struct mf_map *map, u64 offset, u64 *begin)
+{
+	unsigned int low = 0, high = map->count - 1;
+
+	while (low < high) {
+		unsigned int middle = low + (high - low) / 2;
+
+		if (map->runs[middle].end > offset)
+			high = middle;
+		else
+			low = middle + 1;
+	}
+	*begin = low ? map->runs[low - 1].end : 0;
+	return &map->runs[low];
+}

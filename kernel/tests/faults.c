@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * An engine that hangs, fails and refuses on request: softdma. Its channels have to be the module's.
+ */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LENGTH	(3u << 20)
+#define SOFT	"/sys/module/softdma/parameters/"
+
+static int device;
+static uint8_t *source, *destination;
+static uint32_t from, to;
+
+static struct memferry_transfer whole(uint64_t tag)
+{
+	struct memferry_transfer copy = copy_of(from, 0, to, 0, LENGTH);
+
+	copy.tag = tag;
+	copy.flags = MEMFERRY_DMA_ONLY;
+	copy.patience_ms = 300;
+	memset(destination, 0, LENGTH);
+	return copy;
+}
+
+/* What was done is done, and the next transfer is right. */
+static void verify_part(struct memferry_record record)
+{
+	struct memferry_transfer next;
+
+	file_write(SOFT "refuse", "0");
+
+	CHECK(record.bytes_done < LENGTH);
+	CHECK(!memcmp(source, destination, record.bytes_done), "what it says it did is there");
+	next = whole(1);
+	next.patience_ms = 0;
+	EQUAL(transfer_run(device, &next).status, 0);
+	CHECK(!memcmp(source, destination, LENGTH), "the channel serves on");
+}
+
+static void timed_out(void)
+{
+	struct memferry_transfer copy = whole(9);
+	struct memferry_record record;
+
+	EQUAL(file_write(SOFT "hang", "1"), true);
+	record = transfer_run(device, &copy);
+	EQUAL(record.status, -ETIMEDOUT);
+	EQUAL(record.tag, 9);
+	verify_part(record);
+}
+
+static void failed(void)
+{
+	struct memferry_transfer copy = whole(9);
+	struct memferry_record record;
+
+	copy.patience_ms = 0;
+	EQUAL(file_write(SOFT "fail", "1"), true);
+	record = transfer_run(device, &copy);
+	EQUAL(record.status, -EIO);
+	verify_part(record);
+}
+
+/* The CPU does what an engine does not take, but not for who insists. */
+static void refused(void)
+{
+	static const char * const counts[] = { "1", "3", "100000" };
+	size_t i;
+
+	for (i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+		struct memferry_transfer copy = whole(9);
+		struct memferry_record record;
+
+		copy.patience_ms = 0;
+		EQUAL(file_write(SOFT "refuse", counts[i]), true);
+		record = transfer_run(device, &copy);
+		EQUAL(record.status, -ENODEV);
+		EQUAL(record.moved_by & MEMFERRY_BY_CPU, 0);
+		verify_part(record);
+		copy = whole(9);
+		copy.flags = copy.patience_ms = 0;
+		EQUAL(file_write(SOFT "refuse", counts[i]), true);
+		record = transfer_run(device, &copy);
+		EQUAL(record.status, 0);
+		EQUAL(record.bytes_done, LENGTH);
+		CHECK(record.moved_by & MEMFERRY_BY_CPU);
+		CHECK(!memcmp(source, destination, LENGTH));
+		file_write(SOFT "refuse", "0");
+	}
+}
+
+static void cancelled(void)
+{
+	struct memferry_transfer copy;
+	struct memferry_record records[8];
+	uint64_t tag = 3;
+	int i, ended = 0;
+
+	/* One hangs on each channel, others wait behind them. */
+	EQUAL(file_write(SOFT "hang", "4"), true);
+	for (i = 0; i < 8; i++) {
+		copy = whole(i < 4 ? 2 : 3);
+		copy.patience_ms = 500;
+		EQUAL(submit_one(device, &copy), 0);
+	}
+	EQUAL(call(device, MEMFERRY_CANCEL, &tag), 4);
+	tag = 77;
+	EQUAL(call(device, MEMFERRY_CANCEL, &tag), 0);
+	for (i = 0; i < 8; i++) {
+		records[i] = record_next(device);
+		ended += records[i].status == (records[i].tag == 3 ? -ECANCELED : -ETIMEDOUT);
+	}
+	EQUAL(ended, 8);
+	/* Those that waited ended first. */
+	for (i = 0; i < 4; i++)
+		EQUAL(records[i].tag, 3);
+	copy = whole(1);
+	copy.patience_ms = 0;
+	EQUAL(transfer_run(device, &copy).status, 0);
+}
+
+/* A program that ends does not wait for the time-out of an engine that can be stopped. */
+static void gone(void)
+{
+	struct timespec begin, end;
+	int status = -1;
+	pid_t child;
+
+	EQUAL(file_write(SOFT "hang", "1"), true);
+	clock_gettime(CLOCK_MONOTONIC, &begin);
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		int own = device_open();
+		uint8_t *memory = memory_map(LENGTH);
+		uint32_t region = region_new(own, memory, LENGTH, MEMFERRY_READ | MEMFERRY_WRITE);
+		struct memferry_transfer copy = copy_of(region, 0, region, LENGTH / 2, LENGTH / 2);
+
+		copy.patience_ms = 60000;
+		_exit(submit_one(own, &copy) != 0);
+	}
+	waitpid(child, &status, 0);
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	EQUAL(status, 0);
+	CHECK(end.tv_sec - begin.tv_sec < 30);
+	file_write(SOFT "hang", "0");
+}
+
+/* One client has long work in every channel, and more behind it: another is served between its batches. */
+static void fair(void)
+{
+	enum { LISTS = 32 };
+	static struct memferry_segment segments[MEMFERRY_MAX_SEGMENTS];
+	int greedy = device_open(), i;
+	/* Of its own: memory that is registered twice is what DMA-API debugging complains of, at each piece. */
+	uint8_t *memory = memory_map(2 * LENGTH);
+	uint32_t region = region_new(greedy, memory, LENGTH, MEMFERRY_READ);
+	uint32_t other = region_new(greedy, memory + LENGTH, LENGTH, MEMFERRY_WRITE);
+	struct memferry_transfer list = {
+		.operation = MEMFERRY_LIST, .flags = MEMFERRY_DMA_ONLY, .segments = (uintptr_t)segments,
+		.segment_count = MEMFERRY_MAX_SEGMENTS, .patience_ms = MEMFERRY_MAX_PATIENCE_MS,
+	};
+	struct memferry_record record;
+
+	for (i = 0; i < MEMFERRY_MAX_SEGMENTS; i++)
+		segments[i] = (struct memferry_segment){
+			.source.region = region, .destination.region = other, .length = 1 << 20,
+		};
+	EQUAL(file_write(SOFT "delay_us", "1000"), true);
+	for (i = 0; i < LISTS; i++)
+		EQUAL(submit_one(greedy, &list), 0);
+	for (i = 0; i < 4; i++) {
+		struct memferry_transfer copy = whole(i);
+
+		copy.patience_ms = MEMFERRY_MAX_PATIENCE_MS;
+		EQUAL(transfer_run(device, &copy).status, 0);
+		CHECK(!memcmp(source, destination, LENGTH));
+	}
+	EQUAL(read(greedy, &record, sizeof(record)), -1);
+	EQUAL(errno, EAGAIN);
+	/* What was begun in turns is cancelled as a whole. */
+	EQUAL(call(greedy, MEMFERRY_CANCEL, &list.tag), LISTS);
+	for (i = 0; i < LISTS; i++)
+		if (!EQUAL(record_next(greedy).status, -ECANCELED))
+			break;
+	close(greedy);
+	EQUAL(file_write(SOFT "delay_us", "0"), true);
+	munmap(memory, 2 * LENGTH);
+}
+
+/* Fills and planes go to the engine as such. */
+static void abilities(void)
+{
+	struct memferry_transfer fill = {
+		.operation = MEMFERRY_FILL, .flags = MEMFERRY_DMA_ONLY, .length = LENGTH, .pattern = 0x5a, .pattern_bytes = 1,
+		.destination.region = to,
+	};
+	struct memferry_transfer plane = copy_of(from, 0, to, 0, 1024);
+	long fills = file_number(SOFT "fills"), planes = file_number(SOFT "planes");
+	size_t i, row, wrong = 0;
+
+	EQUAL(transfer_run(device, &fill).bytes_by_dma, LENGTH);
+	for (i = 0; i < LENGTH; i++)
+		wrong += destination[i] != 0x5a;
+	EQUAL(wrong, 0);
+	CHECK(file_number(SOFT "fills") > fills);
+	plane.operation = MEMFERRY_PLANE;
+	plane.rows = 512;
+	plane.source_pitch = 2048;
+	plane.destination_pitch = 4096;
+	EQUAL(transfer_run(device, &plane).bytes_by_dma, 512 * 1024);
+	for (row = 0; row < 512; row++)
+		wrong += memcmp(destination + row * 4096, source + row * 2048, 1024) != 0;
+	EQUAL(wrong, 0);
+	for (i = 0; i < LENGTH; i++)
+		wrong += (i % 4096 >= 1024 || i >= 512 * 4096) && destination[i] != 0x5a;
+	EQUAL(wrong, 0);
+	/* Rows of one run; how many there are is the allocator's business. */
+	printf("memferry_test: %ld descriptors of planes\n", file_number(SOFT "planes") - planes);
+}
+
+void test_faults(void)
+{
+	device = device_open();
+	if (!device_query(device).channels || access(SOFT "hang", W_OK)) {
+		CHECK(false, "softdma is not there");
+		return;
+	}
+	source = memory_map(LENGTH);
+	destination = memory_map(LENGTH);
+	memory_noise(source, LENGTH, 4);
+	from = region_new(device, source, LENGTH, MEMFERRY_READ);
+	to = region_new(device, destination, LENGTH, MEMFERRY_WRITE);
+	timed_out();
+	failed();
+	refused();
+	cancelled();
+	gone();
+	fair();
+	abilities();
+	close(device);
+}

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * More than one process: a descriptor that was inherited or raced for, a process that dies while its transfers run, a module
+ * that is in use.
+ */
+#define _GNU_SOURCE
+#include "harness.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define LENGTH	(1u << 20)
+#define BOTH	(MEMFERRY_READ | MEMFERRY_WRITE)
+
+static int device;
+
+static void use_parents(void)
+{
+	struct memferry_transfer copy = copy_of(1, 0, 1, 0, 64);
+	struct memferry_query query;
+	struct memferry_record record;
+	uint64_t tag = 0;
+
+	EQUAL(call(device, MEMFERRY_QUERY, &query), -EPERM);
+	EQUAL(region_new(device, &record, 8, BOTH), -EPERM);
+	EQUAL(submit_one(device, &copy), -EPERM);
+	EQUAL(call(device, MEMFERRY_CANCEL, &tag), -EPERM);
+	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)1), -EPERM);
+	EQUAL(read(device, &record, sizeof(record)), -1);
+	EQUAL(errno, EPERM);
+}
+
+/* The parent's memory stays the parent's over a fork: its pinned pages are not given to the child. */
+static void forked(void)
+{
+	uint8_t *source = memory_map(LENGTH), *destination = memory_map(LENGTH);
+	struct memferry_transfer copy;
+	uint32_t from, to;
+	pid_t child;
+	int gate[2], status;
+
+	memory_noise(source, LENGTH, 5);
+	from = region_new(device, source, LENGTH, MEMFERRY_READ);
+	to = region_new(device, destination, LENGTH, MEMFERRY_WRITE);
+	copy = copy_of(from, 0, to, 0, LENGTH);
+	EQUAL(pipe(gate), 0);
+	child = fork();
+	if (!child) {
+		char byte;
+
+		close(gate[1]);
+		_exit(read(gate[0], &byte, 1) != 1 || destination[LENGTH / 2] != 0);
+	}
+	close(gate[0]);
+	EQUAL(transfer_run(device, &copy).status, 0);
+	CHECK(!memcmp(source, destination, LENGTH), "the parent sees what was moved");
+	memory_noise(source, LENGTH, 6);
+	EQUAL(transfer_run(device, &copy).status, 0);
+	CHECK(!memcmp(source, destination, LENGTH), "and what it wrote after the fork is moved");
+	EQUAL(write(gate[1], "x", 1), 1);
+	close(gate[1]);
+	waitpid(child, &status, 0);
+	EQUAL(status, 0);
+	EQUAL(status_in_child(use_parents), 0);
+	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)from), 0);
+	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)to), 0);
+	munmap(source, LENGTH);
+	munmap(destination, LENGTH);
+}
+
+static void submit_and_die(void)
+{
+	int own = device_open();
+	uint8_t *memory = memory_map(4 * LENGTH);
+	uint32_t region = region_new(own, memory, 4 * LENGTH, BOTH);
+	struct memferry_transfer copy = copy_of(region, 0, region, 2 * LENGTH, 2 * LENGTH);
+	int i;
+
+	for (i = 0; i < 32; i++)
+		submit_one(own, &copy);
+	kill(getpid(), SIGKILL);
+}
+
+static void submit_and_leave(void)
+{
+	int own = device_open(), i;
+	uint8_t *memory = memory_map(4 * LENGTH);
+	uint32_t region = region_new(own, memory, 4 * LENGTH, BOTH);
+	struct memferry_transfer copy = copy_of(region, 0, region, 2 * LENGTH, 2 * LENGTH);
+
+	for (i = 0; i < 32; i++)
+		submit_one(own, &copy);
+	munmap(memory, 4 * LENGTH);
+	close(own);
+}
+
+struct racer {
+	pthread_t thread;
+	int transfers;
+	int strange;
+};
+
+static uint8_t *raced;
+static volatile bool racing;
+static volatile uint32_t latest;
+
+/* Registers, uses whatever handle is the latest, of whomever, and unregisters. */
+static void *race(void *argument)
+{
+	struct racer *racer = argument;
+
+	while (racing) {
+		long region = region_new(device, raced, LENGTH, BOTH);
+		struct memferry_transfer copy;
+		struct memferry_record records[16];
+		long error;
+		int i;
+
+		if (region > 0)
+			latest = region;
+		for (i = 0; i < 4; i++) {
+			copy = copy_of(latest, 0, latest, LENGTH / 2, 5000 * i);
+			error = submit_one(device, &copy);
+			racer->transfers += !error;
+			racer->strange += error && error != -ENOENT && error != -EAGAIN;
+		}
+		error = call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)latest);
+		racer->strange += error && error != -ENOENT;
+		error = read(device, records, sizeof(records));
+		for (i = 0; i < (long)(error / (long)sizeof(*records)); i++)
+			racer->strange += records[i].status && records[i].status != -ECANCELED;
+	}
+	return NULL;
+}
+
+static void raced_for(void)
+{
+	struct racer racers[4] = {};
+	int i, transfers = 0;
+
+	device = device_open();
+	raced = memory_map(LENGTH);
+	racing = true;
+	for (i = 0; i < 4; i++)
+		pthread_create(&racers[i].thread, NULL, race, &racers[i]);
+	milliseconds_pass(2000);
+	racing = false;
+	for (i = 0; i < 4; i++) {
+		pthread_join(racers[i].thread, NULL);
+		EQUAL(racers[i].strange, 0);
+		transfers += racers[i].transfers;
+	}
+	CHECK(transfers > 0);
+	printf("memferry_test: %d transfers between racing threads\n", transfers);
+	close(device);
+	munmap(raced, LENGTH);
+}
+
+void test_processes(void)
+{
+	int i;
+
+	device = device_open();
+	forked();
+	/* A module in use stays. */
+	EQUAL(syscall(SYS_delete_module, "memferry", O_NONBLOCK), -1);
+	EQUAL(errno, EWOULDBLOCK);
+	close(device);
+	for (i = 0; i < 10; i++) {
+		CHECK(WIFSIGNALED(status_in_child(submit_and_die)));
+		EQUAL(status_in_child(submit_and_leave), 0);
+	}
+	/* All that they had pinned was let go of. */
+	EQUAL(status_in_child(raced_for), 0);
+}
