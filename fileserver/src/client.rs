@@ -12,11 +12,15 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::codec::{Data, HEADER, Header, Malformed, NO_FID, NO_TAG, NO_USER, Reply, Request, VERSION};
+
+/// How long an answer may take. It is for tests and measurements: one that never comes has to fail them.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Why there is no answer.
 #[derive(Debug, Error)]
@@ -48,21 +52,24 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to a Unix socket; nothing is agreed on yet.
+    /// Connects to a Unix socket; nothing is agreed on yet. Answers are waited for a minute.
     ///
     /// # Errors
     /// Those of `connect`.
     pub fn unix(path: &Path) -> io::Result<Self> {
-        Ok(Self::over(UnixStream::connect(path)?))
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self::over(stream))
     }
 
-    /// Connects to `HOST:PORT`; nothing is agreed on yet.
+    /// Connects to `HOST:PORT`; nothing is agreed on yet. Answers are waited for a minute.
     ///
     /// # Errors
     /// Those of `connect`.
     pub fn tcp(address: &str) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Self::over(stream))
     }
 
@@ -120,6 +127,14 @@ impl Client {
     /// Those of the stream.
     pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
+    }
+
+    /// The next bytes as they are, as many as there is room for.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn receive_bytes(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        self.stream.read_exact(bytes)
     }
 
     /// The next answer, with its tag.

@@ -8,25 +8,25 @@
 //! ```
 //!
 //! At most one receive and one send are under way. A client with too many requests outstanding, unread answers among
-//! them, is not received from; one that stops in the middle of something for too long is cut off. When a client is gone its
+//! them, is not received from; one that stops in the middle of something for too long, or does not attach, is cut off. When a client is gone its
 //! connection lives until what was under way has ended. What requests mean is `session`'s.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use memferry_memory::pool::BufferView;
+use memferry_memory::pool::Buffer;
 use memferry_memory::uring::{Done, Held, Ring};
 use rustix::io::Errno;
 
-use crate::codec::{HEADER, Header, Malformed, Reply, Request, TWRITE, WRITE_HEAD, WriteHead};
-use crate::handover::{Handover, Pipes};
+use crate::answers::Outgoing;
+use crate::codec::{HEADER, Header, Malformed, Reply, Request, TVERSION, TWRITE, WRITE_HEAD, WriteHead};
+use crate::handover::Pipes;
 use crate::open_file::{OpenFile, Span};
-use crate::options::Peer;
-use crate::server::Shared;
+use crate::server::{Arrival, Connected, Shared};
 use crate::session::{Outcome, Session};
 use crate::statistics::{Counters, Way};
 
@@ -34,14 +34,23 @@ use crate::statistics::{Counters, Way};
 const INBOX: usize = 16 << 10;
 /// Bytes received at a time: most of a write's data is then still with the kernel and goes straight to its buffer.
 const RECEIVE: usize = 4096;
-/// Answers without a file's bytes that are sent together, in bytes.
-const GATHER: usize = 32 << 10;
+/// Bytes that are sent or received at a time, each time within the limit that a client is given for going on.
+pub(crate) const PIECE: usize = 64 << 10;
 
 /// What a connection works with; its thread's.
 pub(crate) struct Tools {
     pub(crate) ring: Ring,
     pub(crate) pipes: Pipes,
     pub(crate) shared: Arc<Shared>,
+    /// Connections with something that waits for a buffer, once for each, in the order in which it came.
+    pub(crate) hungry: VecDeque<u32>,
+}
+
+impl Tools {
+    /// A buffer for who has not waited for one: as [`Shared::buffer`], but only when nobody does.
+    pub(crate) fn buffer(&self) -> Result<Option<Buffer>, Errno> {
+        if self.hungry.is_empty() { self.shared.buffer() } else { Ok(None) }
+    }
 }
 
 /// A request that was not answered yet.
@@ -90,23 +99,10 @@ pub(crate) enum Starved {
     Payload,
 }
 
-/// An answer.
-pub(crate) struct Outgoing {
-    pub(crate) head: Vec<u8>,
-    pub(crate) body: Body,
-}
-
-/// What follows an answer's head.
-pub(crate) enum Body {
-    Nothing,
-    View(BufferView),
-    Handover(Handover),
-}
-
 /// One client's connection.
 pub(crate) struct Connection {
     /// Its number; the upper half of its tokens.
-    index: u32,
+    pub(crate) index: u32,
     pub(crate) socket: Arc<OwnedFd>,
     pub(crate) session: Session,
     /// Received bytes, not while a receive is under way.
@@ -116,28 +112,38 @@ pub(crate) struct Connection {
     /// Bytes of a message that is too long, still to be passed over.
     skip: u32,
     payload_under_way: bool,
+    /// Whether the next message is a Tversion.
+    restarting: bool,
     pending: Vec<Option<Pending>>,
     pub(crate) outgoing: VecDeque<Outgoing>,
-    sending: bool,
+    pub(crate) sending: bool,
     /// Requests that were not answered yet, and the flushes that wait for them.
-    tags: BTreeMap<u16, Vec<u16>>,
-    epoch: u32,
-    closed: bool,
+    pub(crate) tags: BTreeMap<u16, Vec<u16>>,
+    pub(crate) epoch: u32,
+    pub(crate) closed: bool,
     pub(crate) starved: VecDeque<Starved>,
-    progress: Instant,
+    /// What a write that waited for a buffer was given: one, or why there is none.
+    pub(crate) fed: Option<Result<Buffer, Errno>>,
+    /// Files of which blocks were read ahead and may still be there.
+    aheads: Vec<Weak<OpenFile>>,
+    pub(crate) progress: Instant,
+    /// When it connected.
+    since: Instant,
+    _connected: Connected,
 }
 
 impl Connection {
-    pub(crate) fn new(index: u32, socket: OwnedFd, peer: Peer, shared: Arc<Shared>) -> Self {
+    pub(crate) fn new(index: u32, arrival: Arrival, shared: Arc<Shared>) -> Self {
         Self {
             index,
-            socket: Arc::new(socket),
-            session: Session::new(shared, peer),
+            socket: Arc::new(arrival.socket),
+            session: Session::new(shared, arrival.peer),
             inbox: vec![0; INBOX],
             filled: 0,
             receiving: false,
             skip: 0,
             payload_under_way: false,
+            restarting: false,
             pending: Vec::new(),
             outgoing: VecDeque::new(),
             sending: false,
@@ -145,12 +151,26 @@ impl Connection {
             epoch: 0,
             closed: false,
             starved: VecDeque::new(),
+            fed: None,
+            aheads: Vec::new(),
             progress: Instant::now(),
+            since: Instant::now(),
+            _connected: arrival.connected,
         }
     }
 
+    /// Puts something under way by what `start` does with its token; nothing is kept of what the kernel did not take.
+    pub(crate) fn launch(
+        &mut self,
+        pending: Pending,
+        start: impl FnOnce(u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let token = self.keep(pending);
+        start(token).inspect_err(|_| self.pending[token as u32 as usize] = None)
+    }
+
     /// Keeps what is about to be under way; its token.
-    pub(crate) fn keep(&mut self, pending: Pending) -> u64 {
+    fn keep(&mut self, pending: Pending) -> u64 {
         let slot = self.pending.iter().position(Option::is_none).unwrap_or_else(|| {
             self.pending.push(None);
             self.pending.len() - 1
@@ -178,19 +198,51 @@ impl Connection {
         false
     }
 
+    /// Keeps in mind that blocks of a file are read ahead.
+    pub(crate) fn watch_aheads(&mut self, file: &Rc<OpenFile>) {
+        let file = Rc::downgrade(file);
+        if !self.aheads.iter().any(|known| known.ptr_eq(&file)) {
+            self.aheads.push(file);
+        }
+    }
+
+    /// Whether blocks were read ahead that are to be let go of some time.
+    pub(crate) fn has_aheads(&self) -> bool {
+        !self.aheads.is_empty()
+    }
+
+    /// Lets go of blocks read ahead that nobody came for.
+    pub(crate) fn forget_old_aheads(&mut self) {
+        self.aheads.retain(|file| file.upgrade().is_some_and(|file| file.forget_old_aheads()));
+    }
+
     /// Whether it is over and nothing is under way any more.
     pub(crate) fn is_gone(&self) -> bool {
         self.closed && self.pending.iter().all(Option::is_none)
     }
 
     /// Whether the client has begun something that it must go on with.
-    pub(crate) fn is_busy(&self) -> bool {
-        let unfinished = self.filled > 0 && self.tags.is_empty() && self.starved.is_empty();
-        !self.closed && (self.sending || self.payload_under_way || unfinished)
+    fn is_busy(&self) -> bool {
+        let begun = self.filled > 0 || self.skip > 0;
+        let unfinished = begun && self.tags.is_empty() && self.starved.is_empty();
+        self.sending || self.payload_under_way || unfinished
     }
 
-    pub(crate) fn has_stalled(&self, stall: Duration) -> bool {
-        self.is_busy() && self.progress.elapsed() > stall
+    /// Since when it should have attached, whatever else it does, or have gone on with what it has begun; nothing where
+    /// it need not.
+    pub(crate) fn owes_since(&self) -> Option<Instant> {
+        match self.session.has_attached() {
+            _ if self.closed => None,
+            false => Some(self.since),
+            true => self.is_busy().then_some(self.progress),
+        }
+    }
+
+    /// Whether something of a file's is under way; a Tversion waits for that, so that a client never has more than its limit.
+    fn has_requests_under_way(&self) -> bool {
+        let of_socket =
+            |pending: &Pending| matches!(pending, Pending::Receive | Pending::Send | Pending::Writable);
+        !self.pending.iter().flatten().all(of_socket)
     }
 
     /// Ends it: the client hears no more, and what is under way comes to nothing.
@@ -206,7 +258,9 @@ impl Connection {
 
     fn violation(&mut self, tools: &Tools, what: &dyn std::fmt::Display) {
         Counters::add(&tools.shared.counters.violations, 1);
-        tracing::warn!(client = self.index, %what, "session ended: the client broke the protocol");
+        if tools.shared.may_log() {
+            tracing::warn!(client = self.index, %what, "session ended: the client broke the protocol");
+        }
         self.close();
     }
 
@@ -232,16 +286,16 @@ impl Connection {
             return Ok(());
         }
         self.receiving = true;
-        let token = self.keep(Pending::Receive);
-        let inbox = std::mem::take(&mut self.inbox);
-        let socket = Arc::clone(&self.socket);
-        tools.ring.receive(socket, inbox, (self.filled, room.min(RECEIVE)), token)
+        let (inbox, socket) = (std::mem::take(&mut self.inbox), Arc::clone(&self.socket));
+        let part = (self.filled, room.min(RECEIVE));
+        self.launch(Pending::Receive, |token| tools.ring.receive(socket, inbox, part, token))
     }
 
     /// Whether no message is taken now, whatever is in the inbox.
     fn is_held_up(&self, tools: &Tools) -> bool {
         let hungry = self.starved.iter().any(|starved| matches!(starved, Starved::Payload));
-        self.closed || self.payload_under_way || hungry || self.is_full(tools)
+        let waits = self.restarting && self.has_requests_under_way();
+        self.closed || self.payload_under_way || hungry || waits || self.is_full(tools)
     }
 
     fn is_full(&self, tools: &Tools) -> bool {
@@ -285,6 +339,10 @@ impl Connection {
         let ticket = Ticket { tag: header.tag, epoch: self.epoch };
         if self.tags.contains_key(&header.tag) {
             self.violation(tools, &format_args!("tag {} is in use", header.tag));
+            return Ok(0);
+        }
+        self.restarting = header.kind == TVERSION;
+        if self.is_held_up(tools) {
             return Ok(0);
         }
         if header.kind == TWRITE {
@@ -354,8 +412,8 @@ impl Connection {
                 }
             }
             Ok(Outcome::Sync { file, data_only }) => {
-                let token = self.keep(Pending::Sync { ticket });
-                tools.ring.sync(file, data_only, token)?;
+                let pending = Pending::Sync { ticket };
+                self.launch(pending, |token| tools.ring.sync(file, data_only, token))?;
             }
             Ok(Outcome::Read { file, offset, count }) => self.read(tools, ticket, file, (offset, count))?,
         }
@@ -375,12 +433,16 @@ impl Connection {
         let Some(start) = here.get(HEADER..wanted) else { return Ok(0) };
         let most = tools.shared.options.block_bytes;
         let head = WriteHead::decode(start, header.size).ok().filter(|head| head.count as usize <= most);
-        let prepared = head.ok_or(Errno::INVAL).and_then(|head| Ok((head, tools.shared.buffer()?)));
+        let prepared = head.ok_or(Errno::INVAL).and_then(|head| {
+            // Who may not write gets no buffer to keep either.
+            self.session.target(head.fid)?;
+            let buffer = self.fed.take().map_or_else(|| tools.buffer(), |fed| fed.map(Some))?;
+            Ok((head, buffer))
+        });
         let (head, mut buffer) = match prepared {
             Ok((head, Some(buffer))) => (head, buffer),
             Ok((_, None)) => {
-                Counters::add(&tools.shared.counters.starved, 1);
-                self.starved.push_back(Starved::Payload);
+                self.starve(tools, Starved::Payload);
                 return Ok(0);
             }
             Err(error) => {
@@ -399,84 +461,25 @@ impl Connection {
         if came == count {
             self.write(tools, ticket, head, buffer)?;
         } else {
-            self.payload_under_way = true;
-            let left = count - came;
-            let token = self.keep(Pending::Payload { ticket, head, left });
-            tools.ring.receive_buffer(Arc::clone(&self.socket), buffer, (came, left), token)?;
-            self.progress = Instant::now();
+            self.receive_payload(tools, (ticket, head, count - came), buffer)?;
         }
         Ok(WRITE_HEAD + came)
     }
 
-    /// Answers by an error.
-    pub(crate) fn refuse(&mut self, tools: &Tools, ticket: Ticket, error: Errno) {
-        self.answer(tools, ticket, Reply::Error { code: error.raw_os_error().cast_unsigned() });
-    }
-
-    /// Answers.
-    pub(crate) fn answer(&mut self, tools: &Tools, ticket: Ticket, reply: Reply<'_>) {
-        if matches!(reply, Reply::Error { .. }) {
-            Counters::add(&tools.shared.counters.errors, 1);
-        }
-        self.queue(ticket, Outgoing { head: reply.encode(ticket.tag), body: Body::Nothing });
-    }
-
-    /// Puts an answer among those that are sent, with those to the flushes that waited for it.
-    pub(crate) fn queue(&mut self, ticket: Ticket, outgoing: Outgoing) {
-        if self.closed || ticket.epoch != self.epoch {
-            return;
-        }
-        self.outgoing.push_back(outgoing);
-        for tag in self.tags.remove(&ticket.tag).unwrap_or_default() {
-            self.queue(
-                Ticket { tag, ..ticket },
-                Outgoing { head: Reply::Flush {}.encode(tag), body: Body::Nothing },
-            );
-        }
-    }
-
-    /// Sends the next answers, unless some are under way.
-    fn send(&mut self, tools: &mut Tools) -> io::Result<()> {
-        while !self.sending && !self.closed {
-            let Some(Outgoing { mut head, body }) = self.outgoing.pop_front() else { return Ok(()) };
-            let view = match body {
-                Body::Handover(mut handover) => {
-                    if !handover.give(&self.socket, &mut head)? {
-                        self.outgoing.push_front(Outgoing { head, body: Body::Handover(handover) });
-                        let token = self.keep(Pending::Writable);
-                        self.sending = true;
-                        tools.ring.poll(Arc::clone(&self.socket), libc::POLLOUT as u32, token)?;
-                    }
-                    self.progress = Instant::now();
-                    continue;
-                }
-                Body::View(view) => Some(view),
-                Body::Nothing => self.gather(&mut head),
-            };
-            self.sending = true;
-            self.progress = Instant::now();
-            let token = self.keep(Pending::Send);
-            tools.ring.send(Arc::clone(&self.socket), head, view, token)?;
-        }
-        Ok(())
-    }
-
-    /// Adds the answers after one without a body to it, up to the first with a body.
-    fn gather(&mut self, head: &mut Vec<u8>) -> Option<BufferView> {
-        while head.len() < GATHER {
-            match self.outgoing.pop_front()? {
-                Outgoing { head: next, body: Body::Nothing } => head.extend(next),
-                Outgoing { head: next, body: Body::View(view) } => {
-                    head.extend(next);
-                    return Some(view);
-                }
-                handed_over => {
-                    self.outgoing.push_front(handed_over);
-                    return None;
-                }
-            }
-        }
-        None
+    /// Receives the next piece of a write's data, of which so many bytes are left.
+    fn receive_payload(
+        &mut self,
+        tools: &mut Tools,
+        (ticket, head, left): (Ticket, WriteHead, usize),
+        buffer: Buffer,
+    ) -> io::Result<()> {
+        self.payload_under_way = true;
+        self.progress = Instant::now();
+        let part = (head.count as usize - left, left.min(PIECE));
+        let socket = Arc::clone(&self.socket);
+        self.launch(Pending::Payload { ticket, head, left }, |token| {
+            tools.ring.receive_buffer(socket, buffer, part, token)
+        })
     }
 
     /// Something that was under way has ended.
@@ -510,11 +513,14 @@ impl Connection {
             }
             (Pending::Payload { ticket, head, left }, Held::Buffer(buffer)) => {
                 self.payload_under_way = false;
-                self.progress = Instant::now();
-                if result? as usize != left {
+                let came = result? as usize;
+                if came != left.min(PIECE) {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
-                self.write(tools, ticket, head, buffer)?;
+                match left - came {
+                    0 => self.write(tools, ticket, head, buffer)?,
+                    left => self.receive_payload(tools, (ticket, head, left), buffer)?,
+                }
             }
             (Pending::Read { ticket, span, way }, Held::Buffer(buffer)) => {
                 self.read_came(tools, ticket, (span, way), result, buffer);
@@ -543,21 +549,6 @@ impl Connection {
             }
             _ => return Err(io::ErrorKind::InvalidData.into()),
         }
-        Ok(())
-    }
-
-    /// A send has ended; what it left goes first.
-    fn sent(&mut self, mut head: Vec<u8>, view: Option<BufferView>, sent: usize) -> io::Result<()> {
-        self.progress = Instant::now();
-        let of_view = sent.saturating_sub(head.len());
-        head.drain(..sent.min(head.len()));
-        let view = view.filter(|view| of_view < view.length());
-        let body = match view {
-            Some(view) => Body::View(view.part(of_view, view.length() - of_view).map_err(io::Error::other)?),
-            None if head.is_empty() => return Ok(()),
-            None => Body::Nothing,
-        };
-        self.outgoing.push_front(Outgoing { head, body });
         Ok(())
     }
 

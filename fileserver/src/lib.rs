@@ -9,6 +9,7 @@
 //! [`Server::start`] serves a directory over Unix and TCP sockets; [`Client`] is a small client for tests and measurements.
 //! Everything is done as the server's own user; docs/fileserver.md says what that means for whom. There is no unsafe code here.
 
+mod answers;
 mod client;
 pub mod codec;
 mod connection;

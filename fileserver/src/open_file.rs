@@ -34,7 +34,7 @@ const SHORT_READ: usize = 16 << 10;
 /// The largest alignment that a buffer has room for on both sides.
 const MOST_ALIGN: usize = 4096;
 /// The most blocks read ahead of one file at a time.
-const MOST_AHEAD: usize = 4;
+const MOST_AHEAD: usize = 8;
 
 /// The size and time of change of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,6 +129,8 @@ pub(crate) struct OpenFile {
     /// Where the read after the last one begins, when it is sequential.
     next: Cell<u64>,
     next_id: Cell<u64>,
+    /// Blocks to be read ahead together, at the next time; the more the longer a reader goes on.
+    window: Cell<usize>,
 }
 
 impl OpenFile {
@@ -142,6 +144,7 @@ impl OpenFile {
             aheads: RefCell::new(Vec::new()),
             next: Cell::new(0),
             next_id: Cell::new(0),
+            window: Cell::new(1),
         })
     }
 
@@ -155,27 +158,23 @@ impl OpenFile {
         self.direct.get_or_init(open).as_ref()
     }
 
-    /// The way it is read, and why when that is decided now, by a first read of `count` bytes at `offset`.
+    /// The way it is read, and why when that is decided now, by a first read of `count` bytes at `offset`; files of `large`
+    /// bytes would fill the page cache.
     pub(crate) fn way(
         &self,
         engine: Engine,
         (offset, count): (u64, usize),
-        read_again: impl Fn() -> bool,
+        large: u64,
     ) -> (Way, Option<Why>) {
         if let Some(way) = self.way.get() {
             return (way, None);
         }
-        let (way, why) = self.choose(engine, (offset, count), read_again);
+        let (way, why) = self.choose(engine, (offset, count), large);
         self.way.set(Some(way));
         (way, Some(why))
     }
 
-    fn choose(
-        &self,
-        engine: Engine,
-        (offset, count): (u64, usize),
-        read_again: impl Fn() -> bool,
-    ) -> (Way, Why) {
+    fn choose(&self, engine: Engine, (offset, count): (u64, usize), large: u64) -> (Way, Why) {
         match engine {
             Engine::Copying => return (Way::Copying, Why::Told),
             Engine::Cached => return (Way::Cached, Why::Told),
@@ -190,12 +189,12 @@ impl OpenFile {
             (Way::Copying, Why::Small)
         } else if count < SHORT_READ {
             (Way::Copying, Why::ShortReads)
+        } else if size < large {
+            (Way::Cached, Why::Cold)
         } else if self.direct().is_none() {
-            (Way::Copying, Why::NotOffered)
-        } else if read_again() {
-            (Way::Copying, Why::ReadAgain)
+            (Way::Cached, Why::NotOffered)
         } else {
-            (Way::Pool, Why::Cold)
+            (Way::Pool, Why::Large)
         }
     }
 
@@ -208,11 +207,12 @@ impl OpenFile {
         }
         let page = rustix::param::page_size() as u64;
         let pages = (offset + length).div_ceil(page) - offset / page;
-        cached_pages(self.file.as_fd(), offset, length)
-            .map_or_else(|_| self.comes_at_once(offset), |cached| cached == pages)
+        // A page may be there that is still being read: the last is asked for.
+        cached_pages(self.file.as_fd(), offset, length).map_or(true, |cached| cached == pages)
+            && self.comes_at_once(offset + length - 1)
     }
 
-    /// The same by reading a byte, where the kernel cannot be asked. That may start bringing more into the page cache.
+    /// Whether a byte can be read without waiting. That may start bringing more into the page cache.
     fn comes_at_once(&self, offset: u64) -> bool {
         let mut byte = [0];
         let mut parts = [std::io::IoSliceMut::new(&mut byte)];
@@ -259,6 +259,7 @@ impl OpenFile {
         let stale = ahead.writes != writes || ahead.since.elapsed() > OLDEST;
         if stale || Stamp::of(&self.file) != Ok(ahead.stamp) {
             aheads.retain(|ahead| ahead.view.is_none());
+            self.window.set(1);
             return (Found::Nothing, true);
         }
         let skip = ((offset - ahead.start) as usize).min(view.length());
@@ -270,6 +271,29 @@ impl OpenFile {
         (Found::Bytes(bytes), false)
     }
 
+    /// How many blocks to read ahead now: none while more than half of the last ones are left, then several at once, which the
+    /// device gives for little more than one. What was not wanted in time makes them fewer again.
+    pub(crate) fn wanted_ahead(&self) -> usize {
+        self.forget_old_aheads();
+        let (window, left) = (self.window.get(), self.aheads.borrow().len());
+        if left * 2 > window {
+            return 0;
+        }
+        self.window.set((window * 2).min(MOST_AHEAD));
+        window.saturating_sub(left)
+    }
+
+    /// Lets go of blocks read ahead that are too old to be used; whether there are others.
+    pub(crate) fn forget_old_aheads(&self) -> bool {
+        let mut aheads = self.aheads.borrow_mut();
+        let before = aheads.len();
+        aheads.retain(|ahead| ahead.view.is_none() || ahead.since.elapsed() <= OLDEST);
+        if aheads.len() < before {
+            self.window.set(1);
+        }
+        !aheads.is_empty()
+    }
+
     /// The block to read ahead after a sequential read up to `end`, in blocks of `block` bytes, with its number; `writes` is the
     /// server's count now.
     pub(crate) fn next_ahead(
@@ -279,14 +303,13 @@ impl OpenFile {
         writes: u64,
     ) -> Option<(u64, Span, Arc<OwnedFd>)> {
         let mut aheads = self.aheads.borrow_mut();
-        aheads.retain(|ahead| ahead.view.is_none() || ahead.since.elapsed() <= OLDEST);
         let mut start = end;
         while let Some(ahead) =
             aheads.iter().find(|ahead| ahead.start <= start && start < ahead.start + ahead.length as u64)
         {
             start = ahead.start + ahead.length as u64;
         }
-        if start - end >= block as u64 || aheads.len() >= MOST_AHEAD {
+        if aheads.len() >= MOST_AHEAD {
             return None;
         }
         let stamp = Stamp::of(&self.file).ok().filter(|stamp| stamp.settled() && start < stamp.size)?;
@@ -305,11 +328,14 @@ impl OpenFile {
         Some((id, span, file))
     }
 
-    /// A block has come, or failed.
+    /// A block has come, or failed. One that ended early, by a bad sector for instance, is no more than that: what there is of the
+    /// file is for the read itself to find out.
     pub(crate) fn ahead_came(&self, id: u64, view: Option<BufferView>) {
         let mut aheads = self.aheads.borrow_mut();
         let Some(index) = aheads.iter().position(|ahead| ahead.id == id) else { return };
-        match view {
+        let Ahead { start, length, stamp, .. } = aheads[index];
+        let whole = (length as u64).min(stamp.size.saturating_sub(start));
+        match view.filter(|view| view.length() as u64 >= whole) {
             Some(view) => aheads[index].view = Some(view),
             None => drop(aheads.swap_remove(index)),
         }
@@ -324,4 +350,37 @@ impl OpenFile {
 /// What is in the page cache is handed on from there where a read is long enough to be worth the calls.
 fn hot_way(count: usize) -> Way {
     if count >= SHORT_READ { Way::Cached } else { Way::Copying }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memferry_memory::pool::{Options, Pool};
+
+    /// A file that nobody changes: this crate's manifest, with its length.
+    fn manifest() -> (Rc<OpenFile>, usize) {
+        let file = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
+        let length = file.metadata().unwrap().len() as usize;
+        (OpenFile::new(file.into(), (0, 0), false), length)
+    }
+
+    #[test]
+    fn a_block_read_ahead_is_used_when_all_of_it_came_and_not_when_it_ended_early() {
+        let pool = Pool::new(Options::default()).unwrap();
+        for (missing, used) in [(0, true), (1, false)] {
+            let (file, length) = manifest();
+            let (id, span, _) = file.next_ahead(0, 65_536, 0).unwrap();
+            assert_eq!((span.start, span.length), (0, 65_536));
+            // However long this test is kept waiting, the block is not too old.
+            file.aheads.borrow_mut()[0].since += Duration::from_secs(3600);
+            file.ahead_came(id, pool.take().unwrap().share(0, length - missing).ok());
+            let (found, stale) = file.find(0, 65_536, 0);
+            assert!(!stale);
+            match found {
+                Found::Bytes(Some(view)) => assert!(used && view.length() == length),
+                Found::Nothing => assert!(!used, "what came is all there is"),
+                _ => panic!("nothing else can be"),
+            }
+        }
+    }
 }

@@ -12,6 +12,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use memferry_memory::pool::{self, Constraints};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -41,7 +42,8 @@ pub struct Limits {
     pub nodes: usize,
     /// Requests of a client that were not answered yet, answers it has not read among them.
     pub outstanding: usize,
-    /// How long a client may take none of what it is sent, or leave a message unfinished.
+    /// How long a client may take none of what it is sent, leave a message unfinished, or be connected before it
+    /// attaches. Each 64 KiB of a block have that time.
     pub stall: Duration,
 }
 
@@ -68,6 +70,8 @@ pub struct Options {
     pub block_bytes: usize,
     /// Bytes of the pool.
     pub pool_bytes: u64,
+    /// Bytes of a file that [`Engine::Auto`] reads past the page cache, since it would fill it.
+    pub large_bytes: u64,
     /// Threads that serve.
     pub threads: usize,
     /// Limits of each client.
@@ -77,7 +81,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// The default options for a directory: blocks of 64 KiB, a pool of 64 MiB, a thread for each CPU, two at most.
+    /// The default options for a directory: blocks of 64 KiB, a pool of 64 MiB, large files from half of the memory
+    /// on, a thread for each CPU, two at most.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self {
             directory: directory.into(),
@@ -87,6 +92,7 @@ impl Options {
             engine: Engine::Auto,
             block_bytes: 64 << 10,
             pool_bytes: 64 << 20,
+            large_bytes: memory_bytes() / 2,
             threads: std::thread::available_parallelism().map_or(1, |count| count.get().min(2)),
             limits: Limits::default(),
             access: Access::default(),
@@ -96,6 +102,17 @@ impl Options {
     /// The longest message: a block and the head of the message that carries it.
     pub(crate) fn message_bytes(&self) -> u32 {
         self.block_bytes as u32 + 24
+    }
+
+    /// What its pool is like: buffers of a block and a page on both sides, several in each segment, so that little of
+    /// the pool is left over.
+    pub(crate) fn pool(&self) -> pool::Options {
+        const UNIT: u64 = 2 << 20;
+        let buffer_bytes = self.block_bytes + 2 * 4096;
+        let limit_bytes = self.pool_bytes.next_multiple_of(UNIT);
+        let segments = (limit_bytes / UNIT.max(8 * buffer_bytes as u64)).max(1);
+        let segment_bytes = (limit_bytes / segments / UNIT * UNIT) as usize;
+        pool::Options { buffer_bytes, segment_bytes, limit_bytes, constraints: Constraints::default() }
     }
 
     /// # Errors
@@ -114,6 +131,14 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// Memory of this machine; a GiB where the kernel does not say.
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let words = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = words.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(1 << 30, |kib| kib << 10)
 }
 
 /// Options that no server can have.
@@ -219,6 +244,8 @@ impl Access {
 
 #[cfg(test)]
 mod tests {
+    use memferry_memory::pool::Pool;
+
     use super::*;
 
     #[test]
@@ -263,5 +290,22 @@ mod tests {
         assert!(with(|options| options.block_bytes = 0).is_err());
         assert!(with(|options| options.pool_bytes = 100_000).is_err());
         assert!(with(|options| options.limits.fids = 0).is_err());
+    }
+
+    #[test]
+    fn a_pool_of_any_length_holds_most_of_the_blocks_that_it_has_bytes_for() {
+        for block in (1..=16 << 8).step_by(5).map(|pages| pages << 12) {
+            let least = 2 * (block as u64 + 8192);
+            for pool_bytes in [least, least + 4096, 7 * least, 64 << 20, 1 << 30] {
+                let options = Options { block_bytes: block, pool_bytes, ..Options::new("/") };
+                if options.check().is_err() {
+                    continue;
+                }
+                let pool = Pool::new(options.pool()).unwrap();
+                let most = pool_bytes / pool.options().buffer_bytes as u64;
+                let holds = pool.options().buffers_within(pool.statistics().limit_bytes);
+                assert!(holds >= 2 && holds * 10 >= most * 7, "{block}, {pool_bytes}: {holds} of {most}");
+            }
+        }
     }
 }

@@ -152,8 +152,8 @@ pub(crate) fn control(pool: &Pool, command: &[u8]) -> Result<(), Errno> {
         }
         ["limit", bytes] => {
             // Below two buffers nobody could be served any more.
-            let least = 2 * pool.options().segment_bytes as u64;
-            pool.set_limit(bytes.parse().ok().filter(|bytes| *bytes >= least).ok_or(Errno::INVAL)?);
+            let enough = |bytes: &u64| pool.options().buffers_within(*bytes) >= 2;
+            pool.set_limit(bytes.parse().ok().filter(enough).ok_or(Errno::INVAL)?);
         }
         _ => return Err(Errno::INVAL),
     }
@@ -168,7 +168,7 @@ fn pool_text(pool: &Pool) -> String {
     let counts = pool.statistics();
     format!(
         "segments {}\nsegment_bytes {}\nhuge_segments {}\nlimit_bytes {}\nbuffer_bytes {}\nbuffers {}\nin_use {}\n\
-         peak_in_use {}\nset_aside {}\ntaken {}\nwaited {}\nrefused {}\n",
+         peak_in_use {}\nset_aside {}\ntaken {}\nwaited {}\nrefused {}\nzero {}\nzeroed {}\n",
         counts.segments,
         counts.segment_bytes,
         counts.huge_segments,
@@ -181,6 +181,8 @@ fn pool_text(pool: &Pool) -> String {
         counts.taken,
         counts.waited,
         counts.refused,
+        counts.zero,
+        counts.zeroed,
     )
 }
 

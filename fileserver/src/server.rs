@@ -8,19 +8,20 @@
 //!
 //! It decides who is let in and keeps what all threads share: the export, the pool, the counts. Requests are not its affair.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
-use memferry_memory::pool::{self, Buffer, Constraints, Pool, PoolError};
+use memferry_memory::pool::{Buffer, Pool, PoolError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -29,14 +30,10 @@ use thiserror::Error;
 use crate::export::{Export, ExportError};
 use crate::options::{Options, OptionsError, Peer};
 use crate::statistics::{Counters, Statistics};
-use crate::worker::{self, Arrival, Inbox};
+use crate::worker::{self, Inbox};
 
-/// Files whose reads past the page cache are remembered.
-const REMEMBERED: usize = 1024;
 /// Counts of writes; files share them.
 const WRITE_COUNTS: usize = 64;
-/// How often a file is read past the page cache before it is thought to be wanted again.
-const ONCE_MORE: u32 = 2;
 
 /// Why a server does not start.
 #[derive(Debug, Error)]
@@ -147,8 +144,8 @@ impl Listener {
         }
     }
 
-    fn accept(&self) -> io::Result<Arrival> {
-        let (socket, peer): Arrival = match self {
+    fn accept(&self) -> io::Result<(OwnedFd, Peer)> {
+        let (socket, peer): (OwnedFd, Peer) = match self {
             Self::Unix(listener, _) => {
                 let socket = OwnedFd::from(listener.accept()?.0);
                 let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
@@ -181,13 +178,30 @@ pub(crate) struct Shared {
     pub(crate) export: Export,
     pub(crate) pool: Pool,
     pub(crate) counters: Counters,
-    /// How often files were read past the page cache.
-    reads: Mutex<BTreeMap<(u64, u64), u32>>,
     /// Writes that have ended, by some of the files' bits: a count that has not changed means that the file was not written.
     writes: [AtomicU64; WRITE_COUNTS],
+    started: Instant,
+    /// The second, from the start on, in which a line about a client was last written to the log.
+    logged: AtomicU64,
 }
 
 impl Shared {
+    fn new(options: Options) -> Result<Self, ServerError> {
+        options.check()?;
+        let export = Export::open(&options.directory, options.read_only, options.special_files)?;
+        let pool = Pool::new(options.pool())?;
+        let writes = [const { AtomicU64::new(0) }; WRITE_COUNTS];
+        let (counters, logged) = Default::default();
+        Ok(Self { options, export, pool, counters, writes, started: Instant::now(), logged })
+    }
+
+    /// Whether what clients cause is to be logged now: one line a second, or they would fill the log. All of it is
+    /// counted.
+    pub(crate) fn may_log(&self) -> bool {
+        let second = self.started.elapsed().as_secs() + 1;
+        self.logged.swap(second, Ordering::Relaxed) != second
+    }
+
     /// A count that changes with every write of this server to a file, at the latest when it ends.
     pub(crate) fn writes(&self, file: (u64, u64)) -> &AtomicU64 {
         &self.writes[(file.0 ^ file.1) as usize % WRITE_COUNTS]
@@ -199,7 +213,9 @@ impl Shared {
             Ok(buffer) => Ok(Some(buffer)),
             Err(PoolError::Exhausted { .. }) => Ok(None),
             Err(error) => {
-                tracing::warn!(%error, "the pool has no memory");
+                if self.may_log() {
+                    tracing::warn!(%error, "the pool has no memory");
+                }
                 if self.pool.statistics().in_use > 0 { Ok(None) } else { Err(Errno::NOMEM) }
             }
         }
@@ -208,19 +224,31 @@ impl Shared {
     /// A buffer that nobody waits for: only while the pool has plenty.
     pub(crate) fn spare_buffer(&self) -> Option<Buffer> {
         let counts = self.pool.statistics();
-        let most = counts.limit_bytes / self.pool.options().buffer_bytes as u64;
-        if counts.in_use * 4 < most * 3 { self.pool.take().ok() } else { None }
+        let most = self.pool.options().buffers_within(counts.limit_bytes);
+        if (counts.in_use + 1) * 4 <= most * 3 { self.pool.take().ok() } else { None }
     }
+}
 
-    /// Counts that a file may be read past the page cache; whether that was often already.
-    pub(crate) fn read_again(&self, file: (u64, u64)) -> bool {
-        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
-        if reads.len() >= REMEMBERED && !reads.contains_key(&file) {
-            reads.clear();
-        }
-        let times = reads.entry(file).or_default();
-        *times = times.saturating_add(1);
-        *times > ONCE_MORE
+/// Who connected.
+pub(crate) struct Arrival {
+    pub(crate) socket: OwnedFd,
+    pub(crate) peer: Peer,
+    pub(crate) connected: Connected,
+}
+
+/// A client is counted as connected while this lives, whatever becomes of the thread that serves it.
+pub(crate) struct Connected(Arc<Shared>);
+
+impl Connected {
+    fn new(shared: &Arc<Shared>) -> Self {
+        Counters::add(&shared.counters.connected, 1);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.counters.connected.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -243,18 +271,8 @@ impl Server {
     /// # Errors
     /// [`ServerError`].
     pub fn start(options: Options, listeners: Vec<Listener>) -> Result<Self, ServerError> {
-        options.check()?;
-        let export = Export::open(&options.directory, options.read_only, options.special_files)?;
-        let pool = Pool::new(pool::Options {
-            buffer_bytes: options.block_bytes + 2 * 4096,
-            segment_bytes: (2 << 20).min(options.pool_bytes as usize),
-            limit_bytes: options.pool_bytes.next_multiple_of(2 << 20),
-            constraints: Constraints::default(),
-        })?;
-        let reads = Mutex::new(BTreeMap::new());
-        let writes = [const { AtomicU64::new(0) }; WRITE_COUNTS];
-        let shared = Arc::new(Shared { options, export, pool, counters: Counters::default(), reads, writes });
-        let threads: Result<Vec<Thread>, ServerError> =
+        let shared = Arc::new(Shared::new(options)?);
+        let threads: Result<VecDeque<Thread>, ServerError> =
             (0..shared.options.threads).map(|index| Thread::start(index, &shared)).collect();
         let mut threads = threads?;
         let stop = Arc::new(event().map_err(ServerError::Thread)?);
@@ -305,6 +323,14 @@ impl Thread {
         begun.map_err(ServerError::Ring)?;
         Ok(thread)
     }
+
+    /// Hands it a client, who is given back when it serves no more.
+    fn serve(&self, arrival: Arrival) -> Result<(), Arrival> {
+        let Some(arrivals) = &self.arrivals else { return Err(arrival) };
+        arrivals.send(arrival).map_err(|refused| refused.0)?;
+        ring_bell(&self.wake);
+        Ok(())
+    }
 }
 
 impl Drop for Thread {
@@ -325,10 +351,9 @@ fn ring_bell(event: &OwnedFd) {
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
 
-/// Lets clients in until told to stop.
-fn keep_door(shared: &Shared, listeners: &[Listener], threads: &mut [Thread], stop: &OwnedFd) {
-    let mut turn = 0;
-    loop {
+/// Lets clients in until told to stop, or nobody is left to serve them.
+fn keep_door(shared: &Arc<Shared>, listeners: &[Listener], threads: &mut VecDeque<Thread>, stop: &OwnedFd) {
+    while !threads.is_empty() {
         let mut entries = vec![PollFd::new(stop, PollFlags::IN)];
         entries.extend(
             listeners.iter().map(|listener| PollFd::from_borrowed_fd(listener.descriptor(), PollFlags::IN)),
@@ -340,10 +365,7 @@ fn keep_door(shared: &Shared, listeners: &[Listener], threads: &mut [Thread], st
         }
         for listener in listeners {
             match listener.accept() {
-                Ok(arrival) => {
-                    turn = (turn + 1) % threads.len();
-                    let_in(shared, &threads[turn], arrival);
-                }
+                Ok(client) => let_in(shared, threads, client),
                 Err(error) if is_nobody(&error) => {}
                 Err(error) => {
                     tracing::warn!(%error, "cannot let a client in");
@@ -363,17 +385,67 @@ fn is_nobody(error: &io::Error) -> bool {
     )
 }
 
-fn let_in(shared: &Shared, thread: &Thread, arrival: Arrival) {
+/// Hands a client to the thread whose turn it is; one that serves no more has no further turn.
+fn let_in(shared: &Arc<Shared>, threads: &mut VecDeque<Thread>, (socket, peer): (OwnedFd, Peer)) {
     let counters = &shared.counters;
     if counters.connected.load(Ordering::Relaxed) >= shared.options.limits.clients as u64 {
         Counters::add(&counters.turned_away, 1);
         return;
     }
     Counters::add(&counters.clients, 1);
-    Counters::add(&counters.connected, 1);
-    if thread.arrivals.as_ref().is_none_or(|arrivals| arrivals.send(arrival).is_err()) {
-        counters.connected.fetch_sub(1, Ordering::Relaxed);
-        return;
+    let mut arrival = Arrival { socket, peer, connected: Connected::new(shared) };
+    while let Some(thread) = threads.pop_front() {
+        match thread.serve(arrival) {
+            Ok(()) => return threads.push_back(thread),
+            Err(refused) => arrival = refused,
+        }
+        tracing::error!(left = threads.len(), "a serving thread has ended; without any nobody is let in");
     }
-    ring_bell(&thread.wake);
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared::new(Options::new(env!("CARGO_MANIFEST_DIR"))).unwrap())
+    }
+
+    /// A thread's place at the door, and its inbox.
+    fn thread() -> (Thread, std::sync::mpsc::Receiver<Arrival>) {
+        let (sender, arrivals) = channel();
+        let wake = Arc::new(event().unwrap());
+        (Thread { arrivals: Some(sender), wake, handle: None }, arrivals)
+    }
+
+    #[test]
+    fn clients_of_a_thread_that_ended_go_to_the_others_and_are_not_counted_for_ever() {
+        let shared = shared();
+        let connected = || shared.counters.snapshot().connected;
+        let (places, mut inboxes): (Vec<_>, Vec<_>) = (0..3).map(|_| thread()).unzip();
+        let mut threads = VecDeque::from(places);
+        let come = |threads: &mut _| {
+            let (socket, _) = UnixStream::pair().unwrap();
+            let_in(&shared, threads, (socket.into(), Peer::Remote));
+        };
+        (0..3).for_each(|_| come(&mut threads));
+        assert_eq!((connected(), inboxes[1].try_iter().count()), (3, 1));
+        assert_eq!(connected(), 2, "one was dropped");
+        // With a client in its inbox that it never took out.
+        inboxes.remove(0);
+        assert_eq!(connected(), 1);
+        (0..4).for_each(|_| come(&mut threads));
+        assert_eq!((threads.len(), connected()), (2, 5));
+        assert_eq!(inboxes.iter().map(|inbox| inbox.try_iter().count()).sum::<usize>(), 5);
+        inboxes.clear();
+        come(&mut threads);
+        assert_eq!((threads.len(), connected()), (0, 0), "the door closes");
+    }
+
+    #[test]
+    fn clients_do_not_fill_the_log() {
+        let shared = shared();
+        let lines = (0..100_000).filter(|_| shared.may_log()).count() as u64;
+        assert!((1..=shared.started.elapsed().as_secs() + 1).contains(&lines), "{lines}");
+    }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
-use crate::codec::{Change, Data, NO_FID, Qid, READ_HEAD, Reply, Request, VERSION};
+use crate::codec::{Change, Data, HEADER, NO_FID, Qid, READ_HEAD, Reply, Request, VERSION, change};
 use crate::export::{
     Budget, Export, Listing, Lock, LockKind, Node, XattrWriter, allowed_flags, lock, would_lock,
 };
@@ -28,8 +28,11 @@ use crate::pool_files::{self, Place};
 use crate::server::Shared;
 use crate::statistics::Counters;
 
-/// The least that a message can be limited to: every request but a write, and a directory's longest entry, fit.
+/// The least that a message can be limited to: every request but a write, and a directory's longest entry, fit. The
+/// longest targets of links do not.
 const LEAST_MESSAGE: u32 = 4096;
+/// The most names of an attach name.
+const MOST_NAMES_ATTACHED: usize = 64;
 /// `unlinkat`'s flag for directories.
 const REMOVE_DIRECTORY: u32 = 0x200;
 /// A lock's status.
@@ -87,6 +90,7 @@ pub(crate) struct Session {
     msize: Option<u32>,
     /// Whether it may change how the server works.
     trusted: bool,
+    attached: bool,
 }
 
 type Answer = Result<Outcome, Errno>;
@@ -98,12 +102,17 @@ fn done(reply: Reply<'static>) -> Answer {
 impl Session {
     pub(crate) fn new(shared: Arc<Shared>, peer: Peer) -> Self {
         let budget = Budget::new(shared.options.limits.nodes);
-        Self { shared, peer, fids: BTreeMap::new(), budget, msize: None, trusted: false }
+        Self { shared, peer, fids: BTreeMap::new(), budget, msize: None, trusted: false, attached: false }
     }
 
     /// Gives up all that the client had.
     pub(crate) fn end(&mut self) {
         self.fids.clear();
+    }
+
+    /// Whether the client was ever let in.
+    pub(crate) fn has_attached(&self) -> bool {
+        self.attached
     }
 
     /// The longest message that may come.
@@ -186,7 +195,11 @@ impl Session {
             Request::Getlock { fid, kind, start, length, process, client } => {
                 let wanted = Lock { kind: LockKind::of(kind)?, start, length };
                 let Lock { kind, start, length } = would_lock(&self.file(fid)?.file, wanted)?;
-                let client = Cow::Owned(client.into_owned());
+                // The kernel tells what is locked and not by whom. Where nothing is, the question is the answer.
+                let (process, client) = match kind {
+                    LockKind::Unlock => (process, Cow::Owned(client.into_owned())),
+                    _ => (0, Cow::Borrowed(&b""[..])),
+                };
                 done(Reply::Getlock { kind: kind.number(), start, length, process, client })
             }
             other => self.handle_names(other),
@@ -200,7 +213,13 @@ impl Session {
             Request::Statfs { fid } => self.file_system(fid)?,
             Request::Getattr { fid, .. } => Reply::Getattr { attributes: self.attributes(fid)? },
             Request::Setattr { fid, change } => self.set_attributes(fid, &change)?,
-            Request::Readlink { fid } => Reply::Readlink { target: self.node(fid)?.read_link()?.into() },
+            Request::Readlink { fid } => {
+                let target = self.node(fid)?.read_link()?;
+                if HEADER + 2 + target.len() > self.message_bytes() as usize {
+                    return Err(Errno::NAMETOOLONG);
+                }
+                Reply::Readlink { target: target.into() }
+            }
             Request::Symlink { dfid, name, target, .. } => {
                 Reply::Symlink { qid: self.changing(dfid)?.make_link(export, &name, &target)? }
             }
@@ -261,7 +280,9 @@ impl Session {
         let shared = Arc::clone(&self.shared);
         let admitted = shared.options.access.admit(&self.peer, user, name).inspect_err(|error| {
             Counters::add(&shared.counters.refused, 1);
-            tracing::warn!(peer = ?self.peer, user, %error, "attach refused");
+            if shared.may_log() {
+                tracing::warn!(peer = ?self.peer, user, %error, "attach refused");
+            }
         })?;
         let (new, qid) = if shared.options.pool_files && admitted.name == b"/pool" {
             (Fid::Pool(Place::Root), Place::Root.qid())
@@ -270,7 +291,7 @@ impl Session {
             let qid = node.qid(&shared.export);
             (Fid::Node(node), qid)
         };
-        self.trusted = admitted.trusted;
+        (self.trusted, self.attached) = (admitted.trusted, true);
         self.fids.insert(fid, new);
         done(Reply::Attach { qid })
     }
@@ -280,8 +301,11 @@ impl Session {
         let own = self.export().path.as_os_str().as_encoded_bytes();
         let within =
             name.strip_prefix(own).filter(|rest| rest.is_empty() || rest.starts_with(b"/")).unwrap_or(name);
-        let names = within.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
-        names.take(64).try_fold(self.export().root(&self.budget)?, |node, name| node.walk(name))
+        let mut names = within.split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+        if names.clone().count() > MOST_NAMES_ATTACHED {
+            return Err(Errno::NAMETOOLONG);
+        }
+        names.try_fold(self.export().root(&self.budget)?, |node, name| node.walk(name))
     }
 
     fn walk(&mut self, fid: u32, newfid: u32, names: &[Cow<'_, [u8]>]) -> Answer {
@@ -460,7 +484,13 @@ impl Session {
             Fid::File(node, file) => {
                 self.export().writable()?;
                 file.forget_aheads();
-                node.change(change)?;
+                // Who has it open to write may cut it, whatever its mode says by now.
+                let mut change = *change;
+                if change.valid & change::SIZE != 0 && rustix::fs::ftruncate(&file.file, change.size).is_ok()
+                {
+                    change.valid &= !change::SIZE;
+                }
+                node.change(&change)?;
             }
             _ => self.changing(fid)?.change(change)?,
         }

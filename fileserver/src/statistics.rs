@@ -49,13 +49,13 @@ pub enum Why {
     Hot,
     /// What is wanted is not in the page cache, and the file is long.
     Cold,
-    /// It was read past the page cache more than once lately: it may be wanted again.
-    ReadAgain,
+    /// What is wanted is not in the page cache, and the file would take too much of it.
+    Large,
 }
 
 /// Every reason, in the order of the counters.
 pub const WHYS: [Why; 7] =
-    [Why::Told, Why::NotOffered, Why::Small, Why::ShortReads, Why::Hot, Why::Cold, Why::ReadAgain];
+    [Why::Told, Why::NotOffered, Why::Small, Why::ShortReads, Why::Hot, Why::Cold, Why::Large];
 
 impl Why {
     /// Its name in statistics.
@@ -67,7 +67,7 @@ impl Why {
             Self::ShortReads => "short-reads",
             Self::Hot => "hot",
             Self::Cold => "cold",
-            Self::ReadAgain => "read-again",
+            Self::Large => "large",
         }
     }
 }

@@ -6,12 +6,12 @@
 //!              ├ copying ──────────────────────────┴► a buffer ─ READ ──────────────────────────► answer
 //!              └ pool ─ read ahead already? ─ yes ─► its view ─────────────────────────────────► answer
 //!                     │                     └ no ──► a buffer ─ READ_FIXED, O_DIRECT ───────────► answer
-//!                     └ sequential? ─► the next block ─ READ_FIXED ─► kept for the next read
+//!                     └ sequential? ─► the next blocks ─ READ_FIXED ─► kept for the next reads
 //! write ─► the buffer its data came in ─ WRITE_FIXED, O_DIRECT where it fits ─► answer
 //! ```
 //!
-//! Without a free buffer a request waits; a block is not read ahead then. What is answered was read after the request came,
-//! or is a block read ahead that is still true (`open_file`).
+//! Without a free buffer a request waits, behind those of its thread that do already; a block is not read ahead then.
+//! What is answered was read after the request came, or is a block read ahead that is still true (`open_file`).
 
 use std::io;
 use std::rc::Rc;
@@ -21,8 +21,9 @@ use std::sync::atomic::Ordering;
 use memferry_memory::pool::Buffer;
 use rustix::io::Errno;
 
+use crate::answers::{Body, Outgoing};
 use crate::codec::{Reply, WriteHead, read_head};
-use crate::connection::{Body, Connection, Outgoing, Pending, Starved, Ticket, Tools, errno};
+use crate::connection::{Connection, Pending, Starved, Ticket, Tools, errno};
 use crate::open_file::{Found, OpenFile, Span};
 use crate::session::Target;
 use crate::statistics::{Counters, Way};
@@ -37,7 +38,7 @@ impl Connection {
         (offset, count): (u64, usize),
     ) -> io::Result<()> {
         let shared = Arc::clone(&tools.shared);
-        let (way, why) = file.way(shared.options.engine, (offset, count), || shared.read_again(file.id));
+        let (way, why) = file.way(shared.options.engine, (offset, count), shared.options.large_bytes);
         if let Some(why) = why {
             shared.counters.file(way, why);
         }
@@ -76,7 +77,7 @@ impl Connection {
             return Ok(());
         }
         let shared = Arc::clone(&tools.shared);
-        let way = file.way(shared.options.engine, (offset, count), || false).0;
+        let way = file.way(shared.options.engine, (offset, count), shared.options.large_bytes).0;
         if way == Way::Pool {
             let writes = shared.writes(file.id).load(Ordering::Acquire);
             let (found, stale) = file.find(offset, count, writes);
@@ -96,35 +97,57 @@ impl Connection {
                 _ => {}
             }
         }
-        let Some((span, from)) = file.span(way, offset, count) else {
-            self.refuse(tools, ticket, Errno::INVAL);
-            return Ok(());
-        };
-        let buffer = match shared.buffer() {
-            Ok(Some(buffer)) => buffer,
-            Ok(None) => {
-                Counters::add(&shared.counters.starved, 1);
-                self.starved.push_back(Starved::Read { ticket, file, offset, count });
-                return Ok(());
+        match tools.buffer().transpose() {
+            Some(buffer) => self.read_into(tools, ticket, &file, (offset, count), buffer),
+            None => {
+                self.starve(tools, Starved::Read { ticket, file, offset, count });
+                Ok(())
             }
+        }
+    }
+
+    /// Reads from a file into a buffer, if there is one.
+    pub(crate) fn read_into(
+        &mut self,
+        tools: &mut Tools,
+        ticket: Ticket,
+        file: &OpenFile,
+        (offset, count): (u64, usize),
+        buffer: Result<Buffer, Errno>,
+    ) -> io::Result<()> {
+        let options = &tools.shared.options;
+        let way = file.way(options.engine, (offset, count), options.large_bytes).0;
+        let prepared = buffer.and_then(|buffer| {
+            let (span, from) = file.span(way, offset, count).ok_or(Errno::INVAL)?;
+            Ok((span, from, buffer))
+        });
+        let (span, from, buffer) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => {
                 self.refuse(tools, ticket, error);
                 return Ok(());
             }
         };
-        let token = self.keep(Pending::Read { ticket, span, way });
-        tools.ring.read_file(from, buffer, (0, span.length), span.start, token)
+        self.launch(Pending::Read { ticket, span, way }, |token| {
+            tools.ring.read_file(from, buffer, (0, span.length), span.start, token)
+        })
     }
 
     fn read_ahead(&mut self, tools: &mut Tools, file: &Rc<OpenFile>, end: u64) -> io::Result<()> {
-        let Some(buffer) = tools.shared.spare_buffer() else { return Ok(()) };
-        let writes = tools.shared.writes(file.id).load(Ordering::Acquire);
-        let Some((id, span, from)) = file.next_ahead(end, tools.shared.options.block_bytes, writes) else {
-            return Ok(());
-        };
-        Counters::add(&tools.shared.counters.ahead, 1);
-        let token = self.keep(Pending::Ahead { file: Rc::clone(file), id, waiting: Vec::new() });
-        tools.ring.read_file(from, buffer, (0, span.length), span.start, token)
+        for _ in 0..file.wanted_ahead() {
+            let Some(buffer) = tools.shared.spare_buffer() else { return Ok(()) };
+            let writes = tools.shared.writes(file.id).load(Ordering::Acquire);
+            let Some((id, span, from)) = file.next_ahead(end, tools.shared.options.block_bytes, writes)
+            else {
+                return Ok(());
+            };
+            Counters::add(&tools.shared.counters.ahead, 1);
+            self.watch_aheads(file);
+            self.launch(Pending::Ahead { file: Rc::clone(file), id, waiting: Vec::new() }, |token| {
+                tools.ring.read_file(from, buffer, (0, span.length), span.start, token)
+            })?;
+        }
+        Ok(())
     }
 
     /// A read has ended.
@@ -178,8 +201,9 @@ impl Connection {
         }
         let (to, direct) = file.to_write(tools.shared.options.engine, head.offset, count);
         let view = buffer.share(0, count).map_err(io::Error::other)?;
-        let token = self.keep(Pending::Write { ticket, file, direct });
-        tools.ring.write_file(to, view, head.offset, token)
+        self.launch(Pending::Write { ticket, file, direct }, |token| {
+            tools.ring.write_file(to, view, head.offset, token)
+        })
     }
 
     /// A write has ended.
@@ -205,20 +229,27 @@ impl Connection {
         }
     }
 
-    /// Tries again what waited for a buffer.
-    pub(crate) fn feed(&mut self, tools: &mut Tools) {
-        for _ in 0..self.starved.len() {
-            let again = match self.starved.pop_front() {
-                Some(Starved::Read { ticket, file, offset, count }) => {
-                    self.reread(tools, ticket, file, (offset, count))
+    /// Has something wait for a buffer, behind all that does already.
+    pub(crate) fn starve(&mut self, tools: &mut Tools, starved: Starved) {
+        Counters::add(&tools.shared.counters.starved, 1);
+        tools.hungry.push_back(self.index);
+        self.starved.push_back(starved);
+    }
+
+    /// Goes on with what has waited longest: there is a buffer for it, or a reason why there is none.
+    pub(crate) fn feed(&mut self, tools: &mut Tools, buffer: Result<Buffer, Errno>) {
+        match self.starved.pop_front() {
+            Some(Starved::Read { ticket, file, offset, count }) => {
+                if self.read_into(tools, ticket, &file, (offset, count), buffer).is_err() {
+                    self.close();
                 }
-                // The head of the write is still in the inbox.
-                Some(Starved::Payload) | None => Ok(()),
-            };
-            if again.is_err() {
-                self.close();
             }
+            // The head of the write is still in the inbox.
+            Some(Starved::Payload) => self.fed = Some(buffer),
+            // It was given up meanwhile.
+            None => return,
         }
         self.go_on(tools);
+        self.fed = None;
     }
 }

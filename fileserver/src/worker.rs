@@ -6,24 +6,22 @@
 //! what files and sockets have done ───────┘        └► what waits for buffers, who has stalled, who is gone
 //! ```
 //!
-//! It sleeps until something happens; only while a client is in the middle of something, or a request waits for a buffer that
-//! another thread may give back, does it look by itself. Metadata is asked for as requests come, and blocks the thread for as
-//! long as the file system takes.
+//! It sleeps until something happens. By itself it looks only while a client is in the middle of something or has not
+//! attached, blocks were read ahead that may become too old, or a request waits for a buffer that another thread may
+//! give back. Metadata is asked for as requests come, and blocks the thread for as long as the file system takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memferry_memory::uring::{Done, Ring};
 
 use crate::connection::{Connection, Tools};
 use crate::handover::Pipes;
-use crate::options::Peer;
-use crate::server::Shared;
+use crate::server::{Arrival, Shared};
 use crate::statistics::Counters;
 
 /// The token of the wake-up; no connection's number is so high.
@@ -34,9 +32,6 @@ const ENTRIES: u32 = 512;
 const HUNGRY: Duration = Duration::from_millis(5);
 /// How often a client in the middle of something is looked at.
 const WATCHED: Duration = Duration::from_secs(1);
-
-/// Who connected.
-pub(crate) type Arrival = (OwnedFd, Peer);
 
 /// A thread's end of the inbox: connections come, an end means to stop.
 pub(crate) struct Inbox {
@@ -49,6 +44,8 @@ struct Worker {
     inbox: Inbox,
     connections: BTreeMap<u32, Connection>,
     next: u32,
+    /// When blocks that were read ahead were last looked at.
+    looked: Instant,
 }
 
 /// Serves until the inbox ends. Tells `ready` when it can, or why it cannot.
@@ -58,8 +55,9 @@ pub(crate) fn run(shared: Arc<Shared>, inbox: Inbox, ready: &Sender<io::Result<(
         Err(error) => return drop(ready.send(Err(error))),
     };
     let pipes = Pipes::new(shared.options.block_bytes);
-    let tools = Tools { ring, pipes, shared };
-    let mut worker = Worker { tools, inbox, connections: BTreeMap::new(), next: 0 };
+    let tools = Tools { ring, pipes, shared, hungry: VecDeque::new() };
+    let (connections, looked) = (BTreeMap::new(), Instant::now());
+    let mut worker = Worker { tools, inbox, connections, next: 0, looked };
     let _ = ready.send(Ok(()));
     if let Err(error) = worker.serve() {
         tracing::error!(%error, "a serving thread ends");
@@ -91,11 +89,12 @@ impl Worker {
     }
 
     fn patience(&self) -> Option<Duration> {
-        let mut connections = self.connections.values();
-        if connections.clone().any(|connection| !connection.starved.is_empty()) {
+        if !self.tools.hungry.is_empty() {
             return Some(HUNGRY);
         }
-        connections.any(Connection::is_busy).then_some(WATCHED)
+        let is_watched =
+            |connection: &Connection| connection.owes_since().is_some() || connection.has_aheads();
+        self.connections.values().any(is_watched).then_some(WATCHED)
     }
 
     /// Takes in who has come; whether there will be more.
@@ -103,11 +102,11 @@ impl Worker {
         let _ = rustix::io::read(&self.inbox.wake, &mut [0_u8; 8]);
         loop {
             match self.inbox.arrivals.try_recv() {
-                Ok((socket, peer)) => {
+                Ok(arrival) => {
                     let index = self.next;
                     self.next = self.next.wrapping_add(1) & (u32::MAX >> 1);
                     let shared = Arc::clone(&self.tools.shared);
-                    let mut connection = Connection::new(index, socket, peer, shared);
+                    let mut connection = Connection::new(index, arrival, shared);
                     connection.go_on(&mut self.tools);
                     self.connections.insert(index, connection);
                 }
@@ -129,21 +128,36 @@ impl Worker {
 
     fn look_round(&mut self) {
         let stall = self.tools.shared.options.limits.stall;
-        let counters = &self.tools.shared.counters;
+        let shared = &self.tools.shared;
         for (index, connection) in &mut self.connections {
-            if connection.has_stalled(stall) {
-                Counters::add(&counters.stalled, 1);
-                tracing::warn!(client = index, "client cut off: it stopped in the middle of something");
+            if connection.owes_since().is_some_and(|since| since.elapsed() > stall) {
+                Counters::add(&shared.counters.stalled, 1);
+                if shared.may_log() {
+                    tracing::warn!(
+                        client = index,
+                        "client cut off: it stopped in the middle of something, or did not attach"
+                    );
+                }
                 connection.close();
             }
         }
-        for connection in self.connections.values_mut().filter(|connection| !connection.starved.is_empty()) {
-            connection.feed(&mut self.tools);
+        if self.looked.elapsed() >= WATCHED {
+            self.looked = Instant::now();
+            self.connections.values_mut().for_each(Connection::forget_old_aheads);
         }
-        let before = self.connections.len();
+        self.feed();
         self.connections.retain(|_, connection| !connection.is_gone());
-        let gone = (before - self.connections.len()) as u64;
-        self.tools.shared.counters.connected.fetch_sub(gone, Ordering::Relaxed);
+    }
+
+    /// Gives buffers to those who wait for one, first come first served.
+    fn feed(&mut self) {
+        while let Some(index) = self.tools.hungry.front().copied() {
+            let Some(buffer) = self.tools.shared.buffer().transpose() else { return };
+            self.tools.hungry.pop_front();
+            if let Some(connection) = self.connections.get_mut(&index) {
+                connection.feed(&mut self.tools, buffer);
+            }
+        }
     }
 
     /// Ends every connection and waits for what is under way.
@@ -156,6 +170,5 @@ impl Worker {
             }
             done.drain(..).for_each(|done| self.hand_on(done));
         }
-        self.tools.shared.counters.connected.fetch_sub(self.connections.len() as u64, Ordering::Relaxed);
     }
 }

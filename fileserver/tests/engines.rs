@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Served, cool, pattern};
+use harness::{Served, cool, is_cold, pattern, wait_until};
 use memferry_fileserver::codec::{Data, Reply, Request};
 use memferry_fileserver::{Client, Engine, Way};
 
@@ -124,11 +124,52 @@ fn the_pool_reads_ahead_and_past_the_page_cache() {
     if settle(&served).is_none() {
         return;
     }
-    let before = served.running().statistics();
-    assert!(served.client().read_file(1, "file").unwrap() == bytes);
-    let did = served.running().statistics();
-    assert!(did.ahead - before.ahead >= 30 && did.ahead_used - before.ahead_used >= 30, "{did}");
-    assert_eq!(did.read_bytes[Way::Pool as usize] - before.read_bytes[Way::Pool as usize], 2 << 20);
+    // A block is good for a second only, which a busy machine may let pass: then it is tried again.
+    let all_came_from_ahead = |_| {
+        let before = served.running().statistics();
+        assert!(served.client().read_file(1, "file").unwrap() == bytes);
+        let did = served.running().statistics();
+        println!("{did}");
+        assert_eq!(did.read_bytes[Way::Pool as usize] - before.read_bytes[Way::Pool as usize], 2 << 20);
+        did.ahead - before.ahead >= 30 && did.ahead_used - before.ahead_used >= 30
+    };
+    assert!((0..10).any(all_came_from_ahead));
+}
+
+#[test]
+fn what_was_read_ahead_and_not_come_for_is_given_up() {
+    let Some(served) = Served::with(|options| options.engine = Engine::Pool) else { return };
+    std::fs::write(served.export.at("file"), vec![1; 1 << 20]).unwrap();
+    let Some(mut client) = settle(&served) else { return };
+    wait_until("no buffer is in use", || served.running().pool().statistics().in_use == 0);
+    let mut bytes = Vec::new();
+    assert_eq!(client.read(1, 65_536, 65_536, &mut bytes).unwrap(), 65_536, "its file is open still");
+}
+
+#[test]
+fn reading_long_blocks_ahead_leaves_buffers_for_others() {
+    const BLOCK: u32 = 1 << 20;
+    let Some(served) = Served::with(|options| {
+        options.engine = Engine::Pool;
+        options.block_bytes = BLOCK as usize;
+        options.pool_bytes = 16 << 20;
+    }) else {
+        return;
+    };
+    std::fs::File::create(served.export.at("file")).unwrap().set_len(64 << 20).unwrap();
+    let Some(first) = settle(&served) else { return };
+    let mut clients: Vec<Client> = (0..4).map(|_| served.raw().attach(BLOCK + 24, "/").unwrap()).collect();
+    for client in &mut clients {
+        client.walk(1, "file").unwrap();
+        client.open(1, 0).unwrap();
+        for block in 0..6 {
+            assert!(client.read(1, block * u64::from(BLOCK), BLOCK, &mut Vec::new()).unwrap() > 0);
+        }
+    }
+    let (pool, did) = (served.running().pool().statistics(), served.running().statistics());
+    assert_eq!((pool.refused, did.starved), (0, 0), "{pool:?}\n{did}");
+    assert!(did.ahead > 4, "{did}");
+    drop(first);
 }
 
 #[test]
@@ -158,23 +199,23 @@ fn what_was_read_ahead_is_not_used_once_the_file_has_changed() {
 
 #[test]
 fn auto_says_why_it_chose() {
-    let Some(served) = Served::new() else { return };
-    let files = [("small", 1000), ("long", 4 << 20)];
+    let Some(served) = Served::with(|options| options.large_bytes = 4 << 20) else { return };
+    let files = [("small", 1000), ("long", 2 << 20), ("large", 4 << 20)];
     for (name, length) in files {
         std::fs::write(served.export.at(name), pattern(length, 5)).unwrap();
-        cool(&served.export.at(name));
+        if !is_cold(&served.export.at(name)) {
+            return;
+        }
     }
     let mut client = served.client();
-    for name in ["small", "long", "small", "long", "long"] {
+    for name in ["small", "long", "large", "large", "long"] {
         client.read_file(1, name).unwrap();
     }
     let did = served.running().statistics().to_string();
-    assert!(did.contains("files copying small 1\n"), "{did}");
-    assert!(did.contains("files pool cold 2\n") || did.contains("not-offered"), "{did}");
-    assert!(did.contains("files copying read-again 1\n") || did.contains("not-offered"), "{did}");
-    client.read_file(1, "long").unwrap();
-    let did = served.running().statistics().to_string();
-    assert!(did.contains("files cached hot 2\n"), "{did}");
+    for line in ["files copying small 1\n", "files cached cold 1\n", "files cached hot 1\n"] {
+        assert!(did.contains(line), "{line}{did}");
+    }
+    assert!(did.contains("files pool large 2\n") || did.contains("not-offered"), "{did}");
 }
 
 #[test]

@@ -4,11 +4,11 @@ mod harness;
 
 use std::borrow::Cow;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use harness::{Folder, MESSAGE, Served, pattern};
+use harness::{Folder, MESSAGE, Served, is_over, pattern, wait_until};
 use memferry_fileserver::codec::{Change, Data, NO_FID, NO_TAG, NO_USER, Reply, Request, VERSION, change};
-use memferry_fileserver::{Client, ClientError};
+use memferry_fileserver::{Client, ClientError, Engine};
 use rustix::io::Errno;
 
 fn refused<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Errno {
@@ -16,11 +16,6 @@ fn refused<T: std::fmt::Debug>(result: Result<T, ClientError>) -> Errno {
         Err(ClientError::Refused(error)) => error,
         other => panic!("{other:?}"),
     }
-}
-
-/// Whether the server has hung up.
-fn is_over(client: &mut Client) -> bool {
-    matches!(client.receive(), Err(ClientError::Connection(_)))
 }
 
 fn version(msize: u32) -> Vec<u8> {
@@ -86,6 +81,9 @@ fn nothing_goes_before_a_version_and_a_version_restarts() {
     }
     client.call(&attach).unwrap();
     assert_eq!(refused(client.call(&attach)), Errno::INVAL, "the fid is in use");
+    assert!(served.raw().attach(MESSAGE, &"/.".repeat(64)).is_ok());
+    let long = served.raw().attach(MESSAGE, &format!("{}/missing", "/.".repeat(64)));
+    assert!(matches!(long, Err(ClientError::Refused(Errno::NAMETOOLONG))), "no name of it is left out");
     client.send_bytes(&Request::Version { msize: 8192, version: b"9P2000".into() }.encode(NO_TAG)).unwrap();
     assert!(matches!(client.receive().unwrap().1, Reply::Version { version, .. } if *version == *b"unknown"));
     assert_eq!(refused(client.call(&Request::Clunk { fid: 0 })), Errno::PROTO);
@@ -185,35 +183,152 @@ fn a_client_that_dies_with_requests_outstanding_leaves_nothing_behind() {
         let write = Request::Write { fid: 1, offset: 0, data }.encode(99);
         client.send_bytes(&write[..round * 2000]).unwrap();
     }
-    while served.running().statistics().connected > 0 {
-        std::thread::yield_now();
-    }
+    wait_until("all are gone", || served.running().statistics().connected == 0);
     assert_eq!(served.running().pool().statistics().in_use, 0);
     assert_eq!(served.client().read_file(1, "file").unwrap().len(), 4 << 20);
 }
 
+/// A server that has no patience, and an honest client of it: one that was too slow to attach tries again.
+fn impatient() -> Option<(Served, Client)> {
+    let served = Served::with(|options| options.limits.stall = Duration::from_millis(300))?;
+    let client = impatiently_attached(&served);
+    Some((served, client))
+}
+
+fn impatiently_attached(served: &Served) -> Client {
+    (0..100).find_map(|_| served.raw().attach(MESSAGE, "/").ok()).unwrap()
+}
+
 #[test]
 fn a_client_that_does_not_read_is_held_back_and_then_cut_off_while_others_are_served() {
-    let Some(served) = Served::with(|options| options.limits.stall = Duration::from_millis(300)) else {
-        return;
-    };
+    let Some((served, mut slow)) = impatient() else { return };
     let bytes = pattern(1 << 20, 8);
     std::fs::write(served.export.at("file"), &bytes).unwrap();
-    let mut slow = served.client();
     slow.walk(1, "file").unwrap();
     slow.open(1, 0).unwrap();
+    let mut other = impatiently_attached(&served);
+    let before = served.running().statistics().stalled;
     for tag in 0..64 {
         let Ok(()) = slow.send(&Request::Read { fid: 1, offset: 0, count: 65_536 }, tag) else { break };
     }
-    let mut other = served.client();
-    while served.running().statistics().stalled == 0 {
+    while served.running().statistics().stalled == before {
         assert!(other.read_file(1, "file").unwrap() == bytes);
     }
-    // Half a message is as bad.
+    let came = std::iter::from_fn(|| slow.receive().is_ok().then_some(())).count();
+    assert!(came < 64 && is_over(&mut slow), "{came} answers");
+    assert!(other.read_file(1, "file").unwrap() == bytes);
+}
+
+#[test]
+fn half_a_message_and_attaching_nothing_are_cut_off() {
+    let Some((served, mut other)) = impatient() else { return };
     let mut half = served.raw();
     half.send_bytes(&version(8192)[..10]).unwrap();
     assert!(is_over(&mut half));
-    assert!(other.read_file(1, "file").unwrap() == bytes);
+    let mut stranger = served.raw();
+    // Whether it gets as far as an answer is up to the machine.
+    if stranger.send_bytes(&version(8192)).is_ok() {
+        drop(stranger.receive());
+    }
+    assert!(is_over(&mut stranger));
+    // One that is busy all the time, and always in the middle of a message.
+    let mut talker = served.raw();
+    let (message, started) = (version(100), Instant::now());
+    let round = [&message[1..], &message[..1]].concat();
+    let mut talks = talker.send_bytes(&message[..1]).is_ok();
+    while talks {
+        assert!(started.elapsed() < Duration::from_secs(20), "a stranger that talks is never cut off");
+        talks = talker.send_bytes(&round).is_ok() && talker.receive().is_ok();
+    }
+    other.walk(1, "").unwrap();
+}
+
+#[test]
+fn a_slow_client_of_long_blocks_is_served_as_long_as_it_goes_on() {
+    const BLOCK: u32 = 1 << 20;
+    const PIECE: usize = 64 << 10;
+    let stall = Duration::from_millis(500);
+    let Some(served) = Served::with(|options| {
+        options.block_bytes = BLOCK as usize;
+        options.limits.stall = stall;
+    }) else {
+        return;
+    };
+    let bytes = pattern(BLOCK as usize, 8);
+    std::fs::write(served.export.at("file"), &bytes).unwrap();
+    let write = Request::Write { fid: 1, offset: 0, data: Data(bytes.into()) }.encode(5);
+    // All takes much longer than one piece may; where the machine makes one take as long, it is tried again.
+    let pause = || std::thread::sleep(stall / 5);
+    let reads = || {
+        let mut client = served.raw().attach(BLOCK + 24, "/").ok()?;
+        client.walk(1, "file").ok()?;
+        client.open(1, 2).ok()?;
+        client.send(&Request::Read { fid: 1, offset: 0, count: BLOCK }, 5).ok()?;
+        let mut answer = vec![0; 11 + BLOCK as usize];
+        for piece in answer.chunks_mut(PIECE) {
+            pause();
+            client.receive_bytes(piece).ok()?;
+        }
+        for piece in write.chunks(PIECE) {
+            pause();
+            client.send_bytes(piece).ok()?;
+        }
+        client.receive().is_ok_and(|answer| answer == (5, Reply::Write { count: BLOCK })).then_some(())
+    };
+    assert!((0..5).any(|_| reads().is_some()), "{}", served.running().statistics());
+}
+
+/// A write of which only the head and one byte have come, and the other byte.
+fn halves() -> (Vec<u8>, Vec<u8>) {
+    let mut message = Request::Write { fid: 1, offset: 0, data: Data(vec![7; 2].into()) }.encode(5);
+    let last = message.split_off(message.len() - 1);
+    (message, last)
+}
+
+#[test]
+fn who_may_not_write_gets_no_buffer_for_it() {
+    let Some(served) = Served::new() else { return };
+    let mut stranger = served.raw();
+    stranger.send_bytes(&version(8192)).unwrap();
+    stranger.receive().unwrap();
+    let mut client = served.client();
+    for other in [&mut stranger, &mut client] {
+        let (head, last) = halves();
+        other.send_bytes(&head).unwrap();
+        assert!(matches!(other.receive().unwrap(), (5, Reply::Error { .. })), "before its data came");
+        assert_eq!(served.running().pool().statistics().taken, 0);
+        other.send_bytes(&last).unwrap();
+        assert!(matches!(other.call(&Request::Clunk { fid: 9 }), Err(ClientError::Refused(Errno::BADF))));
+    }
+}
+
+#[test]
+fn who_waits_for_a_buffer_is_counted_once_and_gets_it_in_turn() {
+    let Some(served) = Served::new() else { return };
+    std::fs::write(served.export.at("file"), "as it was").unwrap();
+    let starved = || served.running().statistics().starved;
+    let (mut one, mut other) = (served.client(), served.client());
+    let mut taken: Vec<_> = std::iter::from_fn(|| served.running().pool().take().ok()).collect();
+    // The one that connected later asks first.
+    for (nth, client) in [(1, &mut other), (2, &mut one)] {
+        client.walk(1, "file").unwrap();
+        client.open(1, 1).unwrap();
+        client.send_bytes(&halves().0).unwrap();
+        wait_until("it waits", || starved() == nth);
+    }
+    // Each request makes the server look round.
+    let mut witness = served.client();
+    for fid in 1..100 {
+        witness.walk(fid, "").unwrap();
+    }
+    assert_eq!(starved(), 2);
+    // One buffer is enough for both, one after the other.
+    drop(taken.pop());
+    for client in [&mut other, &mut one] {
+        client.send_bytes(&halves().1).unwrap();
+        assert!(matches!(client.receive().unwrap(), (5, Reply::Write { count: 2 })));
+    }
+    assert_eq!(starved(), 2);
 }
 
 #[test]
@@ -278,15 +393,14 @@ fn five_hundred_clients_are_served_and_the_next_turned_away() {
     }
     assert!(served.raw().attach(MESSAGE, "/").is_err());
     drop(clients);
-    while served.running().statistics().connected > 0 {
-        std::thread::yield_now();
-    }
+    wait_until("all are gone", || served.running().statistics().connected == 0);
     served.client().walk(1, "file").unwrap();
 }
 
 #[test]
 fn a_flush_is_answered_after_what_it_flushes() {
-    let Some(served) = Served::new() else { return };
+    // Its reads are never answered before the ring was waited for.
+    let Some(served) = Served::with(|options| options.engine = Engine::Copying) else { return };
     std::fs::write(served.export.at("file"), pattern(1 << 20, 2)).unwrap();
     harness::cool(&served.export.at("file"));
     let mut client = served.client();
@@ -298,13 +412,10 @@ fn a_flush_is_answered_after_what_it_flushes() {
     let order: Vec<u16> = (0..3).map(|_| client.receive().unwrap().0).collect();
     let place = |tag| order.iter().position(|came| *came == tag).unwrap();
     assert!(place(10) < place(11), "{order:?}");
-    // A tag that is in use ends the session.
-    for _ in 0..100 {
-        if client.send(&Request::Read { fid: 1, offset: 0, count: 65_536 }, 10).is_err() {
-            break;
-        }
-    }
-    while client.receive().is_ok() {}
+    // A tag that is in use ends the session. Both come at once, and nothing is answered before both were looked at.
+    let read = Request::Read { fid: 1, offset: 0, count: 65_536 }.encode(10);
+    client.send_bytes(&[&read[..], &read].concat()).unwrap();
+    assert!(is_over(&mut client));
     assert_eq!(served.running().statistics().violations, 1);
 }
 
@@ -322,4 +433,48 @@ fn a_server_that_ends_and_comes_back_serves_the_same_files() {
     let options = memferry_fileserver::Options::new(&served.export.0);
     served.server = Some(memferry_fileserver::Server::start(options, vec![listener]).unwrap());
     assert_eq!(served.client().read_file(1, "file").unwrap(), b"written before");
+}
+
+#[test]
+fn a_version_waits_for_what_is_under_way_so_that_no_client_has_more_than_its_limit() {
+    const ROUNDS: u64 = 20;
+    let Some(served) = Served::with(|options| {
+        options.engine = Engine::Copying;
+        options.limits.outstanding = 4;
+    }) else {
+        return;
+    };
+    std::fs::write(served.export.at("file"), pattern(8 << 20, 9)).unwrap();
+    harness::cool(&served.export.at("file"));
+    let mut client = served.raw();
+    let mut messages = Vec::new();
+    for round in 0..ROUNDS {
+        let attach =
+            Request::Attach { fid: 0, afid: NO_FID, uname: b"".into(), aname: b"/".into(), user: NO_USER };
+        let requests = [
+            attach,
+            Request::Walk { fid: 0, newfid: 1, names: vec![b"file".into()] },
+            Request::Lopen { fid: 1, flags: 0 },
+        ];
+        let reads = (0..4).map(|read| Request::Read {
+            fid: 1,
+            offset: (round * 4 + read) * 65_536 % (8 << 20),
+            count: 65_536,
+        });
+        messages.extend(version(MESSAGE));
+        for (tag, request) in requests.into_iter().chain(reads).enumerate() {
+            messages.extend(request.encode(tag as u16));
+        }
+    }
+    client.send_bytes(&messages).unwrap();
+    // Answers to reads come before the next version, or not at all; the others all come.
+    let mut opened = 0;
+    while opened < ROUNDS {
+        opened += u64::from(matches!(client.receive().unwrap(), (2, Reply::Lopen { .. })));
+    }
+    drop(client);
+    wait_until("all are gone", || served.running().statistics().connected == 0);
+    let pool = served.running().pool().statistics();
+    // Four requests, and an answer that is being sent.
+    assert!(pool.in_use == 0 && pool.peak_in_use <= 5, "{pool:?}");
 }

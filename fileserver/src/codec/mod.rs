@@ -33,7 +33,9 @@ pub const NO_USER: u32 = u32::MAX;
 /// The most names of one Twalk.
 pub const MOST_NAMES: usize = 16;
 
-/// A message's number that requests are told apart by before they are decoded.
+/// Messages' numbers that requests are told apart by before they are decoded.
+pub const TVERSION: u8 = 100;
+/// See [`TVERSION`].
 pub const TWRITE: u8 = 118;
 
 /// A string of bytes.

@@ -39,6 +39,10 @@ impl Node {
     /// Changes what `change.valid` names. The size comes first: what follows sets the times that it changes.
     pub(crate) fn change(&self, change: &Change) -> Result<(), Errno> {
         let asked = |bit| change.valid & bit != 0;
+        // To the kernel this number means that nothing changes.
+        if asked(change::UID) && change.uid == u32::MAX || asked(change::GID) && change.gid == u32::MAX {
+            return Err(Errno::INVAL);
+        }
         if asked(change::SIZE) {
             if self.kind != FileType::RegularFile {
                 return Err(if self.kind == FileType::Directory { Errno::ISDIR } else { Errno::INVAL });

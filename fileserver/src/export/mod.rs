@@ -9,8 +9,10 @@
 //!
 //! A node is a descriptor, not a path: a rename by others does not make it mean another file, and no name that a client sends
 //! is ever resolved but by one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS` in the directory
-//! it already holds. So nothing outside the export is reached, whatever is renamed or linked meanwhile. Everything is done as
-//! the server's own user; the kernel's answer is the client's. It keeps no fids and speaks no protocol.
+//! it already holds. So no name leads out of the export, whatever is renamed or linked meanwhile. But a directory that
+//! somebody else moves out of it stays what its node is: who holds that goes on reaching what is in the directory.
+//! Everything is done as the server's own user; the kernel's answer is the client's. It keeps no fids and speaks no
+//! protocol.
 
 mod attributes;
 mod extended;
@@ -159,6 +161,16 @@ pub(crate) struct Node {
     counted: Counted,
 }
 
+/// Nodes that only this one has kept are let go of one by one: a chain of them may be as long as a client's budget.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut next = self.parent.take();
+        while let Some(mut node) = next.and_then(Rc::into_inner) {
+            next = node.parent.take();
+        }
+    }
+}
+
 impl Node {
     pub(crate) fn kind(&self) -> FileType {
         self.kind
@@ -232,20 +244,35 @@ impl Node {
         flags: OFlags,
         mode: u32,
     ) -> Result<(Rc<Self>, OwnedFd), Errno> {
+        loop {
+            match self.make_file(name, flags, mode) {
+                Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
+                made => return made,
+            }
+            // To open a device or a FIFO does something to it, so what is there is looked at first.
+            match self.walk(name) {
+                Err(Errno::NOENT) => {}
+                found => {
+                    let node = found?;
+                    let is_directory = node.kind == FileType::Directory;
+                    let file = if is_directory { Err(Errno::ISDIR) } else { node.open(flags) }?;
+                    return Ok((node, file));
+                }
+            }
+        }
+    }
+
+    /// Makes and opens a regular file that is not there yet.
+    fn make_file(
+        self: &Rc<Self>,
+        name: &[u8],
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<(Rc<Self>, OwnedFd), Errno> {
         let name = checked(name)?;
         let counted = self.counted.0.one()?;
-        let flags =
-            flags | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::NOCTTY;
-        // What is not a regular file must not be cut short before it was looked at.
-        let (cut, flags) = (flags.contains(OFlags::TRUNC), flags - OFlags::TRUNC);
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let opened = rustix::fs::openat2(self.descriptor(), name, flags, permissions(mode), RESOLVE)?;
-        let stat = rustix::fs::fstat(&opened)?;
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(Errno::PERM);
-        }
-        if cut {
-            rustix::fs::ftruncate(&opened, 0)?;
-        }
         let own = rustix::io::fcntl_dupfd_cloexec(&opened, 0)?;
         Ok((self.of(own, name, counted)?, opened))
     }

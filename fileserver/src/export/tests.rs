@@ -2,7 +2,10 @@
 
 use std::os::unix::fs::symlink;
 
+use rustix::fs::inotify;
+
 use super::*;
+use crate::codec::{Change, change};
 
 struct Tree {
     outside: PathBuf,
@@ -75,7 +78,7 @@ fn links_are_shown_and_never_followed() {
         assert_eq!(link.kind(), FileType::Symlink);
         assert_eq!(link.open(OFlags::RDONLY).unwrap_err(), Errno::LOOP);
         assert_eq!(link.walk(b"secret").unwrap_err(), Errno::NOTDIR);
-        let change = crate::codec::Change { valid: crate::codec::change::SIZE, ..Default::default() };
+        let change = Change { valid: change::SIZE, ..Change::default() };
         assert!(link.change(&change).is_err());
         assert_eq!(root.create(name, OFlags::RDWR, 0o600).unwrap_err(), Errno::LOOP);
     }
@@ -91,7 +94,17 @@ fn only_regular_files_and_directories_are_opened_and_fifos_do_not_block() {
     rustix::fs::mknodat(root.descriptor(), "pipe", FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
     let pipe = root.walk(b"pipe").unwrap();
     assert_eq!(pipe.open(OFlags::RDONLY).unwrap_err(), Errno::PERM);
-    assert!(root.create(b"pipe", OFlags::RDWR, 0o600).is_err());
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    inotify::add_watch(&watch, tree.outside.join("export/pipe"), inotify::WatchFlags::OPEN).unwrap();
+    for flags in [OFlags::RDWR, OFlags::RDONLY, OFlags::WRONLY | OFlags::TRUNC] {
+        assert_eq!(root.create(b"pipe", flags, 0o600).unwrap_err(), Errno::PERM);
+    }
+    assert_eq!(
+        rustix::io::read(&watch, &mut [0_u8; 64]),
+        Err(Errno::AGAIN),
+        "it was not opened even for a moment"
+    );
+    assert_eq!(root.create(b"sub", OFlags::RDONLY, 0o600).unwrap_err(), Errno::ISDIR);
     assert_eq!(root.walk(b"sub").unwrap().open(OFlags::RDWR).unwrap_err(), Errno::ISDIR);
     // As GNU's tools open directories.
     let unfollowed = allowed_flags(0o600_000).unwrap();
@@ -115,6 +128,30 @@ fn a_node_is_its_file_whatever_that_is_called_by_now() {
     assert_eq!(node.remove(), Err(Errno::NOENT), "its name means another file now");
     assert_eq!(root.walk(b"b").unwrap().remove(), Ok(()));
     assert_eq!(root.remove(), Err(Errno::BUSY));
+}
+
+#[test]
+fn a_file_that_is_there_is_opened_unless_it_must_be_new() {
+    let tree = Tree::new("create");
+    let root = tree.root();
+    let (made, file) = root.create(b"file", OFlags::RDWR, 0o600).unwrap();
+    rustix::io::write(&file, b"text").unwrap();
+    let (found, _) = root.create(b"file", OFlags::RDONLY, 0o644).unwrap();
+    let told = found.attributes(&tree.export, 4096).unwrap();
+    assert_eq!((found.id(), told.size, told.mode & 0o777), (made.id(), 4, 0o600));
+    assert_eq!(root.create(b"file", OFlags::RDWR | OFlags::EXCL, 0o600).unwrap_err(), Errno::EXIST);
+    root.create(b"file", OFlags::RDWR | OFlags::TRUNC, 0o600).unwrap();
+    assert_eq!(found.attributes(&tree.export, 4096).unwrap().size, 0);
+}
+
+#[test]
+fn a_change_of_owner_to_nobody_is_refused() {
+    let tree = Tree::new("owner");
+    let (file, _) = tree.root().create(b"file", OFlags::RDWR, 0o600).unwrap();
+    for valid in [change::UID, change::GID] {
+        let change = Change { valid, uid: u32::MAX, gid: u32::MAX, ..Change::default() };
+        assert_eq!(file.change(&change), Err(Errno::INVAL));
+    }
 }
 
 #[test]

@@ -8,10 +8,13 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use memferry_fileserver::{Client, Listener, Options, Server};
+use memferry_fileserver::{Client, ClientError, Listener, Options, Server};
+use memferry_memory::pool::cached_pages;
 
 /// Bytes of a message with a block of 64 KiB.
 pub(crate) const MESSAGE: u32 = (64 << 10) + 24;
@@ -106,7 +109,45 @@ pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Drops a file's pages from the page cache.
+/// Whether the server has hung up; that it does nothing for a long time is not the same.
+pub(crate) fn is_over(client: &mut Client) -> bool {
+    use std::io::ErrorKind::{TimedOut, WouldBlock};
+    match client.receive() {
+        Err(ClientError::Connection(error)) => !matches!(error.kind(), TimedOut | WouldBlock),
+        _ => false,
+    }
+}
+
+/// Looks until it is so.
+pub(crate) fn wait_until(what: &str, so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !so() {
+        assert!(started.elapsed() < Duration::from_secs(60), "never so: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// Drops a file's pages from the page cache; whether all are gone. Those that another CPU still has in its lists of the
+/// moment stay, so it is tried again; on a file system that has its files nowhere else they never go.
+pub(crate) fn is_cold(path: &Path) -> bool {
+    let file = std::fs::File::open(path).unwrap();
+    let length = file.metadata().unwrap().len();
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        cool(path);
+        // A kernel that cannot be asked (before 6.5) is believed.
+        if cached_pages(file.as_fd(), 0, length).unwrap_or(0) == 0 {
+            return true;
+        }
+        if Instant::now() > until {
+            println!("not run: {} stays in the page cache", path.display());
+            return false;
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Drops a file's pages from the page cache, if they can be.
 pub(crate) fn cool(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
