@@ -1,0 +1,80 @@
+//! Room in an end's area for contents that fit no slot, given back in the order it was taken.
+//!
+//! ```text
+//! take(bytes) ─► place, and what it took with the rest of a lap that was too short ─ retired ─► give(took)
+//! ```
+
+use crate::wire::AREA_BYTES;
+
+/// Every place is a multiple of this: two pieces share no cache line.
+const LINE: u32 = 64;
+
+/// Short contents go round in the first of it, which stays in the caches of both ends.
+const SHORT: u32 = 8 << 10;
+const SHORT_LAP: u32 = 64 << 10;
+
+/// The free part of a circular area.
+#[derive(Debug, Default)]
+pub(crate) struct Area {
+    next: u32,
+    used: u32,
+}
+
+impl Area {
+    /// A place for that many bytes, and what it takes; `None` while there is none.
+    pub(crate) fn take(&mut self, bytes: u32) -> Option<(u32, u32)> {
+        let bytes = bytes.next_multiple_of(LINE);
+        let (rest, free) = (AREA_BYTES - self.next, AREA_BYTES - self.used);
+        let lap_is_over = bytes <= SHORT && self.next >= SHORT_LAP && rest + bytes <= free;
+        let skipped = if bytes > rest || lap_is_over { rest } else { 0 };
+        let took = bytes + skipped;
+        if took > free {
+            return None;
+        }
+        let at = if skipped > 0 { 0 } else { self.next };
+        self.next = (at + bytes) % AREA_BYTES;
+        self.used += took;
+        Some((at, took))
+    }
+
+    /// The oldest place is free again.
+    pub(crate) fn give(&mut self, took: u32) {
+        self.used -= took;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::wire::PIECE_BYTES;
+
+    proptest! {
+        #[test]
+        fn places_in_use_share_no_byte(lengths in prop::collection::vec(prop_oneof![1..=SHORT, 1..=PIECE_BYTES], 1..300), keep in 1usize..20) {
+            let mut area = Area::default();
+            let mut held: VecDeque<(u32, u32, u32)> = VecDeque::new();
+            for length in lengths {
+                let place = loop {
+                    match area.take(length) {
+                        Some(place) => break place,
+                        None => area.give(held.pop_front().expect("an empty area has room for any piece").2),
+                    }
+                };
+                prop_assert!(place.0 + length <= AREA_BYTES && place.0.is_multiple_of(LINE));
+                // Nobody waits for room that could not be had.
+                prop_assert!(place.1 <= AREA_BYTES);
+                for (at, other, _) in &held {
+                    prop_assert!(place.0 + length <= *at || at + other <= place.0);
+                }
+                held.push_back((place.0, length, place.1));
+                if held.len() > keep {
+                    area.give(held.pop_front().map_or(0, |oldest| oldest.2));
+                }
+            }
+        }
+    }
+}
