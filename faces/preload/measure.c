@@ -1,0 +1,215 @@
+/* What the preloaded library adds to a call and gains by a copy: each side by turns, in one process. Compiled and run by the bench
+ * group "preload" with the library preloaded in each mode; an argument makes it quick. Writes lines "KIND BYTES VALUE": nanoseconds
+ * "added" to a call, per cent of computing and copying that "overlap", else how many times as fast as the C library. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+typedef void *(*copy_function)(void *, const void *, size_t);
+typedef void *(*set_function)(void *, int, size_t);
+
+/* More than the caches hold. */
+#define POOL ((size_t)256 << 20)
+
+static unsigned char *source, *destination;
+
+static int is_mode(const char *mode) {
+    const char *set = getenv("MEMFERRY_PRELOAD");
+    return mode ? set && !strcmp(set, mode) : !set;
+}
+
+static double now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1e9 + now.tv_nsec;
+}
+
+/* Nanoseconds of a copy of the same few bytes, in the mean of many. */
+static double short_copy(copy_function copy, size_t bytes) {
+    enum { COUNT = 100000 };
+    double begun = now_ns();
+    for (int at = 0; at < COUNT; at++) {
+        copy(destination, source, bytes);
+        __asm__ volatile("" ::: "memory");
+    }
+    return (now_ns() - begun) / COUNT;
+}
+
+/* How often a round does something of so many bytes. */
+static size_t turns(size_t bytes) {
+    const size_t round = (size_t)16 << 20;
+    return bytes < round ? round / bytes : 1;
+}
+
+/* The next place of the pool, going round. */
+static size_t next_place(size_t *at, size_t bytes) {
+    size_t place = *at + bytes > POOL ? 0 : *at;
+    *at = place + bytes;
+    return place;
+}
+
+/* Nanoseconds of a copy from and to memory that is in no cache; each place once, going round. */
+static double cold_copy(copy_function copy, size_t bytes) {
+    static size_t at;
+    size_t count = turns(bytes);
+    double begun = now_ns();
+    for (size_t turn = 0; turn < count; turn++) {
+        size_t place = next_place(&at, bytes);
+        copy(destination + place, source + place, bytes);
+    }
+    return (now_ns() - begun) / count;
+}
+
+/* Nanoseconds of a copy between the same two places again, from the third on: what comes again is kept in the caches, once it is
+ * known to come again. */
+static double same_copy(copy_function copy, size_t bytes) {
+    size_t count = turns(bytes);
+    for (int turn = 0; turn < 2; turn++)
+        copy(destination, source, bytes);
+    double begun = now_ns();
+    for (size_t turn = 0; turn < count; turn++)
+        copy(destination, source, bytes);
+    return (now_ns() - begun) / count;
+}
+
+/* Nanoseconds of zeroing memory that is in no cache. */
+static double cold_zero(set_function set, size_t bytes) {
+    static size_t at;
+    size_t count = turns(bytes);
+    double begun = now_ns();
+    for (size_t turn = 0; turn < count; turn++) {
+        set(destination + next_place(&at, bytes), 0, bytes);
+    }
+    return (now_ns() - begun) / count;
+}
+
+static unsigned char *new_memory(size_t bytes) {
+    unsigned char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        exit(2);
+    return memory;
+}
+
+/* Nothing but registers, for about so long. */
+static void compute(double steps) {
+    uint64_t value = 1;
+    for (uint64_t at = 0; at < (uint64_t)steps; at++)
+        __asm__ volatile("imul $3, %0, %0" : "+r"(value));
+}
+
+/* Nanoseconds of a copy to memory that was never touched, of computing after it, and of then touching its end, its beginning, and
+ * (when `all` says so) every page. */
+static double new_copy(copy_function copy, size_t bytes, double steps, int all) {
+    static size_t at;
+    at = at + 2 * bytes > POOL ? 0 : at + bytes;
+    unsigned char *to = new_memory(bytes);
+    double begun = now_ns();
+    copy(to, source + at, bytes);
+    if (steps > 0)
+        compute(steps);
+    if (steps >= 0)
+        (void)(((volatile unsigned char *)to)[bytes - 1] + *(volatile unsigned char *)to);
+    for (size_t page = 0; all && page < bytes; page += 4096)
+        (void)((volatile unsigned char *)to)[page];
+    double took = now_ns() - begun;
+    (void)((volatile unsigned char *)to)[bytes - 1];
+    munmap(to, bytes);
+    return took;
+}
+
+/* Nanoseconds of copies to new memory that is then read. */
+static double allocated_copy(copy_function copy, size_t bytes) {
+    size_t count = turns(bytes);
+    double took = 0;
+    for (size_t turn = 0; turn < count; turn++)
+        took += new_copy(copy, bytes, 0, 1);
+    return took / count;
+}
+
+/* Copies to new memory: when the call returns, with computing meanwhile, and used at once. */
+static void measure_new(copy_function ours, copy_function theirs, size_t bytes) {
+    double begun = now_ns();
+    compute(1e6);
+    double steps_of_ns = 1e6 / (now_ns() - begun);
+    double copying = new_copy(theirs, bytes, 0, 0);
+    printf("returned %zu %.4f\n", bytes, copying / new_copy(ours, bytes, -1, 0));
+    begun = now_ns();
+    compute(copying * steps_of_ns);
+    double computing = now_ns() - begun, both = new_copy(ours, bytes, copying * steps_of_ns, 0);
+    double least = computing < copying ? computing : copying;
+    printf("overlap %zu %.2f\n", bytes, 100 * (computing + copying - both) / least);
+    printf("used %zu %.4f\n", bytes, new_copy(theirs, bytes, 0, 1) / new_copy(ours, bytes, 0, 1));
+}
+
+/* Copies that two threads make: between cold memory, and to new memory. */
+static void measure_split(copy_function ours, copy_function theirs, size_t bytes) {
+    double own = cold_copy(ours, bytes), other = cold_copy(theirs, bytes);
+    printf("split %zu %.4f\n", bytes, other / own);
+    printf("split-new %zu %.4f\n", bytes, new_copy(theirs, bytes, 0, 0) / new_copy(ours, bytes, 0, 0));
+}
+
+/* How many times as fast as the C library, which came first when they were swapped. */
+static void compare(const char *kind, size_t bytes, int swapped, double first, double second) {
+    printf("%s %zu %.4f\n", kind, bytes, swapped ? first / second : second / first);
+}
+
+static unsigned char *random_pool(void) {
+    uint64_t state = 0x9e3779b97f4a7c15u;
+    uint64_t *pool = (uint64_t *)new_memory(POOL);
+    /* In that mode, memory is taken as it comes. */
+    if (!is_mode("async"))
+        madvise(pool, POOL, MADV_HUGEPAGE);
+    for (size_t at = 0; at < POOL / sizeof *pool; at++) {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        pool[at] = state;
+    }
+    return (unsigned char *)pool;
+}
+
+int main(int count, char **arguments) {
+    (void)arguments;
+    static const size_t brief[] = {8, 64, 256, 1024};
+    static const size_t lengthy[] = {65536, 262144, 1 << 20, 2 << 20, 4 << 20, 16 << 20, 32 << 20, 64 << 20};
+    void *library = dlopen("libc.so.6", RTLD_NOW);
+    copy_function theirs = (copy_function)dlsym(library, "memcpy"), ours = (copy_function)dlsym(RTLD_DEFAULT, "memcpy");
+    set_function their_set = (set_function)dlsym(library, "memset"), our_set = (set_function)dlsym(RTLD_DEFAULT, "memset");
+    if (ours == theirs) {
+        fputs("the library is not preloaded\n", stderr);
+        return 3;
+    }
+    source = random_pool();
+    destination = random_pool();
+    for (int round = 0; round < (count > 1 ? 3 : 15); round++) {
+        for (size_t bytes = 1 << 20; is_mode("async") && bytes <= 16 << 20; bytes *= 4)
+            measure_new(ours, theirs, bytes);
+        for (size_t bytes = 1 << 20; is_mode("split") && bytes <= 64 << 20; bytes *= 4)
+            measure_split(ours, theirs, bytes);
+        for (size_t at = 0; is_mode(NULL) && at < sizeof brief / sizeof *brief; at++) {
+            double own = short_copy(ours, brief[at]), other = short_copy(theirs, brief[at]);
+            printf("added %zu %.3f\n", brief[at], own - other);
+        }
+        for (size_t at = 0; is_mode(NULL) && at < sizeof lengthy / sizeof *lengthy; at++) {
+            size_t bytes = lengthy[at];
+            /* Who comes second finds caches and lists of free pages as the other left them, so they change places. */
+            int swapped = round % 2;
+            copy_function copies[] = {swapped ? theirs : ours, swapped ? ours : theirs};
+            set_function sets[] = {swapped ? their_set : our_set, swapped ? our_set : their_set};
+            double first = cold_copy(copies[0], bytes), second = cold_copy(copies[1], bytes);
+            compare("cold", bytes, swapped, first, second);
+            first = same_copy(copies[0], bytes), second = same_copy(copies[1], bytes);
+            compare("again", bytes, swapped, first, second);
+            first = cold_zero(sets[0], bytes), second = cold_zero(sets[1], bytes);
+            compare("zero", bytes, swapped, first, second);
+            first = allocated_copy(copies[0], bytes), second = allocated_copy(copies[1], bytes);
+            compare("new", bytes, swapped, first, second);
+        }
+    }
+    return 0;
+}
