@@ -167,6 +167,8 @@ typedef enum mf_engine {
   MF_ENGINE_CPU_LANE = 1,
   // A model in virtual time.
   MF_ENGINE_SIMULATED = 2,
+  // The Linux module: a DMA engine, or the kernel's own copy where none would take it.
+  MF_ENGINE_KERNEL = 3,
 } mf_engine;
 
 // What may be done with a frame; bits.
@@ -268,6 +270,12 @@ typedef struct mf_completion {
   // The failure's number: the limit, the bytes there are, the handle, as mf_last_message says in words; else 0.
   uint64_t detail;
 } mf_completion;
+
+// An order of asynchronous copies between plain pointers. All zeros is none.
+typedef struct mf_copier {
+  // Not an address. Means nothing to a program.
+  uint64_t id;
+} mf_copier;
 
 // Memory that the service may move bytes in. All zeros is none.
 typedef struct mf_frame {
@@ -457,6 +465,64 @@ enum mf_error mf_disconnect(struct mf_client client);
 // MF_ERROR_BAD_HANDLE. Any thread.
 enum mf_error mf_session(struct mf_client client, uint64_t *session);
 
+// Opens a copier: an order of asynchronous copies between plain pointers. It has a thread of its own. Only for clients of
+// mf_embed.
+//
+// MF_ERROR_NOT_EMBEDDED, MF_ERROR_SYSTEM. Any thread.
+enum mf_error mf_copier_open(struct mf_client client,
+                             struct mf_copier *copier);
+
+// Frees the handle when every copy is in place, also those that other threads ask for at this moment.
+//
+// MF_ERROR_BAD_HANDLE, MF_ERROR_FORKED. Any thread.
+enum mf_error mf_copier_close(struct mf_copier copier);
+
+// Has `length` bytes at `source` copied to `destination`, and returns at once. They are there after mf_csync of them, any part at
+// any time, as if memcpy had copied them at this call; calls with one copier count in the order in which they are made. The ranges
+// may overlap, as with memmove.
+//
+// Until then, neither read nor write the destination, and do not write the source: call mf_csync_to_write, or mf_cforget, first. A
+// source may be written without a word when every destination that was copied to from it was csynced; where one was forgotten or
+// copied over before that, call mf_csync_to_write of the source. Freeing and unmapping count as writing.
+//
+// What is to be copied from a destination still to come is copied from where the bytes are. The call takes longer when the ranges
+// overlap and begin less than 4 KiB apart, when bytes are copied from a copy of something that a pending copy overwrites, and when
+// thousands of copies are pending; up to 8 KiB are copied by the caller where nothing pending is in the way. The bytes are moved in
+// any case: by the CPU when the engine does not.
+//
+// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_ARGUMENT, MF_ERROR_FORKED; nothing is copied. Any thread.
+enum mf_error mf_amemcpy(struct mf_copier copier,
+                         void *destination,
+                         const void *source,
+                         uintptr_t length);
+
+// Returns when `length` bytes at `memory` are in place, so that they may be read. What is missing is moved by this thread.
+//
+// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+enum mf_error mf_csync(struct mf_copier copier,
+                       const void *memory,
+                       uintptr_t length);
+
+// Returns when `length` bytes at `memory` are in place and no copy reads them any more, so that they may be written or freed.
+//
+// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+enum mf_error mf_csync_to_write(struct mf_copier copier,
+                                const void *memory,
+                                uintptr_t length);
+
+// Returns when everything is in place, also what other threads ask for meanwhile.
+//
+// MF_ERROR_BAD_HANDLE, MF_ERROR_FORKED. Any thread.
+enum mf_error mf_csync_all(struct mf_copier copier);
+
+// Gives `length` bytes at `memory` up, which hold nothing certain then: what was to be copied there is not, and what is to be
+// copied from there is copied first. When it returns nothing touches them, and they may be freed, or written anew as a whole.
+//
+// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+enum mf_error mf_cforget(struct mf_copier copier,
+                         const void *memory,
+                         uintptr_t length);
+
 // What an error's number means: a constant string, "unknown error" for a number that has no meaning.
 //
 // Any thread, any time; in a signal handler too.
@@ -502,6 +568,13 @@ enum mf_error mf_frame_free(struct mf_frame frame);
 //
 // MF_ERROR_BAD_HANDLE. Any thread.
 enum mf_error mf_frame_describe(struct mf_frame frame, uint64_t *length, uint32_t *rights);
+
+// The session that granted the frame: compare it with that of the peer you expect, for a token alone tells nothing of who
+// made it.
+//
+// MF_ERROR_ARGUMENT for a frame that mf_accept did not give. Any thread.
+enum mf_error mf_frame_grantor(struct mf_frame frame,
+                               uint64_t *session);
 
 // Where the frame's bytes are in this process, and how many; `length` may be null. Good until the frame is freed. The service
 // writes there when a transfer asks it to: look at a destination when its completion was taken.

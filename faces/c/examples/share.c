@@ -25,7 +25,7 @@ int main(int argc, char **argv) {
     mf_frame secret, granted, copy;
     mf_channel channel;
     mf_ticket ticket;
-    uint64_t reader_session, token;
+    uint64_t reader_session, owner_session, grantor, token;
     char text[32];
 
     CHECK(argc > 1 ? mf_connect(argv[1], &owner) : mf_embed(&owner));
@@ -37,6 +37,12 @@ int main(int argc, char **argv) {
     CHECK(mf_grant_session(mf_part(secret, 100, 16), MF_RIGHTS_READ, reader_session, &token));
 
     CHECK(mf_accept(reader, token, &granted));
+    CHECK(mf_frame_grantor(granted, &grantor));
+    CHECK(mf_session(owner, &owner_session));
+    if (grantor != owner_session) {
+        fprintf(stderr, "session %llu granted it\n", (unsigned long long)grantor);
+        return 1;
+    }
     CHECK(mf_frame_allocate(reader, 4096, &copy));
     CHECK(mf_channel_open(reader, 4, &channel));
     CHECK(mf_submit_copy(channel, mf_all(granted), mf_all(copy), NULL, &ticket));

@@ -61,9 +61,13 @@ fn limit(nanoseconds: i64) -> Option<Duration> {
 }
 
 /// Hands a completion over; its failure's words become the thread's message.
-fn hand_over(completion: Completion, to: Option<Out<mf_completion>>) -> Result<(), Fault> {
+fn hand_over(
+    channel: mf_channel,
+    completion: Completion,
+    to: Option<Out<mf_completion>>,
+) -> Result<(), Fault> {
     if let Some(to) = to {
-        to.store(completion.into());
+        to.store(mf_completion::of(channel, completion));
     }
     Ok(completion.outcome?)
 }
@@ -82,9 +86,8 @@ pub unsafe extern "C" fn mf_wait(
 ) -> mf_error {
     call(|| {
         let to = Out::optional("completion", completion)?;
-        let ticket = ticket.known()?;
-        let ended = with(channel, |channel| Ok(channel.wait(ticket, limit(limit_ns))?))?;
-        hand_over(ended, to)
+        let ended = with(channel, |open| Ok(open.wait(ticket.known(channel, open)?, limit(limit_ns))?))?;
+        hand_over(channel, ended, to)
     })
 }
 
@@ -100,7 +103,7 @@ pub unsafe extern "C" fn mf_wait_any(
     call(|| {
         let to = Out::new("completion", completion)?;
         let ended = with(channel, |channel| Ok(channel.wait_any(limit(limit_ns))?))?;
-        hand_over(ended, Some(to))
+        hand_over(channel, ended, Some(to))
     })
 }
 
@@ -125,9 +128,10 @@ pub unsafe extern "C" fn mf_wait_range(
                 format!("the range ends at {end}, before its start {first}"),
             ));
         }
-        let ticket = ticket.known()?;
-        let arrival =
-            with(channel, |channel| Ok(channel.wait_range(ticket, first..end, limit(limit_ns))?))?;
+        let arrival = with(channel, |open| {
+            let ticket = ticket.known(channel, open)?;
+            Ok(open.wait_range(ticket, first..end, limit(limit_ns))?)
+        })?;
         if let Some(to) = to {
             to.store(c_int::from(arrival == Arrival::Ended));
         }
@@ -148,7 +152,7 @@ pub unsafe extern "C" fn mf_poll(channel: mf_channel, completion: *mut mf_comple
         if let Err(failure) = ended.outcome {
             Fault::from(failure).remember();
         }
-        to.store(ended.into());
+        to.store(mf_completion::of(channel, ended));
         Ok(())
     })
 }
@@ -158,7 +162,7 @@ pub unsafe extern "C" fn mf_poll(channel: mf_channel, completion: *mut mf_comple
 /// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_cancel(channel: mf_channel, ticket: mf_ticket) -> mf_error {
-    call(|| with(channel, |channel| Ok(channel.cancel(ticket.known()?)?)))
+    call(|| with(channel, |open| Ok(open.cancel(ticket.known(channel, open)?)?)))
 }
 
 /// Asks that the loop of mf_submit_repeat end when its present round is whole.
@@ -166,7 +170,7 @@ pub extern "C" fn mf_cancel(channel: mf_channel, ticket: mf_ticket) -> mf_error 
 /// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_stop(channel: mf_channel, ticket: mf_ticket) -> mf_error {
-    call(|| with(channel, |channel| Ok(channel.stop(ticket.known()?)?)))
+    call(|| with(channel, |open| Ok(open.stop(ticket.known(channel, open)?)?)))
 }
 
 /// Starts what was submitted with MF_FLAG_STAGED.

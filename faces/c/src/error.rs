@@ -11,8 +11,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
 use memferry::{
-    AccessError, CallError, ConnectError, Failure, FrameError, ImageError, OpenError, RefusalKind,
-    SubmitReason, TransferError, Violation, WaitError,
+    AccessError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError, OpenError,
+    RefusalKind, SubmitReason, TransferError, Violation, WaitError,
 };
 
 /// What went wrong, by number. MF_ERROR_NONE is 0.
@@ -351,6 +351,16 @@ impl From<AccessError> for Fault {
             AccessError::OutOfRange { .. } => mf_error::OutOfRange,
             AccessError::ReadOnly => mf_error::ReadOnly,
             AccessError::Forked(_) => mf_error::Forked,
+        };
+        Self::new(number, error.to_string())
+    }
+}
+
+impl From<CopierError> for Fault {
+    fn from(error: CopierError) -> Self {
+        let number = match &error {
+            CopierError::NotEmbedded => mf_error::NotEmbedded,
+            CopierError::Guard(_) | CopierError::Thread(_) => mf_error::System,
         };
         Self::new(number, error.to_string())
     }

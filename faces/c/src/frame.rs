@@ -113,22 +113,14 @@ pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
             return Ok(());
         }
         let revoked = entry.client.revoke(entry.frame.handle());
-        last(entry);
+        // A call of another thread, as mf_frame_read, may be copying there.
+        table::last(entry);
         match revoked {
             // Refused when it was revoked before, which waited too.
             Ok(()) | Err(CallError::Refused(_)) => Ok(()),
             Err(error) => Err(error.into()),
         }
     })
-}
-
-/// Waits until no call of another thread holds the entry any more, as mf_frame_read does while it copies. The handle is gone, so
-/// none begins, and none that has begun waits for anything but bytes or an answer of the service.
-fn last(mut entry: Arc<FrameEntry>) {
-    while let Err(held) = Arc::try_unwrap(entry) {
-        entry = held;
-        std::thread::yield_now();
-    }
 }
 
 /// Bytes of the frame, and bits of mf_rights; each may be null.
@@ -145,6 +137,22 @@ pub unsafe extern "C" fn mf_frame_describe(frame: mf_frame, length: *mut u64, ri
         if let Some(rights) = rights {
             rights.store(entry.frame.rights().bits().into());
         }
+        Ok(())
+    })
+}
+
+/// The session that granted the frame: compare it with that of the peer you expect, for a token alone tells nothing of who
+/// made it.
+///
+/// MF_ERROR_ARGUMENT for a frame that mf_accept did not give. Any thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mf_frame_grantor(frame: mf_frame, session: *mut u64) -> mf_error {
+    call(|| {
+        let session = Out::new("session", session)?;
+        let grantor = table::frame(frame)?.frame.grantor().ok_or_else(|| {
+            Fault::new(mf_error::Argument, "nobody granted this frame: mf_accept did not give it")
+        })?;
+        session.store(grantor.0);
         Ok(())
     })
 }

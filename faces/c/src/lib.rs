@@ -22,6 +22,7 @@
 mod boundary;
 mod channel;
 mod client;
+mod copier;
 mod error;
 mod frame;
 mod plain;
@@ -31,6 +32,7 @@ mod types;
 
 pub use channel::*;
 pub use client::*;
+pub use copier::*;
 pub use error::{mf_error, mf_error_text, mf_last_message};
 pub use frame::*;
 pub use plain::*;

@@ -33,7 +33,7 @@ fn submit(
             submitted.map_err(|error| error.reason.into())
         })?;
         if let Some(to) = to {
-            to.store(ticket.into());
+            to.store(mf_ticket::of(channel, ticket));
         }
         Ok(())
     })

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! u64 = process epoch : 12 | kind : 4 | generation : 24 | index : 24
-//! current() ─ forked? ─► Objects ─ clients, frames, channels: Slots ─ get(id) ─► Arc<object>
+//! current() ─ forked? ─► Objects ─ clients, frames, channels, copiers: Slots ─ get(id) ─► Arc<object>
 //! ```
 //!
 //! A slot's generation grows when it is freed, so a freed handle is recognised; a slot whose generations are used up is never
@@ -16,9 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 use memferry::{Channel, Client, ForkGuard, Frame, FrameRange};
 
+use crate::copier::CopierEntry;
 use crate::error::{Fault, mf_error};
 use crate::plain::Crew;
-use crate::types::{MF_TO_END, mf_channel, mf_client, mf_frame, mf_range};
+use crate::types::{MF_TO_END, mf_channel, mf_client, mf_copier, mf_frame, mf_range};
 
 /// What handles are to.
 #[derive(Clone, Copy)]
@@ -26,6 +27,7 @@ enum Kind {
     Client = 1,
     Frame = 2,
     Channel = 3,
+    Copier = 4,
 }
 
 const FIELD: u32 = 24;
@@ -137,6 +139,7 @@ pub(crate) struct Objects {
     pub(crate) clients: Slots<Client>,
     pub(crate) frames: Slots<FrameEntry>,
     pub(crate) channels: Slots<ChannelEntry>,
+    pub(crate) copiers: Slots<CopierEntry>,
     /// For copies over plain pointers.
     pub(crate) crew: Crew,
 }
@@ -171,6 +174,7 @@ pub(crate) fn current_or_new() -> Result<&'static Objects, Fault> {
             clients: Slots::new(Kind::Client, epoch),
             frames: Slots::new(Kind::Frame, epoch),
             channels: Slots::new(Kind::Channel, epoch),
+            copiers: Slots::new(Kind::Copier, epoch),
             crew: Crew::default(),
         }));
         let expected = before.map_or(std::ptr::null_mut(), |objects| std::ptr::from_ref(objects).cast_mut());
@@ -222,6 +226,23 @@ pub(crate) fn channel(handle: mf_channel) -> Result<Arc<ChannelEntry>, Fault> {
 
 pub(crate) fn take_channel(handle: mf_channel) -> Result<Arc<ChannelEntry>, Fault> {
     look_up(handle.id, |objects| &objects.channels, Slots::take)
+}
+
+pub(crate) fn copier(handle: mf_copier) -> Result<Arc<CopierEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.copiers, Slots::get)
+}
+
+pub(crate) fn take_copier(handle: mf_copier) -> Result<Arc<CopierEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.copiers, Slots::take)
+}
+
+/// Waits until no call of another thread holds what a handle stood for any more, and drops it. The handle is gone, so no call
+/// begins, and none that has begun waits for anything but bytes or an answer of the service.
+pub(crate) fn last<T>(mut entry: Arc<T>) {
+    while let Err(held) = Arc::try_unwrap(entry) {
+        entry = held;
+        std::thread::yield_now();
+    }
 }
 
 /// The range, and the entry of its frame.

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use memferry::{
-    CacheHint, Color24, Completion, Copy2d, Count2d, EngineKind, Failure, Image, PixelSize, Plane,
+    CacheHint, Channel, Color24, Completion, Copy2d, Count2d, EngineKind, Failure, Image, PixelSize, Plane,
     PriorityClass, Side, Ticket, Transfer, Turn,
 };
 
@@ -46,6 +46,14 @@ pub struct mf_frame {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_channel {
+    /// Not an address. Means nothing to a program.
+    pub id: u64,
+}
+
+/// An order of asynchronous copies between plain pointers. All zeros is none.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct mf_copier {
     /// Not an address. Means nothing to a program.
     pub id: u64,
 }
@@ -232,6 +240,8 @@ pub enum mf_engine {
     CpuLane = 1,
     /// A model in virtual time.
     Simulated = 2,
+    /// The Linux module: a DMA engine, or the kernel's own copy where none would take it.
+    Kernel = 3,
 }
 
 /// The end of one transfer.
@@ -256,8 +266,9 @@ pub struct mf_completion {
     pub detail: u64,
 }
 
-impl From<Completion> for mf_completion {
-    fn from(completion: Completion) -> Self {
+impl mf_completion {
+    /// A completion of that channel.
+    pub(crate) fn of(channel: mf_channel, completion: Completion) -> Self {
         let (error, side, detail) = match completion.outcome {
             Ok(()) => (mf_error::None, None, 0),
             Err(failure) => (mf_error::from(failure), side_of(failure), detail_of(failure)),
@@ -271,10 +282,11 @@ impl From<Completion> for mf_completion {
             EngineKind::None => mf_engine::None,
             EngineKind::CpuLane => mf_engine::CpuLane,
             EngineKind::Simulated => mf_engine::Simulated,
+            EngineKind::Kernel => mf_engine::Kernel,
         };
         let Completion { ticket, inherited, bytes_done, value, .. } = completion;
         Self {
-            ticket: ticket.into(),
+            ticket: mf_ticket::of(channel, ticket),
             error,
             side,
             engine,
@@ -312,18 +324,18 @@ fn detail_of(failure: Failure) -> u64 {
     }
 }
 
-impl From<Ticket> for mf_ticket {
-    fn from(ticket: Ticket) -> Self {
-        let (channel, tag) = ticket.to_parts();
-        Self { tag, channel: channel.into() }
-    }
-}
-
 impl mf_ticket {
-    pub(crate) fn known(self) -> Result<Ticket, Fault> {
-        let channel = u32::try_from(self.channel)
-            .map_err(|_| Fault::new(mf_error::UnknownTicket, "no channel gave this ticket"))?;
-        Ok(Ticket::from_parts(channel, self.tag))
+    /// A ticket of that channel. It names the channel's handle, which no other client's channel has.
+    pub(crate) fn of(channel: mf_channel, ticket: Ticket) -> Self {
+        Self { tag: ticket.tag(), channel: channel.id }
+    }
+
+    /// The ticket as the channel knows it, if it is one of that handle's.
+    pub(crate) fn known(self, id: mf_channel, channel: &Channel) -> Result<Ticket, Fault> {
+        if self.channel != id.id {
+            return Err(Fault::new(mf_error::UnknownTicket, "the ticket is another channel's"));
+        }
+        Ok(channel.ticket(self.tag))
     }
 }
 

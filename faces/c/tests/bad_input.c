@@ -62,6 +62,27 @@ static void pointers(void) {
     OK(run(mf_submit_fill_2d(channel, mf_all(frame), &shape, NULL, &ticket), ticket));
 }
 
+/* Channels of two clients, both the first of their sessions, and the first transfer of each. */
+static void strangers(void) {
+    mf_client clients[2];
+    mf_channel channels[2];
+    mf_ticket tickets[2];
+    int i;
+    for (i = 0; i < 2; i++) {
+        OK(mf_embed(&clients[i]));
+        OK(mf_channel_open(clients[i], 4, &channels[i]));
+        OK(mf_submit_nop(channels[i], NULL, &tickets[i]));
+    }
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channels[0], tickets[1], MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_cancel(channels[1], tickets[0]));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait_range(channels[1], tickets[0], 0, 1, 0, NULL));
+    for (i = 0; i < 2; i++) {
+        OK(mf_wait(channels[i], tickets[i], MF_FOREVER, NULL));
+        OK(mf_channel_close(channels[i]));
+        OK(mf_disconnect(clients[i]));
+    }
+}
+
 static void values(void) {
     mf_ticket ticket, never = {7, 7}, wild = {UINT64_MAX, 0};
     mf_terms terms = MF_TERMS_INIT;
@@ -109,6 +130,7 @@ static void values(void) {
     EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channel, never, MF_FOREVER, NULL));
     EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channel, wild, MF_FOREVER, NULL));
     EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_cancel(channel, wild));
+    strangers();
     /* Ranges. */
     EXPECT(MF_ERROR_LENGTH, mf_submit_copy(channel, mf_all(frame), mf_part(other, 0, 9), NULL, &ticket));
     EXPECT(MF_ERROR_OUT_OF_RANGE, mf_submit_crc32c(channel, mf_part(frame, 9999999, MF_TO_END), 0, NULL, &ticket));
@@ -186,8 +208,12 @@ static void freed(void) {
     mf_channel gone_channel = channel, no_channel = {0};
     mf_ticket ticket;
     void *map;
+    uint64_t session;
+    EXPECT(MF_ERROR_ARGUMENT, mf_frame_grantor(frame, &session));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_frame_grantor(frame, NULL));
     OK(mf_frame_free(frame));
     EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_free(gone));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_grantor(gone, &session));
     OK(mf_frame_allocate(client, 4096, &frame)); /* takes its place */
     EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_map(gone, &map, NULL));
     EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_copy(channel, mf_all(gone), mf_all(frame), NULL, &ticket));

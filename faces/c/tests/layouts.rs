@@ -40,6 +40,7 @@ fn text() -> String {
         mf_client: id;
         mf_frame: id;
         mf_channel: id;
+        mf_copier: id;
         mf_ticket: tag, channel;
         mf_range: frame, offset, length;
         mf_terms: size, flags, hint, priority, within_ns;

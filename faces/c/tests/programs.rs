@@ -1,5 +1,5 @@
-//! C programs against the installed library: the examples and one that does everything wrong, compiled by each compiler there
-//! is, run as they are, under valgrind and under sanitizers.
+//! C programs against the installed library: the examples, one that does everything wrong, and one that copies at random;
+//! compiled by each compiler there is, run as they are, under valgrind and under sanitizers.
 //!
 //! ```text
 //! libmemferry_c.a ─ install ─► a prefix under target/ ─ pkg-config ─► gcc, clang -Wall -Wextra -Werror ─► programs ─► run
@@ -19,12 +19,14 @@ use memferry_broker::protocol::{Violation, encode_violation};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
-const EXAMPLES: [(&str, &str); 3] = [
+const EXAMPLES: [(&str, &str); 4] = [
     ("examples/copy.c", "moved without this thread: 1048576 bytes, and 499500\n"),
     ("examples/picture.c", "turned and marked\n"),
     ("examples/share.c", "read through the grant: only to be read\n"),
+    ("examples/amemcpy.c", "a header, its last byte b, and 499500\n"),
 ];
-const BAD_INPUT: &str = "tests/bad_input.c";
+/// Programs that check themselves.
+const CHECKS: [&str; 2] = ["tests/bad_input.c", "tests/copier.c"];
 
 fn there(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -104,7 +106,9 @@ fn check_programs(compiler: &str) {
         let text = said(&mut Command::new(compile(compiler, source, &[])));
         assert!(text.contains(says), "{source} said: {text}");
     }
-    run(&mut Command::new(compile(compiler, BAD_INPUT, &[])));
+    for source in CHECKS {
+        run(&mut Command::new(compile(compiler, source, &[])));
+    }
 }
 
 #[test]
@@ -166,7 +170,7 @@ fn programs_have_no_errors_under_sanitizers() {
             println!("left out: {compiler} has no sanitizers here");
             continue;
         }
-        for (source, _) in EXAMPLES.into_iter().chain([(BAD_INPUT, "")]) {
+        for source in EXAMPLES.into_iter().map(|(source, _)| source).chain(CHECKS) {
             run(&mut Command::new(compile(compiler, source, &sanitizers)));
         }
     }
@@ -186,8 +190,8 @@ fn programs_have_no_errors_under_valgrind() {
     for (source, _) in EXAMPLES {
         valgrind(source, &["--leak-check=full", "--errors-for-leak-kinds=definite"]);
     }
-    // It forks, and in the child all that its parent's threads held is lost.
-    valgrind(BAD_INPUT, &[]);
+    // They fork, and in the child all that the parent's threads held is lost.
+    CHECKS.iter().for_each(|source| valgrind(source, &[]));
 }
 
 #[test]
@@ -243,7 +247,8 @@ fn examples_run_against_a_service() {
         .unwrap();
     let lines = BufReader::new(service.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line.contains("listening")), "the service did not start");
-    let texts = [EXAMPLES[0], EXAMPLES[2]].map(|(source, says)| {
+    let programs = [EXAMPLES[0], EXAMPLES[2], (CHECKS[1], "0 failures\n")];
+    let texts = programs.map(|(source, says)| {
         let output = Command::new(compile("cc", source, &["-O2"])).arg(&path).output().unwrap();
         (String::from_utf8_lossy(&output.stdout).into_owned(), says)
     });

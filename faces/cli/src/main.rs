@@ -3,13 +3,15 @@
 //! ```text
 //! serve    the service in front of a socket        status   what it is doing
 //! config   its configuration file                  metrics  the same for Prometheus
-//! tune     what this machine is measured for
+//! tune     what this machine is measured for       advise   whether to hand copies over here, from which size
 //! copy     a file through it, or embedded          rotate, flip, overlay   pictures
 //! 9p       a directory for 9P clients           demo     all of it, with two users
+//! profile  what another program copies
 //! ```
 //!
 //! Every command is a thin client of the library; what is measured and checked lives there.
 
+mod advise;
 mod canvas;
 mod change;
 mod config;
@@ -24,6 +26,7 @@ mod ninep;
 mod output;
 mod overlay;
 mod picture;
+mod profile;
 mod serve;
 mod socket;
 mod status;
@@ -51,6 +54,10 @@ enum Command {
     Config(config::Arguments),
     /// Measure this machine once, for engines to go by.
     Tune(tune::Arguments),
+    /// Say whether a program should hand its copies over on this machine, and from which size.
+    Advise(advise::Arguments),
+    /// Run a program and report what it copies, and what handing that over would have saved.
+    Profile(profile::Arguments),
     /// Show what a running service is doing.
     Status(status::Arguments),
     /// Show the policy of a running service, or give it another.
@@ -80,6 +87,8 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve::run(&arguments),
         Command::Config(arguments) => config::run(&arguments),
         Command::Tune(arguments) => tune::run(&arguments),
+        Command::Advise(arguments) => advise::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Policy(arguments) => change::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),

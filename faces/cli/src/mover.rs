@@ -73,6 +73,7 @@ impl Mover {
         let kind = match engine {
             EngineKind::CpuLane => "a CPU copy lane (a thread on another core, no DMA hardware)",
             EngineKind::Simulated => "a simulated engine",
+            EngineKind::Kernel => "the kernel module (a DMA engine, or the kernel's own copy)",
             EngineKind::None => "no engine",
         };
         let place = if self.remote { "of the service" } else { "embedded in this process" };

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use memferry::{Client, ZeroedStatus, Zeroing};
 use memferry_fileserver::{Access, Engine, Key, Limits, Listener, Options, Server};
 use rustix::process::{Resource, Rlimit};
 use signal_hook::consts::SIGXFSZ;
@@ -52,6 +53,9 @@ struct ServeArguments {
     /// Bytes of the buffer pool.
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pool: u64,
+    /// Bytes from which on engine `auto` reads a file past the page cache; by default half of this machine's memory.
+    #[arg(long, value_name = "BYTES")]
+    large: Option<u64>,
     /// Threads that serve; by default one for each CPU, two at most.
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
@@ -64,6 +68,10 @@ struct ServeArguments {
     /// Let clients make FIFOs and sockets; devices never.
     #[arg(long)]
     special_files: bool,
+    /// Zero buffers of the pool that are given back, in the background and in the lowest class: no bytes of files stay in
+    /// memory of this process for long. Costs memory bandwidth and answers nobody sooner.
+    #[arg(long)]
+    zero_buffers: bool,
     /// Also serve the pool as files, under the attach name /pool.
     #[arg(long)]
     pool_files: bool,
@@ -83,7 +91,7 @@ struct ServeArguments {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum EngineName {
-    /// By file: the page cache where it has the bytes, the pool for long files that it has not.
+    /// By file: the page cache, but the pool for files that would fill it.
     Auto,
     /// Through the page cache, copied into buffers and out of them.
     Copying,
@@ -107,6 +115,7 @@ impl ServeArguments {
         };
         options.block_bytes = self.block;
         options.pool_bytes = self.pool;
+        options.large_bytes = self.large.unwrap_or(options.large_bytes);
         options.threads = self.threads.unwrap_or(options.threads);
         options.limits = Limits {
             clients: self.max_clients,
@@ -155,6 +164,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let listeners = arguments.listeners()?;
     let addresses: Vec<String> = listeners.iter().map(Listener::address).collect();
     let server = Server::start(options, listeners)?;
+    let zeroing = match arguments.zero_buffers {
+        true => Some(Zeroing::start(&Client::embedded()?, server.pool())?),
+        false => None,
+    };
     for address in addresses {
         // Nobody has to be listening for this.
         drop(writeln!(std::io::stdout(), "listening on {address}"));
@@ -162,6 +175,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     while !interrupt.wait(None, None)? {}
     for line in server.statistics().to_string().lines() {
         tracing::info!("{line}");
+    }
+    if let Some(zeroing) = zeroing {
+        let ZeroedStatus { buffers, bytes, failed } = zeroing.statistics();
+        tracing::info!(buffers, bytes, failed, "zeroed");
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ mod harness;
 
 use std::time::{Duration, Instant};
 
-use harness::{Role, SOON, Service, endless, endless_copy, listen, playing, say, wait_until};
+use harness::{Role, SOON, Service, endless, endless_copy, fork_a_sleeper, listen, playing, say, wait_until};
 use memferry::{
     CallError, Client, Failure, Grantee, Handle, Pattern, Rights, Side, SubmitReason, Transfer, WaitError,
 };
@@ -228,15 +228,7 @@ fn role_forks_and_dies() {
     let frame = client.allocate(4096).unwrap();
     let mut channel = client.open_channel(2).unwrap();
     channel.submit(endless(&frame)).unwrap();
-    // SAFETY: the child only sleeps until it is killed.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        loop {
-            // SAFETY: waits for a signal.
-            unsafe { libc::pause() };
-        }
-    }
-    say(child);
+    say(fork_a_sleeper());
     listen();
 }
 

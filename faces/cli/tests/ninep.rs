@@ -151,6 +151,28 @@ fn a_pool_without_memory_is_an_error_of_each_request() {
 }
 
 #[test]
+fn buffers_given_back_are_zeroed_in_the_background_where_that_is_asked_for() {
+    let place = Place::new("zero");
+    let served = place.serve("", &["--zero-buffers", "--pool-files"]);
+    if !served.runs() {
+        return;
+    }
+    let mut client = place.client();
+    create(&mut client, b"file");
+    client.write(1, 0, &[7; 50_000]).unwrap();
+    let mut pool = Client::unix(&place.socket()).unwrap().attach(MESSAGE, "/pool").unwrap();
+    let started = std::time::Instant::now();
+    loop {
+        let text = String::from_utf8(pool.read_file(1, "statistics").unwrap()).unwrap();
+        if text.lines().any(|line| line.strip_prefix("zeroed ").is_some_and(|count| count != "0")) {
+            break;
+        }
+        assert!(started.elapsed().as_secs() < 20, "nothing was zeroed:\n{text}");
+    }
+    assert_eq!(client.read_file(2, "file").unwrap(), [7; 50_000]);
+}
+
+#[test]
 fn tcp_takes_a_key_and_only_with_one_is_it_open_to_others() {
     let place = Place::new("key");
     std::fs::write(place.0.join("key"), "a long enough key\n").unwrap();

@@ -33,7 +33,7 @@ fn whoever_does_not_shake_hands_is_shown_out() {
 #[test]
 fn a_version_not_spoken_is_refused_with_those_that_are() {
     let service = Service::start(&[]);
-    for versions in [(3, 9), (0, 1), (9, 2)] {
+    for versions in [(4, 9), (0, 2), (9, 3)] {
         let raw = Raw::connect(&service.socket);
         raw.send(&Hello { versions, features: u64::MAX }.encode(), &[]);
         let answer = raw.receive().unwrap();
@@ -44,7 +44,7 @@ fn a_version_not_spoken_is_refused_with_those_that_are() {
     }
     let raw = Raw::connect(&service.socket);
     raw.send(&Hello { versions: (1, 9), features: u64::MAX }.encode(), &[]);
-    assert_eq!(Welcome::decode(&raw.receive().unwrap().bytes).unwrap().version, 2);
+    assert_eq!(Welcome::decode(&raw.receive().unwrap().bytes).unwrap().version, 3);
 }
 
 #[test]

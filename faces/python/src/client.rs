@@ -157,7 +157,7 @@ impl Shared {
 
     /// A copy that was done without the service.
     fn done_here(&self, bytes_done: u64) -> NativeTransfer {
-        let (ticket, engine) = (Ticket::from_parts(u32::MAX, u64::MAX), EngineKind::CpuLane);
+        let (ticket, engine) = (Ticket::NONE, EngineKind::CpuLane);
         let (outcome, inherited, value) = (Ok(()), false, 0);
         let ended = memferry::Completion { ticket, outcome, inherited, bytes_done, value, engine };
         NativeTransfer { running: Arc::new(Running::ended(Arc::clone(&self.guard), ended)) }
@@ -195,13 +195,15 @@ pub struct Client {
 /// may be outstanding, a power of two.
 #[pyfunction]
 #[pyo3(signature = (path=None, *, capacity=256))]
-pub(crate) fn connect(path: Option<std::path::PathBuf>, capacity: u32) -> PyResult<Client> {
+pub(crate) fn connect(py: Python<'_>, path: Option<std::path::PathBuf>, capacity: u32) -> PyResult<Client> {
     let guard = ForkGuard::new().map_err(|error| PyOSError::new_err(error.to_string()))?;
-    let client = match path {
+    // A service that is stopped in a debugger, or starts, answers late: other threads go on meanwhile.
+    let client = py.detach(|| match path {
         Some(path) => memferry::Client::connect(path),
         None => memferry::Client::embedded(),
-    };
-    let service = open(client.map_err(errors::of_connect)?, capacity)?;
+    });
+    let client = client.map_err(errors::of_connect)?;
+    let service = py.detach(|| open(client, capacity))?;
     let sides = Mutex::new(Some(Sides { service, local: None, capacity }));
     let shared =
         Shared { guard: Arc::new(guard), frames: Frames::default(), sides, running: Mutex::default() };
@@ -291,6 +293,7 @@ impl Client {
     #[pyo3(signature = (memory, rights="r", *, session=None, user=None))]
     fn grant(
         &self,
+        py: Python<'_>,
         memory: &Bound<'_, PyAny>,
         rights: &str,
         session: Option<u64>,
@@ -306,13 +309,15 @@ impl Client {
             (None, Some(user)) => Grantee::User(user),
             _ => return Err(PyValueError::new_err("say to which session or to which user")),
         };
-        let token = self.shared.client()?.grant(&range, letters(rights)?, to);
+        let (client, rights) = (self.shared.client()?, letters(rights)?);
+        let token = py.detach(|| client.grant(&range, rights, to));
         Ok(token.map_err(errors::of_call)?.bits())
     }
 
     /// Takes up a grant. The frame has no buffer here: the service moves bytes there.
-    fn accept(&self, token: u64) -> PyResult<Frame> {
-        let frame = self.shared.client()?.accept(Handle::from_bits(token)).map_err(errors::of_call)?;
+    fn accept(&self, py: Python<'_>, token: u64) -> PyResult<Frame> {
+        let client = self.shared.client()?;
+        let frame = py.detach(|| client.accept(Handle::from_bits(token))).map_err(errors::of_call)?;
         Ok(Frame::new(Arc::clone(&self.shared), frame))
     }
 

@@ -7,6 +7,7 @@
 //! A frame that was accepted from another client is not mapped here and has no buffer.
 
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use memferry::{Access, FrameRange, Rights};
@@ -20,7 +21,8 @@ use crate::client::Shared;
 #[pyclass(frozen, module = "memferry")]
 pub struct Frame {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) frame: memferry::Frame,
+    /// Dropped without the interpreter's lock.
+    pub(crate) frame: ManuallyDrop<memferry::Frame>,
 }
 
 impl Frame {
@@ -28,19 +30,23 @@ impl Frame {
         if let Some((start, length, _)) = frame.pointer() {
             shared.frames.add(start.addr(), length, frame.clone());
         }
-        Self { shared, frame }
+        Self { shared, frame: ManuallyDrop::new(frame) }
     }
 }
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // In a forked child a thread of the parent may hold the lock for ever.
+        // SAFETY: taken here only, and not used after.
+        let frame = unsafe { ManuallyDrop::take(&mut self.frame) };
+        // In a forked child a thread of the parent may hold the lock for ever; the frame is the parent's, and nobody is told.
         if self.shared.is_forked() {
             return;
         }
-        if let Some((start, ..)) = self.frame.pointer() {
+        if let Some((start, ..)) = frame.pointer() {
             self.shared.frames.remove(start.addr());
         }
+        // The service revokes it, which waits for transfers that use it.
+        Python::attach(|py| py.detach(|| drop(frame)));
     }
 }
 
@@ -65,6 +71,12 @@ impl Frame {
     #[getter]
     fn mapped(&self) -> bool {
         self.frame.pointer().is_some()
+    }
+
+    /// The session that granted it, of a frame that was accepted; else `None`. A token alone does not tell.
+    #[getter]
+    fn grantor(&self) -> Option<u64> {
+        self.frame.grantor().map(|session| session.0)
     }
 
     /// A part of it, as an operand or to be granted.

@@ -329,6 +329,9 @@ class Waits(unittest.TestCase):
         target.extend(b"x")
 
     def test_an_interrupt_ends_the_wait(self):
+        # Who starts this in the background of a shell has interrupts ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
         copies = [self.client.copy(self.source, self.target) for _ in range(100)]
         timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
@@ -523,6 +526,7 @@ class BadInput(unittest.TestCase):
             token = self.client.grant(frame.range(0, 6), "r", session=other.session)
             granted = other.accept(token)
             self.assertEqual((len(granted), granted.rights, granted.mapped), (6, "r", False))
+            self.assertEqual((granted.grantor, frame.grantor), (self.client.session, None))
             with self.assertRaises(BufferError):
                 memoryview(granted)
             other.copy(granted, own).wait()
@@ -593,9 +597,23 @@ class Shape(unittest.TestCase):
         self.assertEqual(said, "1228800 True True\n")
 
     def test_the_example_runs(self):
-        example = Path(__file__).parent.parent / "examples" / "pictures.py"
-        said = subprocess.run([sys.executable, example], capture_output=True, text=True, check=True).stdout
-        self.assertIn("as NumPy has it", said)
+        self.assertIn("as NumPy has it", example("pictures.py"))
+
+    def test_the_tour_runs(self):
+        self.assertEqual(tour_of(example("tour.py")), TOUR)
+
+
+def example(name, *arguments):
+    program = Path(__file__).parent.parent / "examples" / name
+    return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def tour_of(said):
+    """What the tour found, without numbers that depend on random data."""
+    return [line.rsplit(": ", 1)[-1] for line in said.splitlines()]
+
+
+TOUR = ["True", "True", "True, 1024 pixels of the badge", "True", "True", "Revoked"]
 
 
 @unittest.skipUnless(SERVICE, "MEMFERRY_TEST_COMMAND names no memferry command")
@@ -613,6 +631,9 @@ class Served(unittest.TestCase):
         self.service.kill()
         self.service.wait()
         self.service.stdout.close()
+
+    def test_the_tour_runs(self):
+        self.assertEqual(tour_of(example("tour.py", self.path)), TOUR)
 
     def test_frames_are_moved_by_the_service_and_other_memory_here(self):
         with memferry.connect(self.path) as client:
@@ -635,6 +656,33 @@ class Served(unittest.TestCase):
             self.assertEqual(bytes(memoryview(own)[:3]), b"abc")
             with self.assertRaises(ValueError):
                 other.copy(granted, bytearray(4096))
+
+    def test_other_threads_run_while_a_service_is_slow_to_answer(self):
+        with memferry.connect(self.path) as one, memferry.connect(self.path) as other:
+            frame = one.allocate(4096)
+            token = one.grant(frame, "r", session=other.session)
+            frames = [one.allocate(4096)]
+
+            def connects():
+                memferry.connect(self.path).close()
+
+            slow = [
+                connects,
+                lambda: one.grant(frame, "r", session=other.session),
+                lambda: other.accept(token),
+                frames.clear,
+            ]
+            for call in slow:
+                # Were the interpreter's lock held, nobody would let the service go on: the alarm ends the process.
+                signal.alarm(30)
+                self.service.send_signal(signal.SIGSTOP)
+                thread = threading.Thread(target=call)
+                thread.start()
+                time.sleep(0.02)
+                self.assertTrue(thread.is_alive())
+                self.service.send_signal(signal.SIGCONT)
+                thread.join()
+                signal.alarm(0)
 
     def test_a_lost_service_is_an_exception(self):
         client = memferry.connect(self.path)

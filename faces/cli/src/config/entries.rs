@@ -11,7 +11,7 @@
 use clap::ValueEnum;
 use toml::Value;
 
-use super::options::{LogFormat, Options, Settings, class, octal, pinning};
+use super::options::{LogFormat, Options, Settings, class, kernel, octal, pinning};
 use super::policy::{POLICY, policy};
 
 /// A heading with its options.
@@ -104,6 +104,18 @@ const SERVICE: &[Entry] = &[
         limit: None,
         set: |options, value| set(&mut options.lane_class, text(value).and_then(|name| said(class(name)))),
         shown: |settings| quoted(settings.service.lane_class.name()),
+    },
+    Entry {
+        key: "kernel-device",
+        about: "Device of the Linux module that moves what is long by DMA engines, such as \"/dev/memferry\", or \"off\".",
+        limit: None,
+        set: |options, value| {
+            set(&mut options.kernel_device, text(value).and_then(|name| said(kernel(name))))
+        },
+        shown: |settings| {
+            let path = settings.service.kernel.as_ref().map(|path| path.display().to_string());
+            quoted(path.as_deref().unwrap_or("off"))
+        },
     },
     Entry {
         key: "policy",

@@ -5,7 +5,7 @@
 //! file         ─► Options ┴─ over ─► resolve, with defaults ─► Settings
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -49,6 +49,9 @@ pub(crate) struct Options {
     /// How the kernel schedules lanes: inherited, batch, idle or fifo [default: inherited]
     #[arg(long, value_parser = class)]
     pub(crate) lane_class: Option<SchedulingClass>,
+    /// Device of the Linux module that moves what is long by DMA engines, such as /dev/memferry, or off [default: off]
+    #[arg(long, value_name = "PATH", value_parser = kernel)]
+    pub(crate) kernel_device: Option<Kernel>,
     /// Which client gets which engine channel: shared, exclusive, priority, deadline, weighted or rate-limit [default: shared]
     #[arg(long, value_parser = policy)]
     pub(crate) policy: Option<PolicyKind>,
@@ -108,6 +111,7 @@ impl Options {
             chunk: self.chunk.or(file.chunk),
             pin_lanes: self.pin_lanes.or(file.pin_lanes),
             lane_class: self.lane_class.or(file.lane_class),
+            kernel_device: self.kernel_device.or(file.kernel_device),
             policy: self.policy.or(file.policy),
             numbers: self.numbers.over(file.numbers),
             quota_sessions: self.quota_sessions.or(file.quota_sessions),
@@ -143,6 +147,7 @@ impl Options {
             high_users: self.high_users.unwrap_or(defaults.high_users),
             pinning: self.pin_lanes.unwrap_or(Pinning::Spread),
             lane_class: self.lane_class.unwrap_or(defaults.lane_class),
+            kernel: self.kernel_device.map_or(defaults.kernel, |said| said.0),
         };
         Settings {
             socket: self.socket.unwrap_or_else(socket::default_path),
@@ -158,6 +163,18 @@ impl Options {
 pub(crate) fn octal(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).map_err(|_| format!("'{text}' is no octal number"))?;
     if mode <= 0o777 { Ok(mode) } else { Err(format!("{text} is no file permission; the largest is 777")) }
+}
+
+/// The device of the Linux module, or none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Kernel(pub(crate) Option<PathBuf>);
+
+pub(crate) fn kernel(text: &str) -> Result<Kernel, String> {
+    match text {
+        "off" => Ok(Kernel(None)),
+        path if Path::new(path).is_absolute() => Ok(Kernel(Some(path.into()))),
+        _ => Err(format!("'{text}' is neither \"off\" nor an absolute path such as \"/dev/memferry\"")),
+    }
 }
 
 pub(crate) fn pinning(text: &str) -> Result<Pinning, String> {

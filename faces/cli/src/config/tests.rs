@@ -34,7 +34,7 @@ fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
     let named = SECTIONS.iter().map(|section| section.entries.len()).sum::<usize>();
     assert_eq!(file.lines().filter(|line| is_option(line)).count(), named);
     // Every field is set by some line: none of the debug form is `None`.
-    let told = format!("{options:?}").replace("OwnPolicy(None)", "none");
+    let told = format!("{options:?}").replace("OwnPolicy(None)", "none").replace("Kernel(None)", "off");
     assert!(!told.contains("None"), "{told}");
     options.resolve().service.check().unwrap();
 }
@@ -92,6 +92,8 @@ fn values_outside_their_range_or_of_another_kind_name_their_line() {
         ("log-format = \"xml\"", "choose one of text, json"),
         ("pin-lanes = \"all\"", "choose one of off, spread"),
         ("pin-lanes = true", "text in quotes"),
+        ("kernel-device = \"dev/memferry\"", "neither \"off\" nor an absolute path"),
+        ("kernel-device = true", "text in quotes"),
         ("lane-class = \"rt\"", "choose one of inherited, batch, idle, fifo"),
         ("sandbox = \"yes\"", "true or false, without quotes"),
         ("sandbox = 1", "true or false"),

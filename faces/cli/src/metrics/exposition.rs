@@ -27,6 +27,8 @@ pub(super) fn of(status: &Status, own: SessionId) -> String {
     service(&mut text, status, own);
     lanes(&mut text, status);
     classes(&mut text, status);
+    zeroed(&mut text, status);
+    engines(&mut text, status);
     sessions(&mut text, status, own);
     text.0
 }
@@ -79,6 +81,35 @@ fn classes(text: &mut Text, status: &Status) {
     let strayed = "Bytes of suspended requests that moved within a slice.";
     text.family("memferry_strayed_bytes_total", Kind::Counter, strayed);
     text.sample("memferry_strayed_bytes_total", &[], status.strayed_bytes);
+}
+
+fn zeroed(text: &mut Text, status: &Status) {
+    let mut family = |name: &str, help, value: u64| {
+        text.family(name, Kind::Counter, help);
+        text.sample(name, &[], value);
+    };
+    let memferry::ZeroedStatus { buffers, bytes, failed } = status.zeroed;
+    family("memferry_zeroed_buffers_total", "Buffers of pools zeroed by the engine while free.", buffers);
+    family("memferry_zeroed_bytes_total", "Bytes of these.", bytes);
+    family("memferry_zeroed_failures_total", "Buffers that the CPU had to clear instead.", failed);
+}
+
+fn engines(text: &mut Text, status: &Status) {
+    let all: u64 = status.lanes.iter().map(|lane| lane.bytes).sum();
+    let of_kernel = status.kernel.map_or(0, |kernel| kernel.bytes);
+    let name = "memferry_engine_bytes_total";
+    text.family(name, Kind::Counter, "Destination bytes visited by an engine.");
+    text.sample(name, &[("engine", "cpu".to_owned())], all.saturating_sub(of_kernel));
+    let Some(kernel) = status.kernel else { return };
+    text.sample(name, &[("engine", "kernel".to_owned())], kernel.bytes);
+    for (name, help, value) in [
+        ("memferry_kernel_transfers_total", "Transfers that the Linux module ended.", kernel.transfers),
+        ("memferry_kernel_dma_bytes_total", "Bytes of these that DMA engines moved.", kernel.dma_bytes),
+        ("memferry_kernel_redone_total", "Transfers that it failed at and lanes did again.", kernel.redone),
+    ] {
+        text.family(name, Kind::Counter, help);
+        text.sample(name, &[], value);
+    }
 }
 
 fn sessions(text: &mut Text, status: &Status, own: SessionId) {
@@ -149,8 +180,35 @@ mod tests {
     }
 
     #[test]
+    fn zeroed_buffers_are_counted() {
+        let zeroed = memferry::ZeroedStatus { buffers: 3, bytes: 196_608, failed: 1 };
+        let text = of(&Status { zeroed, ..Status::default() }, SessionId(1));
+        for line in ["buffers_total 3", "bytes_total 196608", "failures_total 1"] {
+            assert!(text.contains(&format!("\nmemferry_zeroed_{line}\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_module_has_series_where_it_is_used() {
+        let lanes = vec![memferry::LaneStatus { bytes: 1000, ..Default::default() }];
+        let mut status = Status { lanes, ..Status::default() };
+        assert!(!of(&status, SessionId(1)).contains("kernel"));
+        let kernel = memferry::KernelStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 };
+        status.kernel = Some(kernel);
+        let text = of(&status, SessionId(1));
+        for line in [
+            "memferry_engine_bytes_total{engine=\"cpu\"} 100\n",
+            "memferry_engine_bytes_total{engine=\"kernel\"} 900\n",
+            "memferry_kernel_dma_bytes_total 896\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
     fn every_family_is_introduced_once_and_counters_end_in_total() {
-        let text = of(&Status::default(), SessionId(1)) + "";
+        let status = Status { kernel: Some(memferry::KernelStatus::default()), ..Status::default() };
+        let text = of(&status, SessionId(1));
         let mut named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         for line in &named {
             let (name, kind) = line.split_once(' ').unwrap();

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use memferry::{SessionId, Status};
+use memferry::{KernelStatus, SessionId, Status};
 use serde_json::Value;
 
 use crate::measure::Bytes;
@@ -44,9 +44,15 @@ impl Look<'_> {
         let mut lines = vec![format!("memferry, process {process}, up {uptime} s, policy {policy}")];
         lines.extend(aligned(&self.lanes(), None));
         lines.extend(aligned(&self.classes(), None));
+        lines.extend(status.kernel.iter().flat_map(|kernel| aligned(&self.engines(kernel), None)));
         if status.slices > 0 {
             let strayed = Bytes(status.strayed_bytes);
             lines.push(format!("  {} slices, {strayed} of suspended requests moved in them", status.slices));
+        }
+        let memferry::ZeroedStatus { buffers, bytes, failed } = status.zeroed;
+        if buffers + failed > 0 {
+            let bytes = Bytes(bytes);
+            lines.push(format!("  {buffers} buffers zeroed while free, {bytes}; {failed} by the CPU"));
         }
         let own = status.sessions.iter().position(|session| session.session == self.own);
         lines.extend(aligned(&self.sessions(), own));
@@ -92,6 +98,33 @@ impl Look<'_> {
             rows.push(row);
         }
         rows
+    }
+
+    /// What of all that the lanes have done the Linux module did for them.
+    fn engines(&self, kernel: &KernelStatus) -> Vec<Vec<String>> {
+        let mut heading = cells(["engine", "transfers", "moved", "by DMA", "redone"]);
+        heading.extend(self.before.map(|_| cells(["bytes/s"])).into_iter().flatten());
+        let lanes = |status: &Status| {
+            let requests: u64 = status.lanes.iter().map(|lane| lane.requests).sum();
+            let bytes: u64 = status.lanes.iter().map(|lane| lane.bytes).sum();
+            let kernel = status.kernel.unwrap_or_default();
+            (requests.saturating_sub(kernel.transfers), bytes.saturating_sub(kernel.bytes))
+        };
+        let module =
+            |status: &Status| status.kernel.map_or((0, 0), |kernel| (kernel.transfers, kernel.bytes));
+        let row = |name: &str, of: &dyn Fn(&Status) -> (u64, u64), rest: [String; 2]| {
+            let (transfers, bytes) = of(self.status);
+            let mut row = vec![name.to_owned(), transfers.to_string(), Bytes(bytes).to_string()];
+            row.extend(rest);
+            if self.before.is_some() {
+                let rates = self.rates((transfers, bytes), |before| Some(of(before)));
+                row.extend(Rates::cells(rates).into_iter().skip(1));
+            }
+            row
+        };
+        let by_dma = [Bytes(kernel.dma_bytes).to_string(), kernel.redone.to_string()];
+        let none = ["-", "-"].map(str::to_owned);
+        vec![heading, row("CPU lanes", &lanes, none), row("kernel module", &module, by_dma)]
     }
 
     fn sessions(&self) -> Vec<Vec<String>> {
@@ -195,9 +228,22 @@ mod tests {
             "sessions": [{{"session": 4, "user": 1, "process": 2, "channels": 1, "frames": 0, "bytes": 0,
             "requests": {requests}, "outstanding": 1, "waiting": 0, "failures": 0, "bytes_moved": 0}}],
             "lanes": [{{"queues": 1, "requests": {requests}, "failures": 0, "bytes": 0, "parks": 0, "waiting": 0,
-            "busy": 1, "channels": 32, "class_bytes": [0, {requests}, 0]}}]}}"#
+            "busy": 1, "channels": 32, "class_bytes": [0, {requests}, 0]}}],
+            "zeroed": {{"buffers": 0, "bytes": 0, "failed": 0}}}}"#
         );
         serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn the_kernel_module_has_a_row_where_it_is_used() {
+        let mut status = status(40);
+        let look = |status: &Status| Look { own: SessionId(4), status, before: None }.table().join("\n");
+        assert!(!look(&status).contains("kernel module"));
+        status.lanes[0].bytes = 1000;
+        status.kernel = Some(KernelStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 });
+        let table = look(&status);
+        assert!(table.contains("CPU lanes         37  100 bytes          -       -"), "{table}");
+        assert!(table.contains("kernel module          3  900 bytes  896 bytes       1"), "{table}");
     }
 
     #[test]
@@ -214,6 +260,10 @@ mod tests {
         assert!(table[7].contains("2 slices, 0 bytes"), "{table:?}");
         assert!(table[9].ends_with("15  0 bytes (this command)"), "{table:?}");
         assert_eq!(look.json().unwrap()["sessions"][0]["requests_per_second"], 15.0);
+        let zeroed = memferry::ZeroedStatus { buffers: 2, bytes: 100, failed: 1 };
+        let zeroing = Status { zeroed, ..first.clone() };
+        let table = Look { own, status: &zeroing, before: None }.table();
+        assert_eq!(table[8], "  2 buffers zeroed while free, 100 bytes; 1 by the CPU", "{table:?}");
         // A session that is new has no rate.
         let stranger = Status { sessions: Vec::new(), ..first.clone() };
         let look = Look { own, status: &second, before: Some((&stranger, Duration::from_secs(2))) };

@@ -342,3 +342,17 @@ pub fn listen() -> String {
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
 }
+
+/// A child that holds all this process has and sleeps until it is killed; its number.
+#[allow(unsafe_code, reason = "forks")]
+pub fn fork_a_sleeper() -> i32 {
+    // SAFETY: the child only sleeps until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    child
+}
