@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! Paper { plans, parameters, runners, judges } ──► (plan × series) over the cores ──► Tables ──► judges ──► verdicts
+//!                                                      └─────────── kept, recalled ───────────────┘
 //! ```
 //!
 //! A plan is data, a runner is code that gives the lines of a plan, and a judge gives one claim its row in one place. An
@@ -12,8 +13,11 @@ use std::collections::BTreeSet;
 
 use crate::claims::{Claim, Claims, Place};
 use crate::markatos;
+use crate::nava;
+use crate::papa;
 use crate::parameters::{Parameters, ParametersError};
-use crate::plan::{Line, Plan, PlanError};
+use crate::plan::{Line, Plan, PlanError, SeriesPlan};
+use crate::results::{Key, Results};
 use crate::table::{Series, Table, Tables};
 use crate::verdict::Verdict;
 use crate::wicki;
@@ -53,6 +57,10 @@ pub struct Judge {
 /// The experiments on one paper.
 #[derive(Clone, Copy, Debug)]
 pub struct Paper {
+    /// What claims call it: author and year.
+    pub name: &'static str,
+    /// Authors, year, title.
+    pub title: &'static str,
     /// Texts of its plans.
     pub plans: &'static [&'static str],
     /// Text of its parameters.
@@ -64,7 +72,7 @@ pub struct Paper {
 }
 
 /// Every paper with experiments, in the order in which they run.
-pub const PAPERS: &[Paper] = &[wicki::PAPER, markatos::PAPER];
+pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
 
 /// Why experiments did not come to an end.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -160,6 +168,10 @@ pub enum RunError {
 /// A paper's plans and parameters, read and checked.
 #[derive(Clone, Debug)]
 pub struct Prepared {
+    /// What claims call it.
+    pub name: &'static str,
+    /// Authors, year, title.
+    pub title: &'static str,
     /// The plans that are to be run.
     pub plans: Vec<Plan>,
     /// The parameters of its model.
@@ -175,6 +187,8 @@ pub struct Outcome {
     pub tables: Tables,
     /// The rows.
     pub verdicts: Vec<Verdict>,
+    /// What went wrong, by the figure or the claim, in the order of the plans and the judges.
+    pub failures: Vec<(String, RunError)>,
 }
 
 /// Reads and checks the experiments on every paper; with `only` some claims or figures, just what these need.
@@ -202,7 +216,8 @@ impl Prepared {
     fn read(paper: &Paper) -> Result<Self, RunError> {
         let plans: Vec<Plan> = paper.plans.iter().map(|text| Plan::parse(text)).collect::<Result<_, _>>()?;
         let (runners, judges) = (paper.runners, paper.judges.concat());
-        Ok(Self { plans, parameters: Parameters::parse(paper.parameters)?, runners, judges })
+        let parameters = Parameters::parse(paper.parameters)?;
+        Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges })
     }
 
     /// Leaves what the claims and figures of `only` need: a claim needs its judge and every plan that names it.
@@ -233,34 +248,155 @@ impl Prepared {
     /// # Errors
     /// The first, in the order of the plans, that went wrong.
     pub fn run(&self, claims: &Claims, done: impl Fn() + Sync) -> Result<Outcome, RunError> {
-        let tables = self.tables(&done)?;
-        let judged = spread(&self.judges, |judge| self.judge(judge, claims, &tables), &done);
-        let verdicts = judged.into_iter().collect::<Result<_, _>>()?;
-        Ok(Outcome { tables, verdicts })
+        let mut outcome = self.attempt(claims, &Results::none(), |_, _| done());
+        match outcome.failures.is_empty() {
+            true => Ok(outcome),
+            false => Err(outcome.failures.swap_remove(0).1),
+        }
     }
 
-    fn judge(&self, judge: &Judge, claims: &Claims, tables: &Tables) -> Result<Verdict, RunError> {
+    /// Runs what can be run, but for what is kept; `ended` hears of each job's end, from any thread, and whether it was kept.
+    ///
+    /// A figure that fails is left out, and a claim that needs it gets a row that says why it has no verdict. What is
+    /// measured on the machine at hand is measured each time.
+    pub fn attempt(&self, claims: &Claims, results: &Results, ended: impl Fn(&str, bool) + Sync) -> Outcome {
+        let run = Run::new(self, claims, results);
+        let (tables, failed) = run.tables(&ended);
+        let judge = |judge: &Judge| {
+            let (row, kept) = run.row(judge, &tables, &failed);
+            ended(judge.claim, kept);
+            row
+        };
+        let judged = spread(&self.judges, judge, || ());
+        let mut outcome = Outcome { tables, ..Outcome::default() };
+        outcome.failures = failed;
+        for (judge, row) in self.judges.iter().zip(judged) {
+            match row {
+                Ok(row) => outcome.verdicts.push(row),
+                Err(error) => {
+                    let why = format!("an experiment of it did not come to its end: {error}");
+                    let row = claims.find(judge.claim).map(|claim| Verdict::not_run(claim, judge.place));
+                    outcome.verdicts.extend(row.map(|row| Verdict { why, ..row }));
+                    if outcome.failures.iter().all(|(_, known)| *known != error) {
+                        outcome.failures.push((judge.claim.to_owned(), error));
+                    }
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Whether every result that [`Prepared::attempt`] would keep is kept.
+    pub fn is_kept(&self, claims: &Claims, results: &Results) -> bool {
+        let run = Run::new(self, claims, results);
+        let lines = self.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
+        lines.into_iter().all(|(plan, series)| results.has(&run.line_key(plan, &series.label)))
+            && self.judges.iter().all(|judge| results.has(&run.row_key(judge)))
+    }
+
+    /// Leaves the judges of one place only.
+    #[must_use]
+    pub fn judged(mut self, place: Place) -> Self {
+        self.judges.retain(|judge| judge.place == place);
+        self
+    }
+}
+
+/// Figures that failed, with what went wrong.
+type Failed = Vec<(String, RunError)>;
+
+/// One attempt at a paper's experiments.
+struct Run<'a> {
+    prepared: &'a Prepared,
+    claims: &'a Claims,
+    results: &'a Results,
+    /// The parameters and the plans as texts that keys are made of.
+    parameters: String,
+    plans: String,
+}
+
+impl<'a> Run<'a> {
+    fn new(prepared: &'a Prepared, claims: &'a Claims, results: &'a Results) -> Self {
+        let parameters = format!("{:?}", prepared.parameters.list());
+        Self { prepared, claims, results, parameters, plans: format!("{:?}", prepared.plans) }
+    }
+
+    fn line_key(&self, plan: &Plan, label: &str) -> Key {
+        self.results.key(&["line", &format!("{plan:?}"), label, &self.parameters])
+    }
+
+    fn row_key(&self, judge: &Judge) -> Key {
+        let claim = format!("{:?}", self.claims.find(judge.claim));
+        self.results.key(&["row", judge.place.word(), &claim, &self.plans, &self.parameters])
+    }
+
+    /// The figures that could be made.
+    fn tables(&self, ended: impl Fn(&str, bool) + Sync) -> (Tables, Failed) {
+        let plans = &self.prepared.plans;
+        let jobs: Vec<(&Plan, &SeriesPlan)> =
+            plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series))).collect();
+        let line = |(plan, series): &(&Plan, &SeriesPlan)| {
+            let (lines, kept) = self.line(plan, series);
+            ended(&plan.figure, kept);
+            lines
+        };
+        let mut lines = spread(&jobs, line, || ()).into_iter();
+        let (mut tables, mut failed) = (Vec::new(), Vec::new());
+        for plan in plans {
+            let own: Vec<Result<Vec<Series>, RunError>> = lines.by_ref().take(plan.series.len()).collect();
+            match own.into_iter().collect::<Result<Vec<_>, _>>() {
+                Ok(own) => {
+                    tables.push(Table { plan: plan.clone(), series: own.into_iter().flatten().collect() });
+                }
+                Err(error) => failed.push((plan.figure.clone(), error)),
+            }
+        }
+        (Tables::new(tables), failed)
+    }
+
+    /// One line of a plan, and whether it was kept.
+    fn line(&self, plan: &Plan, series: &SeriesPlan) -> (Result<Vec<Series>, RunError>, bool) {
+        let key = self.line_key(plan, &series.label);
+        if let Some(lines) = self.results.lines(&key) {
+            return (Ok(lines), true);
+        }
+        let Some(runner) = self.prepared.runners.iter().find(|runner| runner.name == plan.runner) else {
+            let (figure, runner) = (plan.figure.clone(), plan.runner.clone());
+            return (Err(RunError::NoRunner { figure, runner }), false);
+        };
+        let lines = (runner.run)(&Line { plan, series, parameters: &self.prepared.parameters });
+        if let Ok(lines) = &lines {
+            self.results.keep_lines(&key, lines);
+        }
+        (lines, false)
+    }
+
+    /// One row, and whether it was kept.
+    fn row(&self, judge: &Judge, tables: &Tables, failed: &Failed) -> (Result<Verdict, RunError>, bool) {
+        let key = self.row_key(judge);
+        let keeps = judge.place == Place::Simulated && failed.is_empty();
+        if let Some(row) = self.results.row(&key).filter(|_| keeps) {
+            return (Ok(row), true);
+        }
+        let row = self.judged(judge, tables, failed);
+        if let (Ok(row), true) = (&row, keeps) {
+            self.results.keep_row(&key, row);
+        }
+        (row, false)
+    }
+
+    fn judged(&self, judge: &Judge, tables: &Tables, failed: &Failed) -> Result<Verdict, RunError> {
+        let prepared = self.prepared;
+        let needs = |figure: &str| {
+            let mut plans = prepared.plans.iter().filter(|plan| plan.figure == figure);
+            plans.any(|plan| plan.claims.iter().any(|claim| claim == judge.claim))
+        };
+        if let Some((_, error)) = failed.iter().find(|(figure, _)| needs(figure)) {
+            return Err(error.clone());
+        }
         let nothing = || RunError::NothingToJudge { claim: judge.claim.to_owned() };
-        let claim = claims.find(judge.claim).ok_or_else(nothing)?;
-        (judge.judge)(&Case { claim, tables, parameters: &self.parameters })
-    }
-
-    fn tables(&self, done: impl Fn() + Sync) -> Result<Tables, RunError> {
-        let mut jobs = Vec::new();
-        for plan in &self.plans {
-            let runner = self.runners.iter().find(|runner| runner.name == plan.runner).ok_or_else(|| {
-                RunError::NoRunner { figure: plan.figure.clone(), runner: plan.runner.clone() }
-            })?;
-            let line = |series| (runner, Line { plan, series, parameters: &self.parameters });
-            jobs.extend(plan.series.iter().map(line));
-        }
-        let mut lines = spread(&jobs, |(runner, line)| (runner.run)(line), done).into_iter();
-        let mut tables = Vec::new();
-        for plan in &self.plans {
-            let own = lines.by_ref().take(plan.series.len()).collect::<Result<Vec<_>, _>>()?;
-            tables.push(Table { plan: plan.clone(), series: own.into_iter().flatten().collect() });
-        }
-        Ok(Tables::new(tables))
+        let claim = self.claims.find(judge.claim).ok_or_else(nothing)?;
+        (judge.judge)(&Case { claim, tables, parameters: &prepared.parameters })
     }
 }
 
@@ -285,5 +421,79 @@ mod tests {
         let claims = Claims::built_in().expect("checked");
         let refused = prepare(&claims, &["wicki-burst-pike".to_owned()]).expect_err("no such claim");
         assert_eq!(refused, RunError::Unknown { id: "wicki-burst-pike".to_owned() });
+    }
+
+    /// A paper of two figures, one of which fails, and a judge that needs it.
+    fn prepared() -> (Prepared, Claims) {
+        fn line(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+            let points = line.plan.points().into_iter().map(|x| (x, x)).collect();
+            match line.plan.figure.as_str() {
+                "good" => Ok(vec![Series { label: line.series.label.clone(), points }]),
+                figure => Err(RunError::Failed {
+                    figure: figure.to_owned(),
+                    series: line.series.label.clone(),
+                    message: "no light".to_owned(),
+                }),
+            }
+        }
+        fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
+            case.tables.line("good", "s")?;
+            Ok(Verdict { why: "seen".to_owned(), ..Verdict::not_run(case.claim, Place::Simulated) })
+        }
+        let plan = |figure: &str, claim: &str| {
+            let text = format!(
+                "figure = '{figure}'\ntitle = 't'\nshows = 's'\npaper = 'p'\nnumber = '1'\nrunner = 'r'\nseed = 1\n\
+                 claims = ['{claim}']\n[x]\nlabel = 'x'\nunit = 'u'\nscale = 'linear'\npoints = [1, 2]\n\
+                 [y]\nlabel = 'y'\nunit = 'u'\nscale = 'linear'\n[[series]]\nlabel = 's'\n"
+            );
+            Plan::parse(&text).expect("well formed")
+        };
+        let claim = |id: &str| {
+            format!(
+                "[[claim]]\nid = '{id}'\npaper = 'p'\nsection = '1'\nkind = 'order'\nwhere = ['simulated']\nsays = 's'\n"
+            )
+        };
+        let judge = |claim| Judge { claim, place: Place::Simulated, judge };
+        let prepared = Prepared {
+            name: "p",
+            title: "t",
+            plans: vec![plan("good", "a"), plan("bad", "b")],
+            parameters: Parameters::default(),
+            runners: &[Runner { name: "r", run: line }],
+            judges: vec![judge("a"), judge("b")],
+        };
+        (prepared, Claims::parse(&(claim("a") + &claim("b"))).expect("well formed"))
+    }
+
+    #[test]
+    fn a_figure_that_fails_leaves_the_others_and_its_claim_says_why_it_has_no_verdict() {
+        let (prepared, claims) = prepared();
+        let outcome = prepared.attempt(&claims, &Results::none(), |_, _| ());
+        let figures: Vec<&str> = outcome.tables.iter().map(|table| table.plan.figure.as_str()).collect();
+        assert_eq!((figures, outcome.failures.len()), (vec!["good"], 1));
+        assert_eq!(outcome.verdicts[0].why, "seen");
+        assert!(outcome.verdicts[1].why.contains("figure `bad`, series `s`: no light"));
+        assert!(matches!(prepared.run(&claims, || ()), Err(RunError::Failed { .. })));
+    }
+
+    #[test]
+    fn what_was_done_is_not_done_again_and_what_failed_is() {
+        let (prepared, claims) = prepared();
+        let directory = std::env::temp_dir().join(format!("memferry-lab-{}-resumed", std::process::id()));
+        let results = Results::in_directory(&directory, "p".to_owned(), true).expect("made");
+        let attempt = || {
+            let ends = std::sync::Mutex::new(Vec::new());
+            let ended = |name: &str, kept| ends.lock().expect("nobody panics").push((name.to_owned(), kept));
+            let outcome = prepared.attempt(&claims, &results, ended);
+            let mut ends = ends.into_inner().expect("nobody panics");
+            ends.sort();
+            (ends, outcome.tables, outcome.verdicts)
+        };
+        let (first, again) = (attempt(), attempt());
+        std::fs::remove_dir_all(&directory).expect("made above");
+        let end = |name: &str, kept| (name.to_owned(), kept);
+        assert_eq!(first.0, [end("a", false), end("b", false), end("bad", false), end("good", false)]);
+        assert_eq!(again.0, [end("a", false), end("b", false), end("bad", false), end("good", true)]);
+        assert_eq!((first.1, first.2), (again.1, again.2));
     }
 }

@@ -15,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use csv::csv;
-pub use svg::{DrawError, svg};
+pub use svg::{DrawError, Look, drawn, mark, svg};
 
 use crate::table::Table;
 

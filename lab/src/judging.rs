@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A judge says which figures a claim is about; what they must be is in `claims.toml`: `expect`, `tolerance`, `range`,
-//! `values`, or, for orders and shapes, the one percentage that the statement itself has. No figure is expected here.
+//! `values`, or, for orders and shapes, the one percentage that the statement itself has. No figure is expected here; where a
+//! statement has a further number in its prose, its judge has that as a constant and says so.
 
 use std::collections::BTreeMap;
 

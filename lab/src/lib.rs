@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A claim that no experiment decides becomes a row that says so, so the rows are complete at any time: one for each
-//! claim and `where`. The lab judges by what an experiment reports; it holds no expectation of its own, and it never
+//! claim and `where`. The lab judges by what an experiment reports and by what the claim expects, and it never
 //! puts a simulated and a live figure into one row.
 //!
 //! To add experiments on a paper: a module beside [`wicki`] with plans, parameters, runners and judges, and its line in
@@ -19,9 +19,12 @@ pub mod figures;
 pub mod judging;
 pub mod machine;
 pub mod markatos;
+pub mod nava;
+pub mod papa;
 pub mod parameters;
 pub mod plan;
 pub mod report;
+pub mod results;
 pub mod sensitivity;
 pub mod table;
 pub mod verdict;

@@ -1,29 +1,35 @@
-//! The command `memferry-lab`: runs the experiments, prints the report, and writes the figures.
+//! The command `memferry-lab`: runs the experiments, prints the verdicts, and writes the report and the figures.
 //!
 //! ```text
 //! initiation PROTOCOL ──► the shortest interleaving that breaks it, told step by step; figure 8 as SVG
 //! lab/claims.toml, experiments ──► Report ──► table and summary on standard output
+//!                        │               ├──► target/lab/report.html, or --html FILE
 //!                        │               └──► --json FILE
-//!                        └──► --out DIR: figures/*.csv, figures/*.svg, sensitivity.csv
+//!                        ├──► --out DIR: figures/*.csv, figures/*.svg, sensitivity.csv
+//!                        └──► target/lab/results: what was done, for a run that was broken off
 //! ```
 //!
-//! Exit status: 0 no claim failed, 1 one did, 2 the report could not be made or written. What the rows mean is in the
+//! Exit status: 0 no claim failed, 1 one or an experiment did, 2 the report could not be made or written. What the rows mean is in the
 //! library; nothing is judged here.
 
-use std::io::{self, IsTerminal, Write};
+mod display;
+
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use display::Display;
 use memferry_lab::claims::{Claims, ClaimsError};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
 use memferry_lab::figures::{self, FigureError};
 use memferry_lab::markatos::protocols::CATALOGUE;
 use memferry_lab::markatos::replay::{self, ReplayError, Request};
 use memferry_lab::markatos::{diagram, story::Story};
-use memferry_lab::report::{Report, ReportError};
-use memferry_lab::sensitivity;
+use memferry_lab::report::{Machine, Page, Report, ReportError};
+use memferry_lab::results::Results;
+use memferry_lab::sensitivity::{self, Sensitivity};
+use memferry_lab::table::Table;
 use memferry_lab::verdict::Status;
 
 /// States after which a deep exploration goes no deeper.
@@ -41,12 +47,19 @@ struct Arguments {
     /// Also write the figures into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Write the report to this file instead of target/lab/report.html; of a part (--only) it is written here only.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     /// Run what these claims and figures need only, and show their rows only.
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     only: Vec<String>,
-    /// Also show how each figure of a predicted claim moves when a parameter changes by 20 %; takes minutes.
+    /// Also show how each figure of a predicted claim moves when a parameter changes by 20 %; takes long, and goes on where it
+    /// was broken off.
     #[arg(long)]
     sensitivity: bool,
+    /// Run anew what is kept of an earlier run.
+    #[arg(long)]
+    fresh: bool,
     /// Also explore the protocols with three processes in larger scenes; takes minutes and gigabytes.
     #[arg(long)]
     deep: bool,
@@ -96,6 +109,8 @@ enum LabError {
     Replay(#[from] ReplayError),
     #[error("cannot write {}: {error}", .path.display())]
     Write { path: PathBuf, error: io::Error },
+    #[error("cannot keep results in {}: {error}", .path.display())]
+    Keep { path: PathBuf, error: io::Error },
     #[error("cannot write to standard output: {0}")]
     Print(io::Error),
 }
@@ -116,35 +131,100 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes the report; returns how many claims failed.
+/// Makes the report; returns how many claims and experiments failed.
 fn run(arguments: &Arguments) -> Result<usize, LabError> {
     let claims = Claims::built_in()?;
     let papers = experiments::prepare(&claims, &arguments.only)?;
-    let outcomes = run_papers(&papers, &claims)?;
+    let results = open_results(!arguments.fresh)?;
+    let machine = Machine::at_hand();
+    let outcomes = run_papers(&papers, &claims, &results);
+    let tables: Vec<&Table> = outcomes.iter().flat_map(|outcome| outcome.tables.iter()).collect();
     if let Some(directory) = &arguments.out {
-        for table in outcomes.iter().flat_map(|outcome| outcome.tables.iter()) {
-            figures::write(table, directory)?;
-        }
+        tables.iter().try_for_each(|table| figures::write(table, directory))?;
     }
-    let verdicts = outcomes.into_iter().flat_map(|outcome| outcome.verdicts).collect();
-    let report = Report::assemble(&claims.only(&arguments.only), verdicts)?;
-    write!(io::stdout(), "{report}\n{}\n", report.summary()).map_err(LabError::Print)?;
+    let verdicts = outcomes.iter().flat_map(|outcome| outcome.verdicts.clone()).collect();
+    let claims = claims.only(&arguments.only);
+    let report = Report::assemble(&claims, verdicts)?;
+    print(&format!("{report}\n{}\n", report.summary()))?;
     if let Some(path) = &arguments.json {
         write_file(path, &report.to_json()?)?;
     }
-    if arguments.sensitivity {
-        let mut changes = Vec::new();
-        for paper in &papers {
-            changes.extend(sensitivity::table(paper, report.rows(), &claims)?);
-        }
-        let text = sensitivity::csv(&changes);
-        match &arguments.out {
-            Some(directory) => write_file(&directory.join("sensitivity.csv"), &text)?,
-            None => write!(io::stdout(), "\n{text}").map_err(LabError::Print)?,
+    let failures: Vec<&(String, RunError)> = outcomes.iter().flat_map(|outcome| &outcome.failures).collect();
+    for (name, failure) in &failures {
+        eprintln!("memferry-lab: {name} did not come to its end: {failure}");
+    }
+    let mut page = Page {
+        claims: &claims,
+        report: &report,
+        papers: &papers,
+        tables,
+        failures,
+        machine,
+        sensitivity: Sensitivity::default(),
+        only: &arguments.only,
+    };
+    let place = page_place(arguments);
+    // A first time before what takes long, so that whoever breaks that off has a report.
+    for runs in [false, true].into_iter().take(1 + usize::from(arguments.sensitivity)) {
+        page.sensitivity = vary(&page, &results, runs)?;
+        if let Some(path) = &place {
+            write_file(path, &page.html())?;
         }
     }
+    if arguments.sensitivity {
+        let text = sensitivity::csv(&page.sensitivity.changes);
+        match &arguments.out {
+            Some(directory) => write_file(&directory.join("sensitivity.csv"), &text)?,
+            None => print(&format!("\n{text}"))?,
+        }
+    }
+    results.complaints().iter().for_each(|complaint| eprintln!("memferry-lab: {complaint}"));
     let broke = if arguments.deep { explore_deeply()? } else { 0 };
-    Ok(report.count(Status::Fail) + broke)
+    if let Some(path) = &place {
+        print(&format!("report: {}\n", path.display()))?;
+    }
+    Ok(report.count(Status::Fail) + page.failures.len() + broke)
+}
+
+/// How the figures move with the parameters: run, or as far as it is kept.
+fn vary(page: &Page<'_>, results: &Results, runs: bool) -> Result<Sensitivity, LabError> {
+    let claims = Claims::built_in()?;
+    let rows = page.report.rows();
+    let jobs = page.papers.iter().map(|paper| sensitivity::jobs(paper, rows)).sum();
+    let display = if runs { Display::new(jobs) } else { Display::hidden() };
+    let mut all = Sensitivity::default();
+    for paper in page.papers {
+        let ended = |name: &str, kept| display.ended(name, kept);
+        let Sensitivity { changes, missing } =
+            sensitivity::table(paper, rows, &claims, (results, runs), ended)?;
+        all.changes.extend(changes);
+        all.missing.extend(missing);
+    }
+    display.finish();
+    Ok(all)
+}
+
+/// Where this build keeps what it made: below cargo's directory, beside the report.
+fn directory() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    target.join("lab")
+}
+
+/// Where the report goes: of everything to its own place, of a part only where it is said.
+fn page_place(arguments: &Arguments) -> Option<PathBuf> {
+    let own = || arguments.only.is_empty().then(|| directory().join("report.html"));
+    arguments.html.clone().or_else(own)
+}
+
+fn open_results(recalls: bool) -> Result<Results, LabError> {
+    let path = directory().join("results");
+    let kept = |error| LabError::Keep { path: path.clone(), error };
+    let program = Results::this_program().map_err(kept)?;
+    Results::in_directory(&path, program, recalls).map_err(kept)
+}
+
+fn print(text: &str) -> Result<(), LabError> {
+    write!(io::stdout(), "{text}").map_err(LabError::Print)
 }
 
 /// Prints what larger scenes give; returns how many protocols broke in one that hold in the small ones.
@@ -197,17 +277,18 @@ fn tell(story: &Story, step: bool, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs all, with a bar where standard error is a terminal.
-fn run_papers(papers: &[Prepared], claims: &Claims) -> Result<Vec<Outcome>, RunError> {
-    let jobs: usize = papers.iter().map(Prepared::jobs).sum();
-    let terminal = io::stderr().is_terminal();
-    let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-    let bar = ProgressBar::with_draw_target(Some(jobs as u64), target);
-    let outcomes = papers.iter().map(|paper| paper.run(claims, || bar.inc(1))).collect();
-    bar.finish_and_clear();
+/// Runs all, as far as it is not kept.
+fn run_papers(papers: &[Prepared], claims: &Claims, results: &Results) -> Vec<Outcome> {
+    let display = Display::new(papers.iter().map(Prepared::jobs).sum());
+    let ended = |name: &str, kept| display.ended(name, kept);
+    let outcomes = papers.iter().map(|paper| paper.attempt(claims, results, ended)).collect();
+    display.finish();
     outcomes
 }
 
 fn write_file(path: &Path, text: &str) -> Result<(), LabError> {
-    std::fs::write(path, text).map_err(|error| LabError::Write { path: path.to_owned(), error })
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let made = directory.map_or(Ok(()), std::fs::create_dir_all);
+    made.and_then(|()| std::fs::write(path, text))
+        .map_err(|error| LabError::Write { path: path.to_owned(), error })
 }

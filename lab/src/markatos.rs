@@ -27,6 +27,9 @@ use crate::experiments::{Judge, Paper, Runner};
 
 /// All of them.
 pub const PAPER: Paper = Paper {
+    name: "markatos1997",
+    title: "E. P. Markatos, M. G. H. Katevenis and others, 1997: \
+            Issues in the Design and Implementation of User-Level DMA (ICS-FORTH TR 182)",
     plans: &[
         include_str!("../plans/markatos-table-1.toml"),
         include_str!("../plans/markatos-verification.toml"),

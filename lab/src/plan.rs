@@ -91,6 +91,9 @@ pub struct Plan {
     pub figure: String,
     /// What stands above it.
     pub title: String,
+    /// What the paper's figure shows: axes, lines, what its text says of them. Of one that the paper does not have, what it is
+    /// for.
+    pub shows: String,
     /// The paper, by author and year.
     pub paper: String,
     /// The paper's number of the figure.
@@ -214,8 +217,7 @@ impl Line<'_> {
 mod tests {
     use super::*;
 
-    const PLAN: &str =
-        "figure = 'a-1'\ntitle = 't'\npaper = 'p'\nnumber = '1'\nrunner = 'r'\nseed = 1\nclaims = []\n";
+    const PLAN: &str = "figure = 'a-1'\ntitle = 't'\nshows = 's'\npaper = 'p'\nnumber = '1'\nrunner = 'r'\nseed = 1\nclaims = []\n";
     const AXES: &str = "[x]\nlabel = 'size'\nunit = 'bytes'\nscale = 'log2'\nfrom = 4\nto = 20\nreduced = [8]\n\
                         [y]\nlabel = 'v'\nunit = 'MiB/s'\nscale = 'linear'\n";
     const SERIES: &str = "[[series]]\nlabel = 's'\nsettings = { bits = 8 }\n";

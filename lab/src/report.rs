@@ -1,14 +1,27 @@
 //! The report: a row for each claim and place, as a table, as JSON and as a summary.
 //!
 //! ```text
-//! Claims × places ──look up──► the experiments' verdict, or a not-run row ──► Report ──► Display, to_json
+//! Claims × places ──look up──► the experiments' verdict, or a not-run row ──► Report ──► Display, to_json, Page
 //! verdicts left over ──► refused: they decide nothing that is claimed
 //! ```
 //!
-//! The rows stand in the order of the claims, whatever the order of the experiments. Nothing is written to files here.
+//! The rows stand in the order of the claims, whatever the order of the experiments. The page that shows them with all else is
+//! [`Page`]. Nothing is written to files here.
+
+mod counterexamples;
+mod further;
+mod machine;
+mod page;
+pub mod paper_tables;
+mod pictures;
+mod verdicts;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt;
+
+pub use machine::Machine;
+pub use page::Page;
 
 use crate::claims::{Claims, Place};
 use crate::verdict::{Figures, Status, Verdict};

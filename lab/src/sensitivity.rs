@@ -5,12 +5,14 @@
 //! ```
 //!
 //! Every parameter that is a time is varied alone. The base is run with the reduced sweeps too, so that a change is due
-//! to the parameter. Nothing is judged by the table.
+//! to the parameter. Nothing is judged by the table. All of it takes long; what was run is kept, and a table can be made of
+//! what is kept alone.
 
 use std::collections::BTreeMap;
 
-use crate::claims::Claims;
+use crate::claims::{Claims, Place};
 use crate::experiments::{Prepared, RunError};
+use crate::results::Results;
 use crate::verdict::{Basis, Figures, Verdict};
 
 /// How far a parameter is moved, in both directions.
@@ -31,39 +33,83 @@ pub struct Change {
     pub lower_higher: [f64; 2],
 }
 
-/// The table for the claims that these rows predict.
+/// Figures by claim and name.
+type Values = BTreeMap<(String, String), f64>;
+
+/// The table, as far as it was run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sensitivity {
+    /// By claim and figure.
+    pub changes: Vec<Change>,
+    /// The parameters that were not run.
+    pub missing: Vec<String>,
+}
+
+/// What is varied of a paper: its predicted claims with reduced sweeps, decided in virtual time.
+fn varied(paper: &Prepared, rows: &[Verdict]) -> Prepared {
+    let is_predicted = |id: &str| rows.iter().any(|row| row.id == id && row.basis == Some(Basis::Predicted));
+    paper.clone().reduced(is_predicted).judged(Place::Simulated)
+}
+
+/// How many jobs the table of a paper has.
+pub fn jobs(paper: &Prepared, rows: &[Verdict]) -> usize {
+    let reduced = varied(paper, rows);
+    let times = reduced.parameters.list().iter().filter(|parameter| parameter.is_time()).count();
+    reduced.jobs() * (1 + 2 * times)
+}
+
+/// The table for the claims that these rows predict; where it is not to run anything, of what is kept. `ended` hears of
+/// each job's end, as in [`Prepared::attempt`].
 ///
 /// # Errors
 /// As [`Prepared::run`].
-pub fn table(paper: &Prepared, rows: &[Verdict], claims: &Claims) -> Result<Vec<Change>, RunError> {
-    let is_predicted = |id: &str| rows.iter().any(|row| row.id == id && row.basis == Some(Basis::Predicted));
-    let reduced = paper.clone().reduced(is_predicted);
-    let base = figures(&reduced.run(claims, || ())?.verdicts);
-    let mut changes = Vec::new();
+pub fn table(
+    paper: &Prepared,
+    rows: &[Verdict],
+    claims: &Claims,
+    (results, runs): (&Results, bool),
+    ended: impl Fn(&str, bool) + Sync,
+) -> Result<Sensitivity, RunError> {
+    let reduced = varied(paper, rows);
+    let found = |prepared: &Prepared| -> Result<Option<Values>, RunError> {
+        if !runs && !prepared.is_kept(claims, results) {
+            return Ok(None);
+        }
+        let mut outcome = prepared.attempt(claims, results, &ended);
+        match outcome.failures.is_empty() {
+            true => Ok(Some(figures(&outcome.verdicts))),
+            false => Err(outcome.failures.swap_remove(0).1),
+        }
+    };
+    let base = found(&reduced)?;
+    let mut table = Sensitivity::default();
     for parameter in reduced.parameters.list().iter().filter(|parameter| parameter.is_time()) {
-        let mut moved = Vec::new();
-        for factor in [1.0 - STEP, 1.0 + STEP] {
+        let moved = |factor: f64| {
             let mut varied = reduced.clone();
             varied.parameters = reduced.parameters.scaled(&parameter.name, factor)?;
-            moved.push(figures(&varied.run(claims, || ())?.verdicts));
-        }
-        for (at, value) in &base {
-            let change = |side: usize| moved[side].get(at).map_or(f64::NAN, |moved| moved / value - 1.0);
-            changes.push(Change {
+            found(&varied)
+        };
+        let (Some(base), Some(lower), Some(higher)) = (&base, moved(1.0 - STEP)?, moved(1.0 + STEP)?) else {
+            table.missing.push(parameter.name.clone());
+            continue;
+        };
+        for (at, value) in base {
+            let change = |moved: &Values| moved.get(at).map_or(f64::NAN, |moved| moved / value - 1.0);
+            table.changes.push(Change {
                 claim: at.0.clone(),
                 figure: at.1.clone(),
                 base: *value,
                 parameter: parameter.name.clone(),
-                lower_higher: [change(0), change(1)],
+                lower_higher: [change(&lower), change(&higher)],
             });
         }
     }
-    changes.sort_by(|a, b| (&a.claim, &a.figure).cmp(&(&b.claim, &b.figure)));
-    Ok(changes)
+    table.changes.sort_by(|a, b| (&a.claim, &a.figure).cmp(&(&b.claim, &b.figure)));
+    Ok(table)
 }
 
 /// The figures of predicted rows, by claim and name; those that are zero cannot change by a fraction and are left out.
-fn figures(rows: &[Verdict]) -> BTreeMap<(String, String), f64> {
+fn figures(rows: &[Verdict]) -> Values {
     let mut all = BTreeMap::new();
     for row in rows.iter().filter(|row| row.basis == Some(Basis::Predicted)) {
         match &row.figures {

@@ -35,6 +35,9 @@ use crate::parameters::{Parameters, ParametersError};
 
 /// All of them.
 pub const PAPER: Paper = Paper {
+    name: "wicki2014",
+    title: "S. Wicki, 2014: \
+            OS Support for Memory-to-Memory Transfers Using a DMA Engine (thesis, ETH Zurich)",
     plans: &[
         include_str!("../plans/wicki-fig-03.toml"),
         include_str!("../plans/wicki-fig-04.toml"),

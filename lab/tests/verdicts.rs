@@ -4,11 +4,13 @@
 //! every plan, every judge ──► rows ──► id where status basis ──► compared with verdicts.txt
 //! ```
 //!
-//! Sweeps are the reduced ones, so that this stays quick; the claims are all there.
+//! Sweeps are the reduced ones, so that this stays quick; the claims are all there. A live row may also be "not-run", for the
+//! machine at hand may not allow what it takes.
 
-use memferry_lab::claims::Claims;
+use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments;
 use memferry_lab::report::Report;
+use memferry_lab::verdict::Status;
 
 const STORED: &str = include_str!("verdicts.txt");
 
@@ -25,7 +27,20 @@ fn verdicts_are_the_stored_ones() {
         format!("{} {} {} {basis}\n", row.id, row.place.word(), row.status.word())
     };
     let found: String = report.rows().iter().map(line).collect();
-    if found != STORED {
+    let stored = |row: &memferry_lab::verdict::Verdict| {
+        let begins = format!("{} {} ", row.id, row.place.word());
+        STORED.lines().find(|stored| stored.starts_with(&begins))
+    };
+    let mut agrees = found.lines().count() == STORED.lines().count();
+    for row in report.rows() {
+        let is_same = stored(row) == Some(line(row).trim_end());
+        let is_left_out = row.place == Place::Live && row.status == Status::NotRun && stored(row).is_some();
+        if is_left_out && !is_same {
+            println!("{} was not run here: {}", row.id, row.why);
+        }
+        agrees &= is_same || is_left_out;
+    }
+    if !agrees {
         let path = concat!(env!("CARGO_TARGET_TMPDIR"), "/verdicts.txt");
         std::fs::write(path, &found).expect("the target directory can be written");
         let changed: Vec<&str> =

@@ -7,6 +7,8 @@
 //! Axes are drawn linearly over logarithms, so that each label is a round number. Values that are not positive have no
 //! place on a logarithmic axis and are left out there.
 
+use std::ops::Range;
+
 use plotters::prelude::*;
 
 use crate::plan::Scale;
@@ -52,7 +54,8 @@ impl Scale {
     fn label(self, place: f64, unit: &str) -> String {
         match self {
             Scale::Linear => number(place),
-            Scale::Log10 => number(10f64.powf(place)),
+            // Ten labels to a power of ten are round to two digits.
+            Scale::Log10 => number(two_digits(10f64.powf(place))),
             Scale::Log2 if (place - place.round()).abs() > 1e-6 => String::new(),
             Scale::Log2 if unit == "bytes" => bytes(place.round()),
             Scale::Log2 => number(place.round().exp2()),
@@ -60,21 +63,51 @@ impl Scale {
     }
 }
 
-/// The picture as SVG text.
+/// How a picture is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// Width and height.
+    pub size: (u32, u32),
+    /// How many labels there are room for along the horizontal axis.
+    pub x_labels: usize,
+    /// How the upright axis is divided.
+    pub y_scale: Scale,
+    /// The height of letters beside the axes.
+    pub letters: u32,
+    /// Whether title and legend stand in the picture, or beside it.
+    pub has_heads: bool,
+}
+
+/// The picture as SVG text, as it stands in a file of its own.
 ///
 /// # Errors
 /// [`DrawError`].
 pub fn svg(table: &Table) -> Result<String, DrawError> {
+    let y_scale = table.plan.y.scale;
+    drawn(table, Look { size: SIZE, x_labels: 20, y_scale, letters: 12, has_heads: true })
+}
+
+/// The picture as SVG text.
+///
+/// # Errors
+/// [`DrawError`].
+pub fn drawn(table: &Table, look: Look) -> Result<String, DrawError> {
     let mut text = String::new();
-    draw(table, &mut text)?;
+    draw(table, look, &mut text)?;
     Ok(text)
+}
+
+/// The colour of a line by its number, and whether its points are open: there are fewer colours than lines.
+pub fn mark(number: usize) -> ((u8, u8, u8), bool) {
+    let RGBColor(red, green, blue) = COLOURS[number % COLOURS.len()];
+    ((red, green, blue), number >= COLOURS.len())
 }
 
 type Points = Vec<(f64, f64)>;
 
 /// The places of a line's points.
-fn places(table: &Table) -> Vec<Points> {
-    let (x_scale, y_scale) = (table.plan.x.scale, table.plan.y.scale);
+fn places(table: &Table, y_scale: Scale) -> Vec<Points> {
+    let x_scale = table.plan.x.scale;
     let place = |(x, y): &(f64, f64)| x_scale.place(*x).zip(y_scale.place(*y));
     table.series.iter().map(|series| series.points.iter().filter_map(place).collect()).collect()
 }
@@ -85,55 +118,62 @@ fn extent(lines: &[Points], of: fn(&(f64, f64)) -> f64) -> (f64, f64) {
     (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max))
 }
 
-fn draw(table: &Table, text: &mut String) -> Result<(), DrawError> {
-    let plan = &table.plan;
-    let lines = places(table);
-    let (first, last) = extent(&lines, |(x, _)| *x);
-    let (lowest, highest) = match (extent(&lines, |(_, y)| *y), plan.y.scale) {
+/// What the axes span.
+fn spans(lines: &[Points], y_scale: Scale) -> Result<(Range<f64>, Range<f64>), DrawError> {
+    let (first, last) = extent(lines, |(x, _)| *x);
+    let (lowest, highest) = match (extent(lines, |(_, y)| *y), y_scale) {
         ((low, high), Scale::Linear) => (low.min(0.0), high * HEADROOM),
         ((low, high), _) => (low.floor(), high.ceil()),
     };
-    if !(first < last && lowest < highest) {
-        return Err(DrawError::NothingToShow);
+    if first < last && lowest < highest {
+        return Ok((first..last, lowest..highest));
     }
-    let title = format!("{} ({}, figure {}; simulated)", plan.title, plan.paper, plan.number);
-    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
+    Err(DrawError::NothingToShow)
+}
+
+fn draw(table: &Table, look: Look, text: &mut String) -> Result<(), DrawError> {
+    let plan = &table.plan;
+    let lines = places(table, look.y_scale);
+    let (x_span, y_span) = spans(&lines, look.y_scale)?;
+    let root = SVGBackend::with_string(text, look.size).into_drawing_area();
     root.fill(&WHITE).map_err(plotting)?;
-    let mut chart = ChartBuilder::on(&root)
-        .caption(title, ("sans-serif", 20))
+    let mut builder = ChartBuilder::on(&root);
+    if look.has_heads {
+        let title = format!("{} ({}, figure {}; simulated)", plan.title, plan.paper, plan.number);
+        builder.caption(title, ("sans-serif", 20));
+    }
+    let mut chart = builder
         .margin(12)
-        .margin_right(40)
+        .margin_right(if look.has_heads { 40 } else { 24 })
         .x_label_area_size(44)
         .y_label_area_size(70)
-        .build_cartesian_2d(first..last, lowest..highest)
+        .build_cartesian_2d(x_span.clone(), y_span.clone())
         .map_err(plotting)?;
     chart
         .configure_mesh()
         .x_desc(format!("{} ({})", plan.x.label, plan.x.unit))
         .y_desc(format!("{} ({}), simulated", plan.y.label, plan.y.unit))
-        .x_labels(20)
+        .x_labels(look.x_labels)
         .x_label_formatter(&|place| plan.x.scale.label(*place, &plan.x.unit))
-        .y_label_formatter(&|place| plan.y.scale.label(*place, &plan.y.unit))
+        .y_label_formatter(&|place| look.y_scale.label(*place, &plan.y.unit))
+        .label_style(("sans-serif", look.letters))
         .light_line_style(TRANSPARENT)
         .draw()
         .map_err(plotting)?;
-    for ((series, points), colour) in table.series.iter().zip(&lines).zip(COLOURS.iter().cycle()) {
-        chart
-            .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))
-            .map_err(plotting)?
-            .label(&series.label)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], colour.stroke_width(2)));
-        let dots = points.iter().map(|at| Circle::new(*at, 3, colour.filled()));
-        chart.draw_series(dots).map_err(plotting)?;
+    for (number, (series, points)) in table.series.iter().zip(&lines).enumerate() {
+        let ((red, green, blue), is_open) = mark(number);
+        let colour = RGBColor(red, green, blue);
+        let line = colour.stroke_width(if is_open { 1 } else { 2 });
+        let drawn = chart.draw_series(LineSeries::new(points.clone(), line)).map_err(plotting)?;
+        drawn.label(&series.label).legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], line));
+        let dot = if is_open { colour.stroke_width(1) } else { colour.filled() };
+        chart.draw_series(points.iter().map(|at| Circle::new(*at, 3, dot))).map_err(plotting)?;
     }
-    let middle = f64::midpoint(first, last);
-    chart
-        .configure_series_labels()
-        .position(free_corner(&lines, middle))
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .draw()
-        .map_err(plotting)?;
+    if look.has_heads {
+        let labels = &mut chart.configure_series_labels();
+        let labels = labels.position(free_corner(&lines, (x_span, y_span)));
+        labels.background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3)).draw().map_err(plotting)?;
+    }
     root.present().map_err(plotting)
 }
 
@@ -141,17 +181,39 @@ fn plotting(error: impl std::fmt::Display) -> DrawError {
     DrawError::Plotting(error.to_string())
 }
 
-/// The upper corner on whose side the lines are lower.
-fn free_corner(lines: &[Points], middle: f64) -> SeriesLabelPosition {
-    let highest = |left: bool| {
-        let side = lines.iter().flatten().filter(|(x, _)| (*x < middle) == left);
-        side.map(|(_, y)| *y).fold(f64::NEG_INFINITY, f64::max)
+/// The corner where a legend of so many lines covers the least of them.
+fn free_corner(lines: &[Points], (x, y): (Range<f64>, Range<f64>)) -> SeriesLabelPosition {
+    let share = |value: f64, range: &Range<f64>| (value - range.start) / (range.end - range.start);
+    // Of the picture; a legend is about as wide as this, and a line of it as high.
+    let (width, height) = (0.4, 0.06 * lines.len() as f64);
+    let covered = |left: bool, upper: bool| -> usize {
+        let within = |(at, over): (f64, f64)| {
+            (if left { at < width } else { at > 1.0 - width })
+                && (if upper { over > 1.0 - height } else { over < height })
+        };
+        let segments = lines.iter().flat_map(|points| points.windows(2));
+        let on_the_way = segments.flat_map(|ends| {
+            (0..=20).map(|step| {
+                let part = |from: f64, to: f64| from + (to - from) * f64::from(step) / 20.0;
+                (share(part(ends[0].0, ends[1].0), &x), share(part(ends[0].1, ends[1].1), &y))
+            })
+        });
+        on_the_way.filter(|place| within(*place)).count()
     };
-    if highest(true) < highest(false) {
-        SeriesLabelPosition::UpperLeft
-    } else {
-        SeriesLabelPosition::UpperRight
-    }
+    let corners = [
+        (covered(true, true), SeriesLabelPosition::UpperLeft),
+        (covered(false, true), SeriesLabelPosition::UpperRight),
+        (covered(true, false), SeriesLabelPosition::LowerLeft),
+        (covered(false, false), SeriesLabelPosition::LowerRight),
+    ];
+    let freest = corners.into_iter().min_by_key(|(covered, _)| *covered);
+    freest.map_or(SeriesLabelPosition::UpperRight, |(_, corner)| corner)
+}
+
+/// The first two digits of a number that is positive.
+fn two_digits(value: f64) -> f64 {
+    let last = 10f64.powf(value.log10().floor() - 1.0);
+    (value / last).round() * last
 }
 
 /// A number in few digits.
@@ -181,7 +243,7 @@ mod tests {
     use crate::plan::Plan;
     use crate::table::Series;
 
-    const PLAN: &str = "figure = 'a-1'\ntitle = 'sizes'\npaper = 'p'\nnumber = '7'\nrunner = 'r'\nseed = 1\nclaims = []\n\
+    const PLAN: &str = "figure = 'a-1'\ntitle = 'sizes'\nshows = 's'\npaper = 'p'\nnumber = '7'\nrunner = 'r'\nseed = 1\nclaims = []\n\
                         [x]\nlabel = 'transfer size'\nunit = 'bytes'\nscale = 'log2'\nfrom = 64\nto = 1048576\n\
                         [y]\nlabel = 'throughput'\nunit = 'MiB/s'\nscale = 'log10'\n[[series]]\nlabel = 'ours'\n";
 
@@ -199,6 +261,17 @@ mod tests {
         {
             assert!(text.contains(word), "{word} is missing");
         }
+    }
+
+    #[test]
+    fn labels_of_a_logarithmic_axis_are_round() {
+        let labels: Vec<String> =
+            (0..=10).map(|tenth| Scale::Log10.label(2.0 + f64::from(tenth) / 10.0, "us")).collect();
+        assert_eq!(labels, ["100", "130", "160", "200", "250", "320", "400", "500", "630", "790", "1000"]);
+        assert_eq!(
+            (Scale::Log10.label(-1.0, "us"), Scale::Log10.label(-0.2, "us")),
+            ("0.1".to_owned(), "0.63".to_owned())
+        );
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! on reads, and hold what they hold independently of each other. A stream of lines costs: the issue of its loads and
 //! stores; from a level below the first, the time a line of such a stream takes there; from memory, its latency divided by
 //! the lines that are fetched at once, but no less than its bandwidth allows. A line written back takes bandwidth. Address
-//! translation is left out: a page is walked once for 128 lines, in a cache.
+//! translation is left out: a page is walked once for 128 lines, in a cache. A single access ([`Hierarchy::access`]) waits for the
+//! latencies instead; what a device asks the caches about is [`Hierarchy::snoop`].
 //!
 //! Sources of the structure: Cortex-A9 TRM, chapters 7 and 8; the figures are the papers' parameters.
 
@@ -109,6 +110,7 @@ struct Cache {
     /// State of the pseudo-random choice (xorshift).
     chance: u64,
     /// Picoseconds.
+    latency: u64,
     read: u64,
     write: u64,
     maintain: u64,
@@ -128,6 +130,7 @@ impl Cache {
             sets,
             replacement: level.replacement,
             chance: seed | 1,
+            latency: picoseconds(level.latency_ns),
             read: picoseconds(level.read_ns),
             write: picoseconds(level.write_ns),
             maintain: picoseconds(level.maintain_ns),
@@ -198,6 +201,7 @@ pub struct Hierarchy {
     fetch: u64,
     carry: u64,
     uncached: u64,
+    memory_latency: u64,
     maintenance: u64,
 }
 
@@ -227,6 +231,7 @@ impl Hierarchy {
             fetch: picoseconds(fetch_ns),
             carry: picoseconds(carry_ns),
             uncached: picoseconds(uncached_ns).max(picoseconds(processor.issue_ns)),
+            memory_latency: picoseconds(memory.latency_ns),
             maintenance: 0,
         })
     }
@@ -246,6 +251,32 @@ impl Hierarchy {
     /// Picoseconds beyond the issue that writing a range takes.
     pub fn write(&mut self, address: u64, length: u64) -> u64 {
         self.lines(address, length).map(|line| self.touch(line, true)).sum()
+    }
+
+    /// Picoseconds beyond the issue that reading a range takes.
+    pub fn read(&mut self, address: u64, length: u64) -> u64 {
+        self.lines(address, length).map(|line| self.touch(line, false)).sum()
+    }
+
+    /// Picoseconds that a single access waits, which nothing overlaps.
+    pub fn access(&mut self, address: u64, write: bool) -> u64 {
+        let line = address / self.line_bytes;
+        let found = self.levels.iter_mut().position(|level| level.finds(line, false));
+        let passed = self.levels.iter().take(found.map_or(usize::MAX, |found| found + 1));
+        let waits: u64 = passed.map(|level| level.latency).sum();
+        self.touch(line, write);
+        waits + if found.is_none() { self.memory_latency } else { 0 }
+    }
+
+    /// A device reads a range, after which modified lines are clean, or writes it, after which no line of it is there. Gives
+    /// how many lines were modified.
+    pub fn snoop(&mut self, address: u64, length: u64, write: bool) -> u64 {
+        let Self { levels, line_bytes, .. } = self;
+        let lines = address / *line_bytes..(address + length).div_ceil(*line_bytes);
+        let modified = lines.filter(|line| {
+            levels.iter_mut().fold(false, |dirty, level| level.maintain(*line, true, write) | dirty)
+        });
+        modified.count() as u64
     }
 
     /// Picoseconds of maintenance since this was last asked.

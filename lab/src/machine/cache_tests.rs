@@ -132,3 +132,24 @@ fn impossible_processors_are_refused() {
     still.line_fills = 0;
     assert_eq!(Hierarchy::new(&still, 1).map(|_| ()), Err(ProcessorError::Zero));
 }
+
+#[test]
+fn a_single_access_waits_for_all_latencies_on_its_way() {
+    let mut caches = caches(Replacement::LeastRecent);
+    assert_eq!(caches.access(0, false), 10_000 + 190_000);
+    assert_eq!(caches.access(4, true), 0);
+    // Two more lines of its set of level 0 push it down.
+    assert_eq!(caches.read(64, 1) + caches.read(128, 1), 200_000);
+    assert_eq!(caches.access(0, false), 10_000);
+}
+
+#[test]
+fn a_devices_read_leaves_lines_clean_and_its_write_leaves_none() {
+    let mut caches = caches(Replacement::LeastRecent);
+    caches.write(0, 2 * LINE);
+    caches.read(2 * LINE, LINE);
+    assert_eq!((caches.snoop(0, 3 * LINE, false), caches.snoop(0, 3 * LINE, false)), (2, 0));
+    assert_eq!(caches.access(0, true), 0, "what was read is there still");
+    assert_eq!(caches.snoop(0, LINE, true), 1);
+    assert_eq!(caches.access(0, false), 200_000);
+}

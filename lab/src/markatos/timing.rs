@@ -167,12 +167,14 @@ fn table_1(case: &Case<'_>) -> Result<Verdict, RunError> {
         finding.figure("residual of the predicted row, %", (predicted / extended - 1.0) * 100.0);
         let (load, store) = (repeated - 2.0 * extended, (keys - extended) / 2.0);
         let words = format!(
-            "store and load are calibrated to repeated-passing and key-based; extended-shadow and kernel are predicted. The \
-             table's rows do not add up: repeated-passing less twice extended-shadow leaves {load:.2} for one load, key-based \
+            "the table's rows do not add up: repeated-passing less twice extended-shadow leaves {load:.2} for one load, key-based \
              less extended-shadow {store:.2} for one store, and the two together should then be {:.2}, not {extended}",
             load + store
         );
-        finding.check(true, words);
+        finding.because(words).check(
+            true,
+            "store and load are calibrated to repeated-passing and key-based; extended-shadow and kernel are predicted",
+        );
     }
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }

@@ -30,7 +30,8 @@ pub(super) enum Off {
 }
 
 impl Off {
-    fn apply(self, parameters: &Parameters) -> Result<Parameters, ParametersError> {
+    /// The parameters without the mechanism.
+    pub(super) fn apply(self, parameters: &Parameters) -> Result<Parameters, ParametersError> {
         if self == Self::WriteBatches {
             return parameters.with("dram-held-writes", NEVER);
         }

@@ -6,7 +6,7 @@
 //!
 //! A request names a window (a capability for the middle of a memory), so that a byte outside of it that changes is seen.
 
-use memferry::{Client, Frame, Rights, ServiceConfig, Transfer};
+use memferry::{Channel, Client, Frame, Rights, ServiceConfig, Transfer};
 use memferry_engines::driven::SdmaOptions;
 use memferry_models::Ram;
 use memferry_models::sdma::{Config, Sdma};
@@ -97,7 +97,7 @@ impl Bed for Simulated {
 
 /// A service of this process, on this machine's CPU.
 pub(super) struct Live {
-    client: Client,
+    channel: Channel,
     memories: [Frame; 2],
     windows: [Frame; 2],
 }
@@ -113,7 +113,7 @@ impl Live {
             client.derive(&memory.range(WINDOW_AT as u64, WINDOW_BYTES as u64), rights).map_err(said)
         };
         let windows = [window(&memories[0])?, window(&memories[1])?];
-        Ok(Self { client, memories, windows })
+        Ok(Self { channel: client.open_channel(4).map_err(said)?, memories, windows })
     }
 }
 
@@ -129,9 +129,8 @@ impl Bed for Live {
             Draft::Copy(shape) => Transfer::copy_2d(&source, &destination, *shape),
             Draft::Fill(shape) => Transfer::fill_2d(&destination, *shape),
         };
-        let mut channel = self.client.open_channel(4).map_err(said)?;
-        let ticket = channel.submit(transfer).map_err(said)?;
-        Ok(channel.wait(ticket, None).map_err(said)?.outcome)
+        let ticket = self.channel.submit(transfer).map_err(said)?;
+        Ok(self.channel.wait(ticket, None).map_err(said)?.outcome)
     }
 
     fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {

@@ -11,7 +11,9 @@ use serde::Deserialize;
 
 use super::board;
 use super::bulk::rate;
-use super::clients::{Call, Work, serve};
+use super::clients::{Call, DeviceTimes, Outcome, Work, serve};
+use super::host::Host;
+use super::service::ServiceError;
 use crate::experiments::{RunError, Runner};
 use crate::plan::Line;
 use crate::table::Series;
@@ -55,7 +57,7 @@ fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         outcome.map(|outcome| {
             let y = match settings.gives {
                 Quantity::Latency => outcome.mean_latency() / 1e6,
-                Quantity::Throughput => rate(1, 1.0 / outcome.aggregate(length)),
+                Quantity::Throughput => together(&outcome, length),
             };
             (x, y)
         })
@@ -63,4 +65,23 @@ fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, _>>();
     let points = points.map_err(|error| line.failed(error))?;
     Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+/// MiB/s of all clients together, each having measured its own transfers.
+fn together(outcome: &Outcome, length: u64) -> f64 {
+    rate(1, 1.0 / outcome.aggregate(length))
+}
+
+/// The same for one client, for two, and so on to `most`, with the simple call.
+///
+/// # Errors
+/// [`ServiceError`].
+pub(super) fn aggregates(
+    host: &Host,
+    device: &DeviceTimes,
+    length: u64,
+    most: usize,
+) -> Result<Vec<f64>, ServiceError> {
+    let of = |clients| serve(host, device, &Work::once(clients, Call::Simple, length));
+    (1..=most).map(|clients| of(clients).map(|outcome| together(&outcome, length))).collect()
 }

@@ -4,11 +4,17 @@
 //! figures 13 and 14 ──► overhead      16 ──► concurrency      15 ──► latency of each client
 //! ```
 //!
-//! What is expected is in the claims' list. Nothing is run here.
+//! What is expected is in the claims' list. What explains the order of figure 16 is run here, since it has no figure.
 
+use super::ablation::Off;
+use super::board;
+use super::clients::DeviceTimes;
+use super::driver::aggregates;
+use super::host::Host;
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::parameters::Parameters;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
@@ -21,6 +27,10 @@ pub(super) const JUDGES: [Judge; 3] = [
 
 const LATENCIES: &str = "wicki-fig-13";
 const THROUGHPUTS: &str = "wicki-fig-14";
+/// Transfers of the experiments that explain figure 16: short enough to run twelve.
+const EXPLAINED_BYTES: u64 = 4 << 20;
+/// Where pseudo-random replacement begins; no cache matters here.
+const SEED: u64 = 1;
 /// Clients of figures 15 and 16.
 const CLIENTS: [&str; 6] = ["1 client", "2 clients", "3 clients", "4 clients", "5 clients", "6 clients"];
 
@@ -86,11 +96,37 @@ fn concurrency(case: &Case<'_>) -> Result<Verdict, RunError> {
     }
     let (size, values) = longest;
     let (lowest, highest) = extremes(&values);
-    let listed: Vec<String> = values.iter().map(|value| format!("{value:.0}")).collect();
-    let of = format!("with transfers of {} KiB ({} MiB/s with 1 to 6)", size / 1024.0, listed.join(", "));
+    let of = format!("with transfers of {} KiB ({} MiB/s with 1 to 6)", size / 1024.0, listed(&values));
     finding.check(lowest == 2, format!("throughput is lowest at {lowest} {of}"));
     finding.check(highest == 4, format!("throughput is highest at {highest} {of}"));
+    let why = what_orders_them(case);
+    finding.because(why.map_err(|message| RunError::Judge { claim: case.claim.id.clone(), message })?);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}
+
+fn listed(values: &[f64]) -> String {
+    values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Two experiments on which number of clients comes first: started at the same instant, and without batches of writes.
+fn what_orders_them(case: &Case<'_>) -> Result<String, String> {
+    let of = |parameters: &Parameters| board(parameters, SEED).map_err(|error| error.to_string());
+    let unbatched = Off::WriteBatches.apply(case.parameters).map_err(|error| error.to_string())?;
+    let (board, unbatched) = (of(case.parameters)?, of(&unbatched)?);
+    let run = |host: &Host, device: &DeviceTimes| {
+        aggregates(host, device, EXPLAINED_BYTES, CLIENTS.len()).map_err(|error| error.to_string())
+    };
+    let through = run(&board.host, &board.device)?;
+    let (at_once, unbatched) =
+        (run(&board.host.direct(), &board.device)?, run(&unbatched.host, &unbatched.device)?);
+    Ok(format!(
+        "how the channels' batches of held writes fall together decides, and the driver starts one transfer after the \
+         other: of 4 MiB, one to six have {} MiB/s through it, {} when all start at the same instant, and {} without \
+         batches",
+        listed(&through),
+        listed(&at_once),
+        listed(&unbatched)
+    ))
 }
 
 /// Places of the lowest and the highest value.

@@ -1,0 +1,67 @@
+//! How far a run is: a bar where standard error is a terminal, otherwise a line for each job that ended.
+//!
+//! ```text
+//! job ended ──► count ──► bar with its name, or "17/250 wicki-fig-03"
+//! ```
+//!
+//! It counts jobs and knows nothing of how long each takes.
+
+use std::io::{self, IsTerminal};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// What is shown while jobs run.
+pub(crate) struct Display {
+    bar: ProgressBar,
+    /// Jobs of which a line is printed; none where a bar is drawn, or nothing.
+    lines: Option<usize>,
+    ended: AtomicUsize,
+    kept: AtomicUsize,
+}
+
+impl Display {
+    /// For so many jobs.
+    pub(crate) fn new(jobs: usize) -> Self {
+        let terminal = io::stderr().is_terminal();
+        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(jobs as u64), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}") {
+            bar.set_style(style);
+        }
+        Self {
+            bar,
+            lines: (!terminal).then_some(jobs),
+            ended: AtomicUsize::new(0),
+            kept: AtomicUsize::new(0),
+        }
+    }
+
+    /// Shows nothing.
+    pub(crate) fn hidden() -> Self {
+        let bar = ProgressBar::hidden();
+        Self { bar, lines: None, ended: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
+    }
+
+    /// A job ended; `kept` where an earlier run had done it.
+    pub(crate) fn ended(&self, name: &str, kept: bool) {
+        let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
+        self.kept.fetch_add(usize::from(kept), Ordering::Relaxed);
+        self.bar.set_message(name.to_owned());
+        self.bar.inc(1);
+        if let Some(jobs) = self.lines.filter(|_| !kept) {
+            eprintln!("{ended}/{jobs} {name}");
+        }
+    }
+
+    /// All have ended: says how many an earlier run had done.
+    pub(crate) fn finish(&self) {
+        self.bar.finish_and_clear();
+        let (ended, kept) = (self.ended.load(Ordering::Relaxed), self.kept.load(Ordering::Relaxed));
+        if kept > 0 {
+            eprintln!(
+                "{kept} of {ended} results are those of an earlier run of this build; --fresh runs them anew"
+            );
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Experiments on Nava and Kummerfeld (1996): user-mode DMA for user-mode file servers.
+//!
+//! ```text
+//! parameters ──► Magnum 3000s, Ethernet, disk ──► raw reads (table 2), file servers (tables 1 and 3), the parts of the 17 ms
+//!                                                    └──► judges of the nava-* claims; interfaces and a server live
+//! ```
+//!
+//! The text of the topic is `docs/fileserver.md`.
+
+mod disk;
+mod interfaces;
+mod judges;
+mod live;
+mod machine;
+mod raw;
+mod serving;
+mod tables;
+
+use crate::experiments::{Paper, Runner};
+
+/// All of them.
+pub const PAPER: Paper = Paper {
+    name: "nava1996",
+    title: "A. Nava, 1996: User-Mode DMA (for file servers on Plan 9)",
+    plans: &[
+        include_str!("../plans/nava-table-1.toml"),
+        include_str!("../plans/nava-delay.toml"),
+        include_str!("../plans/nava-processor.toml"),
+        include_str!("../plans/nava-local.toml"),
+        include_str!("../plans/nava-parts.toml"),
+        include_str!("../plans/nava-table-2.toml"),
+        include_str!("../plans/nava-track.toml"),
+        include_str!("../plans/nava-access.toml"),
+    ],
+    parameters: include_str!("../parameters/nava.toml"),
+    runners: &RUNNERS,
+    judges: &[&judges::JUDGES, &interfaces::JUDGES, &live::JUDGES],
+};
+
+const RUNNERS: [Runner; 3] = [raw::RUNNER, tables::RUNNERS[0], tables::RUNNERS[1]];
+
+/// Chance that depends on its seed alone (xorshift, Marsaglia 2003).
+#[derive(Clone, Debug)]
+struct Chance(u64);
+
+impl Chance {
+    fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A part of one, below one.
+    fn part(&mut self) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as f64 / (1u64 << 53) as f64
+    }
+}

@@ -1,0 +1,114 @@
+//! The Magnum 3000 and what hangs on it, as the parameters have it.
+//!
+//! ```text
+//! Parameters ──► Machine { processor times, packets, Ethernet, procedure }, Disk
+//! ```
+//!
+//! Times are in nanoseconds. Derived here: what a packet costs the stream code, from the throughput and the latency that Plan 9's
+//! authors measured on the same processor (Presotto and Winterbottom, "The Organization of Networks in Plan 9", table 1). What the
+//! values are is for `parameters/nava.toml`.
+
+use crate::parameters::{Parameters, ParametersError};
+
+use super::disk::{Disk, Geometry};
+
+/// Nanoseconds of a millisecond and of a microsecond.
+const MS: f64 = 1e6;
+const US: f64 = 1e3;
+
+/// Bytes of a block of the file servers.
+pub(super) const BLOCK: u64 = 64 << 10;
+
+/// What things take, in nanoseconds, and the paper's procedure.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Machine {
+    /// Into the kernel and back.
+    pub(super) entry: f64,
+    /// Copying a byte.
+    pub(super) copy: f64,
+    /// Bytes of data of a message.
+    pub(super) message: u64,
+    /// The processor's part of a message through the streams, at either end, without data.
+    pub(super) stream: f64,
+    /// The processor's part of a packet through the streams, at either end.
+    pub(super) packet: f64,
+    /// The same, of the code of the standalone server.
+    pub(super) minimal: f64,
+    /// A message through a pipe, without data.
+    pub(super) pipe: f64,
+    /// Packets of a message of data.
+    pub(super) packets: u64,
+    /// A packet of data on the wire, and a request.
+    pub(super) wire: [f64; 2],
+    /// Blocks of the file, reads of the whole file, blocks that the delay is averaged over.
+    pub(super) procedure: [u64; 3],
+}
+
+impl Machine {
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub(super) fn new(parameters: &Parameters) -> Result<Self, ParametersError> {
+        let get = |name: &str| parameters.get(name);
+        let per_byte = get("ethernet-byte")? * US;
+        let framing = get("ethernet-framing")?;
+        let message = get("message")? as u64;
+        let headers = get("message-headers")?;
+        let fragment = get("fragment")?;
+        let packets = ((message as f64 + headers) / fragment).ceil();
+        let wire = (message as f64 + headers + packets * framing) / packets * per_byte;
+        let request = (get("request")? + framing) * per_byte;
+        let copy = get("copy-block")? * MS / BLOCK as f64;
+        // A round trip of a byte is two messages, each made at one end, carried, and taken at the other.
+        let stream = (get("il-round-trip")? * MS / 2.0 - request) / 2.0;
+        // 16 KiB a write: the slower end makes a message, copies it, and works on each of its packets.
+        let measured = get("il-write")?;
+        let whole = measured * get("il-byte")? * US;
+        let packet = (whole - stream - measured * copy) / ((measured + headers) / fragment).ceil();
+        let procedure = [get("file-blocks")? as u64, get("passes")? as u64, get("delay-blocks")? as u64];
+        Ok(Self {
+            entry: get("kernel-entry")? * US,
+            copy,
+            message,
+            stream,
+            packet: packet.max(0.0),
+            minimal: get("minimal-packet")? * MS,
+            pipe: get("pipe-round-trip")? * MS / 2.0,
+            packets: packets as u64,
+            wire: [wire, request],
+            procedure,
+        })
+    }
+}
+
+/// How an experiment's disk differs from what the parameters have.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Other {
+    /// Bytes of a segment of its buffer; zero is a disk without a buffer.
+    pub(super) segment: Option<u64>,
+    /// It finishes reading ahead for one reader before it begins for another.
+    pub(super) finishes: bool,
+}
+
+/// The disk; the platter stands at `phase`, a part of a turn.
+///
+/// # Errors
+/// [`ParametersError::Missing`].
+pub(super) fn disk(parameters: &Parameters, other: Other, phase: f64) -> Result<Disk, ParametersError> {
+    let get = |name: &str| parameters.get(name);
+    let track = (get("disk-sectors")? * get("disk-sector")?) as u64;
+    let turn = get("disk-turn")? * MS;
+    Ok(Disk::new(Geometry {
+        turn,
+        track,
+        skew: get("disk-skew")? * MS,
+        seek_track: get("disk-seek-track")? * MS,
+        seek_average: get("disk-seek-average")? * MS,
+        bytes: get("disk-size")?,
+        command: get("disk-command")? * MS,
+        bus: get("scsi-byte")? * US,
+        segment: other.segment.unwrap_or(get("disk-segment")? as u64),
+        segments: get("disk-segments")? as usize,
+        finishes: other.finishes,
+        phase: phase * turn,
+    }))
+}

@@ -1,0 +1,99 @@
+//! Reading the raw disk, as `cat` and the paper's `ucat` do (section 5.1): one process, one read after the other.
+//!
+//! ```text
+//! kernel entry ─► command ─► disk ─► copy to the process, unless its memory is a DMA buffer ─► the next read
+//! ```
+//!
+//! Blocks are read in sequence, in random order, or one again and again; the mean over many reads counts. What the process does
+//! with the bytes takes no time.
+
+use serde::Deserialize;
+
+use crate::experiments::{RunError, Runner};
+use crate::plan::Line;
+use crate::table::Series;
+
+use super::Chance;
+use super::disk::Disk;
+use super::machine::{BLOCK, Machine, Other, disk};
+
+/// What gives the lines of its plans.
+pub(super) const RUNNER: Runner = Runner { name: "raw", run: raw };
+
+/// Reads before those that count, and those that count.
+const READS: [u64; 2] = [100, 2000];
+
+/// Which block is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Order {
+    /// The one after.
+    Sequential,
+    /// Any.
+    Random,
+    /// The same.
+    Fixed,
+}
+
+/// What the horizontal axis varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Varies {
+    /// Bytes of a read.
+    Read,
+    /// Bytes of a segment of the disk's buffer.
+    Buffer,
+    /// Sectors of a track.
+    Sectors,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Reader {
+    varies: Varies,
+    order: Order,
+    #[serde(default)]
+    user_mode_dma: bool,
+    /// Gives what would be saved if no time but the copy's were there: the time of a read, less a copy.
+    #[serde(default)]
+    in_theory: bool,
+}
+
+fn raw(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let reader: Reader = line.settings()?;
+    let mut points = Vec::new();
+    for x in line.plan.points() {
+        let mut parameters = line.parameters.clone();
+        if reader.varies == Varies::Sectors {
+            parameters = parameters.with("disk-sectors", x)?;
+        }
+        let machine = Machine::new(&parameters)?;
+        let segment = (reader.varies == Varies::Buffer).then_some(x as u64);
+        let bytes = if reader.varies == Varies::Read { x as u64 } else { BLOCK };
+        let mut chance = Chance::new(line.plan.seed);
+        let disk = disk(&parameters, Other { segment, finishes: false }, chance.part())?;
+        let each = mean(disk, &machine, &reader, bytes, &mut chance);
+        let saved = if reader.in_theory { BLOCK as f64 * machine.copy } else { 0.0 };
+        points.push((x, (each * (BLOCK / bytes) as f64 - saved) / 1e6));
+    }
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+/// Nanoseconds of a read.
+fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, chance: &mut Chance) -> f64 {
+    let blocks = disk.bytes() / bytes - 1;
+    let copy = if reader.user_mode_dma { 0.0 } else { bytes as f64 * machine.copy };
+    let (mut at, mut began) = (0.0, 0.0);
+    for read in 0..READS[0] + READS[1] {
+        if read == READS[0] {
+            began = at;
+        }
+        let block = match reader.order {
+            Order::Sequential => read,
+            Order::Random => (chance.part() * blocks as f64) as u64,
+            Order::Fixed => blocks / 2,
+        };
+        at = disk.read(block * bytes, bytes, at + machine.entry) + copy;
+    }
+    (at - began) / READS[1] as f64
+}

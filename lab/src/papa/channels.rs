@@ -1,0 +1,139 @@
+//! What channels get of the engine: one to four of them, and under the priority policy (Papa 2014, "Priority Channel
+//! Bandwidth").
+//!
+//! ```text
+//! callers, policy, size ──► Cftu::bandwidths ──► GB/s of the first caller, and of each of the others in the mean
+//! ```
+//!
+//! Every caller has a copy under way but for what the CPU takes between two. Whether a slice goes to a caller of its
+//! own channel or the policy's slices are the live service's is no question: it is the same code.
+
+use core::time::Duration;
+
+use memferry_path::policy::Priority;
+use memferry_path::{Policy, PolicyKind, Slices};
+use memferry_transfer::PriorityClass;
+use serde::Deserialize;
+
+use super::cftu::{Cftu, CftuError, Machine};
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError, Runner};
+use crate::judging::Finding;
+use crate::plan::Line;
+use crate::table::Series;
+use crate::verdict::{Basis, Verdict};
+
+/// Bandwidth of each channel by size.
+pub(super) const CHANNELS: Runner = Runner { name: "papa-channels", run: channels };
+
+/// What decides the claim.
+pub(super) const JUDGES: [Judge; 1] =
+    [Judge { claim: "papa-priority", place: Place::Simulated, judge: priority }];
+
+/// Before bytes count, and while they do.
+const TIMES: [Duration; 2] = [Duration::from_micros(900), Duration::from_micros(3_600)];
+/// The slide's sizes: "Buffer > 64 KB".
+const LONG: f64 = 65536.0;
+/// What the claim's statement has for each low channel, GB/s, within the same tolerance.
+const EACH_LOW: f64 = 0.65;
+
+/// A period of the priority policy.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Period {
+    period_us: u64,
+    slice_us: u64,
+}
+
+/// Whose bandwidth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Of {
+    First,
+    /// Each of the others, in the mean.
+    Others,
+    All,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Settings {
+    callers: usize,
+    of: Of,
+    /// The first caller is of the high class, and there are slices; else all are equal and the policy is shared.
+    priority: Option<Period>,
+}
+
+/// A policy of the slides, and the classes of those who call.
+fn arranged(callers: usize, priority: Option<Period>) -> (Box<dyn Policy>, Vec<PriorityClass>) {
+    let mut classes = vec![PriorityClass::Normal; callers];
+    let Some(Period { period_us, slice_us }) = priority else {
+        return (PolicyKind::Shared.build(), classes);
+    };
+    classes.iter_mut().take(1).for_each(|class| *class = PriorityClass::High);
+    let [period, slice] = [period_us, slice_us].map(Duration::from_micros);
+    (Box::new(Priority::new(Slices::new(period, slice, 1), 0)), classes)
+}
+
+fn bandwidths(machine: &Machine, settings: &Settings, length: u64) -> Result<Vec<f64>, CftuError> {
+    let (policy, classes) = arranged(settings.callers, settings.priority);
+    let caches = machine.caches()?;
+    Cftu::new(machine, &caches, policy, &classes)?.bandwidths(length, TIMES)
+}
+
+fn channels(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let settings: Settings = line.settings()?;
+    let machine = Machine::new(line.parameters, line.plan.seed)?;
+    let point = |x: f64| {
+        let each = bandwidths(&machine, &settings, x as u64).map_err(|error| line.failed(error))?;
+        let all: f64 = each.iter().sum();
+        let first = each.first().copied().unwrap_or(0.0);
+        Ok((
+            x,
+            match settings.of {
+                Of::First => first,
+                Of::Others => (all - first) / (each.len().max(2) - 1) as f64,
+                Of::All => all,
+            },
+        ))
+    };
+    let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+/// The lowest and the highest value above the slide's size.
+fn span(line: &Series) -> [f64; 2] {
+    let long = line.points.iter().filter(|(size, _)| *size > LONG).map(|(_, rate)| *rate);
+    long.fold([f64::INFINITY, 0.0], |[low, high], rate| [low.min(rate), high.max(rate)])
+}
+
+fn priority(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let line = |figure, label| case.tables.line(figure, label).map(span);
+    let [least, most] = line("papa-priority", "high channel")?;
+    let [low, high] = line("papa-priority", "each low channel")?;
+    let (one, all) = (line("papa-channels", "one channel")?, line("papa-channels", "four channels")?);
+    let mut finding = Finding::of(case.claim);
+    finding.number((least + most) / 2.0);
+    let allowed = case.claim.tolerance.unwrap_or(0.0);
+    let within = |value: f64, expected: f64| (value / expected - 1.0).abs() <= allowed;
+    let high_is = case.claim.expect.is_some_and(|high| within(least, high) && within(most, high));
+    finding.check(high_is, format!("above 64 KiB the high channel has {least:.2} to {most:.2} GB/s"));
+    finding.figure("each low channel, GB/s", (low + high) / 2.0);
+    finding.figure("one channel alone, GB/s", one[1]);
+    finding.figure("four channels, GB/s", all[1]);
+    // A slice alone, and a quarter of all the rest of the time.
+    let reckoned = one[1] / 3.0 + all[1] / 4.0 * 2.0 / 3.0;
+    finding.figure("high channel by arithmetic, GB/s", reckoned);
+    let words = format!(
+        "each low one has {low:.2} to {high:.2}, to which the bandwidth of all is calibrated, so \
+         that this confirms nothing"
+    );
+    finding.check(within(low, EACH_LOW) && within(high, EACH_LOW), words);
+    let words = format!(
+        "one channel alone has the {:.2} of the crossings, all have {:.2}: a third and a sixth of these are \
+         {reckoned:.2}",
+        one[1], all[1]
+    );
+    finding.check(one[1] < all[1], words);
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}

@@ -1,0 +1,230 @@
+//! One channel's bandwidth against the CPU's, for buffers in the caches and not, and where they cross (Papa 2014, "One
+//! Channel Bandwidth").
+//!
+//! ```text
+//! hot    the CPU has just copied between the same buffers      cold   neither is in a cache, which others' lines fill
+//! sizes ──► Machine::copy_by_cpu, Cftu::copy ──► GB/s    factors ──► the size from which the engine is faster, KiB
+//! ```
+//!
+//! Hot and cold are our reading of the two slides. The crossing by arithmetic needs four rates only: of the engine, of
+//! the CPU within the last cache and from memory, and what an offload takes besides its bytes.
+
+use memferry_path::PolicyKind;
+use memferry_transfer::PriorityClass;
+use serde::Deserialize;
+
+use super::cftu::{Cftu, CftuError, Machine};
+use super::chipset::{Caches, window};
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError, Runner};
+use crate::judging::Finding;
+use crate::plan::Line;
+use crate::table::Series;
+use crate::verdict::{Basis, Verdict};
+
+/// Bandwidth by size.
+pub(super) const BANDWIDTH: Runner = Runner { name: "papa-bandwidth", run: bandwidth };
+/// Where the engine overtakes the CPU, by the size of level 2.
+pub(super) const CROSSING: Runner = Runner { name: "papa-crossing", run: crossing };
+
+/// What decides the claims.
+pub(super) const JUDGES: [Judge; 2] = [
+    Judge { claim: "papa-hot-crossover", place: Place::Simulated, judge: hot },
+    Judge { claim: "papa-cold-crossover", place: Place::Simulated, judge: cold },
+];
+
+const KIB: f64 = 1024.0;
+/// Crossings are looked for up to here, in steps of a fraction of the size and not below a line.
+const LONGEST: u64 = 16 << 20;
+const STEP: u64 = 64;
+/// Another window, whose lines fill the caches before a cold copy.
+const OTHERS: usize = 1;
+
+/// What the caches hold before a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Buffers {
+    /// Both buffers, as far as they fit.
+    Hot,
+    /// Other memory, half of it modified.
+    Cold,
+}
+
+/// Who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum By {
+    Cpu,
+    Engine,
+}
+
+/// Leaves in the caches what they hold before a copy of the first window's beginning.
+pub(super) fn prepare(machine: &Machine, caches: &Caches, buffers: Buffers, length: u64) {
+    let mut caches = caches.borrow_mut();
+    match buffers {
+        Buffers::Hot => {
+            let [source, destination] = window(0);
+            // Twice, so that what does not fit is what would not be there in a row of such copies.
+            for _ in 0..2 {
+                caches.copy(source, destination, length);
+            }
+        }
+        Buffers::Cold => {
+            let [source, destination] = window(OTHERS);
+            caches.copy(source, destination, machine.host.last_cache());
+        }
+    }
+}
+
+/// Picoseconds of one copy by the CPU.
+pub(super) fn by_cpu(machine: &Machine, buffers: Buffers, length: u64) -> Result<u64, CftuError> {
+    let caches = machine.caches()?;
+    prepare(machine, &caches, buffers, length);
+    Ok(machine.copy_by_cpu(&caches, window(0), length))
+}
+
+/// Picoseconds of one copy by the engine.
+pub(super) fn by_engine(machine: &Machine, buffers: Buffers, length: u64) -> Result<u64, CftuError> {
+    let caches = machine.caches()?;
+    let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
+    cftu.copy([0; 2], 1)?;
+    prepare(machine, &caches, buffers, length);
+    Ok(cftu.copy([0; 2], length)?.all)
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct BandwidthSettings {
+    by: By,
+    buffers: Buffers,
+}
+
+fn bandwidth(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let BandwidthSettings { by, buffers } = line.settings()?;
+    let machine = Machine::new(line.parameters, line.plan.seed)?;
+    let point = |x: f64| {
+        let took = match by {
+            By::Cpu => by_cpu(&machine, buffers, x as u64),
+            By::Engine => by_engine(&machine, buffers, x as u64),
+        };
+        Ok((x, x * 1e3 / took.map_err(|error| line.failed(error))? as f64))
+    };
+    let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct CrossingSettings {
+    buffers: Buffers,
+    /// What an offload's steps on the CPU are multiplied with.
+    #[serde(default = "one")]
+    set_up: u64,
+    /// Whether the crossing is worked out, instead of looked for.
+    #[serde(default)]
+    by_arithmetic: bool,
+}
+
+const fn one() -> u64 {
+    1
+}
+
+fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let CrossingSettings { buffers, set_up, by_arithmetic } = line.settings()?;
+    let point = |x: f64| -> Result<(f64, f64), RunError> {
+        let mut machine = Machine::new(&line.parameters.with("l2-size", x)?, line.plan.seed)?;
+        let host = &mut machine.host;
+        for cost in [&mut host.submit, &mut host.interrupt, &mut host.wake] {
+            *cost *= set_up;
+        }
+        let found = if by_arithmetic { reckoned(&machine, buffers) } else { found(&machine, buffers) };
+        let found = found.map_err(|error| line.failed(error))?;
+        let found = found.ok_or_else(|| line.failed("up to 16 MiB the engine does not overtake the CPU"))?;
+        Ok((x, found / KIB))
+    };
+    let points = line.plan.points().into_iter().map(point).collect::<Result<_, _>>()?;
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+/// The size in bytes from which a copy by the engine is faster.
+pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
+    let wins = |length| -> Result<bool, CftuError> {
+        Ok(by_engine(machine, buffers, length)? < by_cpu(machine, buffers, length)?)
+    };
+    let (mut below, mut above) = (0, 4096);
+    while !wins(above)? {
+        (below, above) = (above, above * 2);
+        if above > LONGEST {
+            return Ok(None);
+        }
+    }
+    while above - below > STEP.max(above / 128) {
+        let middle = (below + above) / 2;
+        if wins(middle)? { above = middle } else { below = middle }
+    }
+    Ok(Some(above as f64))
+}
+
+/// The same by arithmetic. Cold: what an offload takes besides its bytes, by what the CPU takes longer for a byte. Hot:
+/// the same, where of the bytes beyond half the last cache each pushes out others of its sets, so that a way's worth
+/// more misses always.
+fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
+    let (short, long) = (4096, 1 << 20);
+    let (begun, ended) = (by_engine(machine, buffers, short)?, by_engine(machine, buffers, long)?);
+    let moved = (ended - begun) as f64 / (long - short) as f64;
+    let started = begun as f64 - moved * short as f64 - machine.host.call as f64;
+    let far = by_cpu(machine, Buffers::Cold, long)? as f64 / long as f64;
+    if buffers == Buffers::Cold {
+        return Ok((far > moved).then(|| started / (far - moved)));
+    }
+    let fits = machine.host.last_cache() / 2;
+    let near = by_cpu(machine, Buffers::Hot, fits)? as f64 / fits as f64;
+    let share = (started / fits as f64 + moved - near) / (far - near);
+    Ok((far > moved).then(|| fits as f64 + share * machine.host.last_way() as f64))
+}
+
+const CROSSINGS: &str = "papa-crossing";
+
+/// What both crossings have in common: figure, the slide's own sizes, and how they move.
+fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunError> {
+    let figure = format!("papa-{buffers}");
+    let (cpu, engine) = (case.tables.line(&figure, "CPU")?, case.tables.line(&figure, "engine")?);
+    let l2 = case.parameters.get("l2-size")?;
+    let at = |label: &str, l2: f64| -> Result<Option<f64>, RunError> {
+        Ok(case.tables.line(CROSSINGS, &format!("{buffers}{label}"))?.at(l2))
+    };
+    let mut finding = Finding::of(case.claim);
+    let crossing = at("", l2)?.unwrap_or(0.0);
+    finding.number(crossing * KIB);
+    let faster = cpu.points.iter().zip(&engine.points).find(|((_, cpu), (_, engine))| engine > cpu);
+    let first = faster.map_or(0.0, |((size, _), _)| size / KIB);
+    finding.figure("first size of the figure at which the engine is faster, KiB", first);
+    finding.figure("engine, longest, GB/s", engine.last());
+    finding.figure("CPU, longest, GB/s", cpu.last());
+    let reckoned = at(", by arithmetic", l2)?;
+    let moves = [
+        ("half the L2", at("", l2 / 2.0)?, at(", by arithmetic", l2 / 2.0)?),
+        ("twice the set-up", at(", set-up doubled", l2)?, at(", set-up doubled, by arithmetic", l2)?),
+    ];
+    for (what, moved, expected) in moves {
+        let Some(((moved, expected), reckoned)) = moved.zip(expected).zip(reckoned) else {
+            finding.check(false, format!("the figure has no crossing with {what}"));
+            continue;
+        };
+        finding.figure(format!("with {what}, KiB"), moved);
+        let (ratio, arithmetic) = (moved / crossing, expected / reckoned);
+        let words = format!(
+            "with {what} the crossing is {ratio:.2} times as far, by arithmetic {arithmetic:.2} times"
+        );
+        finding.check((ratio / arithmetic - 1.0).abs() < 0.05, words);
+    }
+    Ok(finding.verdict(Place::Simulated, basis))
+}
+
+fn hot(case: &Case<'_>) -> Result<Verdict, RunError> {
+    crossed(case, "hot", Basis::Predicted)
+}
+
+fn cold(case: &Case<'_>) -> Result<Verdict, RunError> {
+    crossed(case, "cold", Basis::Calibrated)
+}

@@ -1,0 +1,196 @@
+//! The slides' three policies on the I/OAT engine's model: what they promise, tried with callers by chance (Papa 2014,
+//! "Copy memory support").
+//!
+//! ```text
+//! seed ──► callers, classes, sizes, slices ──► Cftu::stream ─┬─ bytes that reach memory while low channels are at rest
+//!                                                            └─ descriptors that channels fetch: whose memory
+//! ```
+//!
+//! Both are seen at the device's side of the bus, not told by the policy. [`Watched`] marks from when to when low
+//! channels have to be silent. A variant that takes the wish for the acknowledgement shows that bytes would be seen.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use memferry_clock::Instant;
+use memferry_path::policy::{Exclusive, Priority, Shared};
+use memferry_path::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Slices};
+use memferry_transfer::{PriorityClass, SessionId};
+
+use super::cache_state::Chance;
+use super::cftu::{Cftu, CftuError, Machine};
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError};
+use crate::judging::Finding;
+use crate::verdict::{Basis, Verdict};
+
+/// What decides the claim in virtual time.
+pub(super) const JUDGES: [Judge; 1] =
+    [Judge { claim: "papa-policies", place: Place::Simulated, judge: kept }];
+
+/// Seeds of each policy.
+const SEEDS: u64 = 24;
+/// How long each runs.
+const DURATION: Duration = Duration::from_micros(1_200);
+/// Channels of the engine, as many as exclusive callers can be.
+const CHANNELS: usize = 4;
+
+/// A policy that is looked at: when low requests have to be silent.
+struct Watched<P> {
+    inner: P,
+    silent: Arc<AtomicBool>,
+    /// What is suspended counts as silent at once, not when it has come to rest: wrong, to try the watch.
+    hasty: bool,
+}
+
+impl<P: Policy> Policy for Watched<P> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
+        self.inner.choose(ask, channels)
+    }
+
+    fn departed(&mut self, client: SessionId) {
+        self.inner.departed(client);
+    }
+
+    fn acts(&self) -> Acts {
+        self.inner.acts()
+    }
+
+    fn pace(&mut self, now: Instant, running: &[Outstanding], turns: &mut [u32]) -> Option<Instant> {
+        let wake = self.inner.pace(now, running, turns);
+        let mut low = running.iter().zip(turns.iter()).filter(|(one, _)| one.ask.class < PriorityClass::High);
+        let is_silent = |(one, turns): (&Outstanding, &u32)| *turns == 0 && (one.at_rest || self.hasty);
+        let silent = low.next().is_some_and(is_silent) && low.all(is_silent);
+        self.silent.store(silent, Ordering::Relaxed);
+        wake
+    }
+
+    fn moved(&mut self, ask: &Ask, bytes: u64) {
+        self.inner.moved(ask, bytes);
+    }
+}
+
+/// What was seen of the priority policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    slices: u64,
+    /// Bytes that low callers' copies wrote while they had to be silent, as the bus saw it.
+    strayed: u64,
+    /// The same as the policy's own count has it.
+    counted: u64,
+    /// Bytes of all low callers.
+    low: u64,
+    complaints: usize,
+}
+
+/// Callers by chance under the priority policy.
+fn priority(machine: &Machine, seed: u64, hasty: bool) -> Result<Seen, CftuError> {
+    let mut chance = Chance::new(seed);
+    let period = 60 + chance.below(140);
+    let slice = 10 + chance.below(period / 2 - 10);
+    let slices = Slices::new(Duration::from_micros(period), Duration::from_micros(slice), 1);
+    let silent = Arc::new(AtomicBool::new(false));
+    let inner = Priority::new(slices.clone(), 0);
+    let policy = Box::new(Watched { inner, silent: Arc::clone(&silent), hasty });
+    let low = 1 + chance.below(5) as usize;
+    let mut classes = vec![PriorityClass::High];
+    classes.extend((0..low).map(|_| [PriorityClass::Low, PriorityClass::Normal][chance.below(2) as usize]));
+    let mut cftu = Cftu::new(machine, &machine.caches()?, policy, &classes)?;
+    let bytes = |cftu: &Cftu| (1..=low).map(|caller| cftu.written(caller)).sum::<u64>();
+    let (mut before, mut strayed) = (0, 0);
+    let longest = 1 << (6 + chance.below(13));
+    let lengths = |_| 1 + chance.below(longest);
+    let until = cftu.now().after(DURATION);
+    cftu.stream(until, lengths, |cftu| {
+        let now = bytes(cftu);
+        if silent.load(Ordering::Relaxed) {
+            strayed += now - before;
+        }
+        before = now;
+    })?;
+    let counts = slices.counts();
+    let (low, complaints) = (bytes(&cftu), cftu.complaints());
+    Ok(Seen { slices: counts.slices, strayed, counted: counts.strayed_bytes, low, complaints })
+}
+
+/// For each channel, whose memory it was given; bytes of each caller; picoseconds of the longest copy.
+struct Shares {
+    served: [u32; CHANNELS],
+    moved: Vec<u64>,
+    longest: u128,
+}
+
+fn without_slices(
+    machine: &Machine,
+    seed: u64,
+    policy: Box<dyn Policy>,
+    callers: usize,
+) -> Result<Shares, CftuError> {
+    let mut chance = Chance::new(seed);
+    let mut cftu = Cftu::new(machine, &machine.caches()?, policy, &vec![PriorityClass::Normal; callers])?;
+    let until = cftu.now().after(DURATION);
+    cftu.stream(until, |_| 1 + chance.below(32 << 10), |_| ())?;
+    let longest = (0..callers).map(|caller| cftu.longest(caller)).max().unwrap_or(0);
+    let moved = (0..callers).map(|caller| cftu.written(caller)).collect();
+    Ok(Shares { served: cftu.served(), moved, longest })
+}
+
+fn kept(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let machine = Machine::new(case.parameters, 1)?;
+    let mut finding = Finding::of(case.claim);
+    let judged = judge(&machine, &mut finding);
+    judged.map_err(|error| RunError::Judge { claim: case.claim.id.clone(), message: error.to_string() })?;
+    Ok(finding.verdict(Place::Simulated, Basis::Explored))
+}
+
+fn judge(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuError> {
+    let mut all = Seen::default();
+    for seed in 0..SEEDS {
+        let seen = priority(machine, seed, false)?;
+        all.slices += seen.slices;
+        all.strayed += seen.strayed;
+        all.counted += seen.counted;
+        all.low += seen.low;
+        all.complaints += seen.complaints;
+    }
+    finding.figure("slices", all.slices as f64);
+    finding.figure("bytes of low channels in them", all.strayed as f64);
+    let words = format!(
+        "priority: in {} slices by {SEEDS} seeds {} of the {} bytes of low callers \
+         reached memory after all of them rested",
+        all.slices, all.strayed, all.low
+    );
+    finding.check(all.strayed + all.counted == 0 && all.slices > SEEDS && all.complaints == 0, words);
+    let hasty = (0..4).map(|seed| priority(machine, seed, true)).collect::<Result<Vec<_>, _>>()?;
+    let early: u64 = hasty.iter().map(|seen| seen.strayed).sum();
+    let words = format!(
+        "were slices counted from the wish and not from the acknowledgement, {early} bytes would be seen"
+    );
+    finding.check(early > 0, words);
+    let mut bound = true;
+    for seed in 0..SEEDS {
+        let callers = 1 + seed as usize % CHANNELS;
+        let shares = without_slices(machine, seed, Box::new(Exclusive::new()), callers)?;
+        bound &= shares.served.iter().all(|callers| callers.count_ones() <= 1);
+        bound &= shares.moved.iter().all(|bytes| *bytes > 0);
+    }
+    finding.check(bound, "exclusive: no channel fetched a descriptor of a second caller's memory");
+    let (mut open, mut longest) = (true, 0);
+    for seed in 0..SEEDS {
+        let callers = 5 + seed as usize % 3;
+        let shares = without_slices(machine, seed, Box::new(Shared::new()), callers)?;
+        open &= shares.served.iter().all(|served| served.count_ones() as usize == callers);
+        longest = longest.max(shares.longest);
+    }
+    let words = format!(
+        "shared: up to 7 callers each used all four channels, none waited longer than {:.0} us for 32 KiB",
+        longest as f64 / 1e6
+    );
+    finding.check(open && longest < DURATION.as_nanos() * 1000 / 4, words);
+    Ok(())
+}

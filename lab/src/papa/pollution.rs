@@ -1,0 +1,148 @@
+//! Victims in the caches beside copies of 16,064 bytes (Papa 2014, "Cache Pollution").
+//!
+//! ```text
+//! victim, to warm ─► alone ─► with a copy every 50 us of its own time, by CPU or engine ─► rise of its own time, %
+//! ```
+//!
+//! The victim's own time is what counts: what copies take themselves is not in it. Sources go round a file of 32 MiB in
+//! the page cache, the destination is one buffer, as with `read`.
+
+use memferry_path::PolicyKind;
+use memferry_transfer::PriorityClass;
+use serde::Deserialize;
+
+use super::cache_state::PIECE;
+use super::cftu::{Cftu, CftuError, Machine};
+use super::chipset::window;
+use super::crossing::{Buffers, prepare};
+use super::victims::{Core, VICTIMS, Victim};
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError, Runner};
+use crate::judging::Finding;
+use crate::plan::Line;
+use crate::table::Series;
+use crate::verdict::{Basis, Verdict};
+
+/// What copies cost a victim.
+pub(super) const POLLUTION: Runner = Runner { name: "papa-pollution", run: pollution };
+
+/// What decides the claim.
+pub(super) const JUDGES: [Judge; 1] =
+    [Judge { claim: "papa-pollution", place: Place::Simulated, judge: polluted }];
+
+/// Bytes of the file that copies come from.
+const FILE: u64 = 32 << 20;
+
+/// Who copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum By {
+    Cpu,
+    Engine,
+}
+
+/// What is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Shows {
+    /// How much longer the victim itself takes.
+    Own,
+    /// The same with what the copies take of the CPU.
+    Elapsed,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Settings {
+    by: By,
+    shows: Shows,
+    every_us: u64,
+}
+
+fn pollution(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+    let settings: Settings = line.settings()?;
+    let machine = Machine::new(line.parameters, line.plan.seed)?;
+    let point = |x: f64| {
+        let victim = numbered(x).ok_or_else(|| line.failed("victims are numbered from 1 to 6"))?;
+        Ok((x, rise(&machine, victim, settings).map_err(|error| line.failed(error))?))
+    };
+    let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
+    Ok(vec![Series { label: line.series.label.clone(), points }])
+}
+
+/// The victim that a figure has at this place.
+fn numbered(x: f64) -> Option<&'static Victim> {
+    (x as usize).checked_sub(1).and_then(|at| VICTIMS.get(at))
+}
+
+/// Percent that a victim takes longer.
+fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, CftuError> {
+    let caches = machine.caches()?;
+    // What was used before fills the caches, as it does after a while.
+    prepare(machine, &caches, Buffers::Cold, PIECE);
+    let mut nothing = || ();
+    let mut alone = Core::new(machine, &caches, u64::MAX, &mut nothing);
+    (victim.run)(&mut alone);
+    let warm = alone.own();
+    (victim.run)(&mut alone);
+    let undisturbed = alone.own() - warm;
+
+    let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
+    let (mut place, mut spent, mut failed) = (0, 0, None);
+    let mut between = || {
+        place = (place + PIECE.next_multiple_of(64)) % FILE;
+        let [source, destination] = window(0);
+        match settings.by {
+            By::Cpu => spent += machine.copy_by_cpu(&caches, [source + place, destination], PIECE),
+            By::Engine => match cftu.copy([place, 0], PIECE) {
+                Ok(took) => spent += took.cpu,
+                Err(error) => failed = Some(error),
+            },
+        }
+    };
+    let mut core = Core::new(machine, &caches, settings.every_us * 1_000_000, &mut between);
+    (victim.run)(&mut core);
+    let own = core.own();
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let disturbed = own + if settings.shows == Shows::Elapsed { spent } else { 0 };
+    Ok((disturbed as f64 / undisturbed as f64 - 1.0) * 100.0)
+}
+
+fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let line = |label| case.tables.line("papa-pollution", label);
+    let (cpu, engine) = (line("CPU copies")?, line("engine copies")?);
+    let (whole_cpu, whole_engine) = (line("CPU, with its copies")?, line("engine, with its copies")?);
+    let mut finding = Finding::of(case.claim);
+    let mut gains = Vec::new();
+    for ((number, by_cpu), (_, by_engine)) in cpu.points.iter().zip(&engine.points) {
+        let Some(victim) = numbered(*number) else { continue };
+        let gain = (1.0 - (100.0 + by_engine) / (100.0 + by_cpu)) * 100.0;
+        finding.figure(format!("{} faster when offloaded, %", victim.category), gain);
+        gains.push((victim.category, gain));
+    }
+    let least = gains.iter().map(|(_, gain)| *gain).fold(f64::INFINITY, f64::min);
+    let most = gains.iter().map(|(_, gain)| *gain).fold(0.0, f64::max);
+    let below = |percent: f64| -> Vec<&str> {
+        gains.iter().filter(|(_, gain)| *gain <= percent).map(|(name, _)| *name).collect()
+    };
+    let words = format!(
+        "victims are {least:.2} to {most:.2} % faster beside offloaded copies; by less than 1 %: {}",
+        below(1.0).join(", ")
+    );
+    finding.check(below(0.0).is_empty(), words);
+    let mean =
+        |line: &Series| line.points.iter().map(|(_, rise)| rise).sum::<f64>() / line.points.len() as f64;
+    let words = format!(
+        "beside the CPU's they take {:.1} % longer than alone in the mean, beside the engine's {:.1} %; \
+         with what copies take of \
+         the CPU {:.1} and {:.1} %",
+        mean(cpu),
+        mean(engine),
+        mean(whole_cpu),
+        mean(whole_engine)
+    );
+    finding.check(mean(engine) < mean(cpu), words);
+    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+}

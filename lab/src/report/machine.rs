@@ -1,0 +1,123 @@
+//! The machine at hand, as the report names it beside what was measured there.
+//!
+//! ```text
+//! /proc/cpuinfo, /proc/meminfo, /proc/sys/kernel, sysfs caches, the clock ──► Machine { time, facts }
+//! ```
+//!
+//! What the system does not tell is left out. Nothing is measured here.
+
+use std::fs;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What is known of it, and when that was asked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// In UTC.
+    pub time: String,
+    /// Names and values.
+    pub facts: Vec<(&'static str, String)>,
+}
+
+impl Machine {
+    /// This one, now.
+    pub fn at_hand() -> Self {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let (processor, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+        let kernel = ["ostype", "osrelease"].map(|name| read(&format!("/proc/sys/kernel/{name}"))).join(" ");
+        let count = std::thread::available_parallelism().map_or(String::new(), |count| count.to_string());
+        let is_virtual = processor.split_whitespace().any(|word| word == "hypervisor");
+        let facts = [
+            (
+                "processor",
+                field(&processor, "model name").or(field(&processor, "CPU part")).unwrap_or_default(),
+            ),
+            ("CPUs for this run", count),
+            (
+                "virtual",
+                if is_virtual {
+                    "yes: the processor says that it has a hypervisor".to_owned()
+                } else {
+                    String::new()
+                },
+            ),
+            ("caches", caches()),
+            ("memory", field(&memory, "MemTotal").map_or(String::new(), |size| in_gibibytes(&size))),
+            ("system", format!("{} on {}", kernel.trim(), std::env::consts::ARCH)),
+            ("load while it began", read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned()),
+        ];
+        let facts = facts.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        Self { time: utc(since), facts }
+    }
+
+    /// The processor's name.
+    pub fn processor(&self) -> &str {
+        let named = self.facts.iter().find(|(name, _)| *name == "processor");
+        named.map_or("an unnamed processor", |(_, value)| value)
+    }
+}
+
+/// The value of the first line of that name.
+fn field(text: &str, name: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    line.split_once(':').map(|(_, value)| value.trim().to_owned())
+}
+
+/// A size as the kernel tells it, in kB that are KiB.
+fn in_gibibytes(size: &str) -> String {
+    let kibibytes = size.strip_suffix(" kB").and_then(|number| number.trim().parse::<f64>().ok());
+    kibibytes.map_or(size.to_owned(), |number| format!("{:.1} GiB", number / f64::from(1 << 20)))
+}
+
+/// The caches of the first CPU.
+fn caches() -> String {
+    let part = |index: usize, name: &str| {
+        let path = format!("/sys/devices/system/cpu/cpu0/cache/index{index}/{name}");
+        fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
+    };
+    let cache = |index| {
+        let kind = part(index, "type").filter(|kind| kind != "Unified").unwrap_or_default();
+        Some(format!("level {} {kind} {}", part(index, "level")?, part(index, "size")?).replace("  ", " "))
+    };
+    (0..8).map_while(cache).collect::<Vec<_>>().join(", ")
+}
+
+/// Seconds since 1970 as a date and a time.
+fn utc(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years of 365 days begin in March here, so that a leap day is the last of its year (Hinnant's algorithm).
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let (day, month) =
+        (of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
+    let year = year + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_told_as_a_date() {
+        for (seconds, told) in [
+            (0, "1970-01-01 00:00 UTC"),
+            (951_782_399, "2000-02-28 23:59 UTC"),
+            (951_782_400, "2000-02-29 00:00 UTC"),
+            (1_735_689_599, "2024-12-31 23:59 UTC"),
+            (4_107_542_400, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(utc(seconds), told);
+        }
+    }
+
+    #[test]
+    fn a_machine_has_a_time_and_no_empty_fact() {
+        let machine = Machine::at_hand();
+        assert!(machine.time.ends_with("UTC"));
+        assert!(machine.facts.iter().all(|(_, value)| !value.is_empty()));
+    }
+}

@@ -1,0 +1,180 @@
+//! The claims in the report: the table of all, and each with its statement, its rows and their reasons.
+//!
+//! ```text
+//! Claims, rows ──┬─► overview: one line for each row, failed ones first in a list of their own
+//!                └─► card: statement, the paper's value, simulated row, live row, command
+//! ```
+//!
+//! A simulated and a live row never share a line. Nothing is judged here.
+
+use maud::{Markup, html};
+
+use super::page::Page;
+use super::words::{FEW, expected, figure, found, kind, marked, parts};
+use crate::claims::{Claim, Place};
+use crate::verdict::{Figures, Status, Verdict};
+
+/// How many rows of a place ended how.
+pub(super) fn counts(page: &Page<'_>) -> Markup {
+    let place = |place: Place| {
+        let rows = || page.report.rows().iter().filter(move |row| row.place == place);
+        let count = |status| rows().filter(|row| row.status == status).count();
+        let statuses = [Status::Pass, Status::Fail, Status::Reported, Status::NotRun];
+        marked(
+            place,
+            html! {
+                tr {
+                    th scope="row" { (place.word()) }
+                    @for status in statuses { td { (count(status)) } }
+                }
+            },
+        )
+    };
+    html! {
+        div.wide { table {
+            thead { tr { th { "rows" } @for word in ["pass", "fail", "reported", "not run"] { th scope="col" { (word) } } } }
+            tbody { (place(Place::Simulated)) (place(Place::Live)) }
+        } }
+    }
+}
+
+/// The claims that do not hold, each with what broke and why.
+pub(super) fn failed(page: &Page<'_>) -> Markup {
+    let one = |row: &Verdict| {
+        let (broken, reason, _) = parts(&row.why);
+        html! {
+            li {
+                a href=(anchor(&row.id)) { code { (row.id) } }
+                ": " (broken.unwrap_or(&row.why))
+                @if let Some(reason) = reason { ". " em { "Because " (reason) "." } }
+            }
+        }
+    };
+    let rows: Vec<&Verdict> = page.report.rows().iter().filter(|row| row.status == Status::Fail).collect();
+    html! {
+        @if rows.iter().all(|row| row.place == Place::Live) { p { "No simulated row of this report fails." } }
+        @else { p { "What the simulation does not confirm, with its reason where one was found by experiment:" } }
+        ul { @for row in rows { (marked(row.place, one(row))) } }
+    }
+}
+
+/// The table of all.
+pub(super) fn overview(page: &Page<'_>) -> Markup {
+    let line = |claim: &Claim, row: &Verdict| {
+        html! {
+            tr class=(row.place.word()) {
+                th scope="row" { a href=(anchor(&row.id)) { code { (row.id) } } }
+                td { (badge(row.status)) }
+                td { (row.place.word()) }
+                td { (row.basis.map_or("-", |basis| basis.word())) }
+                td { (expected(claim).unwrap_or_else(|| kind(claim.kind).to_owned())) }
+                td { (found(row)) }
+                td { (claim.section) }
+            }
+        }
+    };
+    html! {
+        div.wide tabindex="0" role="region" aria-label="All claims" { table.claims {
+            thead { tr {
+                @for head in ["claim", "verdict", "where", "basis", "paper's value", "ours", "in the paper"] {
+                    th scope="col" { (head) }
+                }
+            } }
+            tbody {
+                @for claim in page.claims.list() { @for row in rows(page, claim) {
+                    (marked(row.place, line(claim, row)))
+                } }
+            }
+        } }
+    }
+}
+
+/// One claim with all that is known of it.
+pub(super) fn card(page: &Page<'_>, claim: &Claim) -> Markup {
+    let figures: Vec<&str> = page
+        .papers
+        .iter()
+        .flat_map(|paper| &paper.plans)
+        .filter(|plan| plan.claims.contains(&claim.id))
+        .map(|plan| plan.figure.as_str())
+        .collect();
+    html! {
+        article.claim id=(format!("claim-{}", claim.id)) {
+            h4 { code { (claim.id) } }
+            p.says { (claim.says) }
+            p.place {
+                @if claim.ours { "Ours, beside the paper's " } @else { "In the paper: " }
+                (claim.section) "; a " (kind(claim.kind)) "."
+                @if let Some(expected) = expected(claim) { " The paper's value: " strong { (expected) } "." }
+            }
+            @if let Some(note) = &claim.note { p.note { (note) } }
+            @for row in rows(page, claim) { (marked(row.place, verdict(page, claim, row))) }
+            @if !figures.is_empty() {
+                p { "Drawn in " @for (number, figure) in figures.iter().enumerate() {
+                    @if number > 0 { ", " }
+                    a href=(format!("#figure-{figure}")) { (figure) }
+                } "." }
+            }
+            p.again { "Reproduce: " code { "./x lab --only " (claim.id) } }
+        }
+    }
+}
+
+/// One row with its figures and its reason.
+fn verdict(page: &Page<'_>, claim: &Claim, row: &Verdict) -> Markup {
+    let (broken, reason, holds) = parts(&row.why);
+    html! {
+        div class=(format!("verdict {}", row.place.word())) {
+            p.head {
+                (badge(row.status)) " " strong { (row.place.word()) }
+                @if let Some(basis) = row.basis { ", " (basis.word()) }
+                @if !matches!(row.figures, Figures::One(None)) { ": " (found(row)) }
+            }
+            @if row.place == Place::Live && row.status != Status::NotRun {
+                p.place { "On " (page.machine.processor()) ", " (page.machine.time) "." }
+            }
+            @if let Some(broken) = broken { p { strong { "Does not hold: " } (broken) "." } }
+            @if let Some(reason) = reason { p { strong { "Because " } (reason) "." } }
+            @else if broken.is_some() { p { "No experiment here shows why." } }
+            @if let Some(holds) = holds { p {
+                @if broken.is_some() { strong { "What holds: " } }
+                (holds) "."
+            } }
+            (named(claim, row))
+        }
+    }
+}
+
+/// The figures of a row that has many, beside the paper's.
+fn named(claim: &Claim, row: &Verdict) -> Markup {
+    let Figures::Named(values) = &row.figures else { return html! {} };
+    let there = |name: &String| claim.values.as_ref().and_then(|values| values.get(name));
+    let has_there = claim.values.is_some();
+    html! {
+        @if values.len() > FEW || has_there {
+            details open[has_there] {
+                summary { (values.len()) " figures" @if let Some(unit) = &row.unit { ", " (unit) } }
+                div.wide { table {
+                    thead { tr { th { "figure" } @if has_there { th { "paper" } } th { "ours" } } }
+                    tbody { @for (name, value) in values { tr {
+                        th scope="row" { (name) }
+                        @if has_there { td { @match there(name) { Some(there) => (there), None => "", } } }
+                        td { (figure(*value, None)) }
+                    } } }
+                } }
+            }
+        }
+    }
+}
+
+fn rows<'a>(page: &'a Page<'_>, claim: &'a Claim) -> impl Iterator<Item = &'a Verdict> {
+    page.report.rows().iter().filter(move |row| row.id == claim.id)
+}
+
+fn anchor(id: &str) -> String {
+    format!("#claim-{id}")
+}
+
+fn badge(status: Status) -> Markup {
+    html! { span class=(format!("badge {}", status.word())) { (status.word()) } }
+}

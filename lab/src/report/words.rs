@@ -1,0 +1,143 @@
+//! How the report writes what a row holds: figures with their units, what the paper expects, marks around what is live.
+//!
+//! ```text
+//! Claim ──► "915 MiB/s within 5 %"      Verdict ──► "911.2 MiB/s"      524288 bytes ──► "524288 bytes (512 KiB)"
+//! ```
+//!
+//! No number is computed here but for its unit.
+
+use maud::{Markup, PreEscaped, html};
+
+use crate::claims::{Claim, Kind, Place};
+use crate::verdict::{Figures, Verdict};
+
+/// Figures that stand in a cell; more of them are listed apart.
+pub(super) const FEW: usize = 4;
+
+/// Marks what may differ between two runs, so that all else can be compared.
+pub(super) const LIVE: [&str; 2] = ["<!--live-->", "<!--/live-->"];
+
+/// What is live stands between marks; what is simulated does not.
+pub(super) fn marked(place: Place, content: Markup) -> Markup {
+    let [begin, end] = LIVE.map(PreEscaped);
+    match place {
+        Place::Live => html! { (begin) (content) (end) },
+        Place::Simulated => content,
+    }
+}
+
+/// A figure with its unit; bytes also in larger units.
+pub(super) fn figure(value: f64, unit: Option<&str>) -> String {
+    let unit = unit.unwrap_or_default();
+    let plain = format!("{value} {unit}").trim_end().to_owned();
+    let larger =
+        [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter().find(|(_, power)| value >= f64::from(1 << power));
+    match larger {
+        Some((name, power)) if unit == "bytes" => {
+            format!("{plain} ({} {name})", rounded(value / f64::from(1 << power)))
+        }
+        _ => plain,
+    }
+}
+
+/// With two decimals at most.
+pub(super) fn rounded(value: f64) -> f64 {
+    // Adding zero turns a negative one into zero.
+    (value * 100.0).round() / 100.0 + 0.0
+}
+
+/// What the claim expects, in the paper's figures; nothing where it is not about figures.
+pub(super) fn expected(claim: &Claim) -> Option<String> {
+    let unit = claim.unit.as_deref();
+    let mut words = Vec::new();
+    words.extend(claim.expect.map(|value| figure(value, unit)));
+    if let Some(values) = &claim.values {
+        let named: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        words.push(format!("{} {}", named.join(", "), unit.unwrap_or_default()).trim_end().to_owned());
+    }
+    match (claim.range, &claim.values) {
+        (Some([low, high]), Some(_)) => words.push(format!("give or take {low} to {high} points")),
+        (Some([low, high]), None) => {
+            words.push(format!("{} to {}", figure(low, unit), figure(high, unit)));
+        }
+        (None, _) => {}
+    }
+    words.extend(claim.tolerance.map(|fraction| format!("within {} %", rounded(fraction * 100.0))));
+    (!words.is_empty()).then(|| words.join(", "))
+}
+
+/// What was found, in a cell.
+pub(super) fn found(row: &Verdict) -> String {
+    match &row.figures {
+        Figures::One(None) => "-".to_owned(),
+        Figures::One(Some(value)) => figure(*value, row.unit.as_deref()),
+        Figures::Named(values) if values.len() > FEW => format!("{} figures", values.len()),
+        Figures::Named(values) => {
+            let named: Vec<String> = values.iter().map(|(name, value)| format!("{name}: {value}")).collect();
+            format!("{} {}", named.join(", "), row.unit.as_deref().unwrap_or_default()).trim_end().to_owned()
+        }
+    }
+}
+
+/// How a claim is judged.
+pub(super) fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Number => "number",
+        Kind::Order => "comparison",
+        Kind::Shape => "shape of a curve",
+        Kind::Safety => "safety property",
+    }
+}
+
+/// Why a row has its status: what broke, the reason where the judge knows one, and what holds.
+pub(super) fn parts(why: &str) -> (Option<&str>, Option<&str>, Option<&str>) {
+    let Some(rest) = why.strip_prefix("does not hold: ") else { return (None, None, Some(why)) };
+    let (broken, holds) = match rest.split_once("; what holds: ") {
+        Some((broken, holds)) => (broken, Some(holds)),
+        None => (rest, None),
+    };
+    match broken.strip_suffix(')').and_then(|all| all.split_once(" (because ")) {
+        Some((broken, reason)) => (Some(broken), Some(reason), holds),
+        None => (Some(broken), None, holds),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::claims::Claims;
+
+    #[test]
+    fn bytes_are_also_told_in_larger_units() {
+        assert_eq!(figure(524_288.0, Some("bytes")), "524288 bytes (512 KiB)");
+        assert_eq!(figure(524_288.0, Some("us")), "524288 us");
+        assert_eq!(figure(12.0, Some("bytes")), "12 bytes");
+        assert_eq!(figure(7.5, None), "7.5");
+    }
+
+    #[test]
+    fn what_a_claim_expects_is_told_whole() {
+        let claim = |criterion: &str| {
+            let text = format!(
+                "[[claim]]\nid = 'a'\npaper = 'p'\nsection = '1'\nwhere = ['live']\nkind = 'number'\nunit = 'us'\n\
+                 says = 's'\n{criterion}"
+            );
+            expected(&Claims::parse(&text).expect("well formed").list()[0])
+        };
+        assert_eq!(claim("expect = 9\ntolerance = 0.05").as_deref(), Some("9 us, within 5 %"));
+        assert_eq!(claim("range = [1, 2]").as_deref(), Some("1 us to 2 us"));
+        assert_eq!(
+            claim("tolerance = 0.1\nvalues = { b = 1, c = 2 }").as_deref(),
+            Some("b 1, c 2 us, within 10 %")
+        );
+        assert_eq!(claim(""), None);
+    }
+
+    #[test]
+    fn a_reason_is_taken_apart() {
+        let why = "does not hold: a is 1 (of 2); b (because c (d) e); what holds: f; g";
+        assert_eq!(parts(why), (Some("a is 1 (of 2); b"), Some("c (d) e"), Some("f; g")));
+        assert_eq!(parts("does not hold: a (1)"), (Some("a (1)"), None, None));
+        assert_eq!(parts("all is well"), (None, None, Some("all is well")));
+    }
+}

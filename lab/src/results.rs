@@ -1,0 +1,312 @@
+//! Results that were kept, so that a run which was broken off goes on where it was.
+//!
+//! ```text
+//! job: name, the texts it depends on ──sha-256, with the program's own──► Key ──► DIR/KEY.json
+//! recall: file ──first line: format, checksum of the rest──► lines of a figure, or a row; anything else is told and run anew
+//! ```
+//!
+//! What a job gives depends on its plan, its parameters and the program alone, so equal keys mean equal results. Numbers are
+//! kept by their bits. What is measured on the machine at hand is never kept. Nothing is ever removed here.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::claims::Place;
+use crate::table::Series;
+use crate::verdict::{Basis, Figures, Status, Verdict};
+
+/// What the first line of a file says before its checksum.
+const FORMAT: &str = "memferry-lab result 1";
+
+/// Where results are kept, and for which program.
+#[derive(Debug)]
+pub struct Results {
+    /// Nothing: none are kept.
+    directory: Option<PathBuf>,
+    program: String,
+    /// Whether what is kept already counts.
+    recalls: bool,
+    complaints: Mutex<Vec<String>>,
+}
+
+/// What names a result: a digest of all that it depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key(String);
+
+impl Results {
+    /// Keeps nothing.
+    pub fn none() -> Self {
+        Self { directory: None, program: String::new(), recalls: false, complaints: Mutex::default() }
+    }
+
+    /// Keeps results of `program`, which is a text that no other build has, in a directory that is made where it is missing.
+    ///
+    /// # Errors
+    /// What the system says of the directory.
+    pub fn in_directory(directory: &Path, program: String, recalls: bool) -> io::Result<Self> {
+        std::fs::create_dir_all(directory)?;
+        Ok(Self { directory: Some(directory.to_owned()), program, recalls, complaints: Mutex::default() })
+    }
+
+    /// The digest of the running program.
+    ///
+    /// # Errors
+    /// What the system says of its file.
+    pub fn this_program() -> io::Result<String> {
+        Ok(hex(&Sha256::digest(std::fs::read(std::env::current_exe()?)?)))
+    }
+
+    /// The key of a job that depends on these texts.
+    pub fn key(&self, parts: &[&str]) -> Key {
+        let mut digest = Sha256::new();
+        for part in [self.program.as_str()].iter().chain(parts) {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part.as_bytes());
+        }
+        Key(hex(&digest.finalize()))
+    }
+
+    /// Whether there is a file for the key; it may turn out not to be good.
+    pub fn has(&self, key: &Key) -> bool {
+        self.recalls && self.path(key).is_some_and(|path| path.exists())
+    }
+
+    /// The lines of a figure that were kept.
+    pub fn lines(&self, key: &Key) -> Option<Vec<Series>> {
+        let kept: Vec<KeptSeries> = self.recall(key)?;
+        Some(kept.into_iter().map(Series::from).collect())
+    }
+
+    /// The row that was kept.
+    pub fn row(&self, key: &Key) -> Option<Verdict> {
+        self.recall(key).map(KeptRow::into_row)
+    }
+
+    /// Keeps the lines of a figure.
+    pub fn keep_lines(&self, key: &Key, lines: &[Series]) {
+        self.keep(key, &lines.iter().map(KeptSeries::of).collect::<Vec<_>>());
+    }
+
+    /// Keeps a row.
+    pub fn keep_row(&self, key: &Key, row: &Verdict) {
+        self.keep(key, &KeptRow::of(row));
+    }
+
+    /// What was wrong with files, each once.
+    pub fn complaints(&self) -> Vec<String> {
+        self.complaints.lock().map(|list| list.clone()).unwrap_or_default()
+    }
+
+    fn path(&self, key: &Key) -> Option<PathBuf> {
+        Some(self.directory.as_ref()?.join(format!("{}.json", key.0)))
+    }
+
+    fn recall<T: DeserializeOwned>(&self, key: &Key) -> Option<T> {
+        let path = self.path(key).filter(|_| self.recalls)?;
+        let text = match std::fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => return self.complain(&path, &error.to_string()),
+        };
+        let Some((head, body)) = text.split_once('\n') else {
+            return self.complain(&path, "it is cut short");
+        };
+        if head != heading(body) {
+            return self.complain(&path, "its checksum is not that of its content");
+        }
+        match serde_json::from_str(body) {
+            Ok(kept) => Some(kept),
+            Err(error) => self.complain(&path, &error.to_string()),
+        }
+    }
+
+    /// A result that cannot be kept is no failure: it is there, and only has to be made again next time.
+    fn keep<T: Serialize>(&self, key: &Key, kept: &T) {
+        let Some(path) = self.path(key) else { return };
+        let Ok(body) = serde_json::to_string(kept) else { return };
+        // Renamed when whole, so that whoever is interrupted leaves no half a file under a good name.
+        let part = path.with_extension(format!("{}.part", std::process::id()));
+        let written = std::fs::write(&part, format!("{}\n{body}", heading(&body)));
+        if let Err(error) = written.and_then(|()| std::fs::rename(&part, &path)) {
+            let _ = std::fs::remove_file(&part);
+            self.tell(format!("{} cannot be kept: {error}", path.display()));
+        }
+    }
+
+    fn complain<T>(&self, path: &Path, what: &str) -> Option<T> {
+        self.tell(format!("{} is passed over, and what it held runs anew: {what}", path.display()));
+        None
+    }
+
+    fn tell(&self, what: String) {
+        if let Ok(mut list) = self.complaints.lock()
+            && !list.contains(&what)
+        {
+            list.push(what);
+        }
+    }
+}
+
+fn heading(body: &str) -> String {
+    format!("{FORMAT} {}", hex(&Sha256::digest(body.as_bytes())))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptSeries {
+    label: String,
+    points: Vec<(u64, u64)>,
+}
+
+impl KeptSeries {
+    fn of(series: &Series) -> Self {
+        let points = series.points.iter().map(|(x, y)| (x.to_bits(), y.to_bits())).collect();
+        Self { label: series.label.clone(), points }
+    }
+}
+
+impl From<KeptSeries> for Series {
+    fn from(kept: KeptSeries) -> Self {
+        let points = kept.points.into_iter().map(|(x, y)| (f64::from_bits(x), f64::from_bits(y))).collect();
+        Self { label: kept.label, points }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptRow {
+    id: String,
+    place: Place,
+    status: Status,
+    basis: Option<Basis>,
+    one: Option<u64>,
+    named: Option<BTreeMap<String, u64>>,
+    unit: Option<String>,
+    why: String,
+}
+
+impl KeptRow {
+    fn of(row: &Verdict) -> Self {
+        let (one, named) = match &row.figures {
+            Figures::One(one) => (one.map(f64::to_bits), None),
+            Figures::Named(named) => {
+                (None, Some(named.iter().map(|(name, value)| (name.clone(), value.to_bits())).collect()))
+            }
+        };
+        let Verdict { id, place, status, basis, unit, why, .. } = row.clone();
+        Self { id, place, status, basis, one, named, unit, why }
+    }
+
+    fn into_row(self) -> Verdict {
+        let figures = match self.named {
+            Some(named) => {
+                Figures::Named(named.into_iter().map(|(name, bits)| (name, f64::from_bits(bits))).collect())
+            }
+            None => Figures::One(self.one.map(f64::from_bits)),
+        };
+        let Self { id, place, status, basis, unit, why, .. } = self;
+        Verdict { id, place, status, basis, figures, unit, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("memferry-lab-{}-{name}", std::process::id()));
+            Self(path)
+        }
+
+        fn results(&self, program: &str) -> Results {
+            Results::in_directory(&self.0, program.to_owned(), true).expect("the directory is made")
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    fn lines() -> Vec<Series> {
+        let points = vec![(1.0, 0.1 + 0.2), (2.0, f64::INFINITY), (3.0, 1e-300)];
+        vec![Series { label: "a \"b\"".to_owned(), points }]
+    }
+
+    fn row() -> Verdict {
+        Verdict {
+            id: "a".to_owned(),
+            place: Place::Simulated,
+            status: Status::Fail,
+            basis: Some(Basis::Predicted),
+            figures: Figures::Named(BTreeMap::from([("x".to_owned(), 1.0 / 3.0)])),
+            unit: None,
+            why: "w".to_owned(),
+        }
+    }
+
+    #[test]
+    fn what_is_kept_comes_back_to_the_bit() {
+        let directory = Directory::new("bits");
+        let results = directory.results("one");
+        let (figure, claim) = (results.key(&["figure"]), results.key(&["claim"]));
+        assert_eq!((results.lines(&figure), results.row(&claim)), (None, None));
+        results.keep_lines(&figure, &lines());
+        results.keep_row(&claim, &row());
+        assert_eq!((results.lines(&figure), results.row(&claim)), (Some(lines()), Some(row())));
+        assert_eq!(results.complaints(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn another_program_another_text_and_a_fresh_run_recall_nothing() {
+        let directory = Directory::new("others");
+        let results = directory.results("one");
+        results.keep_row(&results.key(&["ab", "c"]), &row());
+        assert_eq!(results.row(&results.key(&["a", "bc"])), None);
+        let other = directory.results("two");
+        assert_eq!(other.row(&other.key(&["ab", "c"])), None);
+        let fresh = Results::in_directory(&directory.0, "one".to_owned(), false).expect("it is there");
+        assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), None);
+        assert!(!fresh.has(&fresh.key(&["ab", "c"])));
+    }
+
+    #[test]
+    fn damaged_files_are_passed_over_and_told() {
+        let directory = Directory::new("damaged");
+        let results = directory.results("one");
+        let key = results.key(&["figure"]);
+        let path = results.path(&key).expect("it keeps");
+        results.keep_lines(&key, &lines());
+        let whole = std::fs::read(&path).expect("kept");
+        let flipped: Vec<u8> = whole.iter().map(|byte| if *byte == b'3' { b'4' } else { *byte }).collect();
+        let unknown = format!("{}\n[1]", heading("[1]")).into_bytes();
+        let bad: [&[u8]; 6] =
+            [b"", b"{}", &whole[..whole.len() / 2], &whole[..whole.len() - 1], &flipped, &unknown];
+        for bytes in bad {
+            std::fs::write(&path, bytes).expect("writable");
+            let results = directory.results("one");
+            assert_eq!(results.lines(&key), None, "{:?}", String::from_utf8_lossy(bytes));
+            let complaints = results.complaints();
+            assert!(complaints.len() == 1 && complaints[0].contains("runs anew"), "{complaints:?}");
+        }
+        results.keep_lines(&key, &lines());
+        assert_eq!(results.lines(&key), Some(lines()));
+    }
+}

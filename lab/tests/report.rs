@@ -1,0 +1,194 @@
+//! The page of a small part of the lab: whole, closed in itself, the same each time but for what is live.
+//!
+//! ```text
+//! some plans with reduced sweeps, rows made here ──► Page ──► text ──► ids, links, marks, escapes
+//! ```
+
+use std::collections::BTreeSet;
+
+use memferry_lab::claims::{Claims, Place};
+use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
+use memferry_lab::report::{Machine, Page, Report};
+use memferry_lab::results::Results;
+use memferry_lab::sensitivity::{Change, Sensitivity};
+use memferry_lab::verdict::{Basis, Figures, Status, Verdict};
+
+/// What a page borrows from.
+struct Made {
+    claims: Claims,
+    papers: Vec<Prepared>,
+    outcomes: Vec<Outcome>,
+    sensitivity: Sensitivity,
+    machine: Machine,
+}
+
+impl Made {
+    /// Nothing was run: every claim of the list, every figure absent.
+    fn nothing() -> Self {
+        let claims = Claims::built_in().expect("checked");
+        let papers = experiments::prepare(&claims, &[]).expect("checked");
+        let machine =
+            Machine { time: "2000-01-01 00:00 UTC".to_owned(), facts: vec![("memory", "1 GiB".to_owned())] };
+        Self { claims, papers, outcomes: vec![], sensitivity: Sensitivity::default(), machine }
+    }
+
+    /// What some claims need, with reduced sweeps.
+    fn part(ids: &[&str]) -> Self {
+        let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
+        let all = Claims::built_in().expect("checked");
+        let papers = experiments::prepare(&all, &ids).expect("checked");
+        let papers: Vec<Prepared> = papers.into_iter().map(|paper| paper.reduced(|_| true)).collect();
+        let outcomes = papers.iter().map(|paper| paper.attempt(&all, &Results::none(), |_, _| ())).collect();
+        Self { claims: all.only(&ids), papers, outcomes, ..Self::nothing() }
+    }
+
+    fn page(&self) -> String {
+        let verdicts = self.outcomes.iter().flat_map(|outcome| outcome.verdicts.clone()).collect();
+        let report = Report::assemble(&self.claims, verdicts).expect("fits");
+        let page = Page {
+            claims: &self.claims,
+            report: &report,
+            papers: &self.papers,
+            tables: self.outcomes.iter().flat_map(|outcome| outcome.tables.iter()).collect(),
+            failures: self.outcomes.iter().flat_map(|outcome| &outcome.failures).collect(),
+            machine: self.machine.clone(),
+            sensitivity: self.sensitivity.clone(),
+            only: &[],
+        };
+        page.html()
+    }
+}
+
+/// The values of an attribute.
+fn values<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
+    let begin = format!(" {name}=\"");
+    page.split(begin.as_str()).skip(1).filter_map(|rest| rest.split('"').next()).collect()
+}
+
+/// The page without what is live.
+fn without_live(page: &str) -> String {
+    let mut parts = page.split("<!--live-->");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |all, part| all + part.split_once("<!--/live-->").expect("marks are in pairs").1)
+}
+
+fn assert_closed(page: &str) {
+    let ids = values(page, "id");
+    let distinct: BTreeSet<&str> = ids.iter().copied().collect();
+    assert_eq!(ids.len(), distinct.len(), "an id twice");
+    for link in values(page, "href") {
+        assert!(link.strip_prefix('#').is_some_and(|id| distinct.contains(id)), "{link} leads nowhere");
+    }
+    for label in values(page, "for") {
+        assert!(distinct.contains(label), "a label for {label}");
+    }
+    for foreign in [" src=", "url(http", "@import", "<script", "<link", "http://", "https://"] {
+        assert!(!page.contains(foreign), "{foreign} in the page");
+    }
+}
+
+#[test]
+fn every_claim_of_the_list_has_its_place_once_and_what_was_not_run_says_so() {
+    let made = Made::nothing();
+    let page = made.page();
+    assert_closed(&page);
+    for claim in made.claims.list() {
+        assert_eq!(page.matches(&format!("id=\"claim-{}\"", claim.id)).count(), 1, "{}", claim.id);
+    }
+    let plans = made.papers.iter().flat_map(|paper| &paper.plans);
+    for plan in plans.clone() {
+        assert_eq!(page.matches(&format!("id=\"figure-{}\"", plan.figure)).count(), 1, "{}", plan.figure);
+    }
+    assert_eq!(page.matches("Not drawn: </strong>it was not run").count(), plans.count());
+    assert!(page.contains("<strong>Not run.</strong>"), "the sensitivity");
+}
+
+#[test]
+fn two_pages_are_equal_but_for_what_is_live() {
+    let ids = ["wicki-burst-peak", "wicki-no-burst-peak", "markatos-table-1", "nava-cat"];
+    let with = |time: &str| {
+        let mut made = Made::part(&ids);
+        made.machine.time = time.to_owned();
+        made.page()
+    };
+    let (first, second) = (with("2000-01-01 00:00 UTC"), with("2030-01-01 00:00 UTC"));
+    assert_ne!(first, second);
+    assert_eq!(without_live(&first), without_live(&second));
+    assert_closed(&first);
+    assert!(first.contains("<h4>Mean time of an initiation, of 1,000</h4>"), "the paper's table");
+    assert!(first.contains("role=\"img\"") && first.contains("<desc>"), "a picture with a summary");
+}
+
+#[test]
+fn live_rows_stand_between_marks_with_their_machine_and_time() {
+    let mut made = Made::nothing();
+    let live = Verdict {
+        id: "nava-live".to_owned(),
+        place: Place::Live,
+        status: Status::Reported,
+        basis: Some(Basis::Measured),
+        figures: Figures::One(Some(12.25)),
+        unit: Some("s".to_owned()),
+        why: "measured by the test".to_owned(),
+    };
+    made.outcomes.push(Outcome { verdicts: vec![live], ..Outcome::default() });
+    let page = made.page();
+    assert!(page.contains("measured by the test") && page.contains("2000-01-01 00:00 UTC"));
+    let rest = without_live(&page);
+    for word in ["12.25", "measured by the test", "2000-01-01", "1 GiB"] {
+        assert!(!rest.contains(word), "{word} is live");
+    }
+}
+
+#[test]
+fn what_failed_and_how_figures_move_is_told() {
+    let mut made = Made::nothing();
+    let error = RunError::Failed {
+        figure: "wicki-fig-03".to_owned(),
+        series: "8 bit".to_owned(),
+        message: "the lamp went out".to_owned(),
+    };
+    made.outcomes.push(Outcome { failures: vec![("wicki-fig-03".to_owned(), error)], ..Outcome::default() });
+    made.sensitivity = Sensitivity {
+        changes: vec![Change {
+            claim: "wicki-burst-peak".to_owned(),
+            figure: String::new(),
+            base: 900.0,
+            parameter: "l3-cycle".to_owned(),
+            lower_higher: [0.125, -0.1],
+        }],
+        missing: vec!["turn".to_owned()],
+    };
+    let page = made.page();
+    assert_closed(&page);
+    assert_eq!(page.matches("the lamp went out").count(), 2, "in the list and where the figure would be");
+    assert!(page.contains("+12.5 %") && page.contains("1 parameters were not run (turn)"));
+}
+
+#[test]
+fn hostile_texts_are_escaped() {
+    let hostile = "</p><script>alert(1)</script><img src=x onerror=\"a()\"> & ' \\u202e";
+    let text = format!(
+        "[[claim]]\nid = \"\"\"{hostile}\"\"\"\npaper = '''</h2><script>'''\nsection = '''<b>1</b>'''\nkind = 'number'\n\
+         where = ['simulated', 'live']\nunit = '<i>'\nexpect = 1\nsays = '''<script>s</script>'''\nnote = '<script>n'\n"
+    );
+    let mut made = Made::nothing();
+    made.claims = Claims::parse(&text).expect("well formed");
+    made.machine.facts.push(("caches", "<script>c".to_owned()));
+    let row = |place, status| Verdict {
+        id: made.claims.list()[0].id.clone(),
+        place,
+        status,
+        basis: None,
+        figures: Figures::Named([("<script>f".to_owned(), 1.0)].into()),
+        unit: Some("<i>".to_owned()),
+        why: "does not hold: <script>w (because <script>b); what holds: <script>h".to_owned(),
+    };
+    let verdicts = vec![row(Place::Simulated, Status::Fail), row(Place::Live, Status::Reported)];
+    made.outcomes.push(Outcome { verdicts, ..Outcome::default() });
+    let page = made.page();
+    for tag in ["<script", "<img", "<i>", "<b>", "onerror=\""] {
+        assert!(!page.contains(tag), "{tag} came through");
+    }
+    assert!(page.contains("&lt;script&gt;w"));
+}
