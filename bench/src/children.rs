@@ -3,6 +3,7 @@
 //! ```text
 //! this process ─ spawn ─► itself: --serve SOCKET     a service with one lane
 //!                         itself: --hold BYTES       random bytes; tells their address, waits for its end
+//!                         itself: --files ...        a file server or a receiver of files, by group `fileserver`
 //!                         itself: --with-parent ...  becomes another program
 //! ```
 //!
@@ -12,7 +13,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use memferry_broker::config::ServiceConfig;
@@ -30,7 +31,7 @@ pub(crate) const LANE: &str = "memferry-lane";
 
 /// Is the service of a measurement.
 pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {
-    set_parent_process_death_signal(Some(Signal::TERM))?;
+    end_with_parent()?;
     let options = DaemonOptions {
         socket: socket.to_owned(),
         mode: 0o600,
@@ -48,7 +49,7 @@ pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {
 
 /// Holds random bytes until its input ends.
 pub(crate) fn hold(length: usize) -> Result<(), BenchError> {
-    set_parent_process_death_signal(Some(Signal::TERM))?;
+    end_with_parent()?;
     let buffer = Aligned::random(length, 0x5eed);
     println!("{}", buffer.bytes().as_ptr() as usize);
     std::io::stdout().flush()?;
@@ -59,13 +60,25 @@ pub(crate) fn hold(length: usize) -> Result<(), BenchError> {
 
 /// Becomes another program, which ends with the process that started this one.
 pub(crate) fn become_program(words: &[String]) -> Result<(), BenchError> {
-    set_parent_process_death_signal(Some(Signal::TERM))?;
+    end_with_parent()?;
     let (program, arguments) = words.split_first().ok_or("no program to become")?;
     Err(format!("cannot start {program}: {}", Command::new(program).args(arguments).exec()).into())
 }
 
+/// This process ends with the one that started it.
+pub(crate) fn end_with_parent() -> Result<(), BenchError> {
+    Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
+}
+
 /// Ended on drop.
-struct Ended(Child);
+pub(crate) struct Ended(Child);
+
+impl Ended {
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.0.id()
+    }
+}
 
 impl Drop for Ended {
     fn drop(&mut self) {
@@ -74,13 +87,19 @@ impl Drop for Ended {
     }
 }
 
-/// Starts this program as something else; returns its first line of output.
-fn start(arguments: &[&str]) -> Result<(Ended, ChildStdin, String), BenchError> {
+/// Starts this program as something else, its standard streams pipes.
+pub(crate) fn start_piped(arguments: &[&str]) -> Result<(Ended, ChildStdin, ChildStdout), BenchError> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = Ended(command.spawn()?);
     let input = child.0.stdin.take().ok_or("no input of a child")?;
     let output = child.0.stdout.take().ok_or("no output of a child")?;
+    Ok((child, input, output))
+}
+
+/// Starts this program as something else; returns its first line of output.
+fn start(arguments: &[&str]) -> Result<(Ended, ChildStdin, String), BenchError> {
+    let (child, input, output) = start_piped(arguments)?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
     Ok((child, input, line.trim().to_owned()))
@@ -151,6 +170,57 @@ impl Holder {
     }
 }
 
+/// This program as something else, which talks by lines; ended on drop.
+pub(crate) struct Role {
+    child: Ended,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Role {
+    /// Starts it, in the network namespace of a process where one is named.
+    pub(crate) fn start(namespace: Option<u32>, arguments: &[&str]) -> Result<Self, BenchError> {
+        let own = std::env::current_exe()?;
+        let mut command = match namespace {
+            None => Command::new(own),
+            Some(process) => {
+                let mut command = Command::new("nsenter");
+                command.args(["-t", &process.to_string(), "-n"]).arg(own);
+                command
+            }
+        };
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Ended(command.spawn()?);
+        let input = child.0.stdin.take().ok_or("no input of a child")?;
+        let output = child.0.stdout.take().ok_or("no output of a child")?;
+        Ok(Self { child, input, output: BufReader::new(output) })
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// The next line it says; an empty one when it has ended.
+    pub(crate) fn line(&mut self) -> Result<String, BenchError> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+
+    /// Tells it a line.
+    pub(crate) fn say(&mut self, line: &str) -> Result<(), BenchError> {
+        Ok(writeln!(self.input, "{line}")?)
+    }
+}
+
+/// Says that it is ready, and waits until its input ends.
+pub(crate) fn ready_until_the_input_ends() -> Result<(), BenchError> {
+    println!("ready");
+    std::io::stdin().read_to_end(&mut Vec::new())?;
+    Ok(())
+}
+
 /// Another program, ended on drop.
 pub(crate) struct Program(Ended);
 
@@ -161,6 +231,11 @@ impl Program {
         command.arg("--with-parent").args(words).envs(environment.iter().copied());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         Ok(Self(Ended(command.spawn()?)))
+    }
+
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.0.0.id()
     }
 
     /// Whether it runs.

@@ -7,13 +7,17 @@
 //! Claims are ratios of two things measured in the same run, medians of the rounds with minimum and maximum. When the two
 //! CPUs changed places meanwhile, the run is repeated. No test depends on a figure.
 
+mod bulk;
 mod children;
+mod copier;
 mod engine;
+mod fileserver;
 mod initiation;
 mod placement;
 mod plots;
 mod policy;
 mod pollution;
+mod preload;
 mod rows;
 mod run;
 mod service;
@@ -39,7 +43,7 @@ struct Arguments {
     /// Few rounds: whether everything works, not how well.
     #[arg(long)]
     quick: bool,
-    /// Only these parts of group `service`, `engine` or `twod`, with commas between them.
+    /// Only these parts of group `service`, `engine`, `twod`, `bulk` or `preload`, with commas between them.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
     /// Draw the sweeps as SVG files into this directory.
@@ -51,6 +55,12 @@ struct Arguments {
     /// Hold so many random bytes until the input ends.
     #[arg(long, hide = true)]
     hold: Option<usize>,
+    /// Be a file server or a receiver of files of a measurement.
+    #[arg(long, hide = true, num_args = 1..)]
+    files: Vec<String>,
+    /// Be the other process of a bulk measurement, whose files are in this directory.
+    #[arg(long, hide = true)]
+    partner: Option<PathBuf>,
     /// Become this program, and end with the process that started this one.
     #[arg(long, hide = true, num_args = 1.., allow_hyphen_values = true)]
     with_parent: Vec<String>,
@@ -75,9 +85,23 @@ const GROUPS: &[Group] = &[
     ("pollution", "what a copy costs whoever has a working set in the caches", pollution::measure),
     ("overlap", "how much of a copy is hidden behind computing, by size", service::overlap::group),
     ("twod", "pictures turned and keyed by the engine, against OpenCV", twod::measure),
+    (
+        "bulk",
+        "frames and messages between two processes, against UCX, sockets, pipes and process_vm_readv",
+        bulk::measure,
+    ),
     ("policy", "shares and latencies of clients under each policy", |run| {
         placement::steady(run, "policy", |class| policy::measure(run, class))
     }),
+    (
+        "preload",
+        "programs that know nothing of memferry, with the library that stands in for memcpy",
+        preload::measure,
+    ),
+    ("copier", "asynchronous copies against memcpy: computing meanwhile, and chains", |run| {
+        placement::steady(run, "copier", |_| copier::measure(run))
+    }),
+    ("fileserver", "what serving a GiB of files costs: ours, diod, sendfile", fileserver::measure),
     ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),
@@ -89,6 +113,13 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     if let Some(length) = arguments.hold {
         return children::hold(length);
+    }
+    if !arguments.files.is_empty() {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+        return fileserver::role(&arguments.files);
+    }
+    if let Some(directory) = &arguments.partner {
+        return bulk::partner::partner(directory);
     }
     if !arguments.with_parent.is_empty() {
         return children::become_program(&arguments.with_parent);

@@ -4,8 +4,8 @@
 //! rounds ─ Spread::of ─► Series ─► Plot ─ svg ─► text ─ write ─► DIRECTORY/name.svg
 //! ```
 //!
-//! A band from the least to the most would show what else the machine did in some round, and nothing else. The same figures give the same file: nothing in it depends on the time or the machine. What is measured is not this
-//! module's concern.
+//! A band from the least to the most would show what else the machine did in some round, and nothing else. The same figures
+//! give the same file: nothing in it depends on the time or the machine. What is measured is not this module's concern.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::timing::median;
 
 const SIZE: (u32, u32) = (960, 600);
 /// Colours that people who see fewer of them can tell apart too (Okabe and Ito).
-const COLOURS: [RGBColor; 7] = [
+pub(crate) const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),

@@ -21,9 +21,9 @@ mod mapping;
 mod moved;
 pub(crate) mod overlap;
 pub(crate) mod pair;
-mod peer;
+pub(crate) mod peer;
 pub(crate) mod start;
-mod ucx;
+pub(crate) mod ucx;
 
 use crate::BenchError;
 use crate::placement::{Class, steady};
@@ -45,7 +45,7 @@ const PARTS: &[Part] = &[
 
 /// Measures the group, or the parts of it that were asked for.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
-    run.refuse_unknown(PARTS.iter().map(|(name, ..)| *name).chain(["unbuilt"]))?;
+    run.refuse_unknown(PARTS.iter().map(|(name, ..)| *name))?;
     let mut rows = Vec::new();
     for (name, part, placed) in PARTS.iter().filter(|(name, ..)| run.wants(name)) {
         rows.extend(if *placed {
@@ -53,13 +53,6 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         } else {
             part(run, Class::Same)?
         });
-    }
-    if run.wants("unbuilt") {
-        rows.push(Row::not_measured(
-            "interposed memcpy below the threshold",
-            "interposed memcpy: not built yet",
-        ));
-        rows.push(Row::not_measured("priority of classes, live", "priority live: not built yet"));
     }
     Ok(rows)
 }

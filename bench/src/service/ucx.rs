@@ -25,7 +25,7 @@ use crate::timing::{each_ns, since_ns};
 
 const ROUNDS: usize = 5;
 const PROGRAM: &str = "ucx_perftest";
-const NOT_INSTALLED: &str = "not measured: ucx_perftest is not installed (Debian: ucx-utils)";
+pub(crate) const NOT_INSTALLED: &str = "not measured: ucx_perftest is not installed (Debian: ucx-utils)";
 const ENVIRONMENT: [(&str, &str); 3] =
     [("UCX_TLS", "posix,cma,tcp"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
 /// The longest a test may take.
@@ -91,9 +91,9 @@ const TESTS: [Test; 4] = [
 
 /// The last line of a report.
 #[derive(Clone, Copy, PartialEq, Debug)]
-struct Report {
-    average_us: f64,
-    mib_per_s: f64,
+pub(crate) struct Report {
+    pub(crate) average_us: f64,
+    pub(crate) mib_per_s: f64,
 }
 
 /// Reads the figures of the last line that has all of them: iterations, then median, average and overall time, average and
@@ -109,20 +109,21 @@ fn parse(output: &str) -> Option<Report> {
     })
 }
 
-fn installed() -> bool {
+/// Whether UCX's benchmark is there.
+pub(crate) fn installed() -> bool {
     Program::start(&[PROGRAM, "-h"], &ENVIRONMENT)
         .and_then(|mut program| program.output(Instant::now() + LIMIT))
         .is_ok_and(|output| output.is_some_and(|text| text.contains("tag_lat")))
 }
 
 /// Runs one of UCX's tests, both ends on their CPUs.
-fn run_ucx(test: &Test) -> Result<Report, BenchError> {
+pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
     // Free a moment ago; whoever takes it meanwhile makes the test fail.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
     let (client_cpu, server_cpu) = (cpu(0)?.to_string(), cpu(1)?.to_string());
     let mut server = Program::start(&[PROGRAM, "-c", &server_cpu, "-p", &port], &ENVIRONMENT)?;
-    let (size, count) = (test.bytes.to_string(), test.count.to_string());
-    let warm_up = (test.count / 10).max(1).to_string();
+    let warm_up = (count / 10).max(1).to_string();
+    let (size, count) = (bytes.to_string(), count.to_string());
     let words = [
         PROGRAM,
         "127.0.0.1",
@@ -131,7 +132,7 @@ fn run_ucx(test: &Test) -> Result<Report, BenchError> {
         "-p",
         &port,
         "-t",
-        test.ucx,
+        test,
         "-s",
         &size,
         "-n",
@@ -189,7 +190,7 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
 type Sides = Vec<(f64, f64)>;
 
 fn one_round(pair: &mut Pair, test: &Test) -> Result<(f64, f64), BenchError> {
-    let report = run_ucx(test)?;
+    let report = report(test.ucx, test.bytes, test.count)?;
     let _kept = Kept::to(0)?;
     Ok(match test.kind {
         Kind::Latency => (our_latency(pair, test)? / 1000.0, report.average_us),

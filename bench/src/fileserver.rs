@@ -1,0 +1,324 @@
+//! File servers against one another: what a GiB costs the server's processor, and how fast it comes.
+//!
+//! ```text
+//! round ─ scene (local, 1 remote, 2 remote) × cold or hot × copying or discarding receiver ─ each server by turns:
+//!     pages dropped or filled ─► server in a process of its own ─► receivers in theirs, remote ones in network namespaces
+//!                                   └ processor time of all its threads, before and after ◄─┘
+//! ```
+//!
+//! Every receiver asks for a block of 64 KiB, takes it, and asks for the next, over TCP. Servers: ours with each engine that is
+//! compared, diod where Debian's package is installed, and one of this program that calls `sendfile` and knows no 9P. Processor
+//! time is that of the server's threads, with the kernel's work for them; what the kernel does in threads of its own and in
+//! interrupts is nobody's. It is robust against other work on the machine, throughput is not. The rate of raw `O_DIRECT` reads
+//! is measured in every round.
+
+mod chart;
+mod namespaces;
+mod receiver;
+mod sendfile;
+mod servers;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memferry_memory::pool::{self, Direct, Pool, Way};
+use rustix::fs::{Advice, fadvise};
+
+use crate::BenchError;
+use crate::rows::{Row, Target};
+use crate::run::Run;
+use crate::timing::random_bytes;
+use namespaces::Namespaces;
+use servers::{KINDS, Kind};
+
+/// What the other processes of a measurement are told with `--files`.
+pub(crate) fn role(words: &[String]) -> Result<(), BenchError> {
+    match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["serve", engine, directory, addresses @ ..] => {
+            servers::serve(engine, Path::new(directory), addresses)
+        }
+        ["sendfile", directory, addresses @ ..] => sendfile::serve(Path::new(directory), addresses),
+        ["receive", protocol, address, attach, file, receives] => {
+            receiver::receive(protocol, address, attach, file, receives)
+        }
+        _ => Err("no such role".into()),
+    }
+}
+
+const ROUNDS: usize = 5;
+/// Bytes of a file; each receiver has one of its own.
+const BYTES: u64 = 96 << 20;
+const QUICK_BYTES: u64 = 32 << 20;
+/// Bytes that are asked for at a time.
+pub(super) const BLOCK: usize = 64 << 10;
+/// How long a file may take to leave the page cache.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// One page in so many may stay there: a huge page that somebody still has a hand on.
+const FEW: u64 = 8;
+const GIB: f64 = (1u64 << 30) as f64;
+/// What the pool may cost of what copying costs, cold, with a receiver that copies.
+const POOL_OVER_COPYING: f64 = 0.95;
+/// What part of the raw rate it has to reach there.
+const RATE_OVER_RAW: f64 = 0.85;
+
+/// Where clients are: none remote is a local one.
+const SCENES: [(&str, usize); 3] = [("local", 0), ("1 remote", 1), ("2 remote", 2)];
+const HEATS: [&str; 2] = ["cold", "hot"];
+const RECEIVES: [&str; 2] = ["copying", "discarding"];
+
+/// What one server did in one round: seconds of its processor for a GiB, and GB/s.
+#[derive(Clone, Copy)]
+struct Served {
+    processor: f64,
+    rate: f64,
+}
+
+/// Values of the rounds, by scene, heat, receiver and server.
+#[derive(Default)]
+struct Figures {
+    served: BTreeMap<(usize, usize, usize, Kind), Vec<Served>>,
+    raw: Vec<f64>,
+}
+
+/// The files of a run.
+struct Files {
+    directory: PathBuf,
+    bytes: u64,
+}
+
+impl Files {
+    fn new(run: &Run) -> Result<Self, BenchError> {
+        let bytes = if run.quick() { QUICK_BYTES } else { BYTES };
+        let files = Self { directory: run.directory().join("files"), bytes };
+        std::fs::create_dir(&files.directory)?;
+        for index in 0..2 {
+            let mut file = File::create(files.path(index))?;
+            let part = random_bytes(1 << 20, 0x5eed + index as u64);
+            for _ in 0..bytes >> 20 {
+                file.write_all(&part)?;
+            }
+            file.sync_all()?;
+        }
+        Ok(files)
+    }
+
+    fn path(&self, index: usize) -> PathBuf {
+        self.directory.join(name(index))
+    }
+
+    /// Makes the files cold, or hot.
+    fn set(&self, heat: &str, files: usize) -> Result<(), BenchError> {
+        for index in 0..files {
+            let mut file = File::open(self.path(index))?;
+            if heat == "cold" {
+                self.drop_pages(&file)?;
+            } else {
+                let mut block = vec![0; 1 << 20];
+                while file.read(&mut block)? > 0 {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Drops a file's pages. Those that another CPU still has in its lists of the moment stay, so it is tried again; a few may
+    /// stay for good.
+    fn drop_pages(&self, file: &File) -> Result<(), BenchError> {
+        let few = self.bytes / 4096 / FEW;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            fadvise(file, 0, None, Advice::DontNeed)?;
+            // A kernel that cannot be asked (before 6.5) is believed.
+            let left = pool::cached_pages(file.as_fd(), 0, self.bytes).unwrap_or(0);
+            if left == 0 || Instant::now() >= until && left <= few {
+                return Ok(());
+            }
+            if Instant::now() >= until {
+                return Err(format!("{left} pages of a file stay in the page cache").into());
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// GB/s of raw reads past the page cache, one after the other.
+    fn raw_rate(&self) -> Result<f64, BenchError> {
+        self.set("cold", 1)?;
+        let file = Direct::new(File::open(self.path(0))?);
+        let pool = Pool::new(pool::Options { buffer_bytes: BLOCK, ..pool::Options::default() })?;
+        let mut buffer = pool.take()?;
+        let started = Instant::now();
+        for offset in (0..self.bytes).step_by(BLOCK) {
+            let moved = file.read_buffer(&mut buffer, 0, BLOCK, offset)?;
+            if moved.way != Way::Direct {
+                return Err("the file system of temporary files offers no O_DIRECT".into());
+            }
+        }
+        Ok(self.bytes as f64 / started.elapsed().as_secs_f64() / 1e9)
+    }
+}
+
+/// The name of a receiver's file.
+fn name(index: usize) -> String {
+    format!("file{index}")
+}
+
+/// Measures the group.
+pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    let files = Files::new(run)?;
+    let namespaces = Namespaces::new(2);
+    let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| kind.is_there()).collect();
+    let mut figures = Figures::default();
+    let rounds = run.part("fileserver", ROUNDS);
+    for round in 0..rounds {
+        figures.raw.push(files.raw_rate()?);
+        for (scene, (_, remote)) in SCENES.iter().enumerate() {
+            let Ok(hosts) = addresses(&namespaces, *remote) else { continue };
+            for (heat, temperature) in HEATS.iter().enumerate() {
+                for (receives, receiver) in RECEIVES.iter().enumerate() {
+                    for turn in 0..kinds.len() {
+                        let kind = kinds[(turn + round) % kinds.len()];
+                        files.set(temperature, hosts.len())?;
+                        let served = serve_once(kind, &files, &hosts, receiver)?;
+                        figures.served.entry((scene, heat, receives, kind)).or_default().push(served);
+                    }
+                }
+            }
+        }
+        run.round_done();
+    }
+    run.picture("fileserver", |path| chart::draw(path, &bars(&figures)))?;
+    Ok(rows(&figures, &namespaces))
+}
+
+/// A receiver's place: a namespace's process, and the address at which the server is seen from there.
+type Host = (Option<u32>, String);
+
+fn addresses(namespaces: &Result<Namespaces, BenchError>, remote: usize) -> Result<Vec<Host>, String> {
+    if remote == 0 {
+        return Ok(vec![(None, "127.0.0.1".to_owned())]);
+    }
+    let namespaces = namespaces.as_ref().map_err(ToString::to_string)?;
+    Ok(namespaces
+        .hosts()
+        .into_iter()
+        .take(remote)
+        .map(|(process, address)| (Some(process), address))
+        .collect())
+}
+
+/// Starts a server, has its receivers take their files, and looks at what it spent.
+fn serve_once(kind: Kind, files: &Files, hosts: &[Host], receives: &str) -> Result<Served, BenchError> {
+    let names: Vec<&str> = hosts.iter().map(|(_, host)| host.as_str()).collect();
+    let server = servers::Server::start(kind, &files.directory, &names)?;
+    let mut receivers = Vec::new();
+    for (index, (namespace, host)) in hosts.iter().enumerate() {
+        let address = format!("{host}:{}", server.port());
+        let attach = server.attach();
+        receivers.push(receiver::Receiver::start(
+            *namespace,
+            kind.protocol(),
+            &address,
+            attach,
+            index,
+            receives,
+        )?);
+    }
+    let before = server.processor_seconds()?;
+    for receiver in &mut receivers {
+        receiver.go()?;
+    }
+    let mut longest = 0.0_f64;
+    for receiver in &mut receivers {
+        let (bytes, seconds) = receiver.done()?;
+        if bytes != files.bytes {
+            return Err(format!("{} gave {bytes} bytes of {}", kind.name(), files.bytes).into());
+        }
+        longest = longest.max(seconds);
+    }
+    let spent = server.processor_seconds()? - before;
+    let bytes = files.bytes as f64 * hosts.len() as f64;
+    Ok(Served { processor: spent / (bytes / GIB), rate: bytes / longest / 1e9 })
+}
+
+impl Figures {
+    fn of(&self, at: (usize, usize, usize), kind: Kind, value: fn(&Served) -> f64) -> Vec<f64> {
+        let found = self.served.get(&(at.0, at.1, at.2, kind));
+        found.map_or_else(Vec::new, |all| all.iter().map(value).collect())
+    }
+
+    /// Ratios of two servers' processor time, round by round.
+    fn ratios(&self, at: (usize, usize, usize), over: [Kind; 2]) -> Vec<f64> {
+        let [upper, lower] = over.map(|kind| self.of(at, kind, |served| served.processor));
+        upper.iter().zip(&lower).map(|(upper, lower)| upper / lower).collect()
+    }
+}
+
+fn words(at: (usize, usize, usize)) -> String {
+    format!("{}, {}, {} receiver", HEATS[at.1], SCENES[at.0].0, RECEIVES[at.2])
+}
+
+fn rows(figures: &Figures, namespaces: &Result<Namespaces, BenchError>) -> Vec<Row> {
+    let mut rows = vec![Row::new("raw O_DIRECT reads of 64 KiB", "GB/s", Target::None, &figures.raw)];
+    for (scene, (name, remote)) in SCENES.iter().enumerate() {
+        if let Err(reason) = addresses(namespaces, *remote) {
+            rows.push(Row::not_measured(name, &reason));
+            continue;
+        }
+        for heat in 0..HEATS.len() {
+            for receives in 0..RECEIVES.len() {
+                rows.extend(rows_at(figures, (scene, heat, receives)));
+            }
+        }
+    }
+    if !Kind::Diod.is_there() {
+        rows.push(Row::not_measured("diod", "it is not installed (Debian's package diod)"));
+    }
+    rows
+}
+
+fn rows_at(figures: &Figures, at: (usize, usize, usize)) -> Vec<Row> {
+    let words = words(at);
+    let kinds = KINDS.into_iter().filter(|kind| kind.is_there());
+    let mut rows = Vec::new();
+    for kind in kinds {
+        let processor = figures.of(at, kind, |served| served.processor);
+        let rate = figures.of(at, kind, |served| served.rate);
+        rows.push(Row::new(format!("{words}: {}", kind.name()), "s/GiB", Target::None, &processor));
+        rows.push(Row::new(format!("{words}: {}, rate", kind.name()), "GB/s", Target::None, &rate));
+    }
+    let is_judged = HEATS[at.1] == "cold" && RECEIVES[at.2] == "copying";
+    let over = figures.ratios(at, [Kind::Pool, Kind::Copying]);
+    let target = if is_judged { Target::AtMost(POOL_OVER_COPYING) } else { Target::None };
+    rows.push(Row::new(format!("{words}: pool over copying"), "times", target, &over));
+    if is_judged {
+        let rates = figures.of(at, Kind::Pool, |served| served.rate);
+        let reached: Vec<f64> = rates.iter().zip(&figures.raw).map(|(rate, raw)| rate / raw).collect();
+        let target = if at.0 == 0 { Target::AtLeast(RATE_OVER_RAW) } else { Target::None };
+        rows.push(Row::new(format!("{words}: pool's rate over raw"), "times", target, &reached));
+    }
+    if Kind::Diod.is_there() {
+        let over = figures.ratios(at, [Kind::Auto, Kind::Diod]);
+        rows.push(Row::new(format!("{words}: auto over diod"), "times", Target::AtMost(1.0), &over));
+    }
+    rows
+}
+
+/// The picture: a group of bars for each row of the table, a bar for each server.
+fn bars(figures: &Figures) -> Vec<chart::Group> {
+    let mut groups = Vec::new();
+    for (scene, (name, _)) in SCENES.iter().enumerate() {
+        for (heat, temperature) in HEATS.iter().enumerate() {
+            for (receives, receiver) in RECEIVES.iter().enumerate() {
+                let of = |kind: Kind| figures.of((scene, heat, receives), kind, |served| served.processor);
+                let bars: Vec<_> = KINDS.into_iter().map(|kind| (kind.name(), of(kind))).collect();
+                if bars.iter().any(|(_, values)| !values.is_empty()) {
+                    groups.push(chart::Group { name: format!("{temperature}, {name}, {receiver}"), bars });
+                }
+            }
+        }
+    }
+    groups
+}

@@ -1,0 +1,161 @@
+//! The servers that are compared, each in a process of its own, and what their processors spend.
+//!
+//! ```text
+//! Kind ─► this program: --files serve ENGINE ... | --files sendfile ...     diod ─► Server { process, port }
+//! /proc/PROCESS/task/*/schedstat ──► seconds of all its threads, io_uring's workers among them
+//! ```
+//!
+//! All end with this process. They serve random bytes, without a key and only to be read, and listen where their
+//! receivers find them and nowhere else: at the loopback address, or at the near ends of the namespaces' interfaces.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use memferry_fileserver::{Engine, Listener, Options, Server as OurServer};
+
+use crate::BenchError;
+use crate::children::{Program, Role};
+
+/// How long a server may take to begin.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Where Debian puts it.
+const DIOD: &str = "/usr/sbin/diod";
+
+/// A server.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Kind {
+    /// Ours, through the page cache with two copies.
+    Copying,
+    /// Ours, past the page cache into the pool.
+    Pool,
+    /// Ours, as it chooses.
+    Auto,
+    /// Debian's.
+    Diod,
+    /// A loop around `sendfile`.
+    Sendfile,
+}
+
+/// All of them, in the order of the table.
+pub(super) const KINDS: [Kind; 5] = [Kind::Copying, Kind::Pool, Kind::Auto, Kind::Diod, Kind::Sendfile];
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Copying => "copying",
+            Self::Pool => "pool",
+            Self::Auto => "auto",
+            Self::Diod => "diod",
+            Self::Sendfile => "sendfile",
+        }
+    }
+
+    /// Whether it can be started here.
+    pub(super) fn is_there(self) -> bool {
+        self != Self::Diod || Path::new(DIOD).exists()
+    }
+
+    /// What its receivers speak.
+    pub(super) fn protocol(self) -> &'static str {
+        if self == Self::Sendfile { "plain" } else { "9p" }
+    }
+}
+
+enum Process {
+    Ours(Role),
+    Other(Program),
+}
+
+/// A server that runs, ended on drop.
+pub(super) struct Server {
+    process: Process,
+    port: u16,
+    attach: String,
+}
+
+impl Server {
+    /// Starts one that serves a directory at some addresses of this machine.
+    pub(super) fn start(kind: Kind, directory: &Path, hosts: &[&str]) -> Result<Self, BenchError> {
+        let path = directory.to_str().ok_or("the directory for temporary files has an odd name")?;
+        // Nobody else takes it in this moment, most probably; who does makes the start fail.
+        let port = TcpListener::bind((hosts[0], 0))?.local_addr()?.port();
+        let addresses: Vec<String> = hosts.iter().map(|host| format!("{host}:{port}")).collect();
+        let addresses: Vec<&str> = addresses.iter().map(String::as_str).collect();
+        if kind == Kind::Diod {
+            let mut program = start_diod(path, &addresses)?;
+            wait_for(addresses[0], &mut program)?;
+            return Ok(Self { process: Process::Other(program), port, attach: path.to_owned() });
+        }
+        let words = match kind {
+            Kind::Sendfile => vec!["--files", "sendfile", path],
+            _ => vec!["--files", "serve", kind.name(), path],
+        };
+        let mut role = Role::start(None, &[words, addresses].concat())?;
+        if role.line()? != "ready" {
+            return Err(format!("the server {} did not start", kind.name()).into());
+        }
+        Ok(Self { process: Process::Ours(role), port, attach: "/".to_owned() })
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The attach name of its directory.
+    pub(super) fn attach(&self) -> &str {
+        &self.attach
+    }
+
+    /// What its threads that run have spent, in seconds.
+    pub(super) fn processor_seconds(&self) -> Result<f64, BenchError> {
+        let process = match &self.process {
+            Process::Ours(role) => role.process(),
+            Process::Other(program) => program.process(),
+        };
+        let mut nanoseconds = 0;
+        for task in std::fs::read_dir(format!("/proc/{process}/task"))? {
+            // A thread may end meanwhile.
+            let Ok(text) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+            nanoseconds += text.split_whitespace().next().unwrap_or("0").parse::<u64>()?;
+        }
+        Ok(nanoseconds as f64 / 1e9)
+    }
+}
+
+/// Starts diod with a configuration beside the directory: only there an export can be read-only.
+fn start_diod(path: &str, addresses: &[&str]) -> Result<Program, BenchError> {
+    let configuration = format!("{path}.diod.conf");
+    std::fs::write(&configuration, format!("exports = {{ {{ path = [[{path}]], opts = \"ro\" }} }}\n"))?;
+    let mut words = vec![DIOD, "-f", "-n", "-N", "-L", "stderr", "-c", &configuration];
+    words.extend(addresses.iter().flat_map(|address| ["-l", address]));
+    Program::start(&words, &[])
+}
+
+fn wait_for(address: &str, program: &mut Program) -> Result<(), BenchError> {
+    let until = Instant::now() + PATIENCE;
+    while TcpStream::connect(address).is_err() {
+        if !program.runs()? || Instant::now() >= until {
+            return Err("diod did not start".into());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+/// Is our server until its input ends.
+pub(super) fn serve(engine: &str, directory: &Path, addresses: &[&str]) -> Result<(), BenchError> {
+    let engine = match engine {
+        "copying" => Engine::Copying,
+        "pool" => Engine::Pool,
+        "auto" => Engine::Auto,
+        other => return Err(format!("there is no engine {other}").into()),
+    };
+    let options = Options { engine, read_only: true, ..Options::new(directory) };
+    let listeners: Result<Vec<Listener>, _> =
+        addresses.iter().map(|address| Listener::tcp(address, true)).collect();
+    let server = OurServer::start(options, listeners?)?;
+    crate::children::ready_until_the_input_ends()?;
+    drop(server);
+    Ok(())
+}
