@@ -1,0 +1,229 @@
+//! The clients of a run: started in turn, listened to, and judged by what they say and how they end.
+//!
+//! ```text
+//! Kind ─► process ─ lines ─► at: progress     lost, ended, refused: was that called for?     finding
+//!                 └ exit ──► killed by us, or done; all else is a finding, and so is silence
+//! ```
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::process::Started;
+use crate::report::Report;
+use crate::roles::Role;
+
+/// A client that says nothing for so long is stuck.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// What a client is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Kind {
+    /// This program in a part.
+    Part(Role),
+    /// The program in C.
+    C,
+    /// The program in Python.
+    Python,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> String {
+        format!("{self:?}").to_lowercase().replace("part(", "").replace(')', "")
+    }
+
+    /// Whether it is a client of the service that is abused.
+    pub(crate) fn is_served(self) -> bool {
+        use Role::{Ballast, Embedded, Files, Plain};
+        !matches!(self, Self::Part(Embedded | Files | Plain | Ballast))
+    }
+}
+
+/// A client that runs.
+pub(crate) struct Running {
+    pub(crate) kind: Kind,
+    pub(crate) seed: u64,
+    pub(crate) number: u64,
+    pub(crate) started: Started,
+    since: Instant,
+    /// When it last said something, or was let go on.
+    pub(crate) heard: Instant,
+    /// Stopped until then.
+    pub(crate) stopped: Option<Instant>,
+    pub(crate) killed: bool,
+    /// It may have little memory or few descriptors.
+    pub(crate) limited: bool,
+    /// The service it is a client of.
+    service: u32,
+    completions: u64,
+    bytes: u64,
+    findings: bool,
+}
+
+impl Running {
+    pub(crate) fn new(kind: Kind, seed: u64, number: u64, started: Started, limited: bool) -> Self {
+        let heard = Instant::now();
+        let (service, completions, bytes) = (0, 0, 0);
+        let (stopped, killed, findings) = (None, false, false);
+        let since = heard;
+        Self {
+            since,
+            kind,
+            seed,
+            number,
+            started,
+            heard,
+            stopped,
+            killed,
+            limited,
+            service,
+            completions,
+            bytes,
+            findings,
+        }
+    }
+
+    /// Who it is, so that it can be started again.
+    fn title(&self) -> String {
+        let limited = if self.limited { ", limited" } else { "" };
+        format!("client {} ({}, seed {}{limited})", self.number, self.kind.name(), self.seed)
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.killed = true;
+        self.started.signal(Signal::KILL);
+    }
+}
+
+/// What was done to services, as far as it excuses their clients.
+#[derive(Default)]
+pub(crate) struct Past {
+    /// Those that were killed, or told to stop.
+    pub(crate) gone: HashSet<u32>,
+    /// When the last of them was.
+    pub(crate) last: Option<Instant>,
+    /// Those that were left few descriptors.
+    pub(crate) starved: HashSet<u32>,
+    /// When one of those was last alive.
+    pub(crate) short: Option<Instant>,
+}
+
+impl Past {
+    /// Whether what a client met with was called for.
+    fn excuses(&self, client: &Running, what: &str, process: u32, kind: &str) -> bool {
+        // Programs in other languages do not know the service's process, nor who is turned away at the door.
+        let unknown = process == 0;
+        let starved = self.starved.contains(&process) || unknown && self.short > Some(client.since);
+        let gone = self.gone.contains(&process) || unknown && (starved || self.last > Some(client.since));
+        match (what, kind) {
+            ("lost", _) => gone,
+            ("ended", _) => starved || client.limited,
+            ("refused", "own") => client.limited || starved || gone,
+            ("refused", "stopping") => gone,
+            ("refused", "system") => starved,
+            _ => false,
+        }
+    }
+}
+
+/// Takes note of a line.
+pub(crate) fn heard(client: &mut Running, text: &str, past: &Past, report: &mut Report) {
+    client.heard = Instant::now();
+    let mut words = text.split(' ');
+    let what = words.next().unwrap_or_default();
+    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    match what {
+        "hello" => client.service = number() as u32,
+        "at" => {
+            let (completions, bytes) = (number(), number());
+            report.completions += completions.saturating_sub(client.completions);
+            report.bytes += bytes.saturating_sub(client.bytes);
+            *report.by_kind.entry(client.kind.name()).or_default() +=
+                completions.saturating_sub(client.completions);
+            (client.completions, client.bytes) = (completions, bytes);
+        }
+        "lost" | "ended" | "refused" => {
+            let process = number() as u32;
+            let kind = words.next().unwrap_or_default();
+            report.count(match what {
+                "lost" => "losses of the service that clients met with",
+                "ended" => "sessions that the service ended for lack of descriptors",
+                _ => "calls that were refused for lack of what they need",
+            });
+            if !past.excuses(client, what, process, kind) {
+                report.find(format!("{}: nothing called for '{text}'", client.title()));
+            }
+        }
+        "finding" => {
+            client.findings = true;
+            report.find(format!("{}: {text}", client.title()));
+        }
+        _ => report.find(format!("{} said '{text}'", client.title())),
+    }
+}
+
+/// How it ended, if it has. One that is stuck is killed, and a finding.
+pub(crate) fn ended(
+    client: &mut Running,
+    report: &mut Report,
+) -> Result<Option<ExitStatus>, crate::SoakError> {
+    if client.stopped.is_none() && client.heard.elapsed() > SILENCE && !client.killed {
+        let (title, threads) = (client.title(), client.started.threads());
+        report.find(format!("{title} says nothing; its threads: {threads}; {}", client.started.errors()));
+        client.kill();
+    }
+    client.started.ended()
+}
+
+/// Whether it ended as it may, once all it said was heard.
+pub(crate) fn judge_end(client: &Running, status: ExitStatus, report: &mut Report) {
+    if !client.findings && !client.killed && !status.success() {
+        report.find(format!("{} ended with {status}: {}", client.title(), client.started.errors()));
+    }
+}
+
+/// How a client is started.
+pub(crate) struct Recipe<'a> {
+    pub(crate) directory: &'a Path,
+    pub(crate) own: PathBuf,
+    pub(crate) programs: &'a crate::Programs,
+}
+
+impl Recipe<'_> {
+    /// The words of a client, and the library it has preloaded; `None` where what it needs is not there.
+    pub(crate) fn words(
+        &self,
+        kind: Kind,
+        seed: u64,
+        limits: &[String],
+    ) -> Option<(Vec<String>, Option<PathBuf>)> {
+        let text = |path: &Path| path.display().to_string();
+        let (socket, seed) = (text(&self.directory.join("service")), seed.to_string());
+        Some(match kind {
+            Kind::C => (vec![text(self.programs.c_client.as_ref()?), socket, seed], None),
+            Kind::Python => {
+                let (python, client) =
+                    (self.programs.python.as_ref()?, self.programs.python_client.as_ref()?);
+                (vec![text(python), text(client), socket, seed], None)
+            }
+            Kind::Part(role) => {
+                let preload = match role {
+                    Role::Plain => Some(self.programs.preload.clone()?),
+                    _ => None,
+                };
+                let role = Kind::Part(role).name();
+                let mut words = vec![text(&self.own), "part".to_owned()];
+                for (option, value) in
+                    [("role", role), ("socket", socket), ("meeting", text(self.directory)), ("seed", seed)]
+                {
+                    words.push(format!("--{option}={value}"));
+                }
+                words.extend(limits.iter().cloned());
+                (words, preload)
+            }
+        })
+    }
+}

@@ -1,0 +1,144 @@
+//! What came of it: samples over time, what was done to whom, what was left out, and findings.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::process::Held;
+
+/// A line of the table.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Sample {
+    /// Seconds since the beginning.
+    pub(crate) at: f64,
+    /// Completions that were checked, of each second since the last sample.
+    pub(crate) completions: f64,
+    /// Bytes that were moved and compared, of each second.
+    pub(crate) bytes: f64,
+    /// Clients that run.
+    pub(crate) clients: usize,
+    /// What the service holds.
+    pub(crate) service: Option<Held>,
+    /// What the file server holds.
+    pub(crate) files: Option<Held>,
+}
+
+/// Memory, descriptors and threads of a service when its clients were gone.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Settled {
+    /// Seconds since the beginning.
+    pub(crate) at: f64,
+    /// Seconds this process had lived.
+    pub(crate) age: f64,
+    /// Which one.
+    pub(crate) what: &'static str,
+    /// As it began.
+    pub(crate) before: Held,
+    /// Now.
+    pub(crate) after: Held,
+}
+
+/// The whole.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) seed: u64,
+    /// Seconds asked for.
+    pub(crate) seconds: f64,
+    /// Seconds it ran.
+    pub(crate) ran: f64,
+    /// It was ended early.
+    pub(crate) interrupted: bool,
+    /// Completions and bytes in all.
+    pub(crate) completions: u64,
+    pub(crate) bytes: u64,
+    /// Completions of each kind of client.
+    pub(crate) by_kind: BTreeMap<String, u64>,
+    /// What was done to processes, and what they met with.
+    pub(crate) events: BTreeMap<&'static str, u64>,
+    pub(crate) samples: Vec<Sample>,
+    pub(crate) settled: Vec<Settled>,
+    /// What was left out, with the reason.
+    pub(crate) not_run: Vec<String>,
+    pub(crate) findings: Vec<String>,
+}
+
+impl Report {
+    pub(crate) fn new(seed: u64, seconds: f64) -> Self {
+        Self {
+            seed,
+            seconds,
+            ran: 0.0,
+            interrupted: false,
+            completions: 0,
+            bytes: 0,
+            by_kind: BTreeMap::new(),
+            events: BTreeMap::new(),
+            samples: Vec::new(),
+            settled: Vec::new(),
+            not_run: Vec::new(),
+            findings: Vec::new(),
+        }
+    }
+
+    /// Counts what happened.
+    pub(crate) fn count(&mut self, event: &'static str) {
+        *self.events.entry(event).or_default() += 1;
+    }
+
+    /// Notes what must not be, and says so at once.
+    pub(crate) fn find(&mut self, what: String) {
+        println!("FINDING: {what}");
+        self.findings.push(what);
+    }
+
+    /// The heading of the samples.
+    pub(crate) fn print_head() {
+        println!(
+            "{:>7} {:>9} {:>9} {:>7}  service: MiB, descriptors, threads, frames",
+            "seconds", "ends/s", "MiB/s", "clients"
+        );
+    }
+
+    /// Adds a sample, and says it.
+    pub(crate) fn sample(&mut self, sample: Sample) {
+        let service = sample.service.map_or("none".to_owned(), |held| {
+            let Held { resident_kib, descriptors, threads, frames } = held;
+            format!("{:.1} {descriptors} {threads} {frames}", resident_kib as f64 / 1024.0)
+        });
+        let megabytes = sample.bytes / f64::from(1 << 20);
+        println!(
+            "{:>7.1} {:>9.0} {megabytes:>9.1} {:>7}  {service}",
+            sample.at, sample.completions, sample.clients
+        );
+        self.samples.push(sample);
+    }
+
+    pub(crate) fn print(&self) {
+        println!("\nwhat was done, and met with:");
+        for (event, count) in &self.events {
+            println!("  {count:>7} {event}");
+        }
+        println!("completions checked, by kind of client:");
+        for (kind, count) in &self.by_kind {
+            println!("  {count:>9} {kind}");
+        }
+        println!("with no clients left, before and after (MiB, descriptors, threads, frames):");
+        for Settled { at, age, what, before, after } in &self.settled {
+            let show = |held: &Held| {
+                let megabytes = held.resident_kib as f64 / 1024.0;
+                format!("{megabytes:.1} {} {} {}", held.descriptors, held.threads, held.frames)
+            };
+            println!("  at {at:.0} s, {what} of {age:.0} s: {} -> {}", show(before), show(after));
+        }
+        self.not_run.iter().for_each(|what| println!("not run: {what}"));
+        self.findings.iter().for_each(|what| println!("FINDING: {what}"));
+        let (count, end) = (self.findings.len(), if self.interrupted { ", interrupted" } else { "" });
+        println!(
+            "\nsoak: {count} findings in {:.0} s{end}, {} completions and {:.1} GiB checked; again with --seed {}",
+            self.ran,
+            self.completions,
+            self.bytes as f64 / f64::from(1 << 30),
+            self.seed
+        );
+    }
+}
