@@ -203,7 +203,7 @@ impl Rig {
     fn fetch(&self, first: u64, words: u32) -> bool {
         let area = self.client.words() - LIST_WORDS;
         // Within the area about half of the time.
-        let first = if words % 2 == 0 { first % (LIST_WORDS as u64 + 8) } else { first };
+        let first = if words.is_multiple_of(2) { first % (LIST_WORDS as u64 + 8) } else { first };
         let words = words as usize % (LIST_WORDS + 8);
         let inside = first.checked_add(words as u64).is_some_and(|end| end <= LIST_WORDS as u64);
         let expected = inside

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
-//!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli, c, python
-//!                      └──────────────┘        │    lab and bench may use any of these; nothing uses lab
-//! registers ◄── models ──► clock       memory ◄── fileserver ◄── cli
+//!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli, c, python, bulk
+//!                      └──────────────┘        │    lab, bench and soak may use any of these; nothing uses lab
+//! registers ◄── models ──► clock       memory ◄── fileserver ◄── cli      engines ◄── preload, recorder
 //! ```
 //!
 //! Normal and build dependencies are held to the table [`ALLOWED`]; development dependencies may name any crate but
@@ -65,6 +65,9 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     ("memferry-fileserver", Arrows::Only(&["memferry-memory"])),
     ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
+    ("memferry-preload", Arrows::Only(&["memferry-engines", "memferry-memory"])),
+    ("memferry-recorder", Arrows::Only(&["memferry-engines", "memferry-memory"])),
+    ("memferry-bulk", Arrows::Only(&["memferry", "memferry-memory"])),
     ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
     (
         CLI,
@@ -78,6 +81,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     (LAB, Arrows::Any),
     ("memferry-bench", Arrows::Any),
+    ("memferry-soak", Arrows::Any),
     ("xtask", Arrows::Only(&[])),
 ];
 
