@@ -152,7 +152,7 @@ impl Filling {
                 rest = &rest[PAGE..];
                 continue;
             };
-            let (put, why) = self.context.put(place & !UNMAPPED, &rest[..run * PAGE]);
+            let (put, why) = self.put_run(place & !UNMAPPED, &rest[..run * PAGE]);
             rest = &rest[put..];
             match why {
                 None | Some(NotPut::News) => {}
@@ -165,6 +165,23 @@ impl Filling {
             }
         }
         true
+    }
+
+    /// Puts pages one after the other, or the first of them, or none.
+    ///
+    /// The kernel refuses a run that lies in two mappings by now, of which nobody is told: one page is tried alone. It also finds nothing
+    /// where a page is moved after it looked for unread news and before it looked for the mapping: that page is tried once more, and
+    /// as long as the news of the move are unread it is they that are answered.
+    fn put_run(&self, to: usize, bytes: &[u8]) -> (usize, Option<NotPut>) {
+        let alone = &bytes[..PAGE];
+        let mut answer = self.context.put(to, bytes);
+        for _ in 0..2 {
+            if answer != (0, Some(NotPut::Superseded)) {
+                break;
+            }
+            answer = self.context.put(to, alone);
+        }
+        answer
     }
 
     /// How many pages from `page` on, at most `most`, lie one after the other; none where the page is not wanted.

@@ -385,6 +385,20 @@ static void destination_protected(void) {
     done(from, to);
 }
 
+/* Part of it is another mapping by then, of which nobody is told. */
+static void destination_divided(void) {
+    for (int way = 0; way < 3; way++) {
+        uint64_t *from = source(), *to = copied(from);
+        for (size_t page = BYTES / PAGE; way < 2 && page > 64; page -= 37)
+            need((way ? mprotect((char *)to + page * PAGE - 3 * PAGE, PAGE, PROT_READ)
+                      : madvise((char *)to + page * PAGE - 3 * PAGE, 2 * PAGE, MADV_DONTFORK)) == 0,
+                 "division");
+        need(way < 2 || mprotect(to + WORDS / 2, BYTES / 4, PROT_READ) == 0, "mprotect");
+        need(is_copy(to, 0, WORDS), "the copy");
+        done(from, to);
+    }
+}
+
 /* Some of the destination is there already, where nobody looks at once. */
 static void destination_partly_there(void) {
     uint64_t *from = source(), *to = fresh();
@@ -679,6 +693,7 @@ static const struct {
     {"the destination discarded", destination_discarded},
     {"the destination unmapped", destination_unmapped},
     {"the destination protected", destination_protected},
+    {"the destination divided", destination_divided},
     {"the destination partly there", destination_partly_there},
     {"copied on", copied_on},
     {"anywhere", anywhere},
