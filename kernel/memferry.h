@@ -74,7 +74,7 @@ struct mf_region {
 	unsigned long page_count;
 	struct page **pages;
 	struct mm_struct *mm;		/* whose pages are pinned; NULL: the kernel's, which are not */
-	struct user_struct *charged;	/* who pays for them; NULL: nobody has to */
+	const struct cred *payer;	/* whose user pays for them; NULL: nobody has to */
 	struct mutex lock;		/* of maps */
 	struct list_head maps;
 	atomic_t users;			/* transfers that have not ended */

@@ -46,7 +46,8 @@ static int charge(struct mf_region *region)
 			if (region->page_count > limit || locked > limit - region->page_count)
 				return -ENOMEM;
 		} while (!atomic_long_try_cmpxchg(&user->locked_vm, &locked, locked + region->page_count));
-		region->charged = get_uid(user);
+		/* Not the user himself: not every 6.1 lets modules give him back. */
+		region->payer = get_current_cred();
 	}
 	region->mm = current->mm;
 	mmgrab(region->mm);
@@ -58,9 +59,9 @@ static void uncharge(struct mf_region *region)
 {
 	atomic64_sub(region->page_count, &region->mm->pinned_vm);
 	mmdrop(region->mm);
-	if (region->charged) {
-		atomic_long_sub(region->page_count, &region->charged->locked_vm);
-		free_uid(region->charged);
+	if (region->payer) {
+		atomic_long_sub(region->page_count, &region->payer->user->locked_vm);
+		put_cred(region->payer);
 	}
 }
 

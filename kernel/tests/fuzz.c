@@ -152,7 +152,7 @@ static void step(struct fuzzer *fuzzer)
 	} else if (random < 96) {
 		memory(fuzzer);
 	} else if (random < 98) {
-		call(fuzzer->device, 0xb700 + below(fuzzer, 16) + (next(fuzzer) << 16), (void *)below(fuzzer, 1 << 20));
+		call(fuzzer->device, 0xb700 + below(fuzzer, 16) + (next(fuzzer) << 16), (void *)(uintptr_t)below(fuzzer, 1 << 20));
 	} else if (random < 99) {
 		int signal = eventfd(0, EFD_NONBLOCK);
 

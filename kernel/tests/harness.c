@@ -96,7 +96,7 @@ long region_new(int device, const void *memory, uint64_t length, uint32_t rights
 	struct memferry_register request = { .address = (uintptr_t)memory, .length = length, .rights = rights };
 	long error = call(device, MEMFERRY_REGISTER, &request);
 
-	return error ? error : request.region;
+	return error ? error : (long)request.region;
 }
 
 long submit_one(int device, const struct memferry_transfer *transfer)

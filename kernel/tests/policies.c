@@ -41,7 +41,7 @@ static void exclusive(unsigned int channels)
 	EQUAL(file_write(SYSFS "policy", "exclusive"), true);
 	for (cpu = 0; cpu < cpus; cpu++) {
 		pin_to(cpu);
-		if (cpu < channels)
+		if (cpu < (long)channels)
 			EQUAL(transfer_run(device, &copy).channel, cpu);
 		else
 			EQUAL(transfer_run(device, &copy).status, -ENODEV);
