@@ -7,6 +7,7 @@
 //! then: all clients away, settled?, told to stop
 //! ```
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -43,6 +44,9 @@ const CREW: [(Kind, usize); 10] = [
 /// Descriptors and threads that a file server makes when it first needs them, a few for each worker, and keeps.
 const LAZY: u64 = 16;
 
+/// A kind of client that gets nothing done for so long is kept from it by something.
+const IDLE: Duration = Duration::from_secs(300);
+
 /// Rows of the table.
 const ROWS: u32 = 20;
 
@@ -77,6 +81,8 @@ struct Orchestra<'a> {
     whole: Duration,
     began: Instant,
     clients: Vec<Running>,
+    /// Completions of each kind of client, and since when there are no more.
+    progress: BTreeMap<Kind, (u64, Instant)>,
     service: Option<Service>,
     files: Option<Service>,
     /// The service is stopped until then.
@@ -114,6 +120,7 @@ pub(crate) fn run(seed: u64, whole: Duration, programs: &Programs) -> Result<Rep
         whole,
         began: Instant::now(),
         clients: Vec::new(),
+        progress: BTreeMap::new(),
         service: None,
         files: None,
         stopped: None,
@@ -144,6 +151,7 @@ impl Orchestra<'_> {
             self.listen()?;
             if sampled.elapsed() >= pause {
                 self.sample(sampled.elapsed().as_secs_f64(), &mut counted);
+                self.find_idle();
                 sampled = Instant::now();
             }
         }
@@ -160,6 +168,9 @@ impl Orchestra<'_> {
                 self.report
                     .not_run
                     .push(format!("clients of kind {}: what they need was not named", kind.name()));
+            } else {
+                self.report.by_kind.insert(kind.name(), 0);
+                self.progress.insert(kind, (0, self.began));
             }
         }
         if self.recipe.programs.clock.is_none() {
@@ -441,6 +452,20 @@ impl Orchestra<'_> {
             self.listen()?;
         }
         Ok(())
+    }
+
+    /// Finds kinds of clients that run and get nothing done, which none of them can see by itself.
+    fn find_idle(&mut self) {
+        for (kind, (counted, since)) in &mut self.progress {
+            let done = self.report.by_kind.get(&kind.name()).copied().unwrap_or(0);
+            if done > *counted {
+                (*counted, *since) = (done, Instant::now());
+            } else if since.elapsed() > IDLE {
+                let (name, seconds) = (kind.name(), since.elapsed().as_secs());
+                self.report.find(format!("no client of kind {name} got anything done in {seconds} s"));
+                *since = Instant::now();
+            }
+        }
     }
 
     fn sample(&mut self, seconds: f64, counted: &mut (u64, u64)) {

@@ -134,6 +134,17 @@ fn nobody_sees_a_byte_from_before_a_copy_or_from_after_it() {
 }
 
 #[test]
+fn nothing_that_is_done_to_either_range_loses_a_page() {
+    let program = compiled("disturbed");
+    for (mode, rounds) in [(None, "20"), (Some("async"), "120")] {
+        let output = run(&program, &[rounds], mode);
+        let (wrote, said) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && wrote.ends_with("ok\n"), "{mode:?}: {said}");
+        println!("{mode:?}: {wrote}");
+    }
+}
+
+#[test]
 fn without_the_right_to_it_no_copy_is_asynchronous_and_this_is_said_once() {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::os::unix::process::CommandExt;
