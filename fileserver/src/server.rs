@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -258,10 +258,11 @@ struct Thread {
     handle: Option<JoinHandle<()>>,
 }
 
-/// A running server; it stops when it is dropped.
+/// A running server; it stops when it is dropped. Its descriptor is readable once it [is over](Server::is_over).
 pub struct Server {
     shared: Arc<Shared>,
     stop: Arc<OwnedFd>,
+    over: Arc<OwnedFd>,
     door: Option<JoinHandle<()>>,
 }
 
@@ -274,9 +275,17 @@ impl Server {
         let shared = Arc::new(Shared::new(options)?);
         let threads: Result<VecDeque<Thread>, ServerError> =
             (0..shared.options.threads).map(|index| Thread::start(index, &shared)).collect();
-        let mut threads = threads?;
-        let stop = Arc::new(event().map_err(ServerError::Thread)?);
-        let (inside, stopped) = (Arc::clone(&shared), Arc::clone(&stop));
+        Self::open(shared, listeners, threads?)
+    }
+
+    fn open(
+        shared: Arc<Shared>,
+        listeners: Vec<Listener>,
+        mut threads: VecDeque<Thread>,
+    ) -> Result<Self, ServerError> {
+        let bell = || event().map(Arc::new).map_err(ServerError::Thread);
+        let (stop, over) = (bell()?, bell()?);
+        let (inside, stopped, ended) = (Arc::clone(&shared), Arc::clone(&stop), Arc::clone(&over));
         for listener in &listeners {
             listener
                 .set_nonblocking()
@@ -284,8 +293,15 @@ impl Server {
         }
         let door = std::thread::Builder::new().name("9p-door".to_owned()).spawn(move || {
             keep_door(&inside, &listeners, &mut threads, &stopped);
+            ring_bell(&ended);
         });
-        Ok(Self { shared, stop, door: Some(door.map_err(ServerError::Thread)?) })
+        Ok(Self { shared, stop, over, door: Some(door.map_err(ServerError::Thread)?) })
+    }
+
+    /// Whether it lets nobody in any more: a client came, and every serving thread had ended. The log says why each did.
+    pub fn is_over(&self) -> bool {
+        let mut entries = [PollFd::new(&self.over, PollFlags::IN)];
+        rustix::event::poll(&mut entries, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// What it did.
@@ -296,6 +312,12 @@ impl Server {
     /// The pool it serves from.
     pub fn pool(&self) -> &Pool {
         &self.shared.pool
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.over.as_fd()
     }
 }
 
@@ -440,6 +462,21 @@ mod tests {
         inboxes.clear();
         come(&mut threads);
         assert_eq!((threads.len(), connected()), (0, 0), "the door closes");
+    }
+
+    #[test]
+    fn it_is_over_when_a_client_finds_no_thread_left() {
+        let path = std::env::temp_dir().join(format!("memferry-9p-over-{}", std::process::id()));
+        let (place, inbox) = thread();
+        let server =
+            Server::open(shared(), vec![Listener::unix(&path).unwrap()], VecDeque::from([place])).unwrap();
+        let come = || drop(UnixStream::connect(&path));
+        come();
+        assert_eq!(inbox.recv().map(|_| server.is_over()), Ok(false));
+        drop(inbox);
+        come();
+        rustix::event::poll(&mut [PollFd::new(&server, PollFlags::IN)], None).unwrap();
+        assert!(server.is_over());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! The server is `memferry_fileserver`'s; nothing of the protocol is known here.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -172,7 +173,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
         // Nobody has to be listening for this.
         drop(writeln!(std::io::stdout(), "listening on {address}"));
     }
-    while !interrupt.wait(None, None)? {}
+    while !interrupt.wait(Some(server.as_fd()), None)? {
+        if server.is_over() {
+            return Err("every serving thread has ended, so nobody can be served; the log says why".into());
+        }
+    }
     for line in server.statistics().to_string().lines() {
         tracing::info!("{line}");
     }

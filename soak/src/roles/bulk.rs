@@ -7,7 +7,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memferry::{Client, Failure};
+use memferry::{CallError, Client, Failure};
+use memferry_broker::protocol::RefusalKind;
 use memferry_bulk::{
     ConnectError, Content, FinishError, Listener, Options, PullReason, ReceiveError, Receiver, SendError,
     Sender, SharedFrame, connect,
@@ -138,7 +139,7 @@ pub(super) fn consume(client: &Client, meeting: &Path, teller: &mut Teller) -> R
 
 fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Result<(), Over> {
     let own = client.allocate(FRAME)?;
-    let mut due = 0;
+    let (mut due, mut taken_back) = (0, false);
     loop {
         let offer = match receiver.receive(PATIENCE) {
             Ok(message) if message.kind != due => {
@@ -152,8 +153,18 @@ fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Resu
                 Content::Bytes(_) => return Ok(finding(format!("message {due} is not what was sent"))?),
                 Content::Range(offer) => Some(offer),
             },
+            Err(ReceiveError::Closed) if taken_back => {
+                return Ok(finding(format!("offer {due} was taken back by a producer that ended well"))?);
+            }
             Err(ReceiveError::Closed | ReceiveError::PeerLost) => return Ok(()),
-            // What it offered ended with the service, or with the other process.
+            // A grant ends with its grantor: nothing may follow but the news that he is lost.
+            Err(ReceiveError::Refused { source: CallError::Refused(refusal), .. })
+                if refusal.kind == RefusalKind::Capability =>
+            {
+                taken_back = true;
+                continue;
+            }
+            // What it offered ended with the service.
             Err(ReceiveError::Refused { source, .. }) => return Err(source.into()),
             Err(error) => return Ok(finding(error.to_string())?),
         };
