@@ -235,8 +235,10 @@ mod tests {
     fn a_profile_is_read_as_it_was_written() {
         let path = somewhere("round");
         assert!(Profile::read(&path).unwrap().is_none());
-        profile().write(&path).unwrap();
-        assert_eq!(Profile::read(&path).unwrap(), Some(profile()));
+        // Measured once: another time a busy machine gives other numbers.
+        let written = profile();
+        written.write(&path).unwrap();
+        assert_eq!(Profile::read(&path).unwrap(), Some(written));
         let text = fs::read_to_string(&path).unwrap();
         assert!(
             text.starts_with("# What `memferry tune`") && text.contains("stream_cold_bytes = 65536"),

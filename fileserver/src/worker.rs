@@ -71,14 +71,16 @@ impl Worker {
         self.watch_inbox()?;
         loop {
             self.tools.ring.wait(self.patience(), &mut done)?;
+            // All of them, the last time too: a connection is not gone before it has heard of everything it began.
+            let mut welcomed = Ok(true);
             for done in done.drain(..) {
-                if done.token == WAKE {
-                    if !self.welcome()? {
-                        return Ok(());
-                    }
-                } else {
-                    self.hand_on(done);
+                match done.token {
+                    WAKE => welcomed = self.welcome(),
+                    _ => self.hand_on(done),
                 }
+            }
+            if !welcomed? {
+                return Ok(());
             }
             self.look_round();
         }

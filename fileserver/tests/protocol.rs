@@ -138,6 +138,19 @@ fn nothing_outside_the_export_is_reached() {
     assert!(served.raw().attach(MESSAGE, "/../secret").is_err());
 }
 
+/// What a client began may end together with the news that the server stops.
+#[test]
+fn a_server_stops_whatever_its_clients_do_just_then() {
+    for _ in 0..400 {
+        let Some(served) = Served::with(|_| ()) else { return };
+        let mut client = served.client();
+        client.walk(1, "").unwrap();
+        let leaving = std::thread::spawn(move || drop(client));
+        drop(served);
+        leaving.join().unwrap();
+    }
+}
+
 #[test]
 fn a_read_only_export_does_not_change() {
     let Some(served) = Served::with(|options| options.read_only = true) else { return };
