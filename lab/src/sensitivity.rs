@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! predicted rows ──► (time parameter × {-20 %, +20 %}) ──► the same plans with reduced sweeps ──► changes in percent
+//! lab/sensitivity.csv ◄── --write-sensitivity ── the table ── a report that did not make its own ◄── lab/sensitivity.csv
 //! ```
 //!
 //! Every parameter that is a time is varied alone. The base is run with the reduced sweeps too, so that a change is due
 //! to the parameter. Nothing is judged by the table. All of it takes long; what was run is kept, and a table can be made of
-//! what is kept alone.
+//! what is kept alone. A table that was made whole lies with the project, under a digest of the plans and parameters it was made of.
 
 use std::collections::BTreeMap;
 

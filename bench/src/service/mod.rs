@@ -9,7 +9,6 @@
 //!   overlap   how much of a copy is hidden behind computing
 //!   mapping   frames made once, against frames made for each request
 //!   idle      what a service costs that nobody asks for anything
-//!   unbuilt   what there is nothing to measure of yet
 //! ```
 //!
 //! When the CPUs changed places only the part at hand is measured again. The lane is on CPU 1, this thread on CPU 0. Data is

@@ -72,7 +72,7 @@ const SERVICE: &[Entry] = &[
     },
     Entry {
         key: "lanes",
-        about: "CPU copy lanes: threads that move bytes. One for each CPU but one unless set.",
+        about: "CPU copy lanes: threads that move bytes. One for each CPU but one, at most 16, unless set.",
         limit: Some("lanes"),
         set: |options, value| set(&mut options.lanes, number(value)),
         shown: |settings| settings.service.lanes.to_string(),

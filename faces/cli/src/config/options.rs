@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// Permissions of the socket, octal: who may connect [default: 666]
     #[arg(long, value_parser = octal)]
     pub(crate) mode: Option<u32>,
-    /// CPU copy lanes [default: one for each CPU but one]
+    /// CPU copy lanes [default: one for each CPU but one, at most 16]
     #[arg(long)]
     pub(crate) lanes: Option<u32>,
     /// Engine channels of each lane [default: 32]
