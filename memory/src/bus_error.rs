@@ -28,12 +28,12 @@ struct Watched {
     start: usize,
     end: usize,
     page: usize,
+    damaged: *const AtomicBool,
 }
 
 /// The guarded mappings: on the stack of the thread that works under them.
 struct Guard {
     watched: *const [Watched],
-    hit: *const [AtomicBool],
 }
 
 thread_local! {
@@ -75,22 +75,15 @@ pub fn guarded<T, const N: usize>(
         let start = mapping.pointer() as usize;
         // A page is only replaced where nothing else can lie in it.
         let length = if mapping.has_own_pages() { mapping.length_bytes() } else { 0 };
-        Watched { start, end: start + length, page: mapping.page_bytes() }
+        Watched { start, end: start + length, page: mapping.page_bytes(), damaged: mapping.damage() }
     });
-    let hit = [const { AtomicBool::new(false) }; N];
-    let guard =
-        Guard { watched: &raw const watched as *const [Watched], hit: &raw const hit as *const [AtomicBool] };
+    let guard = Guard { watched: &raw const watched as *const [Watched] };
     let outer = GUARD.with(|current| current.swap((&raw const guard).cast_mut(), Ordering::Relaxed));
     // The handler runs on this thread in the middle of `access`: nothing of it may be moved across these.
     compiler_fence(Ordering::SeqCst);
     let result = access();
     compiler_fence(Ordering::SeqCst);
     GUARD.with(|current| current.store(outer, Ordering::Relaxed));
-    for (mapping, hit) in mappings.iter().zip(&hit) {
-        if hit.load(Ordering::Relaxed) {
-            mapping.mark_damaged();
-        }
-    }
     if mappings.iter().any(|mapping| mapping.damaged()) { Err(MemoryFault) } else { Ok(result) }
 }
 
@@ -99,13 +92,15 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     let address = unsafe { (*info).si_addr() } as usize;
     let guard = GUARD.with(|current| current.load(Ordering::Relaxed));
     // SAFETY: non-null only while `guarded` runs on this thread, whose frame holds the guard and what it points to.
-    let mappings = unsafe { guard.as_ref().map(|guard| (&*guard.watched, &*guard.hit)) };
-    if let Some((watched, hit)) = mappings
-        && let Some(index) = watched.iter().position(|w| (w.start..w.end).contains(&address))
-        && replace_page(address & !(watched[index].page - 1), watched[index].page)
-    {
-        hit[index].store(true, Ordering::Relaxed);
-        return;
+    let watched = unsafe { guard.as_ref().map(|guard| &*guard.watched) };
+    let hit = watched.and_then(|watched| watched.iter().find(|w| (w.start..w.end).contains(&address)));
+    if let Some(hit) = hit {
+        // Before the page is there: a thread that reads what is in its place finds the mapping damaged afterwards.
+        // SAFETY: the mapping that the flag belongs to is borrowed while `guarded` runs.
+        unsafe { (*hit.damaged).store(true, Ordering::SeqCst) };
+        if replace_page(address & !(hit.page - 1), hit.page) {
+            return;
+        }
     }
     pass_on(signal, info, context);
 }

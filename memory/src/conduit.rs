@@ -26,6 +26,9 @@ const CONTROL_BYTES: usize = unsafe {
         + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
 } as usize;
 
+/// `SO_PEERPIDFD` (Linux 6.5), the same on all architectures that this runs on.
+const SO_PEERPIDFD: libc::c_int = 77;
+
 /// One message as it came.
 #[derive(Debug)]
 pub struct Packet {
@@ -175,6 +178,57 @@ fn receive_message(
     Ok(Received { bytes: received_bytes, flags, descriptors, process })
 }
 
+/// The process at the other end of a Unix socket.
+#[derive(Debug)]
+pub struct PeerProcess {
+    /// Readable when it has ended.
+    pub descriptor: OwnedFd,
+    /// Its number, as this process sees it.
+    pub number: u32,
+    /// Its effective user when it connected.
+    pub user: u32,
+}
+
+/// Who made the connection, and a descriptor of that process.
+///
+/// # Errors
+/// `SRCH` for a process that this one's PID namespace does not show, or that has ended; those of `getsockopt` and
+/// `pidfd_open`.
+pub fn peer_process(socket: BorrowedFd<'_>) -> rustix::io::Result<PeerProcess> {
+    let mut known = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    socket_option(socket, libc::SO_PEERCRED, &mut known)?;
+    // The kernel has no number but 0 for who cannot be seen.
+    let number = u32::try_from(known.pid).ok().filter(|number| *number != 0).ok_or(Errno::SRCH)?;
+    let mut descriptor: libc::c_int = -1;
+    let descriptor = match socket_option(socket, SO_PEERPIDFD, &mut descriptor) {
+        // SAFETY: the kernel made it for this call, so nobody else has it.
+        Ok(()) => unsafe { OwnedFd::from_raw_fd(descriptor) },
+        // Before Linux 6.5: by its number, which may be another's by now.
+        Err(Errno::NOPROTOOPT) => {
+            let process = rustix::process::Pid::from_raw(known.pid).ok_or(Errno::SRCH)?;
+            rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?
+        }
+        Err(error) => return Err(error),
+    };
+    Ok(PeerProcess { descriptor, number, user: known.uid })
+}
+
+/// Reads an option of the socket layer into `value`: plain numbers, any bits of which are good.
+fn socket_option<T: Copy>(
+    socket: BorrowedFd<'_>,
+    option: libc::c_int,
+    value: &mut T,
+) -> rustix::io::Result<()> {
+    let mut length = size_of::<T>() as libc::socklen_t;
+    let place = std::ptr::from_mut(value).cast();
+    // SAFETY: the kernel writes at most `length` bytes to a value that is borrowed here; both types it is called with are
+    // made of integers.
+    match unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, place, &mut length) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
 /// Sends one packet, without blocking when `wait` is false.
 ///
 /// # Errors
@@ -244,6 +298,15 @@ mod tests {
         rustix::net::sockopt::set_socket_passcred(&theirs, true).unwrap();
         assert_eq!(sent_by(), (b"hello".to_vec(), Some(std::process::id())));
         assert_eq!(came.len(), 2);
+    }
+
+    #[test]
+    fn the_process_at_the_other_end_is_known() {
+        let (ours, _theirs) = pair();
+        let peer = peer_process(ours.as_fd()).unwrap();
+        assert_eq!((peer.number, peer.user), (std::process::id(), rustix::process::getuid().as_raw()));
+        let signalled = rustix::process::pidfd_send_signal(&peer.descriptor, rustix::process::Signal::CONT);
+        assert_eq!(signalled, Ok(()));
     }
 
     #[test]

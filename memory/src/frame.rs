@@ -241,29 +241,36 @@ fn seal(descriptor: BorrowedFd<'_>, required: SealFlags) -> Result<(), FrameRefu
     if missing.is_empty() { Ok(()) } else { Err(FrameRefused::Unsealable { missing: missing.bits() }) }
 }
 
+/// Sees to it that every page is there, and none beyond the end.
 fn check_allocated(
     descriptor: BorrowedFd<'_>,
     stat: &Stat,
     announced: u64,
     page: usize,
 ) -> Result<(), FrameRefused> {
+    let failed = |step| move |source: rustix::io::Errno| FrameRefused::System { step, source: source.into() };
     let size = stat.st_size as u64;
     if size != announced {
         return Err(FrameRefused::SizeDiffers { announced, size });
     }
     let length = announced.next_multiple_of(page as u64);
-    let allocated = stat.st_blocks as u64 * 512;
+    let mut allocated = stat.st_blocks as u64 * 512;
+    if allocated > length {
+        // Pages beyond the end may stand for others that are missing before it.
+        rustix::fs::ftruncate(descriptor, announced).map_err(failed("ftruncate"))?;
+        allocated = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?.st_blocks as u64 * 512;
+    }
     if allocated < length {
         return Err(FrameRefused::Sparse { allocated, length });
     }
+    // Of huge pages more may have come meanwhile, for which no seal against growing is to be had everywhere.
+    if allocated > length.saturating_add(LARGE_PAGE) {
+        return Err(FrameRefused::BeyondEnd { allocated, length });
+    }
     if allocated > length {
-        // A large page may reach beyond the end and hide as many holes before it; more than one's worth was put there on
-        // purpose.
-        if allocated > length.saturating_add(LARGE_PAGE) {
-            return Err(FrameRefused::BeyondEnd { allocated, length });
-        }
+        // The end lies in a large page, which hides as many missing ones as lie beyond it: less than one's worth.
         rustix::fs::fallocate(descriptor, FallocateFlags::empty(), 0, announced)
-            .map_err(|source| FrameRefused::System { step: "fallocate", source: source.into() })?;
+            .map_err(failed("fallocate"))?;
     }
     Ok(())
 }

@@ -89,12 +89,17 @@ fn pages_beyond_the_end_do_not_stand_for_pages_that_are_missing() {
         rustix::fs::fallocate(&descriptor, keep, size, extra).unwrap();
         descriptor
     };
-    let error = admit(beyond(1 << 20, 4 << 20).as_fd(), 1 << 20, me()).unwrap_err();
-    assert!(matches!(error, FrameRefused::BeyondEnd { .. }), "{error}");
-    // As many as a large page may hide: the missing ones are put in place.
-    let descriptor = beyond(1 << 20, (1 << 20) + 4096);
-    admit(descriptor.as_fd(), 1 << 20, me()).unwrap();
-    assert_eq!(rustix::fs::fstat(&descriptor).unwrap().st_blocks * 512, (2 << 20) + 4096);
+    for (extra, left) in [(4096, 4096), ((1 << 20) + 4096, 0), (4 << 20, 0)] {
+        let descriptor = beyond(1 << 20, extra);
+        let error = admit(descriptor.as_fd(), 1 << 20, me()).unwrap_err();
+        assert!(matches!(error, FrameRefused::Sparse { .. }), "{error}");
+        // What was beyond is gone where it could have misled, and nothing was made in the service's name.
+        assert_eq!(rustix::fs::fstat(&descriptor).unwrap().st_blocks * 512, left);
+    }
+    let whole = memfd(MemfdFlags::ALLOW_SEALING, 1 << 20, 1 << 20);
+    rustix::fs::fallocate(&whole, keep, 1 << 20, 4 << 20).unwrap();
+    admit(whole.as_fd(), 1 << 20, me()).unwrap();
+    assert_eq!(rustix::fs::fstat(&whole).unwrap().st_blocks * 512, 1 << 20);
 }
 
 #[test]

@@ -225,9 +225,9 @@ impl Mapping {
         self.0.damaged.load(Ordering::Acquire)
     }
 
-    /// Records that memory failed in it.
-    pub(crate) fn mark_damaged(&self) {
-        self.0.damaged.store(true, Ordering::Release);
+    /// Where it is recorded that memory failed in it.
+    pub(crate) fn damage(&self) -> &AtomicBool {
+        &self.0.damaged
     }
 
     /// Whether its pages are its own: memory taken over or lent from this process shares its first and last with neighbours.

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A client shares the file description of an eventfd that it is signalled by: it can fill the counter and make a plain
-//! write block. Through io_uring the write waits in the kernel. Our ring is restricted to these two operations when it is
-//! made, so that a process confined by seccomp may keep using it.
+//! write block. Through io_uring the write waits in the kernel. Our ring is restricted to these two operations, and calling
+//! them back, when it is made, so that a process confined by seccomp may keep using it.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -26,6 +26,9 @@ pub struct Signaller {
     /// ever handed over any more.
     broken: bool,
 }
+
+/// How often the kernel is asked again for what it lacks for a moment.
+const TRIES: u32 = 1000;
 
 /// What calling a signal back is known by; no signal is.
 const CALLED_BACK: u64 = u64::MAX;
@@ -88,7 +91,21 @@ impl Signaller {
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| io::ErrorKind::WouldBlock)?;
         self.outstanding += 1;
-        self.ring.submit().map(|_| ()).inspect_err(|_| self.broken = true)
+        self.hand_over().inspect_err(|_| self.broken = true)
+    }
+
+    /// Has the kernel take what was pushed. What it lacks for a moment is asked for again: a client that sleeps until it is
+    /// signalled would sleep for ever.
+    fn hand_over(&mut self) -> io::Result<()> {
+        let mut tries = 0;
+        loop {
+            match self.ring.submit() {
+                Ok(_) => return Ok(()),
+                Err(error) if is_passing(&error) && tries < TRIES => tries += 1,
+                Err(error) => return Err(error),
+            }
+            std::thread::yield_now();
+        }
     }
 
     /// Whether signals were sent whose end was not seen yet.
@@ -105,6 +122,11 @@ impl Signaller {
             }
         }
     }
+}
+
+/// Whether asking again may help.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR | libc::EBUSY | libc::ENOMEM))
 }
 
 #[cfg(all(test, not(miri)))]
@@ -185,6 +207,15 @@ mod tests {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         signaller.ring(event.as_fd(), (1, 1), 2).unwrap();
         assert_eq!(ended(&mut signaller, 1), [(2, false)]);
+    }
+
+    #[test]
+    fn only_what_passes_is_asked_for_again() {
+        for (number, passes) in
+            [(libc::EAGAIN, true), (libc::EINTR, true), (libc::EBADR, false), (libc::EINVAL, false)]
+        {
+            assert_eq!(is_passing(&io::Error::from_raw_os_error(number)), passes, "{number}");
+        }
     }
 
     #[test]
