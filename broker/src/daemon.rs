@@ -13,7 +13,7 @@ mod connection;
 mod listener;
 mod supervisor;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -41,7 +41,7 @@ pub use listener::{ListenError, Listener};
 const LISTENER: u64 = 0;
 const NOTIFIER: u64 = 1;
 const SIGNALS: u64 = 2;
-/// The user under which sockets of unknown clients are closed.
+/// The user under which sockets of unknown clients are closed, and memory that nobody uses any more is unmapped.
 const NOBODY: u32 = u32::MAX;
 /// Connections have two tokens each from here: socket (even) and process (odd).
 const FIRST_CONNECTION: u64 = 4;
@@ -136,11 +136,11 @@ fn raise_descriptor_limit() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, limit);
 }
 
-/// How often a paused service looks for a spare descriptor.
+/// How often a service that leaves somebody waiting looks whether it still has to.
 const PAUSE_NANOSECONDS: i64 = 10_000_000;
 /// What a client is told that is one too many for the process.
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again later";
-/// Unclosed things of a user above which it is turned away.
+/// Unclosed things of a user above which it is turned away, and not listened to.
 const MOST_UNCLOSED: usize = 256;
 
 struct Daemon {
@@ -153,6 +153,8 @@ struct Daemon {
     spare: Option<OwnedFd>,
     /// Nobody is let in for want of a spare.
     paused: bool,
+    /// Connections that are not listened to until more of what their users sent is closed.
+    deaf: BTreeSet<u64>,
     connections: BTreeMap<u64, Connection>,
     by_session: BTreeMap<SessionId, u64>,
     /// Who waits for a revocation, with the serial of the command.
@@ -178,7 +180,7 @@ impl Daemon {
         add(listener.socket(), LISTENER)?;
         add(service.notifier(), NOTIFIER)?;
         add(signals.as_fd(), SIGNALS)?;
-        let (connections, by_session, waiting) = Default::default();
+        let (connections, by_session, waiting, deaf) = Default::default();
         let mut daemon = Self {
             service,
             closer,
@@ -186,6 +188,7 @@ impl Daemon {
             signals,
             spare: None,
             paused: false,
+            deaf,
             connections,
             by_session,
             waiting,
@@ -214,7 +217,8 @@ impl Daemon {
     fn run(&mut self, listener: &Listener) -> Result<(), ServeError> {
         loop {
             let mut space = [std::mem::MaybeUninit::uninit(); 64];
-            let limit = self.paused.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE_NANOSECONDS });
+            let waits = self.paused || !self.deaf.is_empty();
+            let limit = waits.then_some(Timespec { tv_sec: 0, tv_nsec: PAUSE_NANOSECONDS });
             let events = match epoll::wait(&self.epoll, &mut space, limit.as_ref()) {
                 Ok((events, _)) => events,
                 Err(rustix::io::Errno::INTR) => continue,
@@ -223,6 +227,7 @@ impl Daemon {
             if self.paused && self.keep_spare() {
                 self.pause(listener, false);
             }
+            self.listen_again();
             for event in events {
                 match event.data.u64() {
                     LISTENER => self.accept(listener),
@@ -257,7 +262,11 @@ impl Daemon {
             Err((socket, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
                 return self.turn_away(NOBODY, socket, OUT_OF_DESCRIPTORS);
             }
-            Err((socket, _)) => return self.closer.close(NOBODY, socket),
+            Err((socket, error)) => {
+                let reason =
+                    format!("its process cannot be watched ({error}); is it in the service's PID namespace?");
+                return self.turn_away(NOBODY, socket, &reason);
+            }
         };
         if let Some(reason) = self.turned_away(connection.user()) {
             return self.turn_away(connection.user(), connection.into_socket(), &reason);
@@ -324,9 +333,32 @@ impl Daemon {
             }
             Err(violation) => self.refuse_connection(token, &violation),
         }
-        if !descriptors.is_empty() {
-            self.closer.close(user, descriptors);
+        let came = !descriptors.is_empty();
+        descriptors.into_iter().for_each(|descriptor| self.closer.close(user, descriptor));
+        // What it sends could otherwise pile up behind one that cannot be closed, until there are no descriptors for anybody.
+        if came && self.closer.pending(user) > MOST_UNCLOSED && self.listen(token, false) {
+            self.deaf.insert(token);
         }
+    }
+
+    /// Listens to a connection, or not; false when there is none.
+    fn listen(&self, token: u64, listens: bool) -> bool {
+        let events = if listens { EventFlags::IN } else { EventFlags::empty() };
+        let data = EventData::new_u64(token);
+        let connection = self.connections.get(&token);
+        connection
+            .is_some_and(|connection| epoll::modify(&self.epoll, connection.socket(), data, events).is_ok())
+    }
+
+    /// Listens again to those of whom enough is closed.
+    fn listen_again(&mut self) {
+        let mut deaf = std::mem::take(&mut self.deaf);
+        deaf.retain(|token| {
+            let user = self.connections.get(token).map(Connection::user);
+            let closed = user.is_some_and(|user| self.closer.pending(user) <= MOST_UNCLOSED / 2);
+            user.is_some() && !(closed && self.listen(*token, true))
+        });
+        self.deaf = deaf;
     }
 
     fn welcome(&mut self, token: u64, hello: &protocol::Hello) -> Result<(), Violation> {
@@ -338,7 +370,7 @@ impl Daemon {
         let both = features & protocol::FEATURE_ASYMMETRIC_FENCES != 0;
         let session = self
             .service
-            .connect(connection.user(), connection.process_id(), both)
+            .connect(connection.introduced(both))
             .map_err(|refused| Violation::Unwelcome(refused.message))?;
         self.by_session.insert(session, token);
         let (user, process) = (connection.user(), connection.process_id());
@@ -355,11 +387,16 @@ impl Daemon {
     ) {
         let Some(connection) = self.connections.get(&token) else { return };
         let count = descriptors.len() as u8;
+        let opened = if let Ok(Answer::Channel { channel, .. }) = &body { Some(*channel) } else { None };
         let bytes = protocol::encode(&Envelope { serial, descriptors: count, body });
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         match conduit::send(connection.socket(), &bytes, &descriptors, false) {
             Ok(()) => {}
             Err(rustix::io::Errno::AGAIN) => self.refuse_connection(token, &Violation::NotReading),
+            // Too many descriptors are on their way to clients that do not read: that is no fault of this one.
+            Err(rustix::io::Errno::TOOMANYREFS) if !descriptors.is_empty() => {
+                self.take_back(token, serial, opened);
+            }
             // The peer is gone, or the machine cannot carry the answer: the session cannot go on in step.
             Err(error) => {
                 let reason = format!("it cannot be answered: {error}");
@@ -368,10 +405,24 @@ impl Daemon {
         }
     }
 
+    /// Refuses what was done, as its descriptors cannot be sent.
+    fn take_back(&mut self, token: u64, serial: u32, opened: Option<u32>) {
+        let session = self.connections.get(&token).and_then(Connection::session);
+        if let (Some(session), Some(channel)) = (session, opened) {
+            let _ = self.service.execute(session, protocol::Command::CloseChannel { channel }, &[]);
+        }
+        let message = "too many descriptors of the service's are on their way to clients; try again later";
+        let (kind, message) = (protocol::RefusalKind::System, message.to_owned());
+        self.reply(token, serial, Err(protocol::Refusal { kind, message }), &[]);
+    }
+
     fn attend(&mut self) {
         let attended = self.service.attend();
         for (user, descriptor) in attended.unneeded {
             self.closer.close(user, descriptor);
+        }
+        if !attended.unused.is_empty() {
+            self.closer.close(NOBODY, attended.unused);
         }
         for (session, violation) in attended.closed {
             if let Some(token) = self.by_session.get(&session).copied() {
@@ -397,17 +448,26 @@ impl Daemon {
             );
             connection.farewell(violation);
         }
-        self.drop_connection(token, "a broken rule");
+        self.end_connection(token, "a broken rule", false);
     }
 
+    /// Drops a connection whose client is gone.
     fn drop_connection(&mut self, token: u64, reason: &str) {
+        self.end_connection(token, reason, true);
+    }
+
+    fn end_connection(&mut self, token: u64, reason: &str, left: bool) {
         let Some(connection) = self.connections.remove(&token) else { return };
         let _ = epoll::delete(&self.epoll, connection.socket());
         let _ = epoll::delete(&self.epoll, connection.process());
         self.waiting.retain(|_, (waiting, _)| *waiting != token);
         if let Some(session) = connection.session() {
             self.by_session.remove(&session);
-            self.service.disconnect(session);
+            if left {
+                self.service.disconnect(session)
+            } else {
+                self.service.end(session)
+            }
             let (user, process) = (connection.user(), connection.process_id());
             tracing::info!(session = session.0, user, process, reason, "disconnected");
         }

@@ -30,6 +30,7 @@ pub use lane::pinning::Pinning;
 pub use memferry_memory::scheduling::SchedulingClass;
 pub use memferry_path::{PolicyError, PolicyKind, PolicySettings};
 pub use service::{Attended, Executed, Notice, Service, StartError};
+pub use session::Introduced;
 
 use memferry_clock::{Clock, Instant};
 

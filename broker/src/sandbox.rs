@@ -34,6 +34,9 @@ const ALLOWED: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
     libc::SYS_epoll_pwait2,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_ppoll,
     libc::SYS_eventfd2,
     // Signals; the ring was restricted to them when it was made.
     libc::SYS_io_uring_enter,

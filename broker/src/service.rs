@@ -10,7 +10,7 @@
 
 mod asking;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -39,8 +39,8 @@ use crate::lane::{LaneCommand, LaneHandle, Opened, Target};
 use crate::policies::Policies;
 use crate::profile::{self, ProfileError};
 use crate::protocol::{Answer, Command, Grantee, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
-use crate::ring_pool::{NoRing, Ring, RingPool};
-use crate::session::{Sessions, refusal};
+use crate::ring_pool::{NoRing, RingPool, Writer};
+use crate::session::{Introduced, Sessions, refusal};
 
 /// What lanes and control share.
 pub(crate) struct Shared {
@@ -126,17 +126,12 @@ pub struct Attended {
     pub closed: Vec<(SessionId, Violation)>,
     /// Descriptors that clients of these users sent, to be closed where that may block.
     pub unneeded: Vec<(u32, OwnedFd)>,
+    /// Memory that nobody uses any more: unmapping it may take seconds.
+    pub unused: Vec<Mapping>,
 }
 
 /// Bytes up to which a transfer of an embedded client is done while the capability table is held: less than claims cost.
 const SHORT_BYTES: u64 = 16 << 10;
-
-/// The memory of queue pairs: with lanes, and kept.
-#[derive(Default)]
-struct Rings {
-    with_lanes: BTreeMap<(SessionId, u32), Ring>,
-    pool: RingPool,
-}
 
 /// The service.
 pub struct Service {
@@ -146,7 +141,7 @@ pub struct Service {
     lanes: Lanes,
     policies: Policies,
     sessions: Mutex<Sessions>,
-    rings: Mutex<Rings>,
+    rings: Mutex<RingPool>,
     started: Instant,
     fences: Fences,
     zeroed: ZeroedCounters,
@@ -223,7 +218,7 @@ impl Service {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rings(&self) -> MutexGuard<'_, Rings> {
+    fn rings(&self) -> MutexGuard<'_, RingPool> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -231,25 +226,29 @@ impl Service {
         self.shared.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Opens a session for a process of `user`.
+    /// Opens a session for a client.
     ///
     /// # Errors
     /// [`RefusalKind::Quota`].
-    pub fn connect(&self, user: u32, process: u32, asymmetric_fences: bool) -> Result<SessionId, Refusal> {
-        self.sessions().open(user, process, asymmetric_fences, &self.config.quotas)
+    pub fn connect(&self, client: Introduced) -> Result<SessionId, Refusal> {
+        self.sessions().open(client, &self.config.quotas)
+    }
+
+    /// A client left, or is gone, which ends its session.
+    pub fn disconnect(&self, session: SessionId) {
+        self.rings().left(session);
+        self.end(session);
     }
 
     /// Ends a session: its requests are cancelled, its queue pairs closed, its memory released once nothing moves in it.
-    pub fn disconnect(&self, session: SessionId) {
+    pub fn end(&self, session: SessionId) {
         if self.sessions().close(session).is_none() {
             return;
         }
-        self.capabilities().close(session);
-        for lane in self.lanes.iter() {
-            lane.tell(LaneCommand::CloseSession { session });
-            // Others may be moving bytes in what this session granted them.
-            lane.tell(LaneCommand::CancelRevoked);
-        }
+        let revocation = self.capabilities().close(session);
+        self.lanes.iter().for_each(|lane| lane.tell(LaneCommand::CloseSession { session }));
+        // Others may be moving bytes in what this session granted them.
+        self.cancel_revoked(revocation);
         self.shared.notify(Notice::Settled);
     }
 
@@ -298,7 +297,7 @@ impl Service {
         rights: Rights,
     ) -> Result<Answer, Refusal> {
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let descriptor =
             descriptors.first().ok_or_else(|| refusal(RefusalKind::Frame, "no descriptor came"))?;
         self.sessions().room_for_frame(session, length, &self.config.quotas)?;
@@ -371,7 +370,7 @@ impl Service {
 
     fn accept(&self, session: SessionId, token: Handle) -> Result<Answer, Refusal> {
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let accepted =
             self.capabilities().accept(session, user, token).map_err(|error| refused_capability(&error))?;
         let Accepted { handle, length, rights, grantor } = accepted;
@@ -389,11 +388,16 @@ impl Service {
         sessions.remove_frame(session, handle);
         sessions.revocations.insert(id, session);
         drop(sessions);
-        for lane in self.lanes.iter() {
-            lane.tell(LaneCommand::CancelRevoked);
-        }
+        self.cancel_revoked(id);
         self.shared.notify(Notice::Settled);
         Executed::Later(id)
+    }
+
+    /// Has lanes end what a revocation waits for, if it does.
+    fn cancel_revoked(&self, revocation: RevocationId) {
+        if !self.capabilities().is_over(revocation) {
+            self.lanes.iter().for_each(LaneHandle::cancel_revoked);
+        }
     }
 
     fn open_channel(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
@@ -406,8 +410,8 @@ impl Service {
         };
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let mut sessions = self.sessions();
-        let (user, asymmetric) =
-            sessions.get(session).map(|open| (open.user, open.asymmetric_fences)).ok_or_else(gone)?;
+        let Introduced { user, asymmetric_fences, watched, .. } =
+            sessions.get(session).map(|open| open.client.clone()).ok_or_else(gone)?;
         let loads = sessions.lane_loads(self.lanes.count());
         let lane = (0..loads.len()).min_by_key(|lane| loads[*lane]).unwrap_or(0);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -415,7 +419,7 @@ impl Service {
         let for_client = doorbell.try_clone().map_err(|error| system(&error))?;
         let channel = sessions.add_channel(session, lane, &self.config.quotas)?;
         let mut rings = self.rings();
-        let ring = rings.pool.take(user, capacity, self.config.quotas.channels).map_err(|refused| {
+        let ring = rings.take(user, capacity, self.config.quotas.channels).map_err(|refused| {
             sessions.remove_channel(session, channel);
             match refused {
                 NoRing::Quota => refusal(RefusalKind::Quota, format!(
@@ -425,17 +429,18 @@ impl Service {
                 NoRing::System(error) => system(&error),
             }
         })?;
-        let fences = if asymmetric { self.fences } else { Fences::Full };
+        let fences = if asymmetric_fences { self.fences } else { Fences::Full };
         let memories = MappedWords::new(ring.client.1.clone()).zip(MappedWords::new(ring.service.1.clone()));
         let end = memories.and_then(|(client, own)| ServiceEnd::new(layout, client, own, fences).ok());
         let descriptors =
             ring.client.0.try_clone().and_then(|client| Ok((client, ring.service.0.try_clone()?)));
         let (Some(end), Ok((client, service))) = (end, descriptors) else {
             sessions.remove_channel(session, channel);
-            rings.pool.give_back(ring);
+            rings.lend((session, channel), ring, Writer::Nobody);
+            rings.give_back((session, channel));
             return Err(system(&"its memory cannot be shared"));
         };
-        rings.with_lanes.insert((session, channel), ring);
+        rings.lend((session, channel), ring, watched.map_or(Writer::Embedded, Writer::Process));
         let counters = Arc::new(QueueCounters::default());
         sessions.count(session, channel, &counters);
         let end = Box::new(end);
@@ -447,6 +452,8 @@ impl Service {
 
     fn close_channel(&self, session: SessionId, channel: u32) -> Result<Answer, Refusal> {
         let unknown = || refusal(RefusalKind::Argument, format!("channel {channel} is not open"));
+        // Of an embedded client whose session has ended too.
+        self.rings().closed((session, channel));
         let lane = self.sessions().remove_channel(session, channel).ok_or_else(unknown)?;
         self.lanes.get(lane).tell(LaneCommand::CloseChannel { session, channel });
         Ok(Answer::Closed)
@@ -465,7 +472,7 @@ impl Service {
         let mut sessions = self.sessions();
         let lane = sessions.lane_of(session, channel).ok_or_else(unknown)?;
         let (user, process) =
-            sessions.get(session).map(|open| (open.user, open.process)).ok_or_else(unknown)?;
+            sessions.get(session).map(|open| (open.client.user, open.client.process)).ok_or_else(unknown)?;
         if !self.lanes.get(lane).signals() {
             let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); wait or poll instead";
             return Err(refusal(RefusalKind::System, why));
@@ -511,10 +518,7 @@ impl Service {
                 Notice::Unneeded(user, descriptor) => attended.unneeded.push((user, descriptor)),
                 Notice::QueueGone(session, channel) => {
                     self.sessions().channel_gone(session, channel);
-                    let mut rings = self.rings();
-                    if let Some(ring) = rings.with_lanes.remove(&(session, channel)) {
-                        rings.pool.give_back(ring);
-                    }
+                    self.rings().give_back((session, channel));
                 }
             }
         }
@@ -526,14 +530,13 @@ impl Service {
         attended.closed.extend(broken.into_iter().map(|session| (session, Violation::MemoryFault)));
         attended.closed.retain(|(session, _)| self.sessions().get(*session).is_some());
         for (session, _) in &attended.closed {
-            self.disconnect(*session);
+            self.end(*session);
         }
         let (finished, dropped) = {
             let mut capabilities = self.capabilities();
             (capabilities.take_finished(), capabilities.take_dropped())
         };
-        // Unmapping is slow: not under the lock.
-        self.lanes.forget(dropped);
+        attended.unused = self.lanes.forget(dropped);
         let mut sessions = self.sessions();
         for id in finished {
             attended.revoked.extend(sessions.revocations.remove(&id).map(|session| (id, session)));

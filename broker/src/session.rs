@@ -3,6 +3,7 @@
 //! Pure data: nothing here touches sockets, lanes or memory. Quotas count by user id, which is the protection boundary.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use memferry_path::RevocationId;
@@ -12,11 +13,22 @@ use crate::config::Quotas;
 use crate::counters::{QueueCounters, QueueTotals};
 use crate::protocol::{Refusal, RefusalKind, SessionStatus};
 
+/// Who a client is.
+#[derive(Clone, Debug)]
+pub struct Introduced {
+    /// Its user.
+    pub user: u32,
+    /// The number of its process.
+    pub process: u32,
+    /// Whether its parking flags may be ordered by membarrier.
+    pub asymmetric_fences: bool,
+    /// Readable when its process has ended; none for a client in this one.
+    pub watched: Option<Arc<OwnedFd>>,
+}
+
 /// One client's connection.
 pub(crate) struct Session {
-    pub(crate) user: u32,
-    pub(crate) process: u32,
-    pub(crate) asymmetric_fences: bool,
+    pub(crate) client: Introduced,
     /// Channel number to lane.
     pub(crate) channels: BTreeMap<u32, usize>,
     pub(crate) next_channel: u32,
@@ -62,13 +74,8 @@ fn over(what: &str, user: u32, limit: impl ToString) -> Refusal {
 }
 
 impl Sessions {
-    pub(crate) fn open(
-        &mut self,
-        user: u32,
-        process: u32,
-        asymmetric_fences: bool,
-        quotas: &Quotas,
-    ) -> Result<SessionId, Refusal> {
+    pub(crate) fn open(&mut self, client: Introduced, quotas: &Quotas) -> Result<SessionId, Refusal> {
+        let user = client.user;
         let usage = self.users.entry(user).or_default();
         if usage.sessions >= quotas.sessions {
             return Err(over("sessions", user, quotas.sessions));
@@ -77,9 +84,7 @@ impl Sessions {
         self.last += 1;
         let id = SessionId(self.last);
         let session = Session {
-            user,
-            process,
-            asymmetric_fences,
+            client,
             channels: BTreeMap::new(),
             next_channel: 0,
             notified: BTreeSet::new(),
@@ -93,13 +98,13 @@ impl Sessions {
 
     pub(crate) fn close(&mut self, id: SessionId) -> Option<Session> {
         let session = self.open.remove(&id)?;
-        if let Some(usage) = self.users.get_mut(&session.user) {
+        if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.sessions -= 1;
             usage.channels -= session.channels.len() as u32;
             usage.frames -= session.frames.len() as u32;
             usage.bytes -= session.frames.values().sum::<u64>();
             if *usage == Usage::default() {
-                self.users.remove(&session.user);
+                self.users.remove(&session.client.user);
             }
         }
         Some(session)
@@ -116,7 +121,7 @@ impl Sessions {
     /// Whether a frame of `bytes` more would be within the quotas.
     pub(crate) fn room_for_frame(&self, id: SessionId, bytes: u64, quotas: &Quotas) -> Result<(), Refusal> {
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let user = self.get(id).ok_or_else(gone)?.user;
+        let user = self.get(id).ok_or_else(gone)?.client.user;
         let usage = self.users.get(&user).copied().unwrap_or_default();
         if usage.frames >= quotas.frames {
             return Err(over("frames", user, quotas.frames));
@@ -130,7 +135,7 @@ impl Sessions {
     pub(crate) fn add_frame(&mut self, id: SessionId, handle: Handle, bytes: u64) {
         let Some(session) = self.open.get_mut(&id) else { return };
         session.frames.insert(handle, bytes);
-        let usage = self.users.entry(session.user).or_default();
+        let usage = self.users.entry(session.client.user).or_default();
         usage.frames += 1;
         usage.bytes += bytes;
     }
@@ -138,7 +143,7 @@ impl Sessions {
     pub(crate) fn remove_frame(&mut self, id: SessionId, handle: Handle) {
         let Some(session) = self.open.get_mut(&id) else { return };
         let Some(bytes) = session.frames.remove(&handle) else { return };
-        if let Some(usage) = self.users.get_mut(&session.user) {
+        if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.frames -= 1;
             usage.bytes -= bytes;
         }
@@ -153,9 +158,9 @@ impl Sessions {
     ) -> Result<u32, Refusal> {
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let session = self.open.get_mut(&id).ok_or_else(gone)?;
-        let usage = self.users.entry(session.user).or_default();
+        let usage = self.users.entry(session.client.user).or_default();
         if usage.channels >= quotas.channels {
-            return Err(over("channels", session.user, quotas.channels));
+            return Err(over("channels", session.client.user, quotas.channels));
         }
         let used_up =
             || refusal(RefusalKind::Quota, "this session has used up its channel numbers; connect again");
@@ -180,7 +185,7 @@ impl Sessions {
         let session = self.open.get_mut(&id)?;
         let lane = session.channels.remove(&channel)?;
         session.notified.remove(&channel);
-        if let Some(usage) = self.users.get_mut(&session.user) {
+        if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.channels -= 1;
         }
         Some(lane)
@@ -217,8 +222,8 @@ impl Sessions {
             let totals = counted.fold(session.past, QueueTotals::plus);
             SessionStatus {
                 session: *id,
-                user: session.user,
-                process: session.process,
+                user: session.client.user,
+                process: session.client.process,
                 channels: session.channels.len() as u32,
                 frames: session.frames.len() as u32,
                 bytes: session.frames.values().sum(),
@@ -239,14 +244,18 @@ impl Sessions {
 mod tests {
     use super::*;
 
+    fn client(user: u32, process: u32) -> Introduced {
+        Introduced { user, process, asymmetric_fences: true, watched: None }
+    }
+
     #[test]
     fn quotas_hold_for_a_user_across_its_sessions_and_are_given_back() {
         let quotas = Quotas { sessions: 2, frames: 2, bytes: 100, channels: 1, ..Quotas::default() };
         let mut sessions = Sessions::default();
-        let a = sessions.open(7, 1, true, &quotas).unwrap();
-        let b = sessions.open(7, 2, true, &quotas).unwrap();
-        assert_eq!(sessions.open(7, 3, true, &quotas).unwrap_err().kind, RefusalKind::Quota);
-        let other = sessions.open(8, 4, true, &quotas).unwrap();
+        let a = sessions.open(client(7, 1), &quotas).unwrap();
+        let b = sessions.open(client(7, 2), &quotas).unwrap();
+        assert_eq!(sessions.open(client(7, 3), &quotas).unwrap_err().kind, RefusalKind::Quota);
+        let other = sessions.open(client(8, 4), &quotas).unwrap();
         sessions.room_for_frame(a, 60, &quotas).unwrap();
         sessions.add_frame(a, Handle::new(0, 1), 60);
         assert!(sessions.room_for_frame(b, 60, &quotas).is_err());

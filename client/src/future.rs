@@ -7,6 +7,8 @@
 //!
 //! The driver starts with the first future that has to wait, sleeps while none does, and ends with the channel. No runtime is
 //! needed, and none is known here.
+//!
+//! A forked child has the lock as some thread of its parent's had it, and no driver: there nothing here is locked or looked at.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -15,11 +17,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 
+use memferry_memory::fork_guard::Forked;
 use memferry_memory::queue_pair::{Sleeper, futex};
 use memferry_memory::storage::MappedWords;
 use memferry_transfer::Failure;
 
-use crate::channel::{Channel, LIVENESS, SubmitError, Ticket, WaitError};
+use crate::channel::{Channel, LIVENESS, SubmitError, SubmitReason, Ticket, WaitError};
+use crate::client::Session;
 use crate::transfer::Transfer;
 use crate::{Completion, OpenError};
 
@@ -32,6 +36,7 @@ pub struct AsyncChannel(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
+    session: Arc<Session>,
     bell: Arc<Bell>,
 }
 
@@ -91,15 +96,21 @@ impl Bell {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.bell.ring(Wanted::Never);
+        if self.session.check_fork().is_ok() {
+            return self.bell.ring(Wanted::Never);
+        }
+        // A thread of the parent's may have been in the middle of changing them.
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(std::mem::take(&mut state.tasks));
     }
 }
 
 impl AsyncChannel {
     /// Takes over a channel. Its earlier tickets are forgotten.
     pub fn new(channel: Channel) -> Self {
+        let session = Arc::clone(channel.session());
         let state = State { channel, tasks: HashMap::new(), driven: false };
-        Self(Arc::new(Shared { state: Mutex::new(state), bell: Arc::default() }))
+        Self(Arc::new(Shared { state: Mutex::new(state), session, bell: Arc::default() }))
     }
 
     /// Hands a transfer to the service. It runs whether the future is polled or not.
@@ -107,7 +118,13 @@ impl AsyncChannel {
     /// # Errors
     /// [`SubmitError`] with the transfer.
     pub fn submit(&self, transfer: Transfer) -> Result<Pending, SubmitError> {
-        let mut state = self.0.lock();
+        let mut state = match self.0.lock() {
+            Ok(state) => state,
+            Err(forked) => {
+                let (reason, transfer) = (SubmitReason::Forked(forked), Box::new(transfer));
+                return Err(SubmitError { reason, transfer });
+            }
+        };
         // Completions of detached transfers hold slots of the ring until they are taken.
         let wakers = state.collect();
         let submitted = state.channel.submit(transfer);
@@ -119,15 +136,16 @@ impl AsyncChannel {
         Ok(Pending { shared: Arc::clone(&self.0), ticket: submitted? })
     }
 
-    /// Transfers that may be outstanding.
+    /// Transfers that may be outstanding; none in a forked child.
     pub fn capacity(&self) -> u32 {
-        self.0.lock().channel.capacity()
+        self.0.lock().map_or(0, |state| state.channel.capacity())
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Forked> {
+        self.session.check_fork()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -173,7 +191,7 @@ impl Pending {
     /// # Errors
     /// [`WaitError`], when it has ended.
     pub fn cancel(&self) -> Result<(), WaitError> {
-        self.shared.lock().channel.cancel(self.ticket)
+        self.shared.lock().map_err(WaitError::Forked)?.channel.cancel(self.ticket)
     }
 }
 
@@ -183,23 +201,20 @@ impl Future for Pending {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
         // Wakers are an executor's code: they are cloned, woken and dropped while the channel is not locked.
         let waker = context.waker().clone();
-        let mut state = self.shared.lock();
+        let lost = Completion::without_engine(self.ticket, Failure::ServiceLost);
+        // Nothing of its parent's transfers ever reaches a child of fork.
+        let Ok(mut state) = self.shared.lock() else { return Poll::Ready(lost) };
         let mut wakers = Vec::new();
         for _ in 0..LOOKS {
             wakers.extend(state.collect());
-            if matches!(state.tasks.get(&self.ticket), Some(Task::Done(_)) | None)
-                || state.channel.is_forked()
-            {
+            if matches!(state.tasks.get(&self.ticket), Some(Task::Done(_)) | None) {
                 break;
             }
             std::hint::spin_loop();
         }
-        let lost = Completion::without_engine(self.ticket, Failure::ServiceLost);
         let before = state.tasks.remove(&self.ticket);
         let polled = match &before {
             Some(Task::Done(completion)) => Poll::Ready(*completion),
-            // A child of fork has no driver, and nothing of its parent's transfers ever reaches it.
-            Some(_) if state.channel.is_forked() => Poll::Ready(lost),
             // Awaited to its end before.
             None => Poll::Ready(lost),
             Some(_) => {
@@ -217,7 +232,7 @@ impl Future for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
+        let Ok(mut state) = self.shared.lock() else { return };
         let before = state.tasks.remove(&self.ticket);
         if !matches!(before, Some(Task::Done(_)) | None) {
             state.tasks.insert(self.ticket, Task::Detached);
@@ -250,10 +265,10 @@ impl Shared {
 }
 
 /// The driver: wakes futures until the channel is gone.
-fn run(shared: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
+fn run(weak: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
     while bell.wait() {
-        while let Some(shared) = shared.upgrade() {
-            let mut state = shared.lock();
+        while let Some(shared) = weak.upgrade() {
+            let Ok(mut state) = shared.lock() else { return };
             let wakers = state.collect();
             if wakers.is_empty() && !state.anyone_waits() {
                 break;
@@ -264,11 +279,19 @@ fn run(shared: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
             sleeper.fences().heavy();
             let asleep = wakers.is_empty() && !state.channel.has_news();
             drop(state);
-            drop(shared);
-            if asleep {
+            let shared = if asleep {
+                // The channel may close meanwhile.
+                drop(shared);
                 futex::wait(sleeper.wake_word(), expected, LIVENESS);
+                weak.upgrade()
+            } else {
+                Some(shared)
+            };
+            // Without the channel the ring may be another's by now.
+            if shared.is_some() {
+                sleeper.parked().store(0, Ordering::Relaxed);
             }
-            sleeper.parked().store(0, Ordering::Relaxed);
+            drop(shared);
             wakers.into_iter().for_each(Waker::wake);
         }
     }

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use memferry_broker::Introduced;
 use memferry_broker::embedded::Embedded;
 use memferry_broker::protocol::{
     self, Answer, Command, Envelope, FEATURE_ASYMMETRIC_FENCES, Hello, Reply, VERSIONS, Violation, Welcome,
@@ -90,8 +91,10 @@ fn connect_once(path: &Path) -> Result<Opened, ConnectError> {
 pub(crate) fn embed(embedded: Arc<Embedded>) -> Result<Opened, ConnectError> {
     let fences = embedded.service().fences();
     let user = rustix::process::geteuid().as_raw();
-    let asymmetric = fences == Fences::Asymmetric;
-    let session = embedded.service().connect(user, std::process::id(), asymmetric)?;
+    let asymmetric_fences = fences == Fences::Asymmetric;
+    let process = std::process::id();
+    let session =
+        embedded.service().connect(Introduced { user, process, asymmetric_fences, watched: None })?;
     Ok(Opened { link: Link::Embedded(embedded), session, fences })
 }
 

@@ -286,6 +286,11 @@ impl<M: Memory> Capabilities<M> {
         self.revoke_trees(&held, session)
     }
 
+    /// Whether a revocation that [`take_finished`](Self::take_finished) has not named yet is over: nothing waits for it.
+    pub fn is_over(&self, revocation: RevocationId) -> bool {
+        self.finished.contains(&revocation)
+    }
+
     /// Revocations that ended since this was last called.
     pub fn take_finished(&mut self) -> Vec<RevocationId> {
         std::mem::take(&mut self.finished)

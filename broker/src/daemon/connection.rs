@@ -4,13 +4,14 @@
 //! is done about them is the daemon's.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use memferry_memory::conduit::{self, ReceiveError};
+use memferry_memory::conduit::{self, PeerProcess, ReceiveError};
 use memferry_transfer::SessionId;
 use rustix::io::Errno;
-use rustix::process::PidfdFlags;
 
 use crate::protocol::{self, Command, Hello, Violation, Welcome};
+use crate::session::Introduced;
 
 /// What a connection said.
 pub(super) enum Heard {
@@ -22,7 +23,7 @@ pub(super) enum Heard {
 
 pub(super) struct Connection {
     socket: OwnedFd,
-    process: OwnedFd,
+    process: Arc<OwnedFd>,
     process_id: u32,
     user: u32,
     session: Option<SessionId>,
@@ -33,12 +34,9 @@ pub(super) struct Connection {
 impl Connection {
     /// A connection of whoever made the socket; gives the socket back when its process cannot be watched.
     pub(super) fn new(socket: OwnedFd) -> Result<Self, (OwnedFd, Errno)> {
-        let known = rustix::net::sockopt::socket_peercred(&socket).and_then(|peer| {
-            let process = rustix::process::pidfd_open(peer.pid, PidfdFlags::empty())?;
-            Ok((process, peer.pid.as_raw_nonzero().get() as u32, peer.uid.as_raw()))
-        });
-        match known {
-            Ok((process, process_id, user)) => {
+        match conduit::peer_process(socket.as_fd()) {
+            Ok(PeerProcess { descriptor, number: process_id, user }) => {
+                let process = Arc::new(descriptor);
                 Ok(Self { socket, process, process_id, user, session: None, serial: 0 })
             }
             Err(error) => Err((socket, error)),
@@ -55,6 +53,12 @@ impl Connection {
 
     pub(super) fn process(&self) -> BorrowedFd<'_> {
         self.process.as_fd()
+    }
+
+    /// Who the client is.
+    pub(super) fn introduced(&self, asymmetric_fences: bool) -> Introduced {
+        let (user, process, watched) = (self.user, self.process_id, Some(Arc::clone(&self.process)));
+        Introduced { user, process, asymmetric_fences, watched }
     }
 
     pub(super) fn process_id(&self) -> u32 {

@@ -59,8 +59,6 @@ pub(crate) enum LaneCommand {
     CloseChannel { session: SessionId, channel: u32 },
     /// Stop serving all of a session's.
     CloseSession { session: SessionId },
-    /// End requests that use revoked memory.
-    CancelRevoked,
     /// Another policy takes over.
     Policy(Box<dyn Policy>),
     /// Memory that the engine wanted is registered with the Linux module.
@@ -87,6 +85,8 @@ pub(crate) struct Opened {
 pub(crate) struct LaneHandle {
     commands: Mutex<Vec<LaneCommand>>,
     pending: AtomicBool,
+    /// Requests that use revoked memory are to end: told often, done once in a turn.
+    revoked: AtomicBool,
     wake: OwnedFd,
     signals: AtomicBool,
     pub(crate) counters: LaneCounters,
@@ -96,8 +96,8 @@ impl LaneHandle {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (commands, counters) = Default::default();
-        let (pending, signals) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Self { commands, pending, wake, signals, counters })
+        let (pending, revoked, signals) = Default::default();
+        Ok(Self { commands, pending, revoked, wake, signals, counters })
     }
 
     /// Whether the lane can signal clients by descriptors.
@@ -107,6 +107,13 @@ impl LaneHandle {
 
     pub(crate) fn tell(&self, command: LaneCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
+        self.pending.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has it end requests that use revoked memory.
+    pub(crate) fn cancel_revoked(&self) {
+        self.revoked.store(true, Ordering::Relaxed);
         self.pending.store(true, Ordering::Release);
         self.wake();
     }
@@ -382,7 +389,8 @@ impl Lane {
             return false;
         }
         let commands = self.handle.take();
-        let any = !commands.is_empty();
+        let revoked = self.handle.revoked.swap(false, Ordering::Relaxed);
+        let any = revoked || !commands.is_empty();
         for command in commands {
             match command {
                 LaneCommand::Open(opened) => {
@@ -399,10 +407,6 @@ impl Lane {
                     self.close_where(|queue| queue.session == session && queue.channel == channel);
                 }
                 LaneCommand::CloseSession { session } => self.close_where(|queue| queue.session == session),
-                LaneCommand::CancelRevoked => {
-                    let mut capabilities = Self::capabilities(&self.shared);
-                    self.path.cancel_revoked(&mut capabilities);
-                }
                 LaneCommand::Policy(policy) => self.path.set_policy(policy),
                 LaneCommand::Registered(mapping, memory) => {
                     if let Some(late) = self.path.engine_mut().registered(&mapping, memory) {
@@ -420,6 +424,9 @@ impl Lane {
                     self.path.stop(&mut capabilities);
                 }
             }
+        }
+        if revoked {
+            self.path.cancel_revoked(&mut Self::capabilities(&self.shared));
         }
         if any {
             self.reap();
@@ -508,11 +515,11 @@ impl Lane {
     fn park(&mut self) {
         self.reap();
         self.count_busy();
-        // Requests may wait for a channel that only another client's end can free; their deadlines still count.
         for queue in self.queues.iter_mut().flatten() {
             queue.end.tell_all_consumed();
         }
-        // A stop has its own end, whatever is suspended.
+        // Requests may wait for a channel that only another client's end can free; their deadlines still count. A stop has
+        // its own end, whatever is suspended.
         let wake = self.path.next_wake().into_iter().chain(self.stopping).min();
         let limit = wake.map(|wake| {
             let left = wake.picoseconds().saturating_sub(MonotonicClock.now().picoseconds());

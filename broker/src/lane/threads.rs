@@ -115,11 +115,13 @@ impl Lanes {
         self.handles.iter().map(Arc::as_ref)
     }
 
-    /// Frames are gone: what was kept for transfers in them is given back.
-    pub(crate) fn forget(&self, memory: Vec<Mapping>) {
-        if self.registrar.is_some() && !memory.is_empty() {
-            self.iter().for_each(|lane| lane.tell(LaneCommand::Forget(memory.clone())));
+    /// Frames are gone: what was kept for transfers in them is given back. Gives those of which lanes keep nothing.
+    pub(crate) fn forget(&self, memory: Vec<Mapping>) -> Vec<Mapping> {
+        if self.registrar.is_none() || memory.is_empty() {
+            return memory;
         }
+        self.iter().for_each(|lane| lane.tell(LaneCommand::Forget(memory.clone())));
+        Vec::new()
     }
 
     /// What the Linux module did for all of them.

@@ -25,7 +25,7 @@ impl Service {
     /// What the engines can do for a session. All lanes are alike.
     pub(super) fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let engine = CpuEngine::new(self.config.channels_per_lane, self.config.chunk_bytes);
         let engine = engine.with_crew(Arc::clone(&self.shared.crew)).capabilities();
         Ok(EngineStatus {
@@ -46,7 +46,7 @@ impl Service {
         change: Option<PolicySettings>,
     ) -> Result<Answer, Refusal> {
         let gone = || refusal(RefusalKind::Argument, "the session is closed");
-        let user = self.sessions().get(session).ok_or_else(gone)?.user;
+        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         if let Some(settings) = change {
             let tell = |lane, policy| self.lanes.get(lane).tell(LaneCommand::Policy(policy));
             self.policies.change(user, settings, self.lanes.count(), tell)?;
@@ -86,6 +86,10 @@ impl Service {
         let none = || refusal(RefusalKind::Argument, format!("session {session} is not open"));
         let sessions = self.sessions();
         let open = sessions.get(session).ok_or_else(none)?;
-        Ok(Answer::Identity(Identity { service: self.id, user: open.user, process: open.process }))
+        Ok(Answer::Identity(Identity {
+            service: self.id,
+            user: open.client.user,
+            process: open.client.process,
+        }))
     }
 }

@@ -332,9 +332,9 @@ impl Channel {
         (tag & u64::from(self.end.capacity() - 1)) as usize
     }
 
-    /// Whether this is a forked child of the process that opened the channel.
-    pub(crate) fn is_forked(&self) -> bool {
-        self.session.check_fork().is_err()
+    /// What everything of its client shares.
+    pub(crate) fn session(&self) -> &Arc<Session> {
+        &self.session
     }
 
     /// Whether [`poll`](Self::poll) is worth while: there is a completion, or the service is gone.

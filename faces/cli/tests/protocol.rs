@@ -7,10 +7,11 @@ use std::os::fd::{AsFd, AsRawFd};
 use harness::{Raw, Service};
 use memferry::{Handle, Rights};
 use memferry_broker::protocol::{
-    self, Answer, Command, Envelope, Hello, RefusalKind, VERSIONS, Violation, Welcome,
+    self, Answer, Command, Envelope, Hello, RefusalKind, Reply, VERSIONS, Violation, Welcome,
 };
-use memferry_memory::conduit::MAXIMUM_BYTES;
+use memferry_memory::conduit::{self, MAXIMUM_BYTES};
 use memferry_memory::frame::{self, Pages};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 #[test]
@@ -230,32 +231,79 @@ fn capacities_and_channels_that_cannot_be_are_refused() {
     service.assert_serves();
 }
 
+/// A socket whose last holder waits when it closes it, until the other one, which it is given with, is gone.
+fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (receiver, _) = listener.accept().unwrap();
+    // Unsent data and a long linger.
+    rustix::net::sockopt::set_socket_linger(&sender, Some(std::time::Duration::from_secs(30))).unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.write(&[0; 1 << 16]).is_ok() {}
+    (sender, receiver)
+}
+
+/// Sends a packet whose descriptor nobody else holds when the service takes it.
+fn send_last(service: &Service, raw: &Raw, bytes: &[u8], descriptor: std::net::TcpStream) {
+    service.signal(rustix::process::Signal::STOP);
+    raw.send(bytes, &[descriptor.as_fd()]);
+    drop(descriptor);
+    service.signal(rustix::process::Signal::CONT);
+}
+
 #[test]
 fn a_descriptor_that_blocks_when_it_is_closed_keeps_nobody_waiting() {
-    use std::io::Write;
     let service = Service::start(&[]);
     let observer = service.client();
     for malformed in [true, false] {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (_receiver, _) = listener.accept().unwrap();
-        // Unsent data and a long linger: whoever closes this last waits for it.
-        let linger = Some(std::time::Duration::from_secs(30));
-        rustix::net::sockopt::set_socket_linger(&sender, linger).unwrap();
-        sender.set_nonblocking(true).unwrap();
-        while sender.write(&[0; 1 << 16]).is_ok() {}
+        let (sender, _receiver) = lingering();
         let mut raw = Raw::open(&service.socket);
         let register = raw.encode(Command::Register { length: 4096, rights: Rights::all() });
-        // While the service stands still, the packet in flight becomes the last that holds the descriptor.
-        service.signal(rustix::process::Signal::STOP);
-        raw.send(if malformed { b"nonsense" } else { &register }, &[sender.as_fd()]);
-        drop(sender);
-        service.signal(rustix::process::Signal::CONT);
+        send_last(&service, &raw, if malformed { b"nonsense" } else { &register }, sender);
         let started = std::time::Instant::now();
         observer.status().unwrap();
         harness::assert_moves_bytes(&observer);
         assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
     }
+}
+
+#[test]
+fn what_cannot_be_closed_does_not_pile_up() {
+    const MOST: usize = 2000;
+    let service = Service::start(&[]);
+    let observer = service.client();
+    let mut raw = Raw::open(&service.socket);
+    let register = Command::Register { length: 4096, rights: Rights::all() };
+    let (sender, receiver) = lingering();
+    let bytes = raw.encode(register.clone());
+    send_last(&service, &raw, &bytes, sender);
+    let nothing = std::fs::File::open("/dev/null").unwrap();
+    let mut next = raw.encode(register.clone());
+    let mut sent = 0;
+    // Until it is not listened to any more: no more fits, and nothing comes back.
+    while sent < MOST {
+        if conduit::send(raw.socket.as_fd(), &next, &[nothing.as_fd()], false).is_ok() {
+            next = raw.encode(register.clone());
+            sent += 1;
+        } else {
+            let mut answered = [PollFd::new(&raw.socket, PollFlags::IN)];
+            if rustix::event::poll(&mut answered, Some(&Timespec { tv_sec: 2, tv_nsec: 0 })).unwrap() == 0 {
+                break;
+            }
+        }
+        while conduit::receive(raw.socket.as_fd(), false).is_ok() {}
+    }
+    assert!(sent < MOST, "every one of {sent} was taken in");
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
+    assert!(descriptors < 600, "{descriptors} descriptors in the service");
+    observer.status().unwrap();
+    // What it waited for is over, and it is listened to again.
+    drop(receiver);
+    raw.send(&next, &[nothing.as_fd()]);
+    let last = 2 + sent as u32;
+    let answered = |packet: conduit::Packet| protocol::decode::<Reply>(&packet.bytes).unwrap().serial == last;
+    assert!(std::iter::from_fn(|| raw.receive()).any(answered));
 }
 
 #[test]
