@@ -45,6 +45,7 @@
 //! no discovery and no encryption; who may connect is a matter of the socket's directory.
 
 mod area;
+mod buffer;
 mod bulk;
 mod connection;
 mod error;

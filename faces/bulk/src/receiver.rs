@@ -33,13 +33,14 @@ use memferry_memory::ring::Consumer;
 use memferry_memory::storage::RingStorage;
 use rustix::io::Errno;
 
+use crate::buffer::Buffer;
 use crate::error::{FinishError, PullError, PullReason, ReadError, ReceiveError};
 use crate::peer::{Peer, SPIN, Sleep, Unready};
 use crate::retirement::{FOR_ROOM, Retirement, Unretired};
 use crate::socket::{NoDescriptor, close_elsewhere, is_shortage};
 use crate::wire::{
-    AREA_AT, EXPORTS, MESSAGE_WAKE, RECEIVER_CLOSED, RECEIVER_PARKED, RING, SENDER_CLOSED, SLOT_WORDS, SLOTS,
-    Slot, Violation,
+    AREA_AT, EXPORTS, INLINE_BYTES, MESSAGE_WAKE, RECEIVER_CLOSED, RECEIVER_PARKED, RING, SENDER_CLOSED,
+    SLOT_WORDS, SLOTS, Slot, Violation,
 };
 
 /// How long the engine may take to let go of what a dropped receiver was pulling.
@@ -161,7 +162,7 @@ pub struct Receiver {
     retirement: Arc<Retirement>,
     /// By number, and whether each is for one offer only.
     imports: [Option<(Arc<Import>, bool)>; EXPORTS],
-    buffer: Vec<u8>,
+    buffer: Buffer,
     /// Kind and length of the message whose pieces are coming, and the bytes that have come.
     partial: Option<(u32, u64, usize)>,
     channel: Option<Channel>,
@@ -181,7 +182,7 @@ impl Receiver {
             ring: Consumer::new(RING),
             taken: 0,
             imports: [const { None }; EXPORTS],
-            buffer: Vec::new(),
+            buffer: Buffer::default(),
             partial: None,
             channel: None,
             pulling: VecDeque::new(),
@@ -198,7 +199,9 @@ impl Receiver {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let arrived = self.next(deadline)?;
         Ok(match arrived {
-            Arrived::Bytes(kind, length) => Message { kind, content: Content::Bytes(&self.buffer[..length]) },
+            Arrived::Bytes(kind, length) => {
+                Message { kind, content: Content::Bytes(self.buffer.first(length)) }
+            }
             Arrived::Range(offer) => Message { kind: offer.kind, content: Content::Range(offer) },
         })
     }
@@ -273,11 +276,7 @@ impl Receiver {
         let before = self.partial.take();
         match slot {
             Slot::Inline { kind, length, bytes } => {
-                let bytes = &bytes[..length];
-                if self.buffer.len() < length {
-                    self.buffer.resize(length, 0);
-                }
-                self.buffer[..length].copy_from_slice(bytes);
+                self.buffer.part(0, length, INLINE_BYTES).copy_from_slice(&bytes[..length]);
                 Ok(Some(Arrived::Bytes(kind, length)))
             }
             Slot::Piece { kind, first, total, at, length } => {
@@ -323,14 +322,10 @@ impl Receiver {
         if end > whole {
             return broken(Violation::Pieces);
         }
-        if self.buffer.len() < end {
-            // With what comes, not with what is announced.
-            let more = end.max(2 * self.buffer.len()).min(whole);
-            self.buffer.resize(more, 0);
-        }
+        let place = self.buffer.part(come, end, whole);
         // Its bounds were checked: the area is mapped as a whole. The memory cannot be taken away, being sealed, but it can fail.
         let (from, area) = (AREA_AT + u64::from(at), self.peer.theirs.mapping());
-        let read = guarded([area], || area.read(from, &mut self.buffer[come..end]));
+        let read = guarded([area], || area.read(from, place));
         read.map_err(|_| ReceiveError::MemoryFault)?.map_err(|_| ReceiveError::MemoryFault)?;
         if end == whole {
             return Ok(Some(Arrived::Bytes(kind, whole)));
