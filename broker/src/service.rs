@@ -52,6 +52,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// An empty table in which a session may hold `capabilities`.
+    pub(crate) fn new(capabilities: usize, crew: Arc<Crew>) -> rustix::io::Result<Self> {
+        let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let capabilities = Mutex::new(Capabilities::new(capabilities));
+        Ok(Self { capabilities, notices: Mutex::default(), notifier, crew })
+    }
+
     pub(crate) fn notify(&self, notice: Notice) {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
         let _ = rustix::io::write(&self.notifier, &1u64.to_ne_bytes());
@@ -163,9 +170,6 @@ impl Service {
         let _ = (tuning::current(), level::Cpu::of_this_process());
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         bus_error::install().map_err(failed("installing the memory error handler"))?;
-        let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| failed("eventfd")(error.into()))?;
-        let capabilities = Mutex::new(Capabilities::new(config.quotas.capabilities as usize));
         let handles =
             (0..config.lanes).map(|_| LaneHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
         let handles = handles.map_err(|error| failed("eventfd")(error.into()))?;
@@ -173,8 +177,8 @@ impl Service {
         // One that runs only when nothing else does would keep waiting whom it helps.
         let members = if config.lane_class == SchedulingClass::Idle { 0 } else { handles.len() };
         let crew = Arc::new(Crew::new(members, move |number| for_crew[number].wake()));
-        let notices = Mutex::new(Vec::new());
-        let shared = Arc::new(Shared { capabilities, notices, notifier, crew: Arc::clone(&crew) });
+        let shared = Shared::new(config.quotas.capabilities as usize, crew);
+        let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let fences = Fences::register();
         let (policies, for_lanes) = Policies::new(&config.policy, handles.len());
         let lanes = Lanes::start(&config, &shared, handles.into_iter().zip(for_lanes))?;

@@ -144,6 +144,8 @@ struct Queue {
     doorbell: OwnedFd,
     /// Closed: nothing is taken or delivered any more.
     dead: bool,
+    /// In which turn cancels were looked for last.
+    looked: u32,
     counters: Arc<QueueCounters>,
 }
 
@@ -397,8 +399,10 @@ impl Lane {
                     let Opened { session, channel, user, class, end, doorbell, counters } = opened;
                     let key = self.path.open_queue(session, user);
                     self.path.grant_class(key, class);
-                    let (target, dead) = (None, false);
-                    self.open(key, Queue { session, channel, user, end, target, doorbell, dead, counters });
+                    let (target, dead, looked) = (None, false, serving::never_looked(self.turns));
+                    let queue =
+                        Queue { session, channel, user, end, target, doorbell, dead, looked, counters };
+                    self.open(key, queue);
                 }
                 LaneCommand::Notify { session, channel, user, target } => {
                     self.take_target(session, channel, user, target);

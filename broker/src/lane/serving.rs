@@ -6,12 +6,14 @@
 //!                             └─ path ─ ... ─ deliveries ─► completions, wake-ups
 //! ```
 //!
-//! What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module.
+//! What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module. What one
+//! client can have done in a turn under the lock that all lanes share is bounded: requests, the lists they name, and looks for
+//! cancels.
 
 use memferry_clock::{Clock, Instant};
 use memferry_engines::{KernelEngine, LaneEngine};
 use memferry_memory::mapping::Mapping;
-use memferry_memory::queue_pair::ServiceEnd;
+use memferry_memory::queue_pair::{LIST_WORDS, ServiceEnd};
 use memferry_memory::storage::MappedWords;
 use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
 use memferry_transfer::{Completion, Ended, EngineKind, Failure, Request, Task, Terms, wire};
@@ -23,25 +25,32 @@ use crate::service::Notice;
 
 /// Requests taken from one queue before the next is looked at.
 pub(super) const BATCH: usize = 32;
+/// Turns from one look for a queue's cancels to the next: a client may tell of new ones in every turn.
+const TURNS_PER_LOOK: u32 = 16;
+
+/// Whether it is time again, in this turn, to look for cancels.
+const fn may_look(turn: u32, looked: u32) -> bool {
+    turn.wrapping_sub(looked) >= TURNS_PER_LOOK
+}
+
+/// When a queue that is opened in this turn was looked at: so long ago that its first cancel is seen at once.
+pub(super) const fn never_looked(turn: u32) -> u32 {
+    turn.wrapping_sub(TURNS_PER_LOOK)
+}
 
 impl Lane {
     /// Takes what one client asks for.
     pub(super) fn take_requests(&mut self, index: usize) -> bool {
+        self.take_cancels(index);
         let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.dead) else { return false };
-        let key = QueueKey(index as u32);
-        if queue.end.cancels_pending() {
-            queue.end.cancels_changed();
-            let mut capabilities = Self::capabilities(&self.shared);
-            self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
-            self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
-        }
         if !queue.end.ready() {
             return false;
         }
+        let key = QueueKey(index as u32);
         let mut capabilities = Self::capabilities(&self.shared);
         let (mut batch, mut violation) = (Batch::default(), None);
         let mut slot = [0; wire::SUBMISSION_WORDS];
-        while batch.taken < BATCH {
+        while !batch.is_full() {
             if batch.taken > 0 {
                 queue.end.look_ahead(batch.taken == 1);
             }
@@ -85,6 +94,20 @@ impl Lane {
             self.violate(index, violation);
         }
         true
+    }
+
+    /// Ends early what one client wants to end so.
+    #[inline]
+    fn take_cancels(&mut self, index: usize) {
+        let Some(queue) = self.queues[index].as_mut().filter(|queue| !queue.dead) else { return };
+        if !queue.end.cancels_pending() || !may_look(self.turns, queue.looked) {
+            return;
+        }
+        queue.looked = self.turns;
+        queue.end.cancels_changed();
+        let (key, mut capabilities) = (QueueKey(index as u32), Self::capabilities(&self.shared));
+        self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
+        self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
     }
 
     /// Tells clients how far their long requests have come.
@@ -144,11 +167,21 @@ impl Lane {
 #[derive(Default)]
 struct Batch {
     taken: usize,
+    /// Words of the lists they name.
+    listed: usize,
     /// Of these, done at once, how many of them failed, and their bytes.
     done: u64,
     failed: u64,
     bytes: u64,
     memory_failed: bool,
+}
+
+impl Batch {
+    /// Whether others come first now. Lists of a client that keeps to the rules are never longer than the area they lie in; one
+    /// that does not may name the same list in every request.
+    const fn is_full(&self) -> bool {
+        self.taken == BATCH || self.listed > LIST_WORDS
+    }
 }
 
 /// A queue whose requests are being taken, and what they are checked against.
@@ -171,7 +204,10 @@ impl Taking<'_> {
         // Most requests are plain, and need no look at terms that nobody set.
         let decoded = match wire::decode_plain(slot).filter(|_| may_start) {
             Some(operation) => Ok(Request { task: Task::Transfer(operation), terms: Terms::PLAIN }),
-            None => wire::decode_request(slot, |first, words| end.fetch_list(first, words)),
+            None => wire::decode_request(slot, |first, words| {
+                batch.listed += words;
+                end.fetch_list(first, words)
+            }),
         };
         let ended = match &decoded {
             Ok(Request { task: Task::Transfer(operation), terms }) if may_start => {
@@ -227,3 +263,6 @@ fn reserve(
     let room = end.completion_room().map_err(|_| Violation::RingCounts)?;
     path.reserve(key, room).ok_or(Violation::Overrun)
 }
+
+#[cfg(test)]
+mod tests;
