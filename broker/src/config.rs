@@ -27,7 +27,8 @@ pub struct Quotas {
     pub channels: u32,
     /// Capabilities a session holds: frames, derived, offered, accepted and revoked ones.
     pub capabilities: u32,
-    /// Requests of a user that may wait for an engine channel, for each lane.
+    /// Requests of a user that may wait for an engine channel or be held by a link, a fence or a loop, for each lane. A list
+    /// counts as one more for every 64 of its segments.
     pub waiting: u32,
 }
 

@@ -113,6 +113,9 @@ pub(crate) struct Resolved<M> {
     nodes: SmallVec<[u32; 3]>,
 }
 
+/// Segments of a list that count for one request more, where the requests of a user are bounded: a list is kept whole.
+const SEGMENTS_PER_PLACE: usize = 64;
+
 /// A request that may touch what it names: output of admission.
 #[derive(Debug)]
 #[must_use = "an admitted request holds claims on its memory"]
@@ -146,8 +149,23 @@ impl<M> Admitted<M> {
         &self.claims
     }
 
+    /// What it counts for among the requests of its user that may wait or be held.
+    pub(crate) fn places(&self) -> usize {
+        let segments = match &self.operation {
+            Operation::ScatterGather { lists } => lists.source.len() + lists.destination.len(),
+            _ => 0,
+        };
+        1 + segments / SEGMENTS_PER_PLACE
+    }
+
     pub(crate) fn into_parts(self) -> (Operation<Region<M>>, Claims) {
         (self.operation, self.claims)
+    }
+
+    /// What is left to give back of one that was held: its claims and its places.
+    pub(crate) fn into_kept(self) -> (Claims, usize) {
+        let places = self.places();
+        (self.claims, places)
     }
 }
 

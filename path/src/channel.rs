@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Admitted ─► policy's choice, checked ─► Placed ─► Descriptor
-//!          └► busy: waiting list (bounded per client) or refusal
+//!          └► busy: waiting list (bounded per user) or refusal
 //! ```
 //!
 //! The thesis's driver returns an error when all 32 channels are occupied and names a waiting list as the alternative
@@ -118,9 +118,10 @@ pub(crate) struct Channels<M> {
     waiting_count: usize,
     /// Of those that wait, how many have a deadline.
     timed: usize,
-    /// By queue, and how many of each user.
+    /// By queue.
     of_queue: Vec<Waiting>,
-    of_user: BTreeMap<u32, usize>,
+    /// By user: what its requests that wait, and those that orders hold, count for.
+    places: BTreeMap<u32, usize>,
     waiting_per_user: usize,
 }
 
@@ -128,7 +129,7 @@ impl<M> Channels<M> {
     pub(crate) fn new(channels: u32, waiting_per_user: usize) -> Self {
         let states = vec![ChannelState::Free; channels as usize];
         let holders = vec![None; channels as usize];
-        let (held, waiting, of_queue, of_user) = Default::default();
+        let (held, waiting, of_queue, places) = Default::default();
         let (crowded, waiting_count, timed) = (false, 0, 0);
         Self {
             states,
@@ -139,7 +140,7 @@ impl<M> Channels<M> {
             waiting_count,
             timed,
             of_queue,
-            of_user,
+            places,
             waiting_per_user,
         }
     }
@@ -193,11 +194,35 @@ impl<M> Channels<M> {
         self.waiting.iter().flatten().filter_map(|(admitted, _)| admitted.terms().deadline).min()
     }
 
+    /// Whether one more request of a user may wait here, or be held by an order.
+    pub(crate) fn room_for(&self, user: u32) -> Result<(), Failure> {
+        let taken = self.places.get(&user).copied().unwrap_or(0);
+        let limit = self.waiting_per_user;
+        if taken < limit { Ok(()) } else { Err(Failure::WaitingQuota { limit: limit as u64 }) }
+    }
+
+    /// Counts a request that waits or is held.
+    pub(crate) fn take_places(&mut self, user: u32, places: usize) {
+        *self.places.entry(user).or_default() += places;
+    }
+
+    /// Counts off one that does so no more.
+    pub(crate) fn free_places(&mut self, user: u32, places: usize) {
+        if let Some(taken) = self.places.get_mut(&user) {
+            *taken -= places;
+            if *taken == 0 {
+                self.places.remove(&user);
+            }
+        }
+    }
+
     /// Places a new request: `Ok(None)` when it waits, which none does that has a deadline when the policy `promises` to meet it.
+    /// One that was `held` by an order found room when that took it.
     pub(crate) fn place(
         &mut self,
         admitted: Admitted<M>,
         origin: Origin,
+        held: bool,
         promises: bool,
         policy: &mut dyn Policy,
     ) -> Result<Option<Placed<M>>, Unplaced> {
@@ -214,16 +239,17 @@ impl<M> Channels<M> {
             Choice::Busy { usable } => usable,
         };
         let all_faulted = self.usable() == 0;
-        let of_user = self.of_user.get(&origin.user).copied().unwrap_or(0);
         let failure = match admitted.terms().when_busy {
             _ if all_faulted => Failure::ChannelFaulted,
             _ if promises && admitted.terms().deadline.is_some() => Failure::DeadlineUnreachable,
             WhenBusy::Refuse => Failure::ChannelsBusy { channels: u64::from(usable) },
-            WhenBusy::Wait if of_user < self.waiting_per_user => {
-                self.wait(admitted, origin);
-                return Ok(None);
-            }
-            WhenBusy::Wait => Failure::WaitingQuota { limit: self.waiting_per_user as u64 },
+            WhenBusy::Wait => match self.room_for(origin.user) {
+                Err(full) if !held => full,
+                _ => {
+                    self.wait(admitted, origin);
+                    return Ok(None);
+                }
+            },
         };
         let (_, claims) = admitted.into_parts();
         Err(Unplaced { claims, origin, failure })
@@ -238,10 +264,11 @@ impl<M> Channels<M> {
         let own = rank(admitted.terms().class);
         queue.rank = if queue.count > 0 { own.max(queue.rank) } else { own };
         queue.count += 1;
-        *self.of_user.entry(origin.user).or_default() += 1;
+        let to = queue.rank;
+        self.take_places(origin.user, admitted.places());
         self.waiting_count += 1;
         self.timed += usize::from(admitted.terms().deadline.is_some());
-        self.waiting[queue.rank].push_back((admitted, origin));
+        self.waiting[to].push_back((admitted, origin));
     }
 
     /// Keeps count of a request that waits no more.
@@ -251,12 +278,7 @@ impl<M> Channels<M> {
         if let Some(queue) = self.of_queue.get_mut(origin.queue.0 as usize) {
             queue.count -= 1;
         }
-        if let Some(count) = self.of_user.get_mut(&origin.user) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_user.remove(&origin.user);
-            }
-        }
+        self.free_places(origin.user, admitted.places());
     }
 
     /// Places the first waiting request that can be: one of a queue only when no earlier one of that queue still waits.

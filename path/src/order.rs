@@ -10,7 +10,8 @@
 //! Only queues that use links, fences or loops have an [`Order`]; all others never come here. Requests start in the order
 //! they came, so what follows a held request waits behind it, and what follows a loop waits until it has ended. Links are
 //! io_uring's, fences those of a DSA batch, loops those of a DMA controller's linked channels (Wicki 2014, 2.3.2.4).
-//! Nothing here touches channels, engines or the table: what ended without an engine leaves as a [`Fate`].
+//! Nothing here touches channels, engines or the table: what ended without an engine leaves as a [`Fate`]. What is held has its
+//! places in the quota of its user from [`Orders::accept`] until it starts or leaves so.
 
 use std::collections::VecDeque;
 
@@ -25,14 +26,16 @@ use crate::completion::{End, QueueKey};
 pub(crate) struct Fate {
     pub(crate) origin: Origin,
     pub(crate) claims: Claims,
+    /// What it counted for in the quota of its user; nothing when it was not held.
+    pub(crate) places: usize,
     pub(crate) end: End,
     pub(crate) inherited: bool,
     pub(crate) quarantine: Option<u32>,
 }
 
 impl Fate {
-    fn failed(origin: Origin, claims: Claims, failure: Failure, inherited: bool) -> Self {
-        Self { origin, claims, end: End::refused(failure), inherited, quarantine: None }
+    fn failed(origin: Origin, (claims, places): (Claims, usize), failure: Failure, inherited: bool) -> Self {
+        Self { origin, claims, places, end: End::refused(failure), inherited, quarantine: None }
     }
 }
 
@@ -44,6 +47,17 @@ pub(crate) enum Arrived<M> {
     Transfer(Admitted<M>),
     /// A loop over what follows.
     Repeat(u32),
+}
+
+impl<M> Arrived<M> {
+    /// What it counts for in the quota of its user while it is held.
+    pub(crate) fn places(&self) -> usize {
+        match self {
+            Self::Refused(_) => 0,
+            Self::Transfer(admitted) => admitted.places(),
+            Self::Repeat(_) => 1,
+        }
+    }
 }
 
 /// What the next request of the queue depends on.
@@ -157,6 +171,7 @@ impl<M: Clone> Chain<M> {
         let whole = Fate {
             origin: self.origin,
             claims: Claims::none(),
+            places: 1,
             end: end(outcome, 0, self.done),
             inherited: outcome.is_err(),
             quarantine: None,
@@ -164,9 +179,9 @@ impl<M: Clone> Chain<M> {
         for (index, member) in self.members.into_iter().enumerate() {
             let outcome = if index < self.at { Ok(()) } else { outcome };
             let inherited = outcome.is_err() && index > self.at;
-            let (_, claims) = member.admitted.into_parts();
+            let (claims, places) = member.admitted.into_kept();
             let end = end(outcome, member.bytes, member.value);
-            fates.push(Fate { origin: member.origin, claims, end, inherited, quarantine });
+            fates.push(Fate { origin: member.origin, claims, places, end, inherited, quarantine });
         }
         fates.push(whole);
     }
@@ -174,10 +189,9 @@ impl<M: Clone> Chain<M> {
     /// Nothing of it was started: all of it fails.
     fn fail(self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
         for member in self.members {
-            let (_, claims) = member.admitted.into_parts();
-            fates.push(Fate::failed(member.origin, claims, failure, inherited));
+            fates.push(Fate::failed(member.origin, member.admitted.into_kept(), failure, inherited));
         }
-        fates.push(Fate::failed(self.origin, Claims::none(), failure, inherited));
+        fates.push(Fate::failed(self.origin, (Claims::none(), 1), failure, inherited));
     }
 
     fn given_up(&self, gives_up: &mut GivesUp<'_>) -> Option<Failure> {
@@ -213,21 +227,15 @@ impl<M: Clone> Order<M> {
         nothing && self.held.is_empty() && self.collecting.is_none() && self.looping.is_none()
     }
 
-    /// Takes the queue's next request.
-    pub(crate) fn accept(
-        &mut self,
-        origin: Origin,
-        arrived: Arrived<M>,
-        terms: &Terms,
-        fates: &mut Vec<Fate>,
-    ) {
+    /// Takes the queue's next request; returns whether it is held.
+    fn accept(&mut self, origin: Origin, arrived: Arrived<M>, terms: &Terms, fates: &mut Vec<Fate>) -> bool {
         let incoming = std::mem::take(&mut self.incoming);
         let inherited = if let Incoming::Broken(failure) = incoming { Some(failure) } else { None };
         let failed = match self.try_accept(origin, arrived, terms, incoming) {
             Ok(()) => None,
             Err((claims, own)) => {
                 let failure = inherited.unwrap_or(own);
-                fates.push(Fate::failed(origin, claims, failure, inherited.is_some()));
+                fates.push(Fate::failed(origin, (claims, 0), failure, inherited.is_some()));
                 if let Some(chain) = self.collecting.take() {
                     chain.fail(failure, true, fates);
                 }
@@ -237,6 +245,7 @@ impl<M: Clone> Order<M> {
         if origin.linked {
             self.incoming = failed.map_or(Incoming::Linked, Incoming::Broken);
         }
+        failed.is_none()
     }
 
     /// Holds a request, or says why it fails; a request that inherits a failure is given back with any.
@@ -414,8 +423,7 @@ impl<M: Clone> Held<M> {
     fn fail(self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
         match self.step {
             Step::One(admitted) => {
-                let (_, claims) = admitted.into_parts();
-                fates.push(Fate::failed(self.origin, claims, failure, inherited));
+                fates.push(Fate::failed(self.origin, admitted.into_kept(), failure, inherited));
             }
             Step::Loop(chain) => chain.fail(failure, inherited, fates),
         }
@@ -446,7 +454,18 @@ impl<M: Clone> Orders<M> {
         self.queues.get_mut(key.0 as usize)?.as_deref_mut()
     }
 
-    pub(crate) fn get_or_begin(&mut self, key: QueueKey) -> &mut Order<M> {
+    /// Takes a queue's next request; returns whether it is held.
+    pub(crate) fn accept(
+        &mut self,
+        origin: Origin,
+        arrived: Arrived<M>,
+        terms: &Terms,
+        fates: &mut Vec<Fate>,
+    ) -> bool {
+        self.get_or_begin(origin.queue).accept(origin, arrived, terms, fates)
+    }
+
+    fn get_or_begin(&mut self, key: QueueKey) -> &mut Order<M> {
         let index = key.0 as usize;
         if index >= self.queues.len() {
             self.queues.resize_with(index + 1, || None);

@@ -5,7 +5,7 @@
 //! ```
 
 use super::*;
-use memferry_transfer::PriorityClass;
+use memferry_transfer::{Lists, PriorityClass, Segment};
 
 fn bed(channels: u32) -> (Bed, QueueKey, Handle) {
     let mut bed = Bed::new(channels, Shared::new(), 64);
@@ -348,5 +348,78 @@ fn a_request_given_up_late_fails_nothing_that_came_behind_its_refused_successor(
         expected.extend(of_loop.then_some((4, OK, false, 2)));
         expected.push((5, OK, false, 0));
         assert_eq!(ends, expected);
+    }
+}
+
+#[test]
+fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
+    let mut bed = Bed::new(4, Shared::new(), 4);
+    let (frame, theirs) = (bed.frame(A, 64).0, bed.frame(B, 64).0);
+    let [queue, other, foreign] =
+        [(A, 0), (A, 0), (B, 1)].map(|(session, user)| bed.path.open_queue(session, user));
+    bed.submit(queue, 1, &Request::repeat(0));
+    bed.submit(queue, 2, &fill(frame, 10));
+    bed.submit(queue, 3, &fill(frame, 10));
+    bed.submit(queue, 4, &fill(frame, 10).linked());
+    // The loop, its member and two behind it: no more of this user, and of this user only.
+    bed.submit(queue, 5, &fill(frame, 10));
+    bed.submit(other, 6, &Request::repeat(0));
+    bed.submit(other, 7, &fill(frame, 10));
+    bed.submit(foreign, 8, &fill(theirs, 10).linked());
+    bed.submit(foreign, 9, &fill(theirs, 10));
+    bed.turns(20);
+    let full = Err(Failure::WaitingQuota { limit: 4 });
+    let refused = [(5, full, false, 0), (6, full, false, 0), (7, full, true, 0)];
+    assert_eq!(bed.ends(), [&refused[..], &[(8, OK, false, 0), (9, OK, false, 0)]].concat());
+    bed.cancel(queue, 3);
+    bed.submit(queue, 10, &fill(frame, 10));
+    bed.path.stop_loops(queue, |tag| tag == 1);
+    bed.drain();
+    let left: Vec<_> = bed.ends()[5..].iter().map(|end| (end.0, end.1)).collect();
+    assert_eq!(left, [(3, Err(Failure::Cancelled)), (2, OK), (1, OK), (4, OK), (10, OK)]);
+    // All places are free again.
+    bed.submit(other, 20, &fill(frame, 60));
+    for tag in 21..=25 {
+        bed.submit(other, tag, &fill(frame, 0).fenced());
+    }
+    assert_eq!(bed.ends()[10..], [(25, full, false, 0)]);
+    bed.drain();
+    assert!((20..25).all(|tag| bed.completion(tag).outcome == OK));
+}
+
+#[test]
+fn what_was_held_may_wait_for_a_channel_though_the_quota_is_full() {
+    let mut bed = Bed::new(1, Shared::new(), 2);
+    let (frame, theirs) = (bed.frame(A, 64).0, bed.frame(B, 64).0);
+    let (queue, foreign) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 1));
+    bed.submit(foreign, 1, &fill(theirs, 60));
+    bed.submit(queue, 2, &Request::repeat(2));
+    bed.submit(queue, 3, &fill(frame, 10));
+    assert_eq!(bed.path.waiting(), 1);
+    bed.drain();
+    assert_eq!(bed.ends(), [(1, OK, false, 0), (3, OK, false, 0), (2, OK, false, 2)]);
+}
+
+#[test]
+fn a_list_counts_for_one_more_with_every_64_segments() {
+    for fenced in [false, true] {
+        let mut bed = Bed::new(1, Shared::new(), 4);
+        let (frame, queue) = (bed.frame(A, 64).0, bed.path.open_queue(A, 0));
+        let list = |segments: usize| {
+            let empty = Segment { place: Span::new(frame, 0), length: 0 };
+            let lists = Lists { source: vec![empty; segments].into(), destination: vec![empty; 64].into() };
+            let request = Request::new(Operation::ScatterGather { lists: Box::new(lists) });
+            if fenced { request.fenced() } else { request }
+        };
+        let full = Err(Failure::WaitingQuota { limit: 4 });
+        for round in [0, 10] {
+            bed.submit(queue, round, &fill(frame, 60));
+            bed.submit(queue, round + 1, &list(63));
+            bed.submit(queue, round + 2, &list(0));
+            bed.submit(queue, round + 3, &list(0));
+            assert_eq!(bed.completion(round + 3).outcome, full, "fenced {fenced}");
+            bed.drain();
+            assert!((round..round + 3).all(|tag| bed.completion(tag).outcome == OK), "fenced {fenced}");
+        }
     }
 }

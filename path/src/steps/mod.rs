@@ -28,7 +28,8 @@ use pacing::Pacing;
 /// Bounds of one path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathLimits {
-    /// Requests of one user that may wait for a channel.
+    /// Requests of one user that may wait for a channel, or be held by a link, a fence or a loop, before the next is refused. A
+    /// list counts as one more for every 64 of its segments.
     pub waiting_per_user: usize,
 }
 

@@ -65,8 +65,7 @@ impl<E: Engine> Path<E> {
         if !linked && self.orders.get(queue).is_none() {
             return self.refused(origin, failure);
         }
-        let (arrived, terms) = (Arrived::Refused(failure), Terms::default());
-        self.orders.get_or_begin(queue).accept(origin, arrived, &terms, &mut self.fates);
+        self.orders.accept(origin, Arrived::Refused(failure), &Terms::default(), &mut self.fates);
         self.stirred.push(queue);
     }
 
@@ -95,7 +94,7 @@ impl<E: Engine> Path<E> {
         match capabilities.resolve(session, operation, self.longest_bytes) {
             Ok(resolved) => {
                 let admitted = capabilities.claim(session, resolved, *terms);
-                self.place(admitted, origin, capabilities);
+                self.place(admitted, origin, false, capabilities);
             }
             Err(failure) => self.refused(origin, failure),
         }
@@ -145,7 +144,8 @@ impl<E: Engine> Path<E> {
         Some(ended)
     }
 
-    /// Hands a request to its queue's order.
+    /// Hands a request to its queue's order. Where the user may have no more waiting, none is held either: what is linked to it
+    /// fails with it.
     fn arrange(
         &mut self,
         session: SessionId,
@@ -155,6 +155,7 @@ impl<E: Engine> Path<E> {
         failure: Option<Failure>,
         capabilities: &mut Capabilities<E::Memory>,
     ) {
+        let failure = failure.or_else(|| self.channels.room_for(origin.user).err());
         let arrived = match (failure, task) {
             (Some(failure), _) => Arrived::Refused(failure),
             (None, Task::Repeat { rounds }) => Arrived::Repeat(*rounds),
@@ -165,7 +166,10 @@ impl<E: Engine> Path<E> {
                 }
             }
         };
-        self.orders.get_or_begin(origin.queue).accept(origin, arrived, terms, &mut self.fates);
+        let places = arrived.places();
+        if self.orders.accept(origin, arrived, terms, &mut self.fates) {
+            self.channels.take_places(origin.user, places);
+        }
         self.stirred.push(origin.queue);
         self.stir(capabilities);
     }
@@ -180,7 +184,10 @@ impl<E: Engine> Path<E> {
                 let next = order.next(active, &mut self.fates);
                 self.meet_fates(capabilities);
                 let Some((admitted, origin)) = next else { break };
-                self.place(admitted, origin, capabilities);
+                if !origin.member {
+                    self.channels.free_places(origin.user, admitted.places());
+                }
+                self.place(admitted, origin, true, capabilities);
                 started = true;
             }
             self.orders.tidy(key, false);
@@ -195,6 +202,7 @@ impl<E: Engine> Path<E> {
             return;
         }
         for fate in std::mem::take(&mut self.fates) {
+            self.channels.free_places(fate.origin.user, fate.places);
             match fate.quarantine {
                 Some(channel) => self.quarantined.push((channel, fate.claims)),
                 None => capabilities.release(fate.claims),
@@ -203,11 +211,12 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// Gives a started request a channel, or lets it wait.
+    /// Gives a started request a channel, or lets it wait. One that was `held` was within the quota when it came.
     fn place(
         &mut self,
         admitted: Admitted<E::Memory>,
         origin: Origin,
+        held: bool,
         capabilities: &mut Capabilities<E::Memory>,
     ) {
         self.count_active(origin.queue);
@@ -216,7 +225,7 @@ impl<E: Engine> Path<E> {
             return self.unplaced(Unplaced { claims, origin, failure }, capabilities);
         }
         let promises = self.acts.contains(Acts::ACCEPTS);
-        match self.channels.place(admitted, origin, promises, &mut *self.policy) {
+        match self.channels.place(admitted, origin, held, promises, &mut *self.policy) {
             Ok(Some(placed)) => self.post(placed, capabilities),
             Ok(None) => {}
             Err(unplaced) => self.unplaced(unplaced, capabilities),

@@ -188,7 +188,7 @@ const QUOTAS: &[Entry] = &[
     },
     Entry {
         key: "waiting",
-        about: "Requests of a user that may wait for an engine channel, for each lane.",
+        about: "Requests of a user that may wait, or be held by links, fences and loops, for each lane; 64 segments count as one.",
         limit: Some("quotas.waiting"),
         set: |options, value| set(&mut options.quota_waiting, number(value)),
         shown: |settings| settings.service.quotas.waiting.to_string(),

@@ -72,7 +72,8 @@ pub(crate) struct Options {
     /// Capabilities a session may hold [default: 4096]
     #[arg(long)]
     pub(crate) quota_capabilities: Option<u32>,
-    /// Requests of a user that may wait for an engine channel, for each lane [default: 1024]
+    /// Requests of a user that may wait, or be held by links, fences and loops, for each lane; 64 segments count as one
+    /// [default: 1024]
     #[arg(long)]
     pub(crate) quota_waiting: Option<u32>,
     /// User, by number, whose requests may be of the high priority class; may be given again [default: none]
