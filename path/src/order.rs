@@ -194,6 +194,12 @@ impl<M: Clone> Chain<M> {
         fates.push(Fate::failed(self.origin, (Claims::none(), 1), failure, inherited));
     }
 
+    /// The earliest of its own and its members', one of which ends all of it.
+    fn deadline(&self) -> Option<Instant> {
+        let members = self.members.iter().filter_map(|member| member.admitted.terms().deadline);
+        members.chain(self.terms.deadline).min()
+    }
+
     fn given_up(&self, gives_up: &mut GivesUp<'_>) -> Option<Failure> {
         gives_up(self.origin, &Claims::none(), &self.terms).or_else(|| {
             let mut members = self.members.iter();
@@ -406,9 +412,9 @@ impl<M: Clone> Order<M> {
     fn next_deadline(&self) -> Option<Instant> {
         let held = self.held.iter().filter_map(|held| match &held.step {
             Step::One(admitted) => admitted.terms().deadline,
-            Step::Loop(chain) => chain.terms.deadline,
+            Step::Loop(chain) => chain.deadline(),
         });
-        held.chain(self.collecting.as_ref().and_then(|chain| chain.terms.deadline)).min()
+        held.chain(self.collecting.as_ref().and_then(Chain::deadline)).min()
     }
 }
 
@@ -434,11 +440,13 @@ impl<M: Clone> Held<M> {
 pub(crate) struct Orders<M> {
     queues: Vec<Option<Box<Order<M>>>>,
     count: usize,
+    /// No deadline of what is held is earlier. One that has left may have had it: that is found out when it has passed.
+    earliest: Option<Instant>,
 }
 
 impl<M: Clone> Orders<M> {
     pub(crate) const fn new() -> Self {
-        Self { queues: Vec::new(), count: 0 }
+        Self { queues: Vec::new(), count: 0, earliest: None }
     }
 
     /// Whether no queue holds anything back.
@@ -462,7 +470,11 @@ impl<M: Clone> Orders<M> {
         terms: &Terms,
         fates: &mut Vec<Fate>,
     ) -> bool {
-        self.get_or_begin(origin.queue).accept(origin, arrived, terms, fates)
+        let held = self.get_or_begin(origin.queue).accept(origin, arrived, terms, fates);
+        if held {
+            self.earliest = self.earliest.into_iter().chain(terms.deadline).min();
+        }
+        held
     }
 
     fn get_or_begin(&mut self, key: QueueKey) -> &mut Order<M> {
@@ -481,6 +493,7 @@ impl<M: Clone> Orders<M> {
             && slot.take_if(|order| gone || order.is_over()).is_some()
         {
             self.count -= 1;
+            self.earliest = self.earliest.filter(|_| self.count > 0);
         }
     }
 
@@ -490,11 +503,13 @@ impl<M: Clone> Orders<M> {
         keys.map(|(key, _)| QueueKey(key)).collect()
     }
 
-    /// The earliest deadline of what is held back.
+    /// When to look for what is held beyond its deadline. Asked in every turn, so it is kept.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        if self.count == 0 {
-            return None;
-        }
-        self.queues.iter().flatten().filter_map(|order| order.next_deadline()).min()
+        self.earliest
+    }
+
+    /// Looks for the earliest deadline anew, when one has passed.
+    pub(crate) fn deadline_passed(&mut self) {
+        self.earliest = self.queues.iter().flatten().filter_map(|order| order.next_deadline()).min();
     }
 }

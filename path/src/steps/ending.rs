@@ -79,8 +79,13 @@ impl<E: Engine> Path<E> {
         self.end_where(None, capabilities, |_, _, _, _| Some(Failure::Cancelled));
     }
 
-    /// Gives up what waited or was held beyond its deadline, and what waits for channels that have all failed.
-    pub(super) fn give_up_overdue(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) {
+    /// Gives up what waited or was held beyond its deadline, and what waits for channels that have all failed. Returns whether
+    /// something behind that started.
+    pub(super) fn give_up_overdue(
+        &mut self,
+        now: Instant,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) -> bool {
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let all_faulted = self.channels.usable() == 0;
         if all_faulted || overdue(self.channels.next_deadline()) {
@@ -99,8 +104,9 @@ impl<E: Engine> Path<E> {
                 order.give_up_held(&mut late, &mut self.fates);
                 self.stirred.push(key);
             }
+            self.orders.deadline_passed();
         }
-        self.stir(capabilities);
+        self.stir(capabilities)
     }
 
     /// Ends what `ends` names a failure for, wherever it is; orders of `only` that queue are looked at, or all.
@@ -110,10 +116,13 @@ impl<E: Engine> Path<E> {
         capabilities: &mut Capabilities<E::Memory>,
         ends: impl Fn(Origin, &Claims, &Terms, &Capabilities<E::Memory>) -> Option<Failure>,
     ) {
-        let given_up = self
-            .channels
-            .give_up(|admitted, origin| ends(origin, admitted.claims(), admitted.terms(), capabilities));
-        self.all_unplaced(given_up, capabilities);
+        // Everybody's are walked through, so not for a queue that has none among them.
+        if only.is_none_or(|queue| self.channels.waits(queue)) {
+            let given_up = self
+                .channels
+                .give_up(|admitted, origin| ends(origin, admitted.claims(), admitted.terms(), capabilities));
+            self.all_unplaced(given_up, capabilities);
+        }
         for running in self.ledger.running() {
             if let Some(reason) = ends(running.origin, &running.claims, &Terms::default(), capabilities) {
                 running.ending.get_or_insert(reason);

@@ -174,7 +174,7 @@ impl<E: Engine> Path<E> {
         if self.channels.waiting() == 0 && self.orders.is_empty() {
             return started;
         }
-        self.give_up_overdue(now, capabilities);
+        started |= self.give_up_overdue(now, capabilities);
         while let Some(placed) = self.channels.place_waiting(&mut *self.policy) {
             self.post(placed, capabilities);
             started = true;
