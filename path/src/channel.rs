@@ -8,6 +8,10 @@
 //! The thesis's driver returns an error when all 32 channels are occupied and names a waiting list as the alternative
 //! (Wicki 2014, 3.4); here the request chooses. Higher classes get channels first. Requests of one queue start in the
 //! order they came, so one that follows a waiting one of a lower class waits in that class. Running them is the engine's.
+//!
+//! Requests may run for hours, and another user's must not wait for all of them. So, whatever the policy says, the last eighth of
+//! the channels that are free go to users who hold none, and who shares an engine holds half at most: of 32 channels four users
+//! find one each beside two that keep all they can. The eighth is one at least, but none of few for a user alone.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -111,7 +115,7 @@ pub(crate) struct Channels<M> {
     holders: Vec<Option<u32>>,
     /// How many each user holds.
     held: BTreeMap<u32, usize>,
-    /// Users of more than one id have queues here, so that none may hold more than its share.
+    /// Users of more than one id have queues here.
     pub(crate) crowded: bool,
     /// By rank, each in the order they came.
     waiting: [VecDeque<(Admitted<M>, Origin)>; 3],
@@ -369,21 +373,25 @@ impl<M> Channels<M> {
         given_up
     }
 
-    /// The policy's choice; a channel that does not exist or is not free counts as busy. Whatever the policy, while users
-    /// share an engine one of them holds at most half of its channels, and alone it leaves an eighth to who may come:
-    /// requests may run for hours, and another user's must not wait for all of them.
+    /// The policy's choice; a channel that does not exist or is not free counts as busy, and so does one beyond the user's share.
     #[inline]
     pub(crate) fn choose(&self, ask: &Ask, policy: &mut dyn Policy) -> Choice {
-        let channels = self.states.len();
-        let share = if self.crowded { (channels / 2).max(1) } else { channels - channels / 8 };
         let held = || self.held.get(&ask.user).copied().unwrap_or(0);
         match policy.choose(ask, &self.states) {
             Choice::Channel(channel) if self.states.get(channel as usize) != Some(&ChannelState::Free) => {
                 Choice::Busy { usable: self.usable() }
             }
-            Choice::Channel(_) if held() >= share => Choice::Busy { usable: share as u32 },
+            Choice::Channel(_) if self.has_its_share(held()) => Choice::Busy { usable: held() as u32 },
             choice => choice,
         }
+    }
+
+    /// Whether a user that holds so many channels may not take one more of those that are free.
+    fn has_its_share(&self, held: usize) -> bool {
+        let channels = self.states.len();
+        let free = || self.states.iter().filter(|state| **state == ChannelState::Free).count();
+        let left = (channels / 8).max(usize::from(self.crowded));
+        held > 0 && (self.crowded && held >= channels / 2 || free() <= left)
     }
 
     /// Channels that have not failed.

@@ -244,3 +244,21 @@ fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
     bed.run_for(10_000);
     assert_eq!(bed.completion(21).outcome, Ok(()));
 }
+
+#[test]
+fn whoever_comes_finds_a_channel_though_others_keep_all_that_they_may() {
+    let mut bed = Bed::new(32, Shared::new(), 0);
+    let frame = bed.frame(A, 100).0;
+    // Users 0 and 1 share the engine from the beginning.
+    let mut queues = vec![bed.path.open_queue(A, 0), bed.path.open_queue(A, 1)];
+    let mut held = Vec::new();
+    for user in 0..6 {
+        if user > 1 {
+            queues.push(bed.path.open_queue(A, user));
+        }
+        let refused = bed.log.len();
+        (0..32).for_each(|tag| bed.submit(queues[user as usize], tag, &fill(frame, 100).refuse_when_busy()));
+        held.push(32 - (bed.log.len() - refused));
+    }
+    assert_eq!(held, [16, 12, 1, 1, 1, 1]);
+}
