@@ -81,6 +81,10 @@ impl Part {
             return Ok(Self::of_range(what, range.get().range.clone()));
         }
         let buffer = PyUntypedBuffer::get(object).map_err(|error| {
+            // What has the protocol says itself why there is no buffer now: it was released or closed, or memory is short.
+            if !error.is_instance_of::<PyTypeError>(object.py()) {
+                return error;
+            }
             let message = format!("{what} is neither a frame nor has it the buffer protocol: {error}");
             PyTypeError::new_err(message)
         })?;

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import inspect
+import mmap
 import os
 import random
 import re
@@ -407,6 +408,15 @@ class BadInput(unittest.TestCase):
                 self.client.copy(wrong, bytearray(9))
         with self.assertRaises(TypeError):
             self.client.copy(bytearray(9))
+
+    def test_memory_that_was_given_back_says_so_itself(self):
+        view, mapped = memoryview(bytearray(9)), mmap.mmap(-1, 4096)
+        view.release()
+        mapped.close()
+        for gone in (view, mapped, numpy.zeros(4, "datetime64[s]")):
+            for call in (lambda: self.client.copy(gone, bytearray(4096)), lambda: self.client.fill(gone)):
+                with self.assertRaises(ValueError):
+                    call()
 
     def test_read_only_memory(self):
         fixed = noise(100)
