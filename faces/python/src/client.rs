@@ -19,7 +19,7 @@ use pyo3::prelude::*;
 use crate::arguments::{Terms, color, letters, pattern, turn_named};
 use crate::errors;
 use crate::frame::{Frame, Range};
-use crate::operand::{Frames, Part, by_service, copy_here, place, whole};
+use crate::operand::{Frames, Part, by_service, copy_here, place, refuse_partial_overlap, whole};
 use crate::transfer::{NativeTransfer, Running};
 
 /// A session and the channel its transfers take.
@@ -491,7 +491,8 @@ impl Client {
         })
     }
 
-    /// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them.
+    /// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them;
+    /// none may overlap it in part.
     #[pyo3(signature = (sources, destination, *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn xor(
@@ -506,7 +507,9 @@ impl Client {
     ) -> PyResult<NativeTransfer> {
         let terms = Terms { within, hint, linked, fenced, now };
         let mut parts = self.list("a source", &sources, false, MAX_SOURCES)?;
-        parts.push(self.bytes("the destination", destination, true)?);
+        let written = self.bytes("the destination", destination, true)?;
+        parts.iter().try_for_each(|source| refuse_partial_overlap(source, &written))?;
+        parts.push(written);
         let count = sources.len();
         self.shared.submit(parts, &terms, |ranges| {
             Transfer::xor(&ranges[..count], &ranges[count]).map_err(errors::of_description)

@@ -241,6 +241,25 @@ pub(crate) fn whole(part: &Part) -> PyResult<()> {
     }
 }
 
+/// Refuses two that have some bytes in common but do not begin together, where the result would be undefined. What is not mapped
+/// here is known by its frame; who names one memory in two ways there is not found out.
+pub(crate) fn refuse_partial_overlap(one: &Part, other: &Part) -> PyResult<()> {
+    let at = |memory: Memory| (memory.start.addr() as u64, memory.length as u64);
+    let ((start, length), (to, written)) = match (one.memory, other.memory, &one.range, &other.range) {
+        (Some(one), Some(other), ..) => (at(one), at(other)),
+        (.., Some(one), Some(other)) if one.frame().handle() == other.frame().handle() => {
+            ((one.offset(), one.length()), (other.offset(), other.length()))
+        }
+        _ => return Ok(()),
+    };
+    let apart = start >= to.saturating_add(written) || to >= start.saturating_add(length);
+    if apart || start == to {
+        return Ok(());
+    }
+    let message = format!("{} and {} overlap in part; the result would be undefined", one.what, other.what);
+    Err(PyValueError::new_err(message))
+}
+
 /// Where the parts are moved: by the service when all are its frames, else by the one in this process.
 pub(crate) fn by_service(parts: &[Part]) -> bool {
     parts.iter().all(|part| part.range.is_some())

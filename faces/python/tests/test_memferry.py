@@ -96,6 +96,14 @@ class Moves(unittest.TestCase):
         self.client.fill(result, 0xABCD, 2).wait()
         self.assertTrue((result.view(numpy.uint16) == 0xABCD).all())
 
+    def test_an_xor_onto_one_of_its_sources(self):
+        first, second = noise(5000), noise(5000, seed=2)
+        expected = first ^ second
+        self.client.xor((first, second), first).wait()
+        numpy.testing.assert_array_equal(first, expected)
+        self.client.xor([first[:2500]], first[2500:]).wait()
+        numpy.testing.assert_array_equal(first[2500:], expected[:2500])
+
     def test_scatters_and_gathers(self):
         sources = [noise(size, seed=size) for size in (3, 1000, 17)]
         frame = self.client.allocate(4096)
@@ -454,12 +462,16 @@ class BadInput(unittest.TestCase):
             self.client.turn(array[::-1], array.copy())
 
     def test_lengths_and_shapes(self):
-        small, large = bytearray(9), bytearray(10)
+        small, large, frame = bytearray(9), bytearray(10), self.client.allocate(4096)
         for call in (
             lambda: self.client.copy(large, small),
             lambda: self.client.compare(large, small),
             lambda: self.client.xor([large], small),
             lambda: self.client.xor([], small),
+            lambda: self.client.xor([noise(6), memoryview(large)[:6]], memoryview(large)[1:7]),
+            lambda: self.client.xor([memoryview(large)[1:7]], memoryview(large)[:6]),
+            lambda: self.client.xor([frame.range(0, 100)], frame.range(99, 100)),
+            lambda: self.client.xor([frame.range(0, 100)], memoryview(frame)[99:199]),
             lambda: self.client.scatter_gather([large], [small]),
             lambda: self.client.scatter_gather([small] * 1025, [bytearray(9225)]),
             lambda: self.client.xor([small] * 65, bytearray(9)),
@@ -544,8 +556,12 @@ class BadInput(unittest.TestCase):
             with self.assertRaises(memferry.TransferError) as caught:
                 other.fill(granted).wait()
             self.assertEqual(caught.exception.kind, "MissingRight")
-            with self.assertRaises(ValueError):
-                granted.range(0, 7)
+            for call in (
+                lambda: granted.range(0, 7),
+                lambda: other.xor([granted.range(0, 4)], granted.range(2, 4)),
+            ):
+                with self.assertRaises(ValueError):
+                    call()
             self.client.revoke(token)
             with self.assertRaises(memferry.TransferError) as caught:
                 other.copy(granted, own).wait()
