@@ -261,7 +261,8 @@ pub struct Completion {
     bytes_done: u64,
     /// What was found: the CRC, or the offset of the first difference (the length when there is none).
     value: u64,
-    /// What moved them: "CPU lane", or "no engine".
+    /// What moved them: "CPU lane", "kernel module" (a DMA engine, or the kernel's own copy), "simulated engine" (a model in
+    /// virtual time), or "no engine" for what ended before it reached one.
     engine: String,
 }
 

@@ -1,6 +1,6 @@
 """The native part: its classes are those of the package `memferry`."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, final
@@ -92,7 +92,7 @@ class Client:
         kind: type[BaseException] | None,
         _value: BaseException | None,
         _traceback: TracebackType | None,
-    ) -> bool: ...
+    ) -> Literal[False]: ...
     def nop(
         self,
         *,
@@ -161,8 +161,8 @@ class Client:
     ) -> Transfer: ...
     def scatter_gather(
         self,
-        sources: list[_Operand],
-        destinations: list[_Operand],
+        sources: Sequence[_Operand],
+        destinations: Sequence[_Operand],
         *,
         within: float | None = None,
         hint: _Hint | None = None,
@@ -172,7 +172,7 @@ class Client:
     ) -> Transfer: ...
     def xor(
         self,
-        sources: list[_Operand],
+        sources: Sequence[_Operand],
         destination: _Operand,
         *,
         within: float | None = None,
