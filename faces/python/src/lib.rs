@@ -31,5 +31,5 @@ mod _memferry {
     #[pymodule_export]
     use super::frame::{Frame, Range};
     #[pymodule_export]
-    use super::transfer::{Completion, NativeTransfer};
+    use super::transfer::{Bell, Completion, NativeTransfer};
 }

@@ -1,7 +1,7 @@
 //! Transfers under way: waiting for them without the interpreter's lock, and being told by an eventfd.
 //!
 //! ```text
-//! Transfer.wait ─► Running::poll, waker unparks this thread ─┐      Transfer._signal(fd) ─► waker writes to the eventfd ─┐
+//! Transfer.wait ─► Running::poll, waker unparks this thread ─┐    Transfer._signal(bell) ─► waker writes to its eventfd ─┐
 //!                     │                                      └─► Waiters, all woken by the one waker of the Pending ◄─┘
 //!                     └ ended: the hold is let go ─► Completion, or TransferError
 //! ```
@@ -9,7 +9,7 @@
 //! Whoever wakes needs no interpreter. What holds a lock here never waits for the interpreter's.
 
 use std::future::Future;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use memferry::{EngineKind, ForkGuard, Pending};
 use pyo3::exceptions::{PyOSError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
+use rustix::event::EventfdFlags;
 
 use crate::errors;
 use crate::operand::Hold;
@@ -43,7 +44,8 @@ pub(crate) struct Running {
 #[derive(Clone, Copy, PartialEq)]
 enum Waiter {
     Thread(ThreadId),
-    Descriptor(i32),
+    /// The address of a bell, which its waker keeps.
+    Bell(usize),
 }
 
 /// Those to be woken at the end. The future knows one waker, so it is theirs, and nobody takes away another's.
@@ -86,9 +88,9 @@ impl Wake for Unpark {
 }
 
 /// An eventfd to be written to.
-struct Bell(OwnedFd);
+struct Eventfd(OwnedFd);
 
-impl Wake for Bell {
+impl Wake for Eventfd {
     fn wake(self: Arc<Self>) {
         // A full counter is readable already.
         let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
@@ -206,6 +208,29 @@ pub(crate) fn seconds(number: f64) -> PyResult<Duration> {
         .map_err(|error| PyValueError::new_err(format!("{number} is no number of seconds: {error}")))
 }
 
+/// What an event loop watches: an eventfd, which all transfers that it awaits write to when they end.
+#[pyclass(frozen, module = "memferry._memferry", name = "_Bell")]
+pub struct Bell(Arc<Eventfd>);
+
+#[pymethods]
+impl Bell {
+    #[new]
+    fn new() -> PyResult<Self> {
+        let made = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        Ok(Self(Arc::new(Eventfd(made.map_err(|error| PyOSError::new_err(error.to_string()))?))))
+    }
+
+    fn fileno(&self) -> i32 {
+        self.0.0.as_raw_fd()
+    }
+
+    /// Makes it unreadable until it is rung again.
+    fn silence(&self) {
+        // Silent already, when there is nothing to read.
+        let _ = rustix::io::read(&self.0.0, &mut [0_u8; 8]);
+    }
+}
+
 /// A transfer under way. Letting go of it lets it go on; its memory is held until it has ended.
 #[pyclass(frozen, module = "memferry", name = "Transfer")]
 pub struct NativeTransfer {
@@ -234,18 +259,11 @@ impl NativeTransfer {
         Ok(())
     }
 
-    /// Whether it has ended; else something is written to the eventfd when it has.
-    fn _signal(&self, descriptor: i32) -> PyResult<bool> {
+    /// Whether it has ended; else the bell is rung when it has.
+    fn _signal(&self, bell: &Bell) -> PyResult<bool> {
         self.running.guard.check().map_err(|_| errors::forked())?;
-        if descriptor < 0 {
-            return Err(PyValueError::new_err("no descriptor"));
-        }
-        // SAFETY: not -1, and only duplicated, which tells a closed one.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
-        let own = rustix::io::fcntl_dupfd_cloexec(borrowed, 0)
-            .map_err(|error| PyOSError::new_err(error.to_string()))?;
-        let bell = Waker::from(Arc::new(Bell(own)));
-        Ok(self.running.poll_for(Waiter::Descriptor(descriptor), &bell).is_some())
+        let waiter = Waiter::Bell(Arc::as_ptr(&bell.0).addr());
+        Ok(self.running.poll_for(waiter, &Waker::from(Arc::clone(&bell.0))).is_some())
     }
 
     fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import memferry
 import numpy
+from memferry._waiting import until_done
 
 SERVICE = os.environ.get("MEMFERRY_TEST_COMMAND")
 
@@ -184,6 +185,41 @@ class Waits(unittest.TestCase):
 
     async def end_of(self, transfer):
         return await transfer
+
+    def test_a_loop_has_one_descriptor_however_many_it_awaits(self):
+        def descriptors():
+            return len(os.listdir("/proc/self/fd"))
+
+        async def main():
+            await self.client.nop()
+            before = descriptors()
+            copies = [self.client.copy(self.source, self.target) for _ in range(40)]
+            waiting = [asyncio.ensure_future(self.end_of(copy)) for copy in copies]
+            await asyncio.sleep(0)
+            self.assertFalse(waiting[-1].done())
+            self.assertEqual(descriptors(), before)
+            await asyncio.gather(*waiting)
+
+        asyncio.run(main())
+
+    def test_what_is_wrong_with_one_that_is_awaited_keeps_no_other_from_being_woken(self):
+        class Broken:
+            looks = 0
+
+            def _signal(self, _bell):
+                self.looks += 1
+                if self.looks > 1:
+                    raise OSError("broken")
+                return False
+
+        async def main():
+            copy = self.client.copy(self.source, self.target)
+            both = asyncio.gather(until_done(Broken()), self.end_of(copy), return_exceptions=True)
+            return await asyncio.wait_for(both, 20)
+
+        broken, done = asyncio.run(main())
+        self.assertEqual(str(broken), "broken")
+        self.assertEqual(done.bytes_done, 64 << 20)
 
     def test_the_loop_runs_while_a_transfer_is_awaited(self):
         async def main():

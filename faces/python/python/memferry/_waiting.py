@@ -1,58 +1,65 @@
 """How transfers are awaited: one eventfd for each event loop, written to when a transfer has ended."""
 
 import asyncio
-import os
 import weakref
 
+from ._memferry import _Bell
 
-class _Bell:
-    """The eventfd of a loop, and the futures that wait for it to be rung."""
+
+class _Waiting:
+    """The bell of a loop, and the futures that wait for it to be rung."""
 
     def __init__(self, loop):
         self._loop = weakref.ref(loop)
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._waiting = {}
-        weakref.finalize(self, os.close, self._descriptor)
+        self._bell = _Bell()
+        self._transfers = {}
 
     def future_of(self, transfer):
         """A future that is done when the transfer is, or None when it is already."""
-        if transfer._signal(self._descriptor):
+        if transfer._signal(self._bell):
             return None
         loop = self._loop()
-        if not self._waiting:
-            loop.add_reader(self._descriptor, self._rung)
+        if not self._transfers:
+            loop.add_reader(self._bell.fileno(), self._rung)
         future = loop.create_future()
-        self._waiting[future] = transfer
+        self._transfers[future] = transfer
         return future
 
     def forget(self, future):
-        if self._waiting.pop(future, None) is not None and not self._waiting:
+        if self._transfers.pop(future, None) is not None and not self._transfers:
             loop = self._loop()
             if loop is not None and not loop.is_closed():
-                loop.remove_reader(self._descriptor)
+                loop.remove_reader(self._bell.fileno())
 
     def _rung(self):
-        try:
-            os.eventfd_read(self._descriptor)
-        except BlockingIOError:
-            return
-        for future, transfer in list(self._waiting.items()):
-            if transfer._signal(self._descriptor):
-                self.forget(future)
-                if not future.done():
-                    future.set_result(None)
+        self._bell.silence()
+        for future, transfer in list(self._transfers.items()):
+            error = None
+            try:
+                if not transfer._signal(self._bell):
+                    continue
+            except Exception as caught:
+                # For who waits for this one. The others are looked at all the same: nobody rings for them again.
+                error = caught
+            self.forget(future)
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
 
 
-_bells: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Bell] = weakref.WeakKeyDictionary()
+_waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = weakref.WeakKeyDictionary()
 
 
 async def until_done(transfer):
     """Waits for a transfer in the running loop. Cancelling the wait cancels the transfer."""
     loop = asyncio.get_running_loop()
-    bell = _bells.get(loop)
-    if bell is None:
-        bell = _bells[loop] = _Bell(loop)
-    future = bell.future_of(transfer)
+    waiting = _waiting.get(loop)
+    if waiting is None:
+        waiting = _waiting[loop] = _Waiting(loop)
+    future = waiting.future_of(transfer)
     if future is not None:
         try:
             await future
@@ -60,5 +67,5 @@ async def until_done(transfer):
             transfer.cancel()
             raise
         finally:
-            bell.forget(future)
+            waiting.forget(future)
     return transfer.wait()
