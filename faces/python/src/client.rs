@@ -5,13 +5,12 @@
 //!                     └ copy, fill, turn, overlay, ... ─ parts placed ─► Transfer
 //! with Client: waits for what is outstanding at the end, cancels it first after an exception
 //! ```
+//!
+//! What it shares with its frames and transfers, and how these are submitted, is in `shared`.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
-use memferry::{
-    AsyncChannel, Channel, EngineKind, ForkGuard, FrameRange, Grantee, Handle, Image, SessionId, Ticket,
-    Transfer, Turn, turned_copy,
-};
+use memferry::{ForkGuard, Grantee, Handle, Image, SessionId, Transfer, Turn, turned_copy};
 use memferry_transfer::{MAX_SEGMENTS, MAX_SOURCES};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -19,173 +18,12 @@ use pyo3::prelude::*;
 use crate::arguments::{Terms, color, letters, pattern, turn_named};
 use crate::errors;
 use crate::frame::{Frame, Range};
-use crate::operand::{Frames, Part, by_service, copy_here, place, refuse_partial_overlap, whole};
-use crate::transfer::{NativeTransfer, Running};
+use crate::operand::{Part, copy_here, refuse_partial_overlap, whole};
+use crate::shared::Shared;
+use crate::transfer::NativeTransfer;
 
-/// A session and the channel its transfers take.
-#[derive(Clone)]
-struct Side {
-    client: memferry::Client,
-    channel: AsyncChannel,
-    /// Whether what was submitted last is linked to what comes next.
-    linked: Arc<Mutex<bool>>,
-    /// For what is done on the calling thread, where the service is in this process.
-    performing: Option<Arc<Mutex<Channel>>>,
-}
-
-struct Sides {
-    service: Side,
-    /// For memory that is no frame: the service in this process. The same where `service` is.
-    local: Option<Side>,
-    capacity: u32,
-}
-
-/// What a client's objects share.
-pub(crate) struct Shared {
-    guard: Arc<ForkGuard>,
-    pub(crate) frames: Frames,
-    sides: Mutex<Option<Sides>>,
-    running: Mutex<Vec<Arc<Running>>>,
-}
-
-fn open(client: memferry::Client, capacity: u32) -> PyResult<Side> {
-    let channel = client.open_async_channel(capacity).map_err(errors::of_open)?;
-    let performing = match client.is_embedded() {
-        true => Some(Arc::new(Mutex::new(client.open_channel(2).map_err(errors::of_open)?))),
-        false => None,
-    };
-    Ok(Side { client, channel, linked: Arc::default(), performing })
-}
-
-impl Side {
-    fn linked(&self) -> MutexGuard<'_, bool> {
-        self.linked.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a transfer may be done beside the channel: neither does it wait for one there, nor one there for it.
-    fn beside(&self, terms: &Terms) -> bool {
-        !terms.linked && !terms.fenced && !*self.linked()
-    }
-}
-
-/// Does a transfer on this thread, unless another one performs at this moment.
-fn perform(
-    channel: &Mutex<Channel>,
-    transfer: &Transfer,
-) -> Option<Result<memferry::Completion, memferry::SubmitError>> {
-    Some(channel.try_lock().ok()?.perform(transfer.clone()))
-}
-
-fn closed() -> PyErr {
-    PyValueError::new_err("the client is closed")
-}
-
-impl Shared {
-    pub(crate) fn is_forked(&self) -> bool {
-        self.guard.check().is_err()
-    }
-
-    fn sides(&self) -> PyResult<MutexGuard<'_, Option<Sides>>> {
-        if self.is_forked() {
-            return Err(errors::forked());
-        }
-        Ok(self.sides.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn side(&self, service: bool) -> PyResult<(Side, bool)> {
-        let mut sides = self.sides()?;
-        let Some(sides) = sides.as_mut() else {
-            return Err(closed());
-        };
-        if service || sides.service.client.is_embedded() {
-            return Ok((sides.service.clone(), true));
-        }
-        if let Some(local) = &sides.local {
-            return Ok((local.clone(), false));
-        }
-        let local = open(memferry::Client::embedded().map_err(errors::of_connect)?, sides.capacity)?;
-        Ok((sides.local.insert(local).clone(), false))
-    }
-
-    fn client(&self) -> PyResult<memferry::Client> {
-        Ok(self.side(true)?.0.client)
-    }
-
-    /// Whether memory that is no frame may be copied without the service; a closed client copies nothing.
-    fn here(&self, terms: &Terms) -> PyResult<bool> {
-        let sides = self.sides()?;
-        let Some(Sides { service, local, .. }) = sides.as_ref() else {
-            return Err(closed());
-        };
-        let side = if service.client.is_embedded() { Some(service) } else { local.as_ref() };
-        Ok(terms.plain() && side.is_none_or(|side| side.beside(terms)))
-    }
-
-    fn submit(
-        &self,
-        parts: Vec<Part>,
-        terms: &Terms,
-        describe: impl FnOnce(&[FrameRange]) -> PyResult<Transfer>,
-    ) -> PyResult<NativeTransfer> {
-        let (side, own) = self.side(by_service(&parts))?;
-        self.sweep();
-        let (ranges, hold) = place(&side.client, own, parts)?;
-        let transfer = terms.apply(describe(&ranges)?)?;
-        if let Some(channel) = side.performing.as_ref().filter(|_| terms.now && side.beside(terms))
-            && let Some(ended) = Python::attach(|py| py.detach(|| perform(channel, &transfer)))
-        {
-            let completion = ended.map_err(|error| errors::of_submit(error.reason))?;
-            hold.ended();
-            return Ok(NativeTransfer {
-                running: Arc::new(Running::ended(Arc::clone(&self.guard), completion)),
-            });
-        }
-        let pending = {
-            let mut linked = side.linked();
-            let pending = side.channel.submit(transfer).map_err(|error| errors::of_submit(error.reason))?;
-            *linked = terms.linked;
-            pending
-        };
-        let running = Arc::new(Running::new(Arc::clone(&self.guard), pending, hold));
-        self.running().push(Arc::clone(&running));
-        if terms.now {
-            // Another thread performs at this moment, the service is elsewhere, or it has to come in its turn.
-            Python::attach(|py| running.wait(py, None))?;
-        }
-        Ok(NativeTransfer { running })
-    }
-
-    /// A copy that was done without the service.
-    fn done_here(&self, bytes_done: u64) -> NativeTransfer {
-        let (ticket, engine) = (Ticket::NONE, EngineKind::CpuLane);
-        let (outcome, inherited, value) = (Ok(()), false, 0);
-        let ended = memferry::Completion { ticket, outcome, inherited, bytes_done, value, engine };
-        NativeTransfer { running: Arc::new(Running::ended(Arc::clone(&self.guard), ended)) }
-    }
-
-    fn running(&self) -> MutexGuard<'_, Vec<Arc<Running>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets go of what has ended.
-    fn sweep(&self) {
-        let all = std::mem::take(&mut *self.running());
-        // What is dropped here ends exports, so the lock is not held.
-        let mut going: Vec<_> = all.into_iter().filter(|running| !running.is_over()).collect();
-        self.running().append(&mut going);
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        if self.is_forked() {
-            let sides = self.sides.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-            std::mem::forget(sides);
-        }
-    }
-}
-
-/// A session with a service. `connect` opens one.
+/// A session with a service. `connect` opens one. When it is let go of with its frames and transfers, that waits for what still
+/// runs, a minute at most.
 #[pyclass(frozen, module = "memferry")]
 pub struct Client {
     shared: Arc<Shared>,
@@ -203,18 +41,13 @@ pub(crate) fn connect(py: Python<'_>, path: Option<std::path::PathBuf>, capacity
         None => memferry::Client::embedded(),
     });
     let client = client.map_err(errors::of_connect)?;
-    let service = py.detach(|| open(client, capacity))?;
-    let sides = Mutex::new(Some(Sides { service, local: None, capacity }));
-    let shared =
-        Shared { guard: Arc::new(guard), frames: Frames::default(), sides, running: Mutex::default() };
+    let shared = py.detach(|| Shared::open(guard, client, capacity))?;
     Ok(Client { shared: Arc::new(shared) })
 }
 
 impl Client {
     fn part(&self, what: &'static str, object: &Bound<'_, PyAny>, to_write: bool) -> PyResult<Part> {
-        if self.shared.is_forked() {
-            return Err(errors::forked());
-        }
+        self.shared.check_fork()?;
         Part::of(&self.shared.frames, what, object, to_write)
     }
 
@@ -252,19 +85,6 @@ impl Client {
         let shape = shape(from.image()?, to.image()?)?;
         self.shared
             .submit(vec![from, to], terms, |ranges| Ok(Transfer::copy_2d(&ranges[0], &ranges[1], shape)))
-    }
-
-    fn finish(&self, py: Python<'_>, cancel: bool) -> PyResult<()> {
-        let running = self.shared.running().clone();
-        if cancel {
-            running.iter().for_each(|running| running.cancel());
-        }
-        for running in &running {
-            running.wait(py, None)?;
-        }
-        let sides = self.shared.sides()?.take();
-        py.detach(|| drop(sides));
-        Ok(())
     }
 }
 
@@ -329,14 +149,14 @@ impl Client {
 
     /// Waits until all transfers have ended, and closes. Frames stay as long as somebody has them.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.finish(py, false)
+        self.shared.finish(py, false)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
         slf
     }
 
-    /// Waits until all transfers have ended; after an exception they are cancelled.
+    /// Waits until all transfers have ended; after an exception they are cancelled. In a child of fork there are none.
     fn __exit__(
         &self,
         py: Python<'_>,
@@ -344,7 +164,10 @@ impl Client {
         _value: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<bool> {
-        self.finish(py, !kind.is_none())?;
+        // A child leaves the block too, often by an exception that has to come through.
+        if !self.shared.is_forked() {
+            self.shared.finish(py, !kind.is_none())?;
+        }
         Ok(false)
     }
 

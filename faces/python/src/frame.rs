@@ -15,7 +15,7 @@ use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::client::Shared;
+use crate::shared::Shared;
 
 /// Memory the service may move bytes in. It has the buffer protocol, unless it was accepted from another client.
 #[pyclass(frozen, module = "memferry")]

@@ -15,6 +15,7 @@ mod client;
 mod errors;
 mod frame;
 mod operand;
+mod shared;
 mod transfer;
 
 use pyo3::prelude::*;

@@ -6,37 +6,41 @@
 //!                     └ ended: the hold is let go ─► Completion, or TransferError
 //! ```
 //!
-//! Whoever wakes needs no interpreter. What holds a lock here never waits for the interpreter's.
+//! Whoever wakes needs no interpreter. What holds a lock here never waits for the interpreter's; whoever may wait for such a lock
+//! while a service elsewhere is asked has not the interpreter's (`Home::asking`).
 
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{Thread, ThreadId};
 use std::time::{Duration, Instant};
 
-use memferry::{EngineKind, ForkGuard, Pending};
+use memferry::{EngineKind, Pending};
 use pyo3::exceptions::{PyOSError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use rustix::event::EventfdFlags;
 
 use crate::errors;
 use crate::operand::Hold;
+use crate::shared::{Home, Shared};
 
 /// The longest a wait goes without a look whether the program was interrupted.
 const SLICE: Duration = Duration::from_millis(50);
 
 struct State {
+    /// Neither, when it has ended or is about to.
     pending: Option<Pending>,
-    ended: Option<memferry::Completion>,
     hold: Option<Hold>,
 }
 
 /// A transfer and what it holds; the client keeps it until it has ended, though nobody else does.
 pub(crate) struct Running {
-    guard: Arc<ForkGuard>,
+    home: Arc<Home>,
     state: Mutex<State>,
+    /// Set when nothing is held any more.
+    ended: OnceLock<memferry::Completion>,
     waiters: Arc<Waiters>,
 }
 
@@ -98,15 +102,15 @@ impl Wake for Eventfd {
 }
 
 impl Running {
-    pub(crate) fn new(guard: Arc<ForkGuard>, pending: Pending, hold: Hold) -> Self {
-        let state = State { pending: Some(pending), ended: None, hold: Some(hold) };
-        Self { guard, state: Mutex::new(state), waiters: Arc::default() }
+    pub(crate) fn new(home: Arc<Home>, pending: Pending, hold: Hold) -> Self {
+        let state = Mutex::new(State { pending: Some(pending), hold: Some(hold) });
+        Self { home, state, ended: OnceLock::new(), waiters: Arc::default() }
     }
 
     /// One that was done before anybody could wait.
-    pub(crate) fn ended(guard: Arc<ForkGuard>, completion: memferry::Completion) -> Self {
-        let state = State { pending: None, ended: Some(completion), hold: None };
-        Self { guard, state: Mutex::new(state), waiters: Arc::default() }
+    fn ended(home: Arc<Home>, completion: memferry::Completion) -> Self {
+        let state = Mutex::new(State { pending: None, hold: None });
+        Self { home, state, ended: OnceLock::from(completion), waiters: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -114,28 +118,28 @@ impl Running {
     }
 
     /// The end, if it has come. Who waits is woken then.
-    fn poll(&self) -> Option<memferry::Completion> {
+    pub(crate) fn poll(&self) -> Option<memferry::Completion> {
+        if self.is_over() {
+            return self.ended.get().copied();
+        }
         let waker = Waker::from(Arc::clone(&self.waiters));
         let mut state = self.lock();
-        if state.ended.is_some() {
-            return state.ended;
+        // Where there is none, another thread lets go of what was held, and wakes those who wait when it has.
+        let pending = state.pending.as_mut()?;
+        let Poll::Ready(completion) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
+            return None;
+        };
+        let (pending, hold) = (state.pending.take(), state.hold.take());
+        drop(state);
+        // The last of a channel closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
+        drop(pending);
+        if let Some(hold) = hold {
+            hold.ended();
         }
-        if let Some(pending) = state.pending.as_mut()
-            && let Poll::Ready(completion) = Pin::new(pending).poll(&mut Context::from_waker(&waker))
-        {
-            state.ended = Some(completion);
-            state.pending = None;
-            let hold = state.hold.take();
-            drop(state);
-            // Ends exports, which takes the interpreter's lock: not while this one's is held.
-            if let Some(hold) = hold {
-                hold.ended();
-            }
-            // The future, which was polled here to its end, wakes nobody.
-            self.waiters.wake_all();
-            return Some(completion);
-        }
-        None
+        let completion = *self.ended.get_or_init(|| completion);
+        // The future, which was polled here to its end, wakes nobody.
+        self.waiters.wake_all();
+        Some(completion)
     }
 
     /// The end, if it has come; else `waker` is woken then.
@@ -149,9 +153,9 @@ impl Running {
         ended
     }
 
-    /// Whether it has ended.
+    /// Whether somebody has seen its end.
     pub(crate) fn is_over(&self) -> bool {
-        self.poll().is_some()
+        self.ended.get().is_some()
     }
 
     /// Asks that it end early; one that has ended cannot.
@@ -176,8 +180,9 @@ impl Running {
 
     /// Waits until it has ended; the interpreter goes on meanwhile.
     pub(crate) fn wait(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<memferry::Completion> {
-        if self.guard.check().is_err() {
-            return Err(errors::forked());
+        self.home.check()?;
+        if let Some(completion) = self.ended.get() {
+            return Ok(*completion);
         }
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
@@ -190,12 +195,21 @@ impl Running {
             }
         }
     }
+
+    /// Waits until it has ended, and cancels it when it has not at `until`. Without the interpreter's lock.
+    pub(crate) fn outlast(&self, until: Instant) {
+        while self.wait_slice(Some(until)).is_none() {
+            if Instant::now() >= until {
+                return self.cancel();
+            }
+        }
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         // In a forked child there are neither lanes nor anything to give back, and locks may be held for ever.
-        if self.guard.check().is_err() {
+        if self.home.is_forked() {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget((state.pending.take(), state.hold.take()));
         }
@@ -234,7 +248,20 @@ impl Bell {
 /// A transfer under way. Letting go of it lets it go on; its memory is held until it has ended.
 #[pyclass(frozen, module = "memferry", name = "Transfer")]
 pub struct NativeTransfer {
-    pub(crate) running: Arc<Running>,
+    running: Arc<Running>,
+    /// Who waits for what runs when the last of its objects goes.
+    _client: Option<Arc<Shared>>,
+}
+
+impl NativeTransfer {
+    pub(crate) fn of(running: Arc<Running>, client: Arc<Shared>) -> Self {
+        Self { running, _client: Some(client) }
+    }
+
+    /// One that was done before anybody could wait.
+    pub(crate) fn ended(home: Arc<Home>, completion: memferry::Completion) -> Self {
+        Self { running: Arc::new(Running::ended(home, completion)), _client: None }
+    }
 }
 
 #[pymethods]
@@ -248,22 +275,24 @@ impl NativeTransfer {
 
     /// Whether it has ended.
     fn done(&self) -> PyResult<bool> {
-        self.running.guard.check().map_err(|_| errors::forked())?;
-        Ok(self.running.is_over())
+        self.running.home.check()?;
+        Ok(self.running.is_over() || self.running.home.asking(|| self.running.poll().is_some()))
     }
 
     /// Asks that it end early. How it ended, `wait` tells.
     fn cancel(&self) -> PyResult<()> {
-        self.running.guard.check().map_err(|_| errors::forked())?;
-        self.running.cancel();
+        self.running.home.check()?;
+        self.running.home.asking(|| self.running.cancel());
         Ok(())
     }
 
     /// Whether it has ended; else the bell is rung when it has.
     fn _signal(&self, bell: &Bell) -> PyResult<bool> {
-        self.running.guard.check().map_err(|_| errors::forked())?;
+        self.running.home.check()?;
         let waiter = Waiter::Bell(Arc::as_ptr(&bell.0).addr());
-        Ok(self.running.poll_for(waiter, &Waker::from(Arc::clone(&bell.0))).is_some())
+        let waker = Waker::from(Arc::clone(&bell.0));
+        let look = || self.running.poll_for(waiter, &waker).is_some();
+        Ok(self.running.is_over() || self.running.home.asking(look))
     }
 
     fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {

@@ -373,6 +373,29 @@ class Waits(unittest.TestCase):
         gc.collect()
         target.extend(b"x")
 
+    def test_what_was_asked_for_is_done_though_client_and_transfer_went(self):
+        def lets_go_of_both():
+            memferry.connect().copy(self.source, self.target)
+
+        def lets_go_of_the_client():
+            return memferry.connect().copy(self.source, self.target)
+
+        for asks in (lets_go_of_both, lets_go_of_the_client):
+            self.target[:] = 0
+            transfer = asks()
+            del transfer
+            numpy.testing.assert_array_equal(self.source, self.target)
+
+    def test_other_threads_run_while_a_client_that_goes_waits(self):
+        clients, counted = [memferry.connect()], 0
+        for _ in range(20):
+            clients[0].copy(self.source, self.target)
+        thread = threading.Thread(target=clients.clear)
+        thread.start()
+        while thread.is_alive():
+            counted += 1
+        self.assertGreater(counted, 1000)
+
     def test_an_interrupt_ends_the_wait(self):
         # Who starts this in the background of a shell has interrupts ignored.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -634,6 +657,18 @@ class BadInput(unittest.TestCase):
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
         copies[0].wait()
 
+    def test_a_forked_child_leaves_the_block_as_it_wanted_to(self):
+        program = """if True:
+            import os, sys, memferry
+            with memferry.connect() as client:
+                client.copy(bytes(5 << 20), bytearray(5 << 20))
+                if os.fork() == 0:
+                    sys.exit(7)
+                print(os.waitstatus_to_exitcode(os.wait()[1]))
+        """
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        self.assertEqual((said.stdout, said.stderr), ("7\n", ""))
+
 
 class Shape(unittest.TestCase):
     """The stubs say what there is, and an example runs."""
@@ -663,6 +698,10 @@ class Shape(unittest.TestCase):
 
     def test_the_tour_runs(self):
         self.assertEqual(tour_of(example("tour.py")), TOUR)
+
+
+async def awaits(transfer):
+    return await transfer
 
 
 def example(name, *arguments):
@@ -728,11 +767,21 @@ class Served(unittest.TestCase):
             def connects():
                 memferry.connect(self.path).close()
 
+            clients, sums = [memferry.connect(self.path)], bytearray(100)
+            held = [memferry.connect(self.path) for _ in range(4)]
+            # Frames that only a transfer holds, which has ended: whoever sees that gives them back.
+            ends = [client.copy(client.allocate(4096), client.allocate(4096)) for client in held]
+            time.sleep(0.1)
             slow = [
                 connects,
                 lambda: one.grant(frame, "r", session=other.session),
                 lambda: other.accept(token),
                 frames.clear,
+                clients.clear,
+                held[0].nop,
+                lambda: held[1].crc32c(sums),
+                ends[2].done,
+                lambda: asyncio.run(awaits(ends[3])),
             ]
             for call in slow:
                 # Were the interpreter's lock held, nobody would let the service go on: the alarm ends the process.
@@ -745,6 +794,19 @@ class Served(unittest.TestCase):
                 self.service.send_signal(signal.SIGCONT)
                 thread.join()
                 signal.alarm(0)
+
+    def test_what_was_asked_for_is_done_though_client_and_transfer_went(self):
+        with memferry.connect(self.path) as other:
+            frame = other.allocate(64 << 20)
+
+            def lets_go():
+                client = memferry.connect(self.path)
+                granted = client.accept(other.grant(frame, "rw", session=client.session))
+                for value in (1, 2, 3):
+                    client.fill(granted, value)
+
+            lets_go()
+            self.assertTrue((numpy.frombuffer(frame, numpy.uint8) == 3).all())
 
     def test_a_lost_service_is_an_exception(self):
         client = memferry.connect(self.path)
