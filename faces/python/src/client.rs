@@ -171,7 +171,7 @@ impl Client {
         Ok(false)
     }
 
-    /// Moves nothing; with `fenced` it is the end of all that came before.
+    /// Moves nothing; with `fenced` it is the end of all that came before, of frames and of other memory.
     #[pyo3(signature = (*, within=None, hint=None, linked=false, fenced=false, now=false))]
     fn nop(
         &self,
@@ -182,7 +182,7 @@ impl Client {
         now: bool,
     ) -> PyResult<NativeTransfer> {
         let terms = Terms { within, hint, linked, fenced, now };
-        self.shared.submit(Vec::new(), &terms, |_| Ok(Transfer::nop()))
+        self.shared.nop(&terms)
     }
 
     /// Copies the whole source to the start of the destination; they may overlap.

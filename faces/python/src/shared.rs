@@ -153,6 +153,11 @@ impl Shared {
         Ok((sides.local.insert(local).clone(), false))
     }
 
+    /// The side of the service in this process, when it is another one and was needed before.
+    fn local(&self) -> PyResult<Option<Side>> {
+        Ok(self.sides()?.as_ref().ok_or_else(closed)?.local.clone())
+    }
+
     pub(crate) fn client(&self) -> PyResult<memferry::Client> {
         Ok(self.sides()?.as_ref().ok_or_else(closed)?.service.client.clone())
     }
@@ -184,8 +189,26 @@ impl Shared {
             hold.ended();
             return Ok(NativeTransfer::ended(Arc::clone(&self.home), completion));
         }
-        let running =
-            self.start(side, transfer, terms.linked, |home, pending| Running::new(home, pending, hold))?;
+        let running = self.start(side, transfer, terms.linked, |home, pending| {
+            Running::new(home, pending, Some(hold), None)
+        })?;
+        self.given(running, terms)
+    }
+
+    /// Moves nothing. With a fence it is the end of all before it, so it goes to both sides where there are two.
+    pub(crate) fn nop(self: &Arc<Self>, terms: &Terms) -> PyResult<NativeTransfer> {
+        let Some(local) = self.local()?.filter(|_| terms.fenced) else {
+            return self.submit(Vec::new(), terms, |_| Ok(Transfer::nop()));
+        };
+        self.sweep();
+        let nop = terms.apply(Transfer::nop())?;
+        let before = self.start(local, nop.clone(), terms.linked, |home, pending| {
+            Running::new(home, pending, None, None)
+        })?;
+        let (service, _) = self.side(true)?;
+        let running = self.start(service, nop, terms.linked, |home, pending| {
+            Running::new(home, pending, None, Some(before))
+        })?;
         self.given(running, terms)
     }
 

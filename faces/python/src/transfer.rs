@@ -41,6 +41,8 @@ pub(crate) struct Running {
     state: Mutex<State>,
     /// Set when nothing is held any more.
     ended: OnceLock<memferry::Completion>,
+    /// What has to end too before this has.
+    before: Option<Arc<Running>>,
     waiters: Arc<Waiters>,
 }
 
@@ -50,6 +52,8 @@ enum Waiter {
     Thread(ThreadId),
     /// The address of a bell, which its waker keeps.
     Bell(usize),
+    /// The transfer that has this one before it.
+    Transfer,
 }
 
 /// Those to be woken at the end. The future knows one waker, so it is theirs, and nobody takes away another's.
@@ -102,15 +106,20 @@ impl Wake for Eventfd {
 }
 
 impl Running {
-    pub(crate) fn new(home: Arc<Home>, pending: Pending, hold: Hold) -> Self {
-        let state = Mutex::new(State { pending: Some(pending), hold: Some(hold) });
-        Self { home, state, ended: OnceLock::new(), waiters: Arc::default() }
+    pub(crate) fn new(
+        home: Arc<Home>,
+        pending: Pending,
+        hold: Option<Hold>,
+        before: Option<Arc<Self>>,
+    ) -> Self {
+        let state = Mutex::new(State { pending: Some(pending), hold });
+        Self { home, state, ended: OnceLock::new(), before, waiters: Arc::default() }
     }
 
     /// One that was done before anybody could wait.
     fn ended(home: Arc<Home>, completion: memferry::Completion) -> Self {
         let state = Mutex::new(State { pending: None, hold: None });
-        Self { home, state, ended: OnceLock::from(completion), waiters: Arc::default() }
+        Self { home, state, ended: OnceLock::from(completion), before: None, waiters: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -123,12 +132,17 @@ impl Running {
             return self.ended.get().copied();
         }
         let waker = Waker::from(Arc::clone(&self.waiters));
+        let before = match &self.before {
+            Some(before) => before.poll_for(Waiter::Transfer, &waker)?.outcome,
+            None => Ok(()),
+        };
         let mut state = self.lock();
         // Where there is none, another thread lets go of what was held, and wakes those who wait when it has.
         let pending = state.pending.as_mut()?;
-        let Poll::Ready(completion) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
+        let Poll::Ready(mut completion) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
             return None;
         };
+        completion.outcome = before.and(completion.outcome);
         let (pending, hold) = (state.pending.take(), state.hold.take());
         drop(state);
         // The last of a channel closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
@@ -160,6 +174,9 @@ impl Running {
 
     /// Asks that it end early; one that has ended cannot.
     pub(crate) fn cancel(&self) {
+        if let Some(before) = &self.before {
+            before.cancel();
+        }
         if let Some(pending) = &self.lock().pending {
             let _ = pending.cancel();
         }

@@ -795,6 +795,23 @@ class Served(unittest.TestCase):
                 thread.join()
                 signal.alarm(0)
 
+    def test_a_fenced_nop_is_the_end_of_frames_and_of_other_memory(self):
+        source, target = noise(1 << 20).repeat(64), numpy.zeros(64 << 20, numpy.uint8)
+        with memferry.connect(self.path) as client:
+            one, other = client.allocate(64 << 20), client.allocate(64 << 20)
+            for now in (False, True):
+                copies = [client.copy(source, target) for _ in range(10)]
+                copies += [client.copy(one, other) for _ in range(3)]
+                self.assertEqual(client.nop(fenced=True, now=now).wait().bytes_done, 0)
+                self.assertTrue(all(copy.done() for copy in copies))
+            asyncio.run(awaits(client.nop(fenced=True)))
+            # It follows what is linked on either side.
+            client.fill(bytearray(7), 1, 4, linked=True)
+            with self.assertRaises(memferry.TransferError) as caught:
+                client.nop(fenced=True).wait()
+            self.assertEqual(caught.exception.kind, "FillLength")
+            client.nop(fenced=True).wait()
+
     def test_what_was_asked_for_is_done_though_client_and_transfer_went(self):
         with memferry.connect(self.path) as other:
             frame = other.allocate(64 << 20)
