@@ -177,7 +177,7 @@ impl Shared {
         describe: impl FnOnce(&[FrameRange]) -> PyResult<Transfer>,
     ) -> PyResult<NativeTransfer> {
         self.home.check()?;
-        // First: from here to the start nobody else runs who could close the client, and leave its channel to be closed here.
+        // First, for other threads may run meanwhile and close the client: whoever then had its channel would close that.
         self.sweep();
         let (side, own) = self.side(by_service(&parts))?;
         let (ranges, hold) = place(&side.client, own, parts)?;
