@@ -20,6 +20,7 @@ __all__ = [
     "ServiceLostError",
     "Transfer",
     "TransferError",
+    "_Bell",
     "connect",
 ]
 
