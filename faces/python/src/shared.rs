@@ -25,7 +25,7 @@ use crate::operand::{Frames, Part, by_service, place};
 use crate::transfer::{NativeTransfer, Running};
 
 /// How long what runs is waited for when the last who could wait for it goes. Copies in this process take seconds at most; a
-/// service in another one may be stopped.
+/// service in another one may be stopped, or its engine be stuck.
 const LETTING_GO: Duration = Duration::from_secs(60);
 
 /// The process a client belongs to, and whether its service is another one.
