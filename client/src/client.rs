@@ -139,7 +139,7 @@ impl Client {
     }
 
     /// Registers a memfd of this user as a frame: of exactly `length` bytes, all allocated, sealable. It is sealed
-    /// for good.
+    /// for good. One that is sealed against writing, or was opened to be read, is a frame without the right to write.
     ///
     /// # Errors
     /// [`FrameError`].
@@ -150,7 +150,10 @@ impl Client {
                 .or_else(|_| Mapping::shared(fd, length, Access::ReadOnly, 4096))
                 .ok()
         });
-        self.register(descriptor, length, mapped)
+        // As the service judges it, by the same attempt to map it.
+        let read_only = mapped.as_ref().is_some_and(|mapping: &Mapping| mapping.access() == Access::ReadOnly);
+        let rights = if read_only { Rights::all().difference(Rights::WRITE) } else { Rights::all() };
+        self.register_as(descriptor, length, rights, mapped)
     }
 
     /// An arena whose memory this client's service can move bytes in: for buffers, and for collections that take an
@@ -168,10 +171,18 @@ impl Client {
         length: u64,
         mapping: Option<Mapping>,
     ) -> Result<Frame, FrameError> {
-        let command = Command::Register { length, rights: Rights::all() };
-        let (answer, _) = self.session.call(command, vec![descriptor])?;
-        let handle = expect_handle(answer)?;
-        Ok(Frame::new(Arc::clone(&self.session), handle, length, Rights::all(), mapping))
+        self.register_as(descriptor, length, Rights::all(), mapping)
+    }
+
+    fn register_as(
+        &self,
+        descriptor: OwnedFd,
+        length: u64,
+        rights: Rights,
+        mapping: Option<Mapping>,
+    ) -> Result<Frame, FrameError> {
+        let (answer, _) = self.session.call(Command::Register { length, rights }, vec![descriptor])?;
+        Ok(Frame::new(Arc::clone(&self.session), expect_handle(answer)?, length, rights, mapping))
     }
 
     /// Makes memory of this process a frame, without copying it. Embedded clients only.
@@ -276,7 +287,7 @@ impl Client {
         }
     }
 
-    /// A capability with a narrower range or fewer rights, of this session.
+    /// A capability with a narrower range or fewer rights, of this session. What it was derived from is kept for as long.
     ///
     /// # Errors
     /// [`CallError`].
@@ -285,10 +296,7 @@ impl Client {
         let (span, length) = (range.span_for(range.length()), range.length());
         let command = Command::Derive { handle: span.handle, offset: span.offset, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
-        if range.frame().is_window() {
-            return Ok(Frame::derived(range.frame(), handle, length, rights));
-        }
-        Ok(Frame::new(Arc::clone(&self.session), handle, length, rights, None))
+        Ok(Frame::derived(range.frame(), handle, length, rights))
     }
 
     /// Takes a capability, or what was granted under a token, away from everyone it was passed to. Returns when no
@@ -392,5 +400,42 @@ fn expect_handle(answer: Answer) -> Result<Handle, CallError> {
     match answer {
         Answer::Handle(handle) => Ok(handle),
         _ => Err(CallError::Protocol("it answered something else")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_transfer::{Failure, Pattern, Side};
+    use rustix::fs::{MemfdFlags, SealFlags};
+
+    use super::*;
+    use crate::Transfer;
+
+    fn memfd() -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let memfd = rustix::fs::memfd_create("rights", flags).unwrap();
+        rustix::fs::fallocate(&memfd, rustix::fs::FallocateFlags::empty(), 0, 4096).unwrap();
+        memfd
+    }
+
+    #[test]
+    fn a_memfd_that_may_not_be_written_is_a_frame_without_that_right() {
+        let client = Client::embedded().unwrap();
+        let (sealed, opened) = (memfd(), memfd());
+        rustix::fs::fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
+        // Whoever opens it to be read cannot add the seals that a frame has.
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+        rustix::fs::fcntl_add_seals(&opened, seals | SealFlags::SEAL).unwrap();
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened));
+        let opened = OwnedFd::from(std::fs::File::open(path).unwrap());
+        let less = Rights::all().difference(Rights::WRITE);
+        let mut channel = client.open_channel(2).unwrap();
+        for (memfd, rights) in [(sealed, less), (opened, less), (memfd(), Rights::all())] {
+            let frame = client.register_memfd(memfd, 4096).unwrap();
+            assert_eq!(frame.rights(), rights);
+            let filled = channel.perform(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap().outcome;
+            let lacks = Failure::MissingRight { side: Side::Destination, handle: frame.handle() };
+            assert_eq!(filled, if rights == less { Err(lacks) } else { Ok(()) });
+        }
     }
 }

@@ -52,6 +52,8 @@ enum Backing {
     Block(SegmentBlock),
     /// Part of a segment, which its holder promised to keep: its first byte there, and what keeps the segment.
     Promised(u64, #[expect(dead_code, reason = "keeps the segment known to the service")] Frame),
+    /// Its capability has ended.
+    Ended,
 }
 
 impl Frame {
@@ -76,7 +78,7 @@ impl Frame {
         Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Granted(grantor) }))
     }
 
-    /// A capability narrowed from `of`.
+    /// A capability narrowed from `of`, which it keeps: with that it would end.
     pub(crate) fn derived(of: &Self, handle: Handle, length: u64, rights: Rights) -> Self {
         let (session, backing) = (Arc::clone(&of.0.session), Backing::Derived(of.clone()));
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
@@ -102,7 +104,8 @@ impl Frame {
         match &self.0.backing {
             Backing::Block(block) => Some(block.offset()),
             Backing::Promised(offset, _) => Some(*offset),
-            Backing::Mapped(_) | Backing::Unmapped | Backing::Granted(_) | Backing::Derived(_) => None,
+            Backing::Mapped(_) | Backing::Unmapped | Backing::Granted(_) => None,
+            Backing::Derived(_) | Backing::Ended => None,
         }
     }
 
@@ -212,11 +215,11 @@ impl Frame {
     }
 
     /// The memory that [`Client::register_owned`](crate::Client::register_owned) took, without copying it. The service lets
-    /// go of it first; capabilities derived from it end.
+    /// go of it first; what was granted of it ends.
     ///
     /// # Errors
-    /// [`TakeBackError`] with the frame: while a clone, a range or an unfinished transfer holds it too it stays what it was;
-    /// so does a frame that was made otherwise.
+    /// [`TakeBackError`] with the frame: while a clone, a range, a frame derived from it or an unfinished transfer holds it too
+    /// it stays what it was; so does a frame that was made otherwise.
     pub fn into_owned(self) -> Result<Vec<u8>, TakeBackError> {
         if !matches!(&self.0.backing, Backing::Mapped(mapping) if mapping.is_owned()) {
             return Err(TakeBackError::NotOwned(self));
@@ -227,7 +230,7 @@ impl Frame {
             Ok(_) | Err(CallError::Refused(_)) => {}
             Err(error) => return Err(TakeBackError::Call(error, Self(Arc::new(inner)))),
         }
-        let Backing::Mapped(mut mapping) = std::mem::replace(&mut inner.backing, Backing::Unmapped) else {
+        let Backing::Mapped(mut mapping) = std::mem::replace(&mut inner.backing, Backing::Ended) else {
             return Err(TakeBackError::NotOwned(Self(Arc::new(inner))));
         };
         // A lane that settled the last transfer may be about to drop its part of the descriptor.
@@ -250,7 +253,7 @@ impl Frame {
         self.0.session.call(Command::Revoke { handle: self.0.handle }, Vec::new()).map(|_| ())
     }
 
-    /// How many hold it: clones, ranges and unfinished transfers.
+    /// How many hold it: clones, ranges, frames derived from it and unfinished transfers.
     pub(crate) fn holders(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -265,15 +268,28 @@ impl Frame {
     }
 }
 
-impl Drop for Inner {
-    fn drop(&mut self) {
-        if matches!(self.backing, Backing::Block(_) | Backing::Promised(..)) {
-            return;
+impl Inner {
+    /// Ends its capability, where it has one of its own, and gives what is to be let go of next.
+    fn end(&mut self) -> Option<Backing> {
+        if matches!(self.backing, Backing::Block(_) | Backing::Promised(..) | Backing::Ended) {
+            return None;
         }
         // A lost service forgot it already, and in a forked child it is the parent's.
         let revoked = self.session.call(Command::Revoke { handle: self.handle }, Vec::new());
         if let (Err(_), Backing::Derived(of)) = (revoked, &self.backing) {
             of.abandon();
+        }
+        Some(std::mem::replace(&mut self.backing, Backing::Ended))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let mut next = self.end();
+        // One after the other: a long row of frames, each derived from the one before, would use up the stack if each dropped
+        // the next within its own drop.
+        while let Some(Backing::Derived(of)) = next {
+            next = Arc::into_inner(of.0).and_then(|mut inner| inner.end());
         }
     }
 }
@@ -333,5 +349,55 @@ impl FrameRange {
             Some(_) => u64::MAX,
         };
         Span::new(self.frame.handle(), offset)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_broker::{Quotas, ServiceConfig};
+
+    use crate::{Client, Pattern, Rights, TakeBackError, Transfer};
+
+    #[test]
+    fn a_derived_frame_keeps_what_it_was_derived_from() {
+        let client = Client::embedded().unwrap();
+        let mut channel = client.open_channel(4).unwrap();
+        let (from, to) = (client.allocate(4096).unwrap(), client.allocate(4096).unwrap());
+        from.write(100, &[7; 50]).unwrap();
+        let view = client.derive(&from.range(100, 50), Rights::READ).unwrap();
+        drop(from);
+        // On a lane and on this thread.
+        let copy = || Transfer::copy(&view.all(), &to.all()).unwrap();
+        let ticket = channel.stage(copy()).unwrap();
+        assert_eq!(channel.wait(ticket, None).unwrap().outcome, Ok(()));
+        assert_eq!(channel.perform(copy()).unwrap().outcome, Ok(()));
+        let mut moved = [0; 50];
+        to.read(0, &mut moved).unwrap();
+        assert_eq!(moved, [7; 50]);
+    }
+
+    #[test]
+    fn the_memory_of_a_frame_is_not_taken_back_while_a_derived_one_has_it() {
+        let client = Client::embedded().unwrap();
+        let frame = client.register_owned(vec![3; 10]).unwrap();
+        let view = client.derive(&frame.all(), Rights::WRITE).unwrap();
+        let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("it is in use") };
+        let filled = client.open_channel(2).unwrap().perform(Transfer::fill(&view.all(), Pattern::Byte(4)));
+        assert_eq!(filled.unwrap().outcome, Ok(()));
+        drop(view);
+        assert_eq!(frame.into_owned().unwrap(), [4; 10]);
+    }
+
+    #[test]
+    fn a_long_row_of_derived_frames_is_let_go_of_on_a_short_stack() {
+        let quotas = Quotas { capabilities: 20_000, ..Quotas::default() };
+        let client =
+            Client::embedded_with(ServiceConfig { quotas, lanes: 1, ..ServiceConfig::default() }).unwrap();
+        let mut last = client.allocate(4096).unwrap();
+        for _ in 0..10_000 {
+            last = client.derive(&last.all(), Rights::READ).unwrap();
+        }
+        let thread = std::thread::Builder::new().stack_size(128 << 10);
+        thread.spawn(move || drop(last)).unwrap().join().unwrap();
     }
 }
