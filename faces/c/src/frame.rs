@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use memferry::{Access, CallError, Client, Frame, Grantee, Handle, Lent, Rights, SessionId};
+use memferry::{Access, AccessError, CallError, Client, Frame, Grantee, Handle, Lent, Rights, SessionId};
 
 use crate::boundary::{Out, bytes, call};
 use crate::error::{Fault, mf_error};
@@ -101,8 +101,10 @@ pub unsafe extern "C" fn mf_frame_lend(
     })
 }
 
-/// Frees the handle. Transfers under way keep the memory until their completions were taken, but for lent memory: those that use it
-/// are cancelled, and when this returns nothing touches it any more. Pointers of mf_frame_map are good no more.
+/// Frees the handle. Transfers under way keep the memory until their completions were taken, and frames of mf_derive until they are
+/// freed; when nothing keeps it any more, what was granted of it ends. Lent memory is not kept: transfers that use it are cancelled,
+/// its grants and the frames derived from it end, and when this returns nothing touches it any more. Pointers of mf_frame_map are
+/// good no more.
 ///
 /// MF_ERROR_BAD_HANDLE. Any thread.
 #[unsafe(no_mangle)]
@@ -186,15 +188,30 @@ fn not_mapped() -> Fault {
     )
 }
 
-/// Looks the frame up for an access by this process.
-fn mapped(frame: mf_frame, buffer: *const u8, length: usize) -> Result<Arc<FrameEntry>, Fault> {
+/// Where an access by this process begins, with what keeps the memory there.
+///
+/// The buffer may lie in the mapping of this frame, or in that of another that the service writes. So no reference to it may be
+/// formed, and the two may overlap.
+fn mapped(
+    frame: mf_frame,
+    offset: u64,
+    (buffer, length): (*const u8, usize),
+    access: Access,
+) -> Result<(*mut u8, Arc<FrameEntry>), Fault> {
     bytes("buffer", buffer, length)?;
     let entry = table::frame(frame)?;
-    entry.frame.pointer().ok_or_else(not_mapped)?;
-    Ok(entry)
+    let (base, available, allowed) = entry.frame.pointer().ok_or_else(not_mapped)?;
+    if access == Access::ReadWrite && allowed == Access::ReadOnly {
+        return Err(AccessError::ReadOnly.into());
+    }
+    let (length, available) = (length as u64, available as u64);
+    if offset.checked_add(length).is_none_or(|end| end > available) {
+        return Err(AccessError::OutOfRange { offset, length, available }.into());
+    }
+    Ok((base.wrapping_add(offset as usize), entry))
 }
 
-/// Copies bytes out of the frame, on this thread.
+/// Copies bytes out of the frame, on this thread, as memmove does: the buffer may lie in a frame, also in this one.
 ///
 /// MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED. Any thread.
 #[unsafe(no_mangle)]
@@ -205,17 +222,18 @@ pub unsafe extern "C" fn mf_frame_read(
     length: usize,
 ) -> mf_error {
     call(|| {
-        let entry = mapped(frame, buffer.cast(), length)?;
-        if length == 0 {
-            return Ok(entry.frame.read(offset, &mut [])?);
+        let buffer: *mut u8 = buffer.cast();
+        let (from, _kept) = mapped(frame, offset, (buffer, length), Access::ReadOnly)?;
+        if length > 0 {
+            // SAFETY: M1: `mapped` checked the range, which the entry keeps mapped; C1: `length` bytes to be written. Copied raw
+            // (M2), and they may overlap.
+            unsafe { std::ptr::copy(from, buffer, length) };
         }
-        // SAFETY: C1: `length` bytes to be written; the frame's own mapping is not the caller's buffer.
-        let buffer = unsafe { std::slice::from_raw_parts_mut(buffer.cast(), length) };
-        Ok(entry.frame.read(offset, buffer)?)
+        Ok(())
     })
 }
 
-/// Copies bytes into the frame, on this thread.
+/// Copies bytes into the frame, on this thread, as memmove does: the buffer may lie in a frame, also in this one.
 ///
 /// MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY. Any thread.
 #[unsafe(no_mangle)]
@@ -226,13 +244,14 @@ pub unsafe extern "C" fn mf_frame_write(
     length: usize,
 ) -> mf_error {
     call(|| {
-        let entry = mapped(frame, buffer.cast(), length)?;
-        if length == 0 {
-            return Ok(entry.frame.write(offset, &[])?);
+        let buffer: *const u8 = buffer.cast();
+        let (to, _kept) = mapped(frame, offset, (buffer, length), Access::ReadWrite)?;
+        if length > 0 {
+            // SAFETY: M1, M3: `mapped` checked the range and that it may be written, and the entry keeps it mapped; C1: `length`
+            // bytes to be read. Copied raw (M2), and they may overlap.
+            unsafe { std::ptr::copy(buffer, to, length) };
         }
-        // SAFETY: C1: `length` bytes to be read, which nobody writes during the call.
-        let buffer = unsafe { std::slice::from_raw_parts(buffer.cast(), length) };
-        Ok(entry.frame.write(offset, buffer)?)
+        Ok(())
     })
 }
 
@@ -303,6 +322,38 @@ mod tests {
 
     use super::*;
     use crate::client::mf_embed;
+
+    #[test]
+    fn bytes_are_read_and_written_within_one_frame_though_they_overlap() {
+        let (mut client, mut frame) = (mf_client::default(), mf_frame::default());
+        let mut memory: *mut c_void = std::ptr::null_mut();
+        let pattern: Vec<u8> = (0..=255).collect();
+        // SAFETY: results go to variables of these types; the bytes lie in the frame, which no transfer uses.
+        unsafe {
+            assert_eq!(mf_embed(&mut client), mf_error::None);
+            assert_eq!(mf_frame_allocate(client, 4096, &mut frame), mf_error::None);
+            assert_eq!(mf_frame_map(frame, &mut memory, std::ptr::null_mut()), mf_error::None);
+            for (offset, at) in [(0, 8), (8, 0), (3, 3)] {
+                for read in [true, false] {
+                    let mut expected = pattern.clone();
+                    let (from, to) = if read { (offset, at) } else { (at, offset) };
+                    expected.copy_within(from..from + 200, to);
+                    assert_eq!(mf_frame_write(frame, 0, pattern.as_ptr().cast(), 256), mf_error::None);
+                    let inside = memory.wrapping_byte_add(at);
+                    let moved = match read {
+                        true => mf_frame_read(frame, offset as u64, inside, 200),
+                        false => mf_frame_write(frame, offset as u64, inside, 200),
+                    };
+                    assert_eq!(moved, mf_error::None);
+                    let mut now = [0_u8; 256];
+                    assert_eq!(mf_frame_read(frame, 0, now.as_mut_ptr().cast(), 256), mf_error::None);
+                    assert_eq!(now[..], expected, "{offset}, {at}, {read}");
+                }
+            }
+        }
+        assert_eq!(mf_frame_free(frame), mf_error::None);
+        crate::client::mf_disconnect(client);
+    }
 
     #[test]
     fn lent_memory_is_free_when_no_other_call_touches_it() {

@@ -202,6 +202,30 @@ static void memory(void) {
     munmap(gone + 2 * page, 2 * page);
 }
 
+/* A derived frame outlives the one that it was derived from; of lent memory it does not. */
+static void derived(void) {
+    mf_frame parent, view;
+    mf_ticket ticket;
+    char bytes[64] = "seen through a view", seen[64];
+    OK(mf_frame_allocate(client, 4096, &parent));
+    OK(mf_frame_write(parent, 100, bytes, 64));
+    OK(mf_derive(mf_part(parent, 100, 64), MF_RIGHTS_READ, &view));
+    OK(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket));
+    OK(mf_frame_free(parent));
+    OK(mf_wait(channel, ticket, 20000000000, NULL));
+    OK(mf_frame_write(other, 0, bytes + 1, 1));
+    OK(run(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket), ticket));
+    OK(mf_frame_read(other, 0, seen, 64));
+    if (memcmp(bytes, seen, 64) != 0)
+        failures++, fprintf(stderr, "a view showed something else\n");
+    OK(mf_frame_free(view));
+    OK(mf_frame_lend(client, bytes, 64, 0, &parent));
+    OK(mf_derive(mf_all(parent), MF_RIGHTS_READ, &view));
+    OK(mf_frame_free(parent));
+    EXPECT(MF_ERROR_REVOKED, run(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket), ticket));
+    OK(mf_frame_free(view));
+}
+
 static void freed(void) {
     mf_frame gone = frame, none = {0};
     mf_client gone_client = client, wrong;
@@ -338,6 +362,7 @@ int main(void) {
     pointers();
     values();
     memory();
+    derived();
     channels();
     threads();
     forked();
