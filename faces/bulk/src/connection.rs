@@ -12,7 +12,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use memferry::{CallError, Client, Identity, ServiceId, SessionId};
@@ -26,11 +26,12 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::closing::{close_elsewhere, wait_for_room};
 use crate::error::ConnectError;
 use crate::peer::Peer;
 use crate::receiver::{Receiver, map};
 use crate::sender::Sender;
-use crate::socket::{NoDescriptor, Socket, close_elsewhere, is_shortage};
+use crate::socket::{NoDescriptor, Socket, is_shortage};
 use crate::wire::{MEMORY_BYTES, Violation};
 
 const MAGIC: [u8; 8] = *b"MFERBLK2";
@@ -94,8 +95,48 @@ impl Hello {
 pub struct Listener {
     socket: Socket,
     path: PathBuf,
-    /// Who connected and has said nothing yet, and until when it may, where there is an end to that.
-    silent: Mutex<Vec<(Socket, Option<Instant>)>>,
+    silent: Mutex<Silent>,
+    /// The thread that accepts has ended.
+    turn: Condvar,
+}
+
+/// Who connected and has said nothing yet.
+#[derive(Default)]
+struct Silent {
+    /// Until when each may be, where there is an end to that. One thread at a time has them, without a lock: it may wait for long.
+    sockets: Vec<(Socket, Option<Instant>)>,
+    taken: bool,
+}
+
+/// A thread's turn to accept.
+struct Turn<'a> {
+    of: &'a Listener,
+    silent: Vec<(Socket, Option<Instant>)>,
+}
+
+impl<'a> Turn<'a> {
+    /// Waits until no other thread accepts.
+    fn wait(of: &'a Listener, deadline: Option<Instant>) -> Result<Self, ConnectError> {
+        let mut silent = of.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        while silent.taken {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            silent = match left {
+                None => of.turn.wait(silent).unwrap_or_else(PoisonError::into_inner),
+                Some(Duration::ZERO) => return Err(ConnectError::TimedOut),
+                Some(left) => of.turn.wait_timeout(silent, left).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+        silent.taken = true;
+        Ok(Self { of, silent: std::mem::take(&mut silent.sockets) })
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut silent = self.of.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        *silent = Silent { sockets: std::mem::take(&mut self.silent), taken: false };
+        self.of.turn.notify_one();
+    }
 }
 
 fn failed(step: &'static str) -> impl Fn(Errno) -> ConnectError {
@@ -128,16 +169,18 @@ impl Listener {
         let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
         let (socket, address) = seqpacket(path, SocketFlags::NONBLOCK)?;
         rustix::net::bind(socket.as_fd(), &address).map_err(failed)?;
-        let listener = Self { socket, path: path.to_owned(), silent: Mutex::default() };
+        let (silent, turn) = Default::default();
+        let listener = Self { socket, path: path.to_owned(), silent, turn };
         rustix::net::listen(listener.socket.as_fd(), 16).map_err(failed)?;
         Ok(listener)
     }
 
     /// Waits for a process that connects, at most for `limit`, and shakes hands with it. Of several the first is taken that
-    /// says something; one that does not in the time that `options` give it is turned away.
+    /// says something; one that does not in the time that `options` give it is turned away. Threads that accept at a time take
+    /// turns.
     ///
     /// # Errors
-    /// [`ConnectError`]; [`ConnectError::TimedOut`] when nobody came. The listener goes on.
+    /// [`ConnectError`]; [`ConnectError::TimedOut`] when nobody came, or another thread had the turn. The listener goes on.
     pub fn accept(
         &self,
         client: &Client,
@@ -146,12 +189,14 @@ impl Listener {
     ) -> Result<(Sender, Receiver), ConnectError> {
         self.socket.check_fork()?;
         let deadline = limit.and_then(after);
+        wait_for_room(deadline)?;
         shake_hands(self.first_to_speak(options, deadline)?, client, options)
     }
 
     fn first_to_speak(&self, options: Options, deadline: Option<Instant>) -> Result<Socket, ConnectError> {
         let failed = |source: Errno| ConnectError::Socket { path: self.path.clone(), source: source.into() };
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turn = Turn::wait(self, deadline)?;
+        let silent = &mut turn.silent;
         loop {
             let mut entries: Vec<_> = silent.iter().map(|(socket, _)| readable(socket)).collect();
             if silent.len() < MOST_SILENT {
@@ -230,6 +275,7 @@ pub fn connect(
     client: &Client,
     options: Options,
 ) -> Result<(Sender, Receiver), ConnectError> {
+    wait_for_room(None)?;
     let path = path.as_ref();
     let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
     let (socket, address) = seqpacket(path, SocketFlags::empty())?;
@@ -247,6 +293,7 @@ pub fn connect(
 /// [`ConnectError`].
 pub fn over(socket: OwnedFd, client: &Client, options: Options) -> Result<(Sender, Receiver), ConnectError> {
     let socket = guarded(socket)?;
+    wait_for_room(None)?;
     sockopt::set_socket_passcred(socket.as_fd(), true).map_err(failed("setsockopt"))?;
     shake_hands(socket, client, options)
 }
@@ -358,6 +405,28 @@ fn hear(socket: &Socket, until: Option<Instant>) -> Result<(Hello, OwnedFd, Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_holds_though_another_thread_accepts() {
+        let path = std::env::temp_dir().join(format!("memferry-turns-{}.sock", std::process::id()));
+        let (listener, client) = (Listener::bind(&path).unwrap(), Client::embedded().unwrap());
+        let accept = |limit| listener.accept(&client, Options::default(), Some(limit)).map(drop);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| accept(Duration::from_secs(20)));
+            while !listener.silent.lock().unwrap().taken {
+                std::thread::yield_now();
+            }
+            let ended = accept(Duration::from_millis(20));
+            assert!(matches!(ended, Err(ConnectError::TimedOut)), "{ended:?}");
+            assert!(!other.is_finished(), "it was the other one's turn");
+            // Whose turn it is next has who is waiting, and what was connected meanwhile.
+            let last = scope.spawn(|| accept(Duration::from_secs(20)));
+            for _ in 0..2 {
+                connect(&path, &Client::embedded().unwrap(), Options::default()).unwrap();
+            }
+            assert!(other.join().unwrap().is_ok() && last.join().unwrap().is_ok());
+        });
+    }
 
     #[test]
     fn a_greeting_is_read_as_it_was_written_and_nothing_else_is() {

@@ -51,6 +51,13 @@ pub enum ConnectError {
         /// Its error.
         source: io::Error,
     },
+    /// Too many descriptors that other processes sent are not closed yet: some of them were made to be slow to close. Who may
+    /// connect is a matter of the socket's directory.
+    #[error("{pending} descriptors that other processes sent are not closed yet; connect again later")]
+    Closing {
+        /// How many.
+        pending: usize,
+    },
     /// The other process sent memory that is not safe to map, or said what is not so.
     #[error("the other process broke the handshake: {0}")]
     Violation(#[from] Violation),

@@ -47,6 +47,7 @@
 mod area;
 mod buffer;
 mod bulk;
+mod closing;
 mod connection;
 mod error;
 mod exports;

@@ -34,10 +34,11 @@ use memferry_memory::storage::RingStorage;
 use rustix::io::Errno;
 
 use crate::buffer::Buffer;
+use crate::closing::close_elsewhere;
 use crate::error::{FinishError, PullError, PullReason, ReadError, ReceiveError};
 use crate::peer::{Peer, SPIN, Sleep, Unready};
 use crate::retirement::{FOR_ROOM, Retirement, Unretired};
-use crate::socket::{NoDescriptor, close_elsewhere, is_shortage};
+use crate::socket::{NoDescriptor, is_shortage};
 use crate::wire::{
     AREA_AT, EXPORTS, INLINE_BYTES, MESSAGE_WAKE, RECEIVER_CLOSED, RECEIVER_PARKED, RING, SENDER_CLOSED,
     SLOT_WORDS, SLOTS, Slot, Violation,

@@ -6,9 +6,8 @@
 //! publisher ─ wake-up ─────────┘               └─ wake-up ────► gone: the socket is not readable any more
 //! ```
 //!
-//! A descriptor that waits in a socket is closed with it, and what a peer sends may take as long to close as the peer likes: a
-//! TCP socket that lingers, for instance. So sockets and what came through them are closed on a thread of their own. What is
-//! in a descriptor is looked at by the receiver.
+//! A descriptor that waits in a socket is closed with it, and that may take as long as the peer likes. So sockets and what came
+//! through them are closed elsewhere. What is in a descriptor is looked at by the receiver.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +18,11 @@ use memferry::{ForkGuard, Forked};
 use memferry_memory::conduit::{self, ReceiveError};
 use rustix::io::Errno;
 
+use crate::closing::close_elsewhere;
 use crate::wire::{EXPORTS, ROOM_NEWS, Violation};
+
+/// Packets that are taken in at a time where the system does not say how many wait.
+const UNKNOWN: u64 = 2 * EXPORTS as u64;
 
 /// Why a descriptor is not here.
 #[derive(Debug)]
@@ -73,10 +76,12 @@ impl Socket {
         let _ = conduit::send(self.as_fd(), &news.to_le_bytes(), &[], false);
     }
 
-    /// Takes in all that waits.
+    /// Takes in all that waits, and not what comes meanwhile: a peer that sends without end keeps nobody here.
     pub(crate) fn take_in(&self) -> Result<(), NoDescriptor> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
+        // Each packet of a peer that keeps the rules is a number. One without bytes is looked at too, when it is the first.
+        let waiting = rustix::io::ioctl_fionread(self.as_fd()).map(|bytes| bytes / size_of::<u32>() as u64);
+        for _ in 0..waiting.unwrap_or(UNKNOWN).max(1) {
             let mut came = Vec::new();
             let received = conduit::receive_into(self.as_fd(), false, &mut came);
             let number = received.map(|bytes| bytes.try_into().ok().map(u32::from_le_bytes));
@@ -89,7 +94,9 @@ impl Socket {
                     kept.push_back(Some((index, descriptor)));
                 }
                 // There is room for all that a packet can carry: what is missing this process could not take.
-                (Err(ReceiveError::TooManyDescriptors), Err(none)) if none.is_empty() => {
+                (Err(ReceiveError::TooManyDescriptors), Err(none))
+                    if none.is_empty() && kept.len() < EXPORTS =>
+                {
                     kept.push_back(None);
                 }
                 (Ok(Some(news)), Err(none)) if none.is_empty() => {
@@ -101,6 +108,7 @@ impl Socket {
                 }
             }
         }
+        Ok(())
     }
 
     /// Whether a wake-up for room was taken in since this was last asked.
@@ -108,7 +116,7 @@ impl Socket {
         self.room.swap(false, Ordering::Relaxed)
     }
 
-    /// The descriptor that was sent for an export.
+    /// The descriptor that was sent for an export, before the slot that announces it.
     pub(crate) fn descriptor(&self, index: u32) -> Result<OwnedFd, NoDescriptor> {
         let next = || self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
         let kept = match next() {
@@ -147,14 +155,5 @@ impl Drop for Socket {
         if self.check_fork().is_ok() {
             close_elsewhere(all);
         }
-    }
-}
-
-/// Closes what may take as long to close as a peer likes.
-pub(crate) fn close_elsewhere(descriptors: Vec<OwnedFd>) {
-    if !descriptors.is_empty() {
-        // Without a thread it is closed here.
-        let _ =
-            std::thread::Builder::new().name("memferry-close".to_owned()).spawn(move || drop(descriptors));
     }
 }

@@ -1,12 +1,15 @@
 //! Waiting for messages and for room by a descriptor, as event loops do.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use memferry::Armed;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::*;
+use crate::wire::MESSAGE_NEWS;
 
 fn epoll_of(receiver: &Receiver) -> OwnedFd {
     let epoll = epoll::create(CreateFlags::CLOEXEC).unwrap();
@@ -132,6 +135,32 @@ fn the_end_of_the_other_side_wakes_who_polls() {
     assert!(matches!(receiver.receive(NOW), Err(ReceiveError::Closed)));
     drop(here);
     assert!(matches!(back.arm(), Err(SendError::Closed | SendError::PeerLost)));
+}
+
+#[test]
+fn a_peer_that_floods_the_socket_keeps_nobody_who_looks_there() {
+    let ((_one, mut sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
+    forge(&mut sender, Slot::Descriptor { index: 1, once: false, length: 4096 }.encode());
+    let (socket, stop) = (sender.peer().socket.as_fd(), AtomicBool::new(false));
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !stop.load(Relaxed) {
+                    let _ = conduit::send(socket, &MESSAGE_NEWS.to_le_bytes(), &[], false);
+                }
+            });
+        }
+        scope.spawn(move || {
+            (0..50).for_each(|_| assert_eq!(receiver.arm().unwrap(), Armed::Ready));
+            let broken = receiver.receive(SOON).map(|message| message.kind);
+            assert!(matches!(broken, Err(ReceiveError::Broken(Violation::NoDescriptor))), "{broken:?}");
+            done.send(()).unwrap();
+        });
+        let ended = ended.recv_timeout(Duration::from_secs(20));
+        stop.store(true, Relaxed);
+        assert_eq!(ended, Ok(()));
+    });
 }
 
 #[test]

@@ -1,0 +1,90 @@
+//! A process that sends what is slow to close does not use this one up. In a test program of its own, for what is not closed
+//! yet is counted for the whole process.
+
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::Duration;
+
+use memferry::Client;
+use memferry_bulk::{ConnectError, Listener, Options, connect};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType, sockopt,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+/// Sockets of a packet.
+const MANY: usize = 200;
+
+/// Sockets that take an hour to close, or until their other ends are closed: those.
+fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // With little room, so that little has to be written until bytes wait to be sent.
+    sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+    let pair = |_| {
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (taker, _) = listener.accept().unwrap();
+        sockopt::set_socket_send_buffer_size(&stream, 4096).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 16 << 10]).is_ok() {}
+        stream.set_nonblocking(false).unwrap();
+        sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
+        (stream, taker)
+    };
+    (0..MANY).map(pair).unzip()
+}
+
+/// Connects and says with many descriptors what is no greeting.
+fn attack(path: &Path, slow: Vec<TcpStream>) {
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    let gifts: Vec<_> = slow.iter().map(AsFd::as_fd).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MANY))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&gifts)));
+    rustix::net::sendmsg(&socket, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+}
+
+#[test]
+fn nobody_connects_while_too_much_is_not_closed_yet() {
+    let most = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most }).unwrap();
+    if most.is_some_and(|most| most < 2000) {
+        println!("left out: too few descriptors");
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("memferry-closing-{}.sock", std::process::id()));
+    let (listener, client) = (Listener::bind(&path).unwrap(), Client::embedded().unwrap());
+    let accept = || listener.accept(&client, Options::default(), SOON).map(drop);
+    let mut takers = Vec::new();
+    for _ in 0..2 {
+        let (slow, ends) = lingering();
+        takers.extend(ends);
+        attack(&path, slow);
+        let refused = accept();
+        assert!(matches!(refused, Err(ConnectError::Handshake(_))), "{refused:?}");
+    }
+    let (slow, ends) = lingering();
+    takers.extend(ends);
+    attack(&path, slow);
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    for _ in 0..2 {
+        let refused = accept();
+        assert!(matches!(refused, Err(ConnectError::Closing { pending: 257.. })), "{refused:?}");
+        let refused = connect(&path, &client, Options::default()).map(drop);
+        assert!(matches!(refused, Err(ConnectError::Closing { .. })), "{refused:?}");
+    }
+    assert_eq!(std::fs::read_dir("/proc/self/fd").unwrap().count(), open, "the third was not let in");
+    drop(takers);
+    // Now they are closed, and who waits is served in turn.
+    let refused = accept();
+    assert!(matches!(refused, Err(ConnectError::Handshake(_))), "{refused:?}");
+    std::thread::scope(|scope| {
+        let connected =
+            scope.spawn(|| connect(&path, &Client::embedded().unwrap(), Options::default()).map(drop));
+        assert!(accept().is_ok() && connected.join().unwrap().is_ok());
+    });
+}
