@@ -9,6 +9,7 @@
 //! ended: after a head of 11 bytes all of a file's bytes would lie askew from where they came, and processors whose string moves
 //! want both aligned take twice as long over them. What requests mean is `session`'s.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -37,6 +38,18 @@ pub(crate) enum Body {
     Handover(Handover),
 }
 
+/// Takes a tag that is answered out of those that were not, and gives the flushes that are to be answered then, in order: those
+/// that waited for it, those that waited for these, and so on, for as many as a client has.
+fn settle(tags: &mut BTreeMap<u16, Vec<u16>>, tag: u16) -> Vec<u16> {
+    let mut flushes = tags.remove(&tag).unwrap_or_default();
+    let mut answered = 0;
+    while let Some(tag) = flushes.get(answered) {
+        flushes.extend(tags.remove(tag).unwrap_or_default());
+        answered += 1;
+    }
+    flushes
+}
+
 impl Connection {
     /// Answers by an error.
     pub(crate) fn refuse(&mut self, tools: &Tools, ticket: Ticket, error: Errno) {
@@ -57,11 +70,8 @@ impl Connection {
             return;
         }
         self.outgoing.push_back(outgoing);
-        for tag in self.tags.remove(&ticket.tag).unwrap_or_default() {
-            self.queue(
-                Ticket { tag, ..ticket },
-                Outgoing { head: Reply::Flush {}.encode(tag), body: Body::Nothing },
-            );
+        for tag in settle(&mut self.tags, ticket.tag) {
+            self.outgoing.push_back(Outgoing { head: Reply::Flush {}.encode(tag), body: Body::Nothing });
         }
     }
 
@@ -165,5 +175,29 @@ impl Connection {
         };
         self.outgoing.push_front(Outgoing { head, body });
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flushes_of_flushes_are_answered_after_what_they_flush_however_many() {
+        let mut tags = BTreeMap::from([
+            (1, vec![2, 3]),
+            (2, vec![4]),
+            (3, vec![]),
+            (4, vec![5]),
+            (5, vec![]),
+            (9, vec![]),
+        ]);
+        assert_eq!(settle(&mut tags, 1), [2, 3, 4, 5]);
+        assert_eq!(tags, BTreeMap::from([(9, vec![])]));
+        assert!(settle(&mut tags, 9).is_empty() && settle(&mut tags, 9).is_empty());
+        let mut row: BTreeMap<u16, Vec<u16>> = (0..u16::MAX).map(|tag| (tag, vec![tag + 1])).collect();
+        let short = std::thread::Builder::new().stack_size(64 << 10);
+        let settled = short.spawn(move || settle(&mut row, 0)).unwrap().join().unwrap();
+        assert!(settled.into_iter().eq(1..=u16::MAX));
     }
 }

@@ -31,6 +31,9 @@ pub enum Engine {
     Cached,
 }
 
+/// The most requests of a client that may be not answered yet: what is looked through for each of them stays short.
+pub const MOST_OUTSTANDING: usize = 4096;
+
 /// How much a client may have at a time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
@@ -40,7 +43,7 @@ pub struct Limits {
     pub fids: usize,
     /// Nodes that a client's fids stand for, with those they were walked from; each is an open descriptor.
     pub nodes: usize,
-    /// Requests of a client that were not answered yet, answers it has not read among them.
+    /// Requests of a client that were not answered yet, answers it has not read among them; up to [`MOST_OUTSTANDING`].
     pub outstanding: usize,
     /// How long a client may take none of what it is sent, leave a message unfinished, or be connected before it
     /// attaches. Each 64 KiB of a block have that time.
@@ -129,6 +132,9 @@ impl Options {
         if [clients, fids, nodes, outstanding, self.threads].contains(&0) {
             return Err(OptionsError::None);
         }
+        if outstanding > MOST_OUTSTANDING {
+            return Err(OptionsError::Outstanding { outstanding });
+        }
         Ok(())
     }
 }
@@ -161,6 +167,12 @@ pub enum OptionsError {
     /// A limit of nothing.
     #[error("limits and threads are at least one")]
     None,
+    /// Too many requests of a client.
+    #[error("{outstanding} requests of a client outstanding; take {MOST_OUTSTANDING} at most")]
+    Outstanding {
+        /// What was asked for.
+        outstanding: usize,
+    },
 }
 
 /// Who may attach.
@@ -290,6 +302,9 @@ mod tests {
         assert!(with(|options| options.block_bytes = 0).is_err());
         assert!(with(|options| options.pool_bytes = 100_000).is_err());
         assert!(with(|options| options.limits.fids = 0).is_err());
+        assert_eq!(with(|options| options.limits.outstanding = MOST_OUTSTANDING), Ok(()));
+        let refused = with(|options| options.limits.outstanding = MOST_OUTSTANDING + 1).unwrap_err();
+        assert_eq!(refused.to_string(), "4097 requests of a client outstanding; take 4096 at most");
     }
 
     #[test]

@@ -82,7 +82,7 @@ struct ServeArguments {
     /// Fids of a client.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().fids)]
     max_fids: usize,
-    /// Requests of a client that are not answered yet.
+    /// Requests of a client that are not answered yet, or whose answer it has not read; 4096 at most.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().outstanding)]
     max_outstanding: usize,
     /// Seconds after which a client that stopped in the middle of something is cut off.
