@@ -21,6 +21,7 @@ pub(crate) use waiting::LIVENESS;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use memferry_broker::protocol::Command;
 use memferry_memory::fork_guard::Forked;
@@ -38,8 +39,9 @@ use crate::error::{CallError, OpenError};
 use crate::frame::Frame;
 use crate::transfer::{Held, Transfer};
 
-/// Empty polls between looks whether the service still lives.
-const POLLS_PER_LOOK: u32 = 4096;
+/// Empty polls between looks at the clock, whether to look if the service still lives: so few that a program that polls for every
+/// picture it shows learns of that within seconds, and so many that the clock is a small part of what they cost.
+const POLLS_PER_GLANCE: u32 = 64;
 
 /// Names one submitted transfer of one channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -143,6 +145,8 @@ pub struct Channel {
     /// Taken from the ring while waiting for another.
     finished: VecDeque<Completion>,
     empty_polls: u32,
+    /// When a poll looked last whether the service still lives.
+    looked: Instant,
     spin: Spin,
     /// The service wrote a completion that no request belongs to.
     broken: bool,
@@ -191,6 +195,7 @@ impl Channel {
             binds_next: false,
             finished: VecDeque::new(),
             empty_polls: 0,
+            looked: Instant::now(),
             spin: Spin::new(waiting::SPIN),
             broken: false,
             lost: false,
@@ -347,7 +352,7 @@ impl Channel {
         self.end.sleeper()
     }
 
-    /// The next completion, if one is there.
+    /// The next completion, if one is there. The loss of the service shows after 64 polls, or 0.1 seconds where these take less.
     pub fn poll(&mut self) -> Option<Completion> {
         self.finished.pop_front().or_else(|| self.poll_ring())
     }
@@ -365,12 +370,22 @@ impl Channel {
             return Some(completion);
         }
         self.empty_polls = self.empty_polls.wrapping_add(1);
-        let look = self.empty_polls.is_multiple_of(POLLS_PER_LOOK) && self.outstanding() > 0;
-        let lost = self.session.link.known_lost() || look && self.session.link.lost();
+        let glance = self.empty_polls.is_multiple_of(POLLS_PER_GLANCE) && self.outstanding() > 0;
+        let lost = self.session.link.known_lost() || glance && self.look_for_loss();
         if self.broken || self.end.closed() || lost {
             return self.give_up();
         }
         None
+    }
+
+    /// Whether the service is gone, asked no more often than a sleeper does.
+    #[cold]
+    fn look_for_loss(&mut self) -> bool {
+        if self.looked.elapsed() < LIVENESS {
+            return false;
+        }
+        self.looked = Instant::now();
+        self.session.link.lost()
     }
 
     /// Takes a completion from the ring. One that no request belongs to means that the service broke the protocol.

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Signals are asked for one at a time, as with `ibv_req_notify_cq`: while a program is busy taking completions it gets
-//! none, and they cost the service nothing.
+//! none, and they cost the service nothing. It is the service that signals: one that was killed does not, so a loop that waits
+//! for signals alone would wait for ever. It gives its wait a limit, of a second say, and arms again: that finds the loss.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -27,7 +28,8 @@ pub enum Armed {
 
 impl Channel {
     /// An eventfd that becomes readable when a completion comes while the channel is [armed](Self::arm). A channel has one
-    /// signal; reading the descriptor resets it.
+    /// signal; reading the descriptor resets it. A service that was killed signals nothing: wait with a limit, and
+    /// [arm](Self::arm) again.
     ///
     /// # Errors
     /// [`CallError::Refused`] when the channel is signalled already, or the service's system has no io_uring.
@@ -58,7 +60,8 @@ impl Channel {
     }
 
     /// Asks to be signalled for the next completion, unless one is there. It holds until [`poll`](Self::poll) or a wait is
-    /// called.
+    /// called. It may be called again while it holds: where the service has gone meanwhile, which nothing signals, it finds
+    /// that, and [`poll`](Self::poll) gives the completions of what was lost.
     pub fn arm(&mut self) -> Armed {
         self.publish();
         if self.session.check_fork().is_err() {
