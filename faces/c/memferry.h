@@ -7,7 +7,12 @@
  * good for what they are used for during the call; null and misaligned ones are errors.
  *
  * Threads: what says "any thread" may be called by all at once. A channel is used by one thread at a time: whoever comes
- * second gets MF_ERROR_IN_USE. Nothing but mf_error_text may be called in a signal handler.
+ * second gets MF_ERROR_IN_USE. Nothing but mf_error_text may be called in a signal handler. No thread may be cancelled
+ * (pthread_cancel) while it is in a function of this library.
+ *
+ * Waiting: mf_connect, mf_channel_open and _close, mf_eventfd, mf_accept, mf_derive, mf_revoke, the mf_frame_ and mf_grant_
+ * functions that make or end something, and who takes the completion that a freed frame was kept for, ask the service and
+ * wait for its answer without a limit. A service that is gone ends the wait; one that was stopped, as by SIGSTOP, does not.
  *
  * Overview: memferry(7). */
 
@@ -57,7 +62,7 @@ typedef enum mf_error {
   MF_ERROR_NOT_MAPPED = 9,
   // Program, library and service are of versions that do not fit.
   MF_ERROR_VERSION = 10,
-  // A string is not UTF-8 or has no end.
+  // A string is not UTF-8.
   MF_ERROR_TEXT = 11,
   // Nobody listens at the path, or this user may not connect.
   MF_ERROR_NO_SERVICE = 20,
@@ -397,7 +402,7 @@ enum mf_error mf_wait_range(struct mf_channel channel,
                             int *ended);
 
 // Takes the next completion if there is one; MF_ERROR_NOTHING when not. How the transfer ended is in `completion->error` only, so
-// that MF_ERROR_NONE means that one was taken.
+// that MF_ERROR_NONE means that one was taken. The loss of the service shows after 64 calls, or 0.1 seconds where these take less.
 //
 // MF_ERROR_NOTHING, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 enum mf_error mf_poll(struct mf_channel channel,
@@ -419,14 +424,16 @@ enum mf_error mf_stop(struct mf_channel channel, struct mf_ticket ticket);
 enum mf_error mf_publish(struct mf_channel channel);
 
 // An eventfd that becomes readable when a completion comes while the channel is armed. Closing it is the caller's. A channel has
-// one; reading the descriptor resets it.
+// one; reading the descriptor resets it. A service that was killed signals nothing: wait with a limit, of a second say, and call
+// mf_arm again, which finds that.
 //
 // MF_ERROR_REFUSED_ARGUMENT when the channel has one already, MF_ERROR_REFUSED_SYSTEM without io_uring. One thread at a time.
 enum mf_error mf_eventfd(struct mf_channel channel,
                          int *descriptor);
 
 // Asks to be signalled for the next completion. `ready` becomes 1 when there is one already, which will not be signalled: take it
-// with mf_poll until MF_ERROR_NOTHING, then arm again. Else 0. It holds until the next mf_poll or mf_wait.
+// with mf_poll until MF_ERROR_NOTHING, then arm again. Else 0. It holds until the next mf_poll or mf_wait, and may be called again
+// meanwhile: when the service was lost, `ready` becomes 1 and mf_poll gives the completions of what was outstanding.
 //
 // MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 enum mf_error mf_arm(struct mf_channel channel,
@@ -443,14 +450,17 @@ uint32_t mf_version(void);
 // Any thread, any time.
 enum mf_error mf_check_version(uint32_t version);
 
-// Opens a session with the service that listens on `path`.
+// Opens a session with the service that listens on `path`, and waits for its welcome without a limit.
 //
-// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA. Any thread. In a forked child too, where the handles of the
+// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. In a forked child too, where the handles of the
 // parent are of no use.
 enum mf_error mf_connect(const char *path,
                          struct mf_client *client);
 
-// Opens a session with the service inside this process, which starts with the first session and needs no daemon.
+// Opens a session with the service inside this process, which starts with the first session and needs no daemon. With the service
+// begin threads of its own, and a handler of SIGBUS is installed for the process: memory that fails under a transfer is that
+// transfer's error, any other SIGBUS goes to the handler there was before, or ends the process. Who installs another one later
+// hands on what it does not know.
 //
 // MF_ERROR_SYSTEM. Any thread. In a forked child too.
 enum mf_error mf_embed(struct mf_client *client);
@@ -490,7 +500,8 @@ enum mf_error mf_copier_close(struct mf_copier copier);
 // thousands of copies are pending; up to 8 KiB are copied by the caller where nothing pending is in the way. The bytes are moved in
 // any case: by the CPU when the engine does not.
 //
-// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_ARGUMENT, MF_ERROR_FORKED; nothing is copied. Any thread.
+// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_ARGUMENT or MF_ERROR_OUT_OF_RANGE (beyond all addresses),
+// MF_ERROR_MEMORY_FAULT, MF_ERROR_FORKED; nothing is copied. Any thread.
 enum mf_error mf_amemcpy(struct mf_copier copier,
                          void *destination,
                          const void *source,
@@ -498,14 +509,14 @@ enum mf_error mf_amemcpy(struct mf_copier copier,
 
 // Returns when `length` bytes at `memory` are in place, so that they may be read. What is missing is moved by this thread.
 //
-// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT or MF_ERROR_OUT_OF_RANGE (beyond all addresses), MF_ERROR_FORKED. Any thread.
 enum mf_error mf_csync(struct mf_copier copier,
                        const void *memory,
                        uintptr_t length);
 
 // Returns when `length` bytes at `memory` are in place and no copy reads them any more, so that they may be written or freed.
 //
-// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+// As mf_csync. Any thread.
 enum mf_error mf_csync_to_write(struct mf_copier copier,
                                 const void *memory,
                                 uintptr_t length);
@@ -518,7 +529,7 @@ enum mf_error mf_csync_all(struct mf_copier copier);
 // Gives `length` bytes at `memory` up, which hold nothing certain then: what was to be copied there is not, and what is to be
 // copied from there is copied first. When it returns nothing touches them, and they may be freed, or written anew as a whole.
 //
-// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+// As mf_csync. Any thread.
 enum mf_error mf_cforget(struct mf_copier copier,
                          const void *memory,
                          uintptr_t length);
@@ -539,10 +550,10 @@ const char *mf_last_message(void);
 // MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
 enum mf_error mf_frame_allocate(struct mf_client client, uint64_t length, struct mf_frame *frame);
 
-// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed for good. The descriptor
-// stays the caller's.
+// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed for good. One that is sealed
+// against writing, or was opened to be read, is a frame without MF_RIGHTS_WRITE. The descriptor stays the caller's.
 //
-// MF_ERROR_REFUSED_FRAME, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
+// MF_ERROR_ARGUMENT when it is no descriptor, MF_ERROR_REFUSED_FRAME, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
 enum mf_error mf_frame_register(struct mf_client client,
                                 int memfd,
                                 uint64_t length,
@@ -551,15 +562,18 @@ enum mf_error mf_frame_register(struct mf_client client,
 // Makes plain memory of this process a frame, without copying it: `length` bytes at `memory`, to be read only when `read_only` is
 // not 0. The memory stays the caller's, who keeps it mapped until mf_frame_free has returned. Only for clients of mf_embed.
 //
-// MF_ERROR_NOT_EMBEDDED, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_REFUSED_QUOTA. Any thread.
+// MF_ERROR_ARGUMENT for no bytes or a range beyond all addresses, MF_ERROR_NOT_EMBEDDED, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY,
+// MF_ERROR_REFUSED_QUOTA. Any thread.
 enum mf_error mf_frame_lend(struct mf_client client,
                             void *memory,
                             uintptr_t length,
                             int read_only,
                             struct mf_frame *frame);
 
-// Frees the handle. Transfers under way keep the memory until their completions were taken, but for lent memory: those that use it
-// are cancelled, and when this returns nothing touches it any more. Pointers of mf_frame_map are good no more.
+// Frees the handle. Transfers under way keep the memory until their completions were taken, and frames of mf_derive until they are
+// freed; when nothing keeps it any more, what was granted of it ends. Lent memory is not kept: transfers that use it are cancelled,
+// its grants and the frames derived from it end, and when this returns nothing touches it any more. Pointers of mf_frame_map are
+// good no more.
 //
 // MF_ERROR_BAD_HANDLE. Any thread.
 enum mf_error mf_frame_free(struct mf_frame frame);
@@ -584,15 +598,21 @@ enum mf_error mf_frame_map(struct mf_frame frame,
                            void **memory,
                            uint64_t *length);
 
-// Copies bytes out of the frame, on this thread.
+// Copies bytes out of the frame, on this thread, as memmove does: the buffer may lie in a frame, also in this one.
 //
 // MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED. Any thread.
-enum mf_error mf_frame_read(struct mf_frame frame, uint64_t offset, void *buffer, uintptr_t length);
+enum mf_error mf_frame_read(struct mf_frame frame,
+                            uint64_t offset,
+                            void *buffer,
+                            uintptr_t length);
 
-// Copies bytes into the frame, on this thread.
+// Copies bytes into the frame, on this thread, as memmove does: the buffer may lie in a frame, also in this one.
 //
 // MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY. Any thread.
-enum mf_error mf_frame_write(struct mf_frame frame, uint64_t offset, const void *buffer, uintptr_t length);
+enum mf_error mf_frame_write(struct mf_frame frame,
+                             uint64_t offset,
+                             const void *buffer,
+                             uintptr_t length);
 
 // Offers a range to every session of a user, with bits of mf_rights. The token is no secret: it is good for that user only.
 //
@@ -618,18 +638,21 @@ enum mf_error mf_accept(struct mf_client client, uint64_t token, struct mf_frame
 enum mf_error mf_revoke(struct mf_client client,
                         uint64_t token);
 
-// A frame of a narrower range or with fewer rights, of the same session.
+// A frame of a narrower range or with fewer rights, of the same session. It keeps the memory though the other frame is freed, but
+// for lent memory.
 //
 // MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
-enum mf_error mf_derive(struct mf_range range, uint32_t rights, struct mf_frame *frame);
+enum mf_error mf_derive(struct mf_range range,
+                        uint32_t rights,
+                        struct mf_frame *frame);
 
 // Copies `length` bytes between plain memory of this process and returns when it is done; the ranges may overlap, as with memmove.
 // Long copies go past the caches where that is faster, and are shared by the lanes of the embedded service, which starts with the
 // first. What is not mapped or may not be read or written is an error and not a signal; the look costs a system call for each
 // side (and on Linux before 6.11 a visit of every page), so memcpy is better for a few bytes.
 //
-// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_MEMORY_FAULT; nothing was written. Any thread, and in a
-// forked child.
+// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT (beyond all addresses), MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_MEMORY_FAULT,
+// MF_ERROR_SYSTEM; nothing was written. Any thread, and in a forked child.
 enum mf_error mf_copy(void *destination,
                       const void *source,
                       uintptr_t length);
@@ -638,8 +661,9 @@ enum mf_error mf_copy(void *destination,
 //
 // For this and every mf_submit_ function: `terms` may be null, `ticket` may be null for who takes completions by mf_poll. What is
 // outside its frame or lacks a right is told by the completion. MF_ERROR_BAD_HANDLE, MF_ERROR_CHANNEL_FULL,
-// MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size). One
-// thread at a time in a channel.
+// MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size),
+// MF_ERROR_ARGUMENT (terms that there are not), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end). One thread at a time in a
+// channel.
 enum mf_error mf_submit_nop(struct mf_channel channel,
                             const struct mf_terms *terms,
                             struct mf_ticket *ticket);
@@ -684,7 +708,8 @@ enum mf_error mf_submit_fill_2d(struct mf_channel channel,
                                 struct mf_ticket *ticket);
 
 // Submits a copy of a picture, turned by one of mf_turn. With `transparent` not 0, source pixels of `color` are left out. The
-// destination has to have the size that the turn gives.
+// destination has to have the size that the turn gives. The pictures count from the ranges' offsets and have to stay in the frames;
+// the ranges' lengths are not looked at.
 //
 // MF_ERROR_ARGUMENT, MF_ERROR_LENGTH, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 enum mf_error mf_submit_turn(struct mf_channel channel,

@@ -50,16 +50,19 @@ fn open(client: *mut mf_client, connect: impl FnOnce() -> Result<Client, Fault>)
     })
 }
 
-/// Opens a session with the service that listens on `path`.
+/// Opens a session with the service that listens on `path`, and waits for its welcome without a limit.
 ///
-/// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA. Any thread. In a forked child too, where the handles of the
+/// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. In a forked child too, where the handles of the
 /// parent are of no use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_connect(path: *const c_char, client: *mut mf_client) -> mf_error {
     open(client, || Ok(Client::connect(text("path", path)?)?))
 }
 
-/// Opens a session with the service inside this process, which starts with the first session and needs no daemon.
+/// Opens a session with the service inside this process, which starts with the first session and needs no daemon. With the service
+/// begin threads of its own, and a handler of SIGBUS is installed for the process: memory that fails under a transfer is that
+/// transfer's error, any other SIGBUS goes to the handler there was before, or ends the process. Who installs another one later
+/// hands on what it does not know.
 ///
 /// MF_ERROR_SYSTEM. Any thread. In a forked child too.
 #[unsafe(no_mangle)]

@@ -87,7 +87,8 @@ impl AddressSpace for Plain {
 pub unsafe extern "C" fn mf_copier_open(client: mf_client, copier: *mut mf_copier) -> mf_error {
     call(|| {
         let copier = Out::new("copier", copier)?;
-        let client = (*table::client(client)?).clone();
+        let client = table::client(client)?;
+        let client = Client::clone(&client);
         let space = Plain { client: client.clone(), windows: Mutex::default() };
         let entry = CopyQueue::new(&client, space)?;
         copier.store(mf_copier { id: table::current_or_new()?.copiers.insert(entry)? });
@@ -119,7 +120,8 @@ pub extern "C" fn mf_copier_close(copier: mf_copier) -> mf_error {
 /// thousands of copies are pending; up to 8 KiB are copied by the caller where nothing pending is in the way. The bytes are moved in
 /// any case: by the CPU when the engine does not.
 ///
-/// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_ARGUMENT, MF_ERROR_FORKED; nothing is copied. Any thread.
+/// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_ARGUMENT or MF_ERROR_OUT_OF_RANGE (beyond all addresses),
+/// MF_ERROR_MEMORY_FAULT, MF_ERROR_FORKED; nothing is copied. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_amemcpy(
     copier: mf_copier,
@@ -154,7 +156,7 @@ fn with(
 
 /// Returns when `length` bytes at `memory` are in place, so that they may be read. What is missing is moved by this thread.
 ///
-/// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+/// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT or MF_ERROR_OUT_OF_RANGE (beyond all addresses), MF_ERROR_FORKED. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_csync(copier: mf_copier, memory: *const c_void, length: usize) -> mf_error {
     with(copier, memory, length, CopyQueue::csync)
@@ -162,7 +164,7 @@ pub unsafe extern "C" fn mf_csync(copier: mf_copier, memory: *const c_void, leng
 
 /// Returns when `length` bytes at `memory` are in place and no copy reads them any more, so that they may be written or freed.
 ///
-/// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+/// As mf_csync. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_csync_to_write(
     copier: mf_copier,
@@ -183,7 +185,7 @@ pub extern "C" fn mf_csync_all(copier: mf_copier) -> mf_error {
 /// Gives `length` bytes at `memory` up, which hold nothing certain then: what was to be copied there is not, and what is to be
 /// copied from there is copied first. When it returns nothing touches them, and they may be freed, or written anew as a whole.
 ///
-/// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT, MF_ERROR_FORKED. Any thread.
+/// As mf_csync. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_cforget(copier: mf_copier, memory: *const c_void, length: usize) -> mf_error {
     with(copier, memory, length, CopyQueue::forget)

@@ -41,7 +41,7 @@ pub enum mf_error {
     NotMapped = 9,
     /// Program, library and service are of versions that do not fit.
     Version = 10,
-    /// A string is not UTF-8 or has no end.
+    /// A string is not UTF-8.
     Text = 11,
     /// Nobody listens at the path, or this user may not connect.
     NoService = 20,

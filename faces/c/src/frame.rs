@@ -7,14 +7,13 @@
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use memferry::{Access, AccessError, CallError, Client, Frame, Grantee, Handle, Lent, Rights, SessionId};
 
 use crate::boundary::{Out, bytes, call};
 use crate::error::{Fault, mf_error};
 use crate::plain;
-use crate::table::{self, FrameEntry};
+use crate::table::{self, FrameEntry, Shared};
 use crate::types::{mf_client, mf_frame, mf_range};
 
 fn keep(client: &Client, frame: Frame, lent: bool) -> Result<mf_frame, Fault> {
@@ -48,10 +47,10 @@ pub unsafe extern "C" fn mf_frame_allocate(client: mf_client, length: u64, frame
     make(client, frame, |client| Ok(client.allocate(length)?))
 }
 
-/// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed for good. The descriptor
-/// stays the caller's.
+/// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed for good. One that is sealed
+/// against writing, or was opened to be read, is a frame without MF_RIGHTS_WRITE. The descriptor stays the caller's.
 ///
-/// MF_ERROR_REFUSED_FRAME, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
+/// MF_ERROR_ARGUMENT when it is no descriptor, MF_ERROR_REFUSED_FRAME, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_register(
     client: mf_client,
@@ -74,7 +73,8 @@ pub unsafe extern "C" fn mf_frame_register(
 /// Makes plain memory of this process a frame, without copying it: `length` bytes at `memory`, to be read only when `read_only` is
 /// not 0. The memory stays the caller's, who keeps it mapped until mf_frame_free has returned. Only for clients of mf_embed.
 ///
-/// MF_ERROR_NOT_EMBEDDED, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_REFUSED_QUOTA. Any thread.
+/// MF_ERROR_ARGUMENT for no bytes or a range beyond all addresses, MF_ERROR_NOT_EMBEDDED, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY,
+/// MF_ERROR_REFUSED_QUOTA. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_lend(
     client: mf_client,
@@ -197,7 +197,7 @@ fn mapped(
     offset: u64,
     (buffer, length): (*const u8, usize),
     access: Access,
-) -> Result<(*mut u8, Arc<FrameEntry>), Fault> {
+) -> Result<(*mut u8, Shared<FrameEntry>), Fault> {
     bytes("buffer", buffer, length)?;
     let entry = table::frame(frame)?;
     let (base, available, allowed) = entry.frame.pointer().ok_or_else(not_mapped)?;
@@ -302,7 +302,8 @@ pub extern "C" fn mf_revoke(client: mf_client, token: u64) -> mf_error {
     call(|| Ok(table::client(client)?.revoke(Handle::from_bits(token))?))
 }
 
-/// A frame of a narrower range or with fewer rights, of the same session.
+/// A frame of a narrower range or with fewer rights, of the same session. It keeps the memory though the other frame is freed, but
+/// for lent memory.
 ///
 /// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
 #[unsafe(no_mangle)]

@@ -202,8 +202,8 @@ fn with_lanes(destination: *mut u8, source: *const u8, length: usize) -> Result<
 /// first. What is not mapped or may not be read or written is an error and not a signal; the look costs a system call for each
 /// side (and on Linux before 6.11 a visit of every page), so memcpy is better for a few bytes.
 ///
-/// MF_ERROR_NULL_POINTER, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_MEMORY_FAULT; nothing was written. Any thread, and in a
-/// forked child.
+/// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT (beyond all addresses), MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_MEMORY_FAULT,
+/// MF_ERROR_SYSTEM; nothing was written. Any thread, and in a forked child.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_copy(destination: *mut c_void, source: *const c_void, length: usize) -> mf_error {
     call(|| {

@@ -65,8 +65,9 @@ fn ranges(what: &str, list: *const mf_range, count: usize) -> Result<Vec<FrameRa
 ///
 /// For this and every mf_submit_ function: `terms` may be null, `ticket` may be null for who takes completions by mf_poll. What is
 /// outside its frame or lacks a right is told by the completion. MF_ERROR_BAD_HANDLE, MF_ERROR_CHANNEL_FULL,
-/// MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size). One
-/// thread at a time in a channel.
+/// MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size),
+/// MF_ERROR_ARGUMENT (terms that there are not), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end). One thread at a time in a
+/// channel.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_nop(
     channel: mf_channel,
@@ -156,7 +157,8 @@ pub unsafe extern "C" fn mf_submit_fill_2d(
 }
 
 /// Submits a copy of a picture, turned by one of mf_turn. With `transparent` not 0, source pixels of `color` are left out. The
-/// destination has to have the size that the turn gives.
+/// destination has to have the size that the turn gives. The pictures count from the ranges' offsets and have to stay in the frames;
+/// the ranges' lengths are not looked at.
 ///
 /// MF_ERROR_ARGUMENT, MF_ERROR_LENGTH, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! u64 = process epoch : 12 | kind : 4 | generation : 24 | index : 24
-//! current() ─ forked? ─► Objects ─ clients, frames, channels, copiers: Slots ─ get(id) ─► Arc<object>
+//! current() ─ forked? ─► Objects ─ clients, frames, channels, copiers: Slots ─ get(id) ─► Shared<object>
 //! ```
 //!
 //! A slot's generation grows when it is freed, so a freed handle is recognised; a slot whose generations are used up is never
@@ -11,8 +11,11 @@
 //! Locks that a thread held when the process was forked stay locked in the child. So the child, which the guard page tells
 //! apart, never touches its parent's table: it gets a table of its own, of the next epoch, with the first client it opens.
 
+use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
 use memferry::{Channel, Client, ForkGuard, Frame, FrameRange};
 
@@ -35,9 +38,33 @@ const FIELD_MASK: u64 = (1 << FIELD) - 1;
 const KIND_AT: u32 = 2 * FIELD;
 const EPOCH_AT: u32 = KIND_AT + 4;
 
+/// An object that a handle stands for, and who waits for its end.
+pub(crate) struct Held<T> {
+    object: T,
+    /// Dropped after the object: the other end of it sees that.
+    end: OnceLock<Sender<Infallible>>,
+}
+
+/// An object as calls hold it that looked it up.
+pub(crate) type Shared<T> = Arc<Held<T>>;
+
+impl<T> Held<T> {
+    fn share(object: T) -> Shared<T> {
+        Arc::new(Self { object, end: OnceLock::new() })
+    }
+}
+
+impl<T> Deref for Held<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.object
+    }
+}
+
 struct Slot<T> {
     generation: u64,
-    held: Option<Arc<T>>,
+    held: Option<Shared<T>>,
 }
 
 struct Places<T> {
@@ -71,7 +98,7 @@ impl<T> Slots<T> {
             }
         };
         let slot = &mut places.slots[index];
-        slot.held = Some(Arc::new(object));
+        slot.held = Some(Held::share(object));
         Ok(self.prefix | slot.generation << FIELD | index as u64)
     }
 
@@ -80,14 +107,14 @@ impl<T> Slots<T> {
         mine.then_some(((id & FIELD_MASK) as usize, id >> FIELD & FIELD_MASK))
     }
 
-    fn get(&self, id: u64) -> Option<Arc<T>> {
+    fn get(&self, id: u64) -> Option<Shared<T>> {
         let (index, generation) = self.place(id)?;
         let places = self.places.read().unwrap_or_else(PoisonError::into_inner);
         places.slots.get(index).filter(|slot| slot.generation == generation)?.held.clone()
     }
 
     /// Ends the handle; the object lives on while a call holds it.
-    fn take(&self, id: u64) -> Option<Arc<T>> {
+    fn take(&self, id: u64) -> Option<Shared<T>> {
         let (index, generation) = self.place(id)?;
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         let slot = places.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
@@ -192,8 +219,8 @@ fn bad_handle() -> Fault {
 fn look_up<T: 'static>(
     id: u64,
     of: impl FnOnce(&'static Objects) -> &'static Slots<T>,
-    how: impl FnOnce(&Slots<T>, u64) -> Option<Arc<T>>,
-) -> Result<Arc<T>, Fault> {
+    how: impl FnOnce(&Slots<T>, u64) -> Option<Shared<T>>,
+) -> Result<Shared<T>, Fault> {
     let objects = current()?;
     how(of(objects), id).ok_or_else(|| {
         let epoch = id >> EPOCH_AT;
@@ -204,49 +231,51 @@ fn look_up<T: 'static>(
     })
 }
 
-pub(crate) fn client(handle: mf_client) -> Result<Arc<Client>, Fault> {
+pub(crate) fn client(handle: mf_client) -> Result<Shared<Client>, Fault> {
     look_up(handle.id, |objects| &objects.clients, Slots::get)
 }
 
-pub(crate) fn take_client(handle: mf_client) -> Result<Arc<Client>, Fault> {
+pub(crate) fn take_client(handle: mf_client) -> Result<Shared<Client>, Fault> {
     look_up(handle.id, |objects| &objects.clients, Slots::take)
 }
 
-pub(crate) fn frame(handle: mf_frame) -> Result<Arc<FrameEntry>, Fault> {
+pub(crate) fn frame(handle: mf_frame) -> Result<Shared<FrameEntry>, Fault> {
     look_up(handle.id, |objects| &objects.frames, Slots::get)
 }
 
-pub(crate) fn take_frame(handle: mf_frame) -> Result<Arc<FrameEntry>, Fault> {
+pub(crate) fn take_frame(handle: mf_frame) -> Result<Shared<FrameEntry>, Fault> {
     look_up(handle.id, |objects| &objects.frames, Slots::take)
 }
 
-pub(crate) fn channel(handle: mf_channel) -> Result<Arc<ChannelEntry>, Fault> {
+pub(crate) fn channel(handle: mf_channel) -> Result<Shared<ChannelEntry>, Fault> {
     look_up(handle.id, |objects| &objects.channels, Slots::get)
 }
 
-pub(crate) fn take_channel(handle: mf_channel) -> Result<Arc<ChannelEntry>, Fault> {
+pub(crate) fn take_channel(handle: mf_channel) -> Result<Shared<ChannelEntry>, Fault> {
     look_up(handle.id, |objects| &objects.channels, Slots::take)
 }
 
-pub(crate) fn copier(handle: mf_copier) -> Result<Arc<CopierEntry>, Fault> {
+pub(crate) fn copier(handle: mf_copier) -> Result<Shared<CopierEntry>, Fault> {
     look_up(handle.id, |objects| &objects.copiers, Slots::get)
 }
 
-pub(crate) fn take_copier(handle: mf_copier) -> Result<Arc<CopierEntry>, Fault> {
+pub(crate) fn take_copier(handle: mf_copier) -> Result<Shared<CopierEntry>, Fault> {
     look_up(handle.id, |objects| &objects.copiers, Slots::take)
 }
 
-/// Waits until no call of another thread holds what a handle stood for any more, and drops it. The handle is gone, so no call
+/// Waits until no call of another thread holds what a handle stood for any more, and it was dropped. The handle is gone, so no call
 /// begins, and none that has begun waits for anything but bytes or an answer of the service.
-pub(crate) fn last<T>(mut entry: Arc<T>) {
-    while let Err(held) = Arc::try_unwrap(entry) {
-        entry = held;
-        std::thread::yield_now();
-    }
+pub(crate) fn last<T>(entry: Shared<T>) {
+    let (end, ended) = std::sync::mpsc::channel();
+    // Nobody else sets it: a handle ends once.
+    let _ = entry.end.set(end);
+    drop(entry);
+    // Nothing can be received: this returns when the sending end was dropped.
+    let _ = ended.recv();
 }
 
 /// The range, and the entry of its frame.
-pub(crate) fn range_of(range: mf_range) -> Result<(Arc<FrameEntry>, FrameRange), Fault> {
+pub(crate) fn range_of(range: mf_range) -> Result<(Shared<FrameEntry>, FrameRange), Fault> {
     let entry = frame(range.frame)?;
     let length = match range.length {
         MF_TO_END => entry.frame.length().checked_sub(range.offset).ok_or_else(|| {
@@ -270,18 +299,50 @@ pub(crate) fn range(range: mf_range) -> Result<FrameRange, Fault> {
 mod tests {
     use super::*;
 
+    fn known<T: Copy>(held: Option<Shared<T>>) -> Option<T> {
+        held.map(|held| **held)
+    }
+
+    #[test]
+    fn an_end_is_waited_for_until_no_call_holds_the_object() {
+        struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        let slots = Slots::new(Kind::Frame, 3);
+        for held_by_another in [false, true] {
+            ended.store(false, Ordering::SeqCst);
+            let handle = slots.insert(Ends(&ended)).unwrap();
+            let call = held_by_another.then(|| slots.get(handle).unwrap());
+            std::thread::scope(|scope| {
+                let frees = scope.spawn(|| {
+                    last(slots.take(handle).unwrap());
+                    ended.load(Ordering::SeqCst)
+                });
+                if let Some(call) = call {
+                    while call.end.get().is_none() || Arc::strong_count(&call) > 1 {
+                        std::thread::yield_now();
+                    }
+                    assert!(!frees.is_finished());
+                    drop(call);
+                }
+                assert!(frees.join().unwrap());
+            });
+        }
+    }
+
     #[test]
     fn a_freed_handle_is_recognised_though_its_slot_is_used_again() {
         let slots = Slots::new(Kind::Frame, 3);
         let first = slots.insert("first").unwrap();
-        assert_eq!(slots.get(first).as_deref(), Some(&"first"));
-        assert_eq!(slots.take(first).as_deref(), Some(&"first"));
+        assert_eq!(known(slots.get(first)), Some("first"));
+        assert_eq!(known(slots.take(first)), Some("first"));
         let second = slots.insert("second").unwrap();
-        assert_eq!((slots.get(first), slots.take(first)), (None, None));
-        assert_eq!(
-            (first & FIELD_MASK, slots.get(second).as_deref()),
-            (second & FIELD_MASK, Some(&"second"))
-        );
+        assert_eq!((known(slots.get(first)), known(slots.take(first))), (None, None));
+        assert_eq!((first & FIELD_MASK, known(slots.get(second))), (second & FIELD_MASK, Some("second")));
     }
 
     #[test]
@@ -291,17 +352,17 @@ mod tests {
         let other =
             [Slots::new(Kind::Client, 3).insert(0).unwrap(), Slots::new(Kind::Frame, 4).insert(0).unwrap()];
         for id in other.into_iter().chain([0, u64::MAX, handle + 1, handle & FIELD_MASK]) {
-            assert_eq!(slots.get(id), None, "{id:#x}");
+            assert_eq!(known(slots.get(id)), None, "{id:#x}");
         }
     }
 
     #[test]
     fn a_slot_whose_generations_are_used_up_is_left() {
         let slots = Slots::new(Kind::Channel, 0);
-        slots.places.write().unwrap().slots.push(Slot { generation: FIELD_MASK, held: Some(Arc::new(1)) });
+        slots.places.write().unwrap().slots.push(Slot { generation: FIELD_MASK, held: Some(Held::share(1)) });
         let last = slots.prefix | FIELD_MASK << FIELD;
-        assert_eq!(slots.take(last).as_deref(), Some(&1));
+        assert_eq!(known(slots.take(last)), Some(1));
         assert_eq!(slots.insert(2).unwrap() & FIELD_MASK, 1);
-        assert_eq!(slots.get(last), None);
+        assert_eq!(known(slots.get(last)), None);
     }
 }

@@ -222,7 +222,7 @@ static void derived(void) {
     OK(mf_frame_lend(client, bytes, 64, 0, &parent));
     OK(mf_derive(mf_all(parent), MF_RIGHTS_READ, &view));
     OK(mf_frame_free(parent));
-    EXPECT(MF_ERROR_REVOKED, run(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_STALE_HANDLE, run(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket), ticket));
     OK(mf_frame_free(view));
 }
 
