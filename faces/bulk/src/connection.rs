@@ -96,7 +96,7 @@ pub struct Listener {
     socket: Socket,
     path: PathBuf,
     silent: Mutex<Silent>,
-    /// The thread that accepts has ended.
+    /// A thread's turn to accept is over.
     turn: Condvar,
 }
 
@@ -421,10 +421,10 @@ mod tests {
             assert!(!other.is_finished(), "it was the other one's turn");
             // Whose turn it is next has who is waiting, and what was connected meanwhile.
             let last = scope.spawn(|| accept(Duration::from_secs(20)));
-            for _ in 0..2 {
-                connect(&path, &Client::embedded().unwrap(), Options::default()).unwrap();
-            }
-            assert!(other.join().unwrap().is_ok() && last.join().unwrap().is_ok());
+            let connected = || connect(&path, &client, Options::default()).unwrap();
+            let _ends = [connected(), connected()];
+            let ended = [other.join().unwrap(), last.join().unwrap()];
+            assert!(ended.iter().all(Result::is_ok), "{ended:?}");
         });
     }
 

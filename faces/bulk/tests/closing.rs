@@ -4,7 +4,7 @@
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ fn lingering() -> (Vec<TcpStream>, Vec<TcpStream>) {
 }
 
 /// Connects and says with many descriptors what is no greeting.
-fn attack(path: &Path, slow: Vec<TcpStream>) {
+fn attack(path: &Path, slow: Vec<TcpStream>) -> OwnedFd {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
     rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
     let gifts: Vec<_> = slow.iter().map(AsFd::as_fd).collect();
@@ -46,6 +46,7 @@ fn attack(path: &Path, slow: Vec<TcpStream>) {
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&gifts)));
     rustix::net::sendmsg(&socket, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+    socket
 }
 
 #[test]
@@ -59,17 +60,17 @@ fn nobody_connects_while_too_much_is_not_closed_yet() {
     let path = std::env::temp_dir().join(format!("memferry-closing-{}.sock", std::process::id()));
     let (listener, client) = (Listener::bind(&path).unwrap(), Client::embedded().unwrap());
     let accept = || listener.accept(&client, Options::default(), SOON).map(drop);
-    let mut takers = Vec::new();
+    let (mut takers, mut attackers) = (Vec::new(), Vec::new());
     for _ in 0..2 {
         let (slow, ends) = lingering();
         takers.extend(ends);
-        attack(&path, slow);
+        attackers.push(attack(&path, slow));
         let refused = accept();
         assert!(matches!(refused, Err(ConnectError::Handshake(_))), "{refused:?}");
     }
     let (slow, ends) = lingering();
     takers.extend(ends);
-    attack(&path, slow);
+    attackers.push(attack(&path, slow));
     let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
     for _ in 0..2 {
         let refused = accept();
