@@ -40,8 +40,10 @@ use crate::frame::Frame;
 use crate::transfer::{Held, Transfer};
 
 /// Empty polls between looks at the clock, whether to look if the service still lives: so few that a program that polls for every
-/// picture it shows learns of that within seconds, and so many that the clock is a small part of what they cost.
+/// picture it shows learns of that within seconds.
 const POLLS_PER_GLANCE: u32 = 64;
+/// The same where they follow each other so fast that the clock, half a microsecond on some machines, would be felt.
+const MOST_POLLS_PER_GLANCE: u32 = 512;
 
 /// Names one submitted transfer of one channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -145,6 +147,8 @@ pub struct Channel {
     /// Taken from the ring while waiting for another.
     finished: VecDeque<Completion>,
     empty_polls: u32,
+    /// Empty polls after which the clock is looked at.
+    glance_after: u32,
     /// When a poll looked last whether the service still lives.
     looked: Instant,
     spin: Spin,
@@ -195,6 +199,7 @@ impl Channel {
             binds_next: false,
             finished: VecDeque::new(),
             empty_polls: 0,
+            glance_after: POLLS_PER_GLANCE,
             looked: Instant::now(),
             spin: Spin::new(waiting::SPIN),
             broken: false,
@@ -352,7 +357,8 @@ impl Channel {
         self.end.sleeper()
     }
 
-    /// The next completion, if one is there. The loss of the service shows after 64 polls, or 0.1 seconds where these take less.
+    /// The next completion, if one is there. The loss of the service shows after 64 polls that take 0.1 seconds or longer, and
+    /// within some hundred more where they take less.
     pub fn poll(&mut self) -> Option<Completion> {
         self.finished.pop_front().or_else(|| self.poll_ring())
     }
@@ -369,8 +375,8 @@ impl Channel {
             self.empty_polls = 0;
             return Some(completion);
         }
-        self.empty_polls = self.empty_polls.wrapping_add(1);
-        let glance = self.empty_polls.is_multiple_of(POLLS_PER_GLANCE) && self.outstanding() > 0;
+        self.empty_polls = self.empty_polls.saturating_add(1);
+        let glance = self.empty_polls >= self.glance_after && self.outstanding() > 0;
         let lost = self.session.link.known_lost() || glance && self.look_for_loss();
         if self.broken || self.end.closed() || lost {
             return self.give_up();
@@ -381,10 +387,12 @@ impl Channel {
     /// Whether the service is gone, asked no more often than a sleeper does.
     #[cold]
     fn look_for_loss(&mut self) -> bool {
+        self.empty_polls = 0;
         if self.looked.elapsed() < LIVENESS {
+            self.glance_after = (2 * self.glance_after).min(MOST_POLLS_PER_GLANCE);
             return false;
         }
-        self.looked = Instant::now();
+        (self.looked, self.glance_after) = (Instant::now(), POLLS_PER_GLANCE);
         self.session.link.lost()
     }
 

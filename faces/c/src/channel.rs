@@ -140,7 +140,8 @@ pub unsafe extern "C" fn mf_wait_range(
 }
 
 /// Takes the next completion if there is one; MF_ERROR_NOTHING when not. How the transfer ended is in `completion->error` only, so
-/// that MF_ERROR_NONE means that one was taken. The loss of the service shows after 64 calls, or 0.1 seconds where these take less.
+/// that MF_ERROR_NONE means that one was taken. The loss of the service shows after some 64
+/// calls that take 0.1 seconds or longer, and within some hundred more where they take less.
 ///
 /// MF_ERROR_NOTHING, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
