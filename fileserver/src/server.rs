@@ -21,6 +21,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use memferry_memory::conduit;
 use memferry_memory::pool::{Buffer, Pool, PoolError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
@@ -148,7 +149,7 @@ impl Listener {
         let (socket, peer): (OwnedFd, Peer) = match self {
             Self::Unix(listener, _) => {
                 let socket = OwnedFd::from(listener.accept()?.0);
-                let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+                let uid = conduit::peer_user(socket.as_fd())?;
                 (socket, Peer::User(uid))
             }
             Self::Tcp(listener) => {

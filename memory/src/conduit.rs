@@ -195,8 +195,7 @@ pub struct PeerProcess {
 /// `SRCH` for a process that this one's PID namespace does not show, or that has ended; those of `getsockopt` and
 /// `pidfd_open`.
 pub fn peer_process(socket: BorrowedFd<'_>) -> rustix::io::Result<PeerProcess> {
-    let mut known = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    socket_option(socket, libc::SO_PEERCRED, &mut known)?;
+    let known = peer_credentials(socket)?;
     // The kernel has no number but 0 for who cannot be seen.
     let number = u32::try_from(known.pid).ok().filter(|number| *number != 0).ok_or(Errno::SRCH)?;
     let mut descriptor: libc::c_int = -1;
@@ -211,6 +210,20 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> rustix::io::Result<PeerProcess> {
         Err(error) => return Err(error),
     };
     Ok(PeerProcess { descriptor, number, user: known.uid })
+}
+
+/// The effective user of who made the connection, whether his process can be seen from here or not.
+///
+/// # Errors
+/// Those of `getsockopt`.
+pub fn peer_user(socket: BorrowedFd<'_>) -> rustix::io::Result<u32> {
+    peer_credentials(socket).map(|known| known.uid)
+}
+
+fn peer_credentials(socket: BorrowedFd<'_>) -> rustix::io::Result<libc::ucred> {
+    let mut known = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    socket_option(socket, libc::SO_PEERCRED, &mut known)?;
+    Ok(known)
 }
 
 /// Reads an option of the socket layer into `value`: plain numbers, any bits of which are good.
@@ -305,6 +318,7 @@ mod tests {
         let (ours, _theirs) = pair();
         let peer = peer_process(ours.as_fd()).unwrap();
         assert_eq!((peer.number, peer.user), (std::process::id(), rustix::process::getuid().as_raw()));
+        assert_eq!(peer_user(ours.as_fd()), Ok(peer.user));
         let signalled = rustix::process::pidfd_send_signal(&peer.descriptor, rustix::process::Signal::CONT);
         assert_eq!(signalled, Ok(()));
     }

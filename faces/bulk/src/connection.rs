@@ -316,7 +316,7 @@ fn shake_hands(
     conduit::send(socket.as_fd(), &hello.encode(), &[descriptor.as_fd()], false)
         .map_err(failed("sendmsg"))?;
     let (theirs, memory, process) = hear(&socket, after(options.handshake))?;
-    let user = sockopt::socket_peercred(socket.as_fd()).map_err(failed("getsockopt"))?.uid.as_raw();
+    let user = conduit::peer_user(socket.as_fd()).map_err(failed("getsockopt"))?;
     let mapped = map(&memory, MEMORY_BYTES, user).map_err(|error| {
         close_elsewhere(vec![memory]);
         no_memory("mmap", error)

@@ -65,6 +65,19 @@ fn a_linked_request_starts_when_the_one_before_has_succeeded() {
 }
 
 #[test]
+fn a_loop_without_end_leaves_the_only_channel_to_who_waits() {
+    let (mut bed, queue, frame) = bed(1);
+    bed.submit(queue, 1, &Request::repeat(0));
+    bed.submit(queue, 2, &fill(frame, 10));
+    bed.turns(20);
+    let (other, foreign) = (bed.frame(B, 64).0, bed.path.open_queue(B, 1));
+    bed.submit(foreign, 7, &fill(other, 10));
+    bed.turns(20);
+    assert_eq!(bed.completion(7).outcome, OK);
+    assert!(!bed.path.idle(), "the loop goes on");
+}
+
+#[test]
 fn a_failure_fails_all_that_is_linked_to_it_with_the_same_reason_and_nothing_else() {
     let outside = Failure::OutOfBounds { side: memferry_transfer::Side::Destination, available: 64 };
     for late in [false, true] {

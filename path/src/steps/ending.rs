@@ -79,13 +79,9 @@ impl<E: Engine> Path<E> {
         self.end_where(None, capabilities, |_, _, _, _| Some(Failure::Cancelled));
     }
 
-    /// Gives up what waited or was held beyond its deadline, and what waits for channels that have all failed. Returns whether
-    /// something behind that started.
-    pub(super) fn give_up_overdue(
-        &mut self,
-        now: Instant,
-        capabilities: &mut Capabilities<E::Memory>,
-    ) -> bool {
+    /// Gives up what waited or was held beyond its deadline, and what waits for channels that have all failed. What was behind
+    /// that is stirred by the caller.
+    pub(super) fn give_up_overdue(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) {
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let all_faulted = self.channels.usable() == 0;
         if all_faulted || overdue(self.channels.next_deadline()) {
@@ -106,7 +102,6 @@ impl<E: Engine> Path<E> {
             }
             self.orders.deadline_passed();
         }
-        self.stir(capabilities)
     }
 
     /// Ends what `ends` names a failure for, wherever it is; orders of `only` that queue are looked at, or all.

@@ -170,11 +170,12 @@ impl<E: Engine> Path<E> {
             self.settle_one(&report, capabilities);
         }
         self.finished = finished;
-        let mut started = self.stir(capabilities);
         if self.channels.waiting() == 0 && self.orders.is_empty() {
-            return started;
+            return self.stir(capabilities);
         }
-        started |= self.give_up_overdue(now, capabilities);
+        self.give_up_overdue(now, capabilities);
+        let mut started = false;
+        // Before loops go on: one would take the channel that its member left again and again.
         while let Some(placed) = self.channels.place_waiting(&mut *self.policy) {
             self.post(placed, capabilities);
             started = true;
