@@ -167,16 +167,12 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     // A first time before what takes long, so that whoever breaks that off has a report.
     for runs in [false, true].into_iter().take(1 + usize::from(arguments.sensitivity)) {
         page.sensitivity = vary(&page, &results, runs)?;
-        if page.sensitivity.changes.is_empty() || !page.sensitivity.missing.is_empty() {
-            let whole = Sensitivity::built_in(&claims);
-            page.sensitivity = if whole.changes.is_empty() { page.sensitivity } else { whole };
-        }
         if let Some(path) = &place {
             write_file(path, &page.html())?;
         }
     }
     if arguments.sensitivity {
-        let text = page.sensitivity.csv();
+        let text = sensitivity::csv(&page.sensitivity.changes);
         match &arguments.out {
             Some(directory) => write_file(&directory.join("sensitivity.csv"), &text)?,
             None => print(&format!("\n{text}"))?,
@@ -199,7 +195,7 @@ fn vary(page: &Page<'_>, results: &Results, runs: bool) -> Result<Sensitivity, L
     let mut all = Sensitivity::default();
     for paper in page.papers {
         let ended = |name: &str, kept| display.ended(name, kept);
-        let Sensitivity { changes, missing, .. } =
+        let Sensitivity { changes, missing } =
             sensitivity::table(paper, rows, &claims, (results, runs), ended)?;
         all.changes.extend(changes);
         all.missing.extend(missing);

@@ -158,7 +158,7 @@ fn heading(body: &str) -> String {
     format!("{FORMAT} {}", hex(&Sha256::digest(body.as_bytes())))
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");

@@ -158,7 +158,6 @@ fn what_failed_and_how_figures_move_is_told() {
             lower_higher: [0.125, -0.1],
         }],
         missing: vec!["turn".to_owned()],
-        ..Sensitivity::default()
     };
     let page = made.page();
     assert_closed(&page);

@@ -10,7 +10,10 @@ use maud::{Markup, html};
 
 use super::page::Page;
 use super::words::rounded;
-use crate::sensitivity::{Change, Origin};
+use crate::sensitivity::Change;
+
+/// Changes below this fraction are left out of the page; the CSV has them.
+const SEEN: f64 = 0.005;
 
 /// The table, by claim.
 pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
@@ -24,12 +27,11 @@ pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
                 "How each figure of a predicted claim moves when one time of the model is 20 % lower or higher, all else as it \
                  was, with reduced sweeps. Changes below 0.5 % are left out."
             }
-            (origin(page.sensitivity.origin))
             @if changes.is_empty() { p.note { strong { "Not run." } } }
             @else if !missing.is_empty() {
                 p.note { "Not complete: " (missing.len()) " parameters were not run (" (missing.join(", ")) ")." }
             }
-            @if changes.is_empty() || !missing.is_empty() || page.sensitivity.origin != Origin::Here {
+            @if changes.is_empty() || !missing.is_empty() {
                 p { "It takes an hour or more, and goes on where it was broken off: " code { "./x lab --sensitivity" } "." }
             }
             @for claim in claims { (moved(claim, changes)) }
@@ -37,25 +39,14 @@ pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
     }
 }
 
-/// Where the table is from, when it was not made by this run.
-fn origin(origin: Origin) -> Markup {
-    html! {
-        @match origin {
-            Origin::Here => {}
-            Origin::Project => { p { "This table lies with the project and was made before, of the same plans and parameters." } }
-            Origin::Before => {
-                p.note { "This table lies with the project. Plans or parameters have changed since it was made, so some of it may be out of date." }
-            }
-        }
-    }
-}
-
 fn moved(claim: &str, changes: &[Change]) -> Markup {
-    let seen: Vec<&Change> =
-        changes.iter().filter(|change| change.claim == claim && change.is_seen()).collect();
+    let own = || changes.iter().filter(|change| change.claim == claim);
+    let is_seen =
+        |change: &&Change| change.lower_higher.iter().any(|part| part.is_nan() || part.abs() >= SEEN);
+    let seen: Vec<&Change> = own().filter(is_seen).collect();
     html! {
         details {
-            summary { a href=(format!("#claim-{claim}")) { (claim) } ": " (seen.len()) " changes" }
+            summary { a href=(format!("#claim-{claim}")) { (claim) } ": " (seen.len()) " of " (own().count()) " changes are seen" }
             div.wide tabindex="0" role="region" aria-label=(format!("Sensitivity of {claim}")) { table {
                 thead { tr { @for head in ["figure", "base", "parameter", "at -20 %", "at +20 %"] { th scope="col" { (head) } } } }
                 tbody { @for change in seen { tr {
