@@ -7,14 +7,12 @@
 //!
 //! Closing may block for as long as a client likes: a socket that lingers, a file that the client itself serves. A few
 //! threads, started before the process confines itself, do nothing else; a user who blocks one delays nobody else's things
-//! while another is free. Unmapping large memory is slow, and comes here too.
+//! while another is free. Unmapping large memory is slow, and has a closer of its own.
 
 use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-
-const THREADS: u32 = 8;
 
 type Thing = Box<dyn Any + Send>;
 
@@ -42,11 +40,11 @@ struct Shared {
 pub(crate) struct Closer(Arc<Shared>);
 
 impl Closer {
-    /// Starts the threads and waits until they run.
-    pub(crate) fn start() -> std::io::Result<Self> {
+    /// Starts so many threads and waits until they run.
+    pub(crate) fn start(threads: u32) -> std::io::Result<Self> {
         let closer = Self(Arc::default());
         let (running, started) = channel();
-        for number in 0..THREADS {
+        for number in 0..threads {
             let (shared, running) = (Arc::clone(&closer.0), running.clone());
             std::thread::Builder::new().name(format!("memferry-close-{number}")).spawn(move || {
                 let _ = running.send(());
@@ -143,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_user_who_blocks_delays_nobody_else_and_is_counted() {
-        let closer = Closer::start().unwrap();
+        let closer = Closer::start(8).unwrap();
         let (let_go, held) = channel();
         closer.close(1, Blocking(held));
         let (tell, told) = channel();
@@ -164,7 +162,7 @@ mod tests {
 
     #[test]
     fn what_is_left_is_dropped_when_the_closer_ends() {
-        let closer = Closer::start().unwrap();
+        let closer = Closer::start(8).unwrap();
         let (tell, told) = channel();
         closer.close(7, Telling(tell, 3));
         drop(closer);

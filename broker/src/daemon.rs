@@ -41,7 +41,7 @@ pub use listener::{ListenError, Listener};
 const LISTENER: u64 = 0;
 const NOTIFIER: u64 = 1;
 const SIGNALS: u64 = 2;
-/// The user under which sockets of unknown clients are closed, and memory that nobody uses any more is unmapped.
+/// The user of what is nobody's.
 const NOBODY: u32 = u32::MAX;
 /// Connections have two tokens each from here: socket (even) and process (odd).
 const FIRST_CONNECTION: u64 = 4;
@@ -140,6 +140,8 @@ fn raise_descriptor_limit() {
 const PAUSE_NANOSECONDS: i64 = 10_000_000;
 /// What a client is told that is one too many for the process.
 const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again later";
+/// Users who may hold a thread up before others wait for their things to be closed.
+const CLOSING_THREADS: u32 = 8;
 /// Unclosed things of a user above which it is turned away, and not listened to.
 const MOST_UNCLOSED: usize = 256;
 
@@ -147,6 +149,8 @@ struct Daemon {
     service: Service,
     /// Where descriptors of clients are closed: never in this thread.
     closer: Closer,
+    /// Where memory is unmapped that nobody uses any more: behind nothing that a client can hold up.
+    unmapper: Closer,
     epoll: OwnedFd,
     signals: UnixStream,
     /// Given up for a moment when descriptors run out, to turn a client away instead of spinning.
@@ -171,7 +175,8 @@ impl Daemon {
             signal_hook::low_level::pipe::register(signal, end).map_err(failed("signals"))?;
         }
         let service = Service::start(options.service.clone())?;
-        let closer = Closer::start().map_err(failed("starting the closing threads"))?;
+        let closer = Closer::start(CLOSING_THREADS).map_err(failed("starting the closing threads"))?;
+        let unmapper = Closer::start(1).map_err(failed("starting the closing threads"))?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed("epoll")(e.into()))?;
         let add = |fd: std::os::fd::BorrowedFd<'_>, token| {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)
@@ -184,6 +189,7 @@ impl Daemon {
         let mut daemon = Self {
             service,
             closer,
+            unmapper,
             epoll,
             signals,
             spare: None,
@@ -233,6 +239,8 @@ impl Daemon {
                     LISTENER => self.accept(listener),
                     NOTIFIER => self.attend(),
                     SIGNALS => return Ok(()),
+                    // Nothing else comes of one that is not listened to; what it sent is closed with its socket.
+                    token if self.deaf.contains(&token) => self.drop_connection(token, "it hung up"),
                     token if token % 2 == 1 => self.drop_connection(token - 1, "its process ended"),
                     token => self.hear(token),
                 }
@@ -251,7 +259,7 @@ impl Daemon {
             Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
                 self.spare = None;
                 if let Ok(socket) = rustix::net::accept_with(listener.socket(), flags) {
-                    self.turn_away(NOBODY, socket, OUT_OF_DESCRIPTORS);
+                    self.turn_away(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
                 }
                 return;
             }
@@ -260,12 +268,12 @@ impl Daemon {
         let connection = match Connection::new(socket) {
             Ok(connection) => connection,
             Err((socket, rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
-                return self.turn_away(NOBODY, socket, OUT_OF_DESCRIPTORS);
+                return self.turn_away(user_of(&socket), socket, OUT_OF_DESCRIPTORS);
             }
             Err((socket, error)) => {
                 let reason =
                     format!("its process cannot be watched ({error}); is it in the service's PID namespace?");
-                return self.turn_away(NOBODY, socket, &reason);
+                return self.turn_away(user_of(&socket), socket, &reason);
             }
         };
         if let Some(reason) = self.turned_away(connection.user()) {
@@ -394,13 +402,12 @@ impl Daemon {
             Ok(()) => {}
             Err(rustix::io::Errno::AGAIN) => self.refuse_connection(token, &Violation::NotReading),
             // Too many descriptors are on their way to clients that do not read: that is no fault of this one.
-            Err(rustix::io::Errno::TOOMANYREFS) if !descriptors.is_empty() => {
-                self.take_back(token, serial, opened);
-            }
+            Err(rustix::io::Errno::TOOMANYREFS) if opened.is_some() => self.take_back(token, serial, opened),
             // The peer is gone, or the machine cannot carry the answer: the session cannot go on in step.
             Err(error) => {
                 let reason = format!("it cannot be answered: {error}");
-                self.drop_connection(token, &reason);
+                let left = matches!(error, rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET);
+                self.end_connection(token, &reason, left);
             }
         }
     }
@@ -422,7 +429,7 @@ impl Daemon {
             self.closer.close(user, descriptor);
         }
         if !attended.unused.is_empty() {
-            self.closer.close(NOBODY, attended.unused);
+            self.unmapper.close(NOBODY, attended.unused);
         }
         for (session, violation) in attended.closed {
             if let Some(token) = self.by_session.get(&session).copied() {
@@ -473,6 +480,11 @@ impl Daemon {
         }
         self.closer.close(connection.user(), connection);
     }
+}
+
+/// Who made a connection.
+fn user_of(socket: &OwnedFd) -> u32 {
+    conduit::peer_user(socket.as_fd()).unwrap_or(NOBODY)
 }
 
 impl Drop for Daemon {

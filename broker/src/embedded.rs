@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::config::ServiceConfig;
 use crate::protocol::{Answer, Command, Refusal};
-use crate::service::{Executed, Service, StartError};
+use crate::service::{Attended, Executed, Service, StartError};
 
 /// The service of one process. A forked child inherits its parent's, whose lock may be held for ever by a thread that is not
 /// there, and takes the next.
@@ -141,10 +141,12 @@ impl Control {
         while !self.ending.load(Ordering::Acquire) {
             let notifier = self.service.notifier();
             let _ = rustix::event::poll(&mut [PollFd::new(&notifier, PollFlags::IN)], None);
-            let attended = self.service.attend();
-            if !attended.revoked.is_empty() {
+            let Attended { revoked, unused, .. } = self.service.attend();
+            // First: who asked for a revocation may want the memory back.
+            drop(unused);
+            if !revoked.is_empty() {
                 let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-                over.extend(attended.revoked.into_iter().map(|(revocation, _)| revocation));
+                over.extend(revoked.into_iter().map(|(revocation, _)| revocation));
                 self.changed.notify_all();
             }
         }

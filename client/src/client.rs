@@ -424,6 +424,7 @@ mod tests {
         let (sealed, opened) = (memfd(), memfd());
         rustix::fs::fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
         // Whoever opens it to be read cannot add the seals that a frame has.
+        rustix::io::pwrite(&opened, &[7; 4096], 0).unwrap();
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
         rustix::fs::fcntl_add_seals(&opened, seals | SealFlags::SEAL).unwrap();
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened));

@@ -12,7 +12,8 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, FileType, MemfdFlags, SealFlags, Stat};
+use rustix::fs::{FallocateFlags, FileType, MemfdFlags, SealFlags, SeekFrom, Stat};
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::mapping::{Access, Mapping};
@@ -255,17 +256,26 @@ fn check_allocated(
     }
     let length = announced.next_multiple_of(page as u64);
     let mut allocated = stat.st_blocks as u64 * 512;
-    if allocated > length {
+    if allocated > length.saturating_add(LARGE_PAGE) {
+        return Err(FrameRefused::BeyondEnd { allocated, length });
+    }
+    if allocated >= length {
         // Pages beyond the end may stand for others that are missing before it.
-        rustix::fs::ftruncate(descriptor, announced).map_err(failed("ftruncate"))?;
-        allocated = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?.st_blocks as u64 * 512;
+        match rustix::fs::ftruncate(descriptor, announced) {
+            Ok(()) => {
+                allocated = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?.st_blocks as u64 * 512;
+            }
+            // One for reading cuts nothing off. Pages that were never written count as missing then.
+            Err(Errno::INVAL | Errno::BADF) => {
+                let filled = rustix::fs::seek(descriptor, SeekFrom::Hole(0)).map_err(failed("lseek"))?;
+                let sparse = FrameRefused::Sparse { allocated: filled, length };
+                return if filled >= announced { Ok(()) } else { Err(sparse) };
+            }
+            Err(error) => return Err(failed("ftruncate")(error)),
+        }
     }
     if allocated < length {
         return Err(FrameRefused::Sparse { allocated, length });
-    }
-    // Of huge pages more may have come meanwhile, for which no seal against growing is to be had everywhere.
-    if allocated > length.saturating_add(LARGE_PAGE) {
-        return Err(FrameRefused::BeyondEnd { allocated, length });
     }
     if allocated > length {
         // The end lies in a large page, which hides as many missing ones as lie beyond it: less than one's worth.

@@ -89,15 +89,18 @@ fn pages_beyond_the_end_do_not_stand_for_pages_that_are_missing() {
         rustix::fs::fallocate(&descriptor, keep, size, extra).unwrap();
         descriptor
     };
-    for (extra, left) in [(4096, 4096), ((1 << 20) + 4096, 0), (4 << 20, 0)] {
+    for (extra, left) in [(4096, 4096), (1 << 20, 0), ((1 << 20) + 4096, 0)] {
         let descriptor = beyond(1 << 20, extra);
         let error = admit(descriptor.as_fd(), 1 << 20, me()).unwrap_err();
         assert!(matches!(error, FrameRefused::Sparse { .. }), "{error}");
         // What was beyond is gone where it could have misled, and nothing was made in the service's name.
         assert_eq!(rustix::fs::fstat(&descriptor).unwrap().st_blocks * 512, left);
     }
+    // Freeing much would keep the service from others.
+    let error = admit(beyond(1 << 20, 4 << 20).as_fd(), 1 << 20, me()).unwrap_err();
+    assert!(matches!(error, FrameRefused::BeyondEnd { .. }), "{error}");
     let whole = memfd(MemfdFlags::ALLOW_SEALING, 1 << 20, 1 << 20);
-    rustix::fs::fallocate(&whole, keep, 1 << 20, 4 << 20).unwrap();
+    rustix::fs::fallocate(&whole, keep, 1 << 20, 1 << 20).unwrap();
     admit(whole.as_fd(), 1 << 20, me()).unwrap();
     assert_eq!(rustix::fs::fstat(&whole).unwrap().st_blocks * 512, 1 << 20);
 }

@@ -132,7 +132,7 @@ pub enum Failure {
         channels: u64,
     },
     /// The waiting list's quota is reached.
-    #[error("{limit} requests of this client are waiting already, its quota")]
+    #[error("requests of this user that wait or are held use up its quota of {limit}; wait for some to end")]
     WaitingQuota {
         /// The quota.
         limit: u64,

@@ -357,8 +357,8 @@ impl Channel {
         self.end.sleeper()
     }
 
-    /// The next completion, if one is there. The loss of the service shows after 64 polls that take 0.1 seconds or longer, and
-    /// within some hundred more where they take less.
+    /// The next completion, if one is there. The loss of the service shows after a tenth of a second and
+    /// 512 polls that find nothing, at the latest.
     pub fn poll(&mut self) -> Option<Completion> {
         self.finished.pop_front().or_else(|| self.poll_ring())
     }

@@ -56,7 +56,7 @@ pub enum ConnectError {
     #[error("{pending} descriptors that other processes sent are not closed yet; connect again later")]
     Closing {
         /// How many.
-        pending: usize,
+        pending: u32,
     },
     /// The other process sent memory that is not safe to map, or said what is not so.
     #[error("the other process broke the handshake: {0}")]

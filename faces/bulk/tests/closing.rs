@@ -78,7 +78,7 @@ fn nobody_connects_while_too_much_is_not_closed_yet() {
         let refused = connect(&path, &client, Options::default()).map(drop);
         assert!(matches!(refused, Err(ConnectError::Closing { .. })), "{refused:?}");
     }
-    assert_eq!(std::fs::read_dir("/proc/self/fd").unwrap().count(), open, "the third was not let in");
+    assert!(std::fs::read_dir("/proc/self/fd").unwrap().count() <= open, "the third was not let in");
     drop(takers);
     // Now they are closed, and who waits is served in turn.
     let refused = accept();

@@ -10,7 +10,7 @@ use std::ffi::CString;
 use std::io::{BufRead, BufReader};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::ptr::null;
 use std::time::Duration;
 
@@ -79,17 +79,29 @@ fn arm(channel: mf_channel) -> i32 {
     ready
 }
 
+/// Ends with the test, however that ends.
+struct Service(Child);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_service_that_was_killed_is_missed_by_who_polls_seldom_and_by_who_arms_again() {
     let path = std::env::temp_dir().join(format!("memferry-c-killed-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
-    let mut service = Command::new(std::env::current_exe().unwrap())
-        .args(["serves", "--exact", "--nocapture"])
-        .env(ROLE, &path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(service.stdout.take().unwrap()).lines();
+    let mut service = Service(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["serves", "--exact", "--nocapture"])
+            .env(ROLE, &path)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let lines = BufReader::new(service.0.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line.contains("listening")), "the service did not start");
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     let (polled, armed) = (busy(&name), busy(&name));
@@ -100,8 +112,7 @@ fn a_service_that_was_killed_is_missed_by_who_polls_seldom_and_by_who_arms_again
         assert_eq!(arm(armed), 0);
     }
     assert_eq!(poll(polled), None);
-    service.kill().unwrap();
-    service.wait().unwrap();
+    drop(service);
     let _ = std::fs::remove_file(&path);
     // As a game does, for five seconds at most.
     let lost = (0..300).find_map(|_| {

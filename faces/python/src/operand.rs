@@ -271,13 +271,14 @@ pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(V
         Hold { client: Some(client.clone()), lent: Vec::new(), _kept: Vec::new(), _buffers: Vec::new() };
     let mut ranges = Vec::with_capacity(parts.len());
     for part in parts {
-        hold._buffers.extend(part.buffer);
         match part.range {
+            // The range keeps its memory. An export would keep the Python frame, and with it the client that keeps this.
             Some(range) if own => {
                 ranges.push(range);
                 continue;
             }
-            other => hold._kept.extend(other),
+            Some(range) => hold._kept.push(range),
+            None => hold._buffers.extend(part.buffer),
         }
         let Some(Memory { start, length, access }) = part.memory else {
             let message = format!("{} is not mapped here; copy between frames", part.what);

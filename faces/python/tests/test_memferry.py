@@ -213,7 +213,8 @@ class Waits(unittest.TestCase):
                 return False
 
         async def main():
-            copy = self.client.copy(self.source, self.target)
+            # Long enough that some wait is needed.
+            copy = [self.client.copy(self.source, self.target) for _ in range(20)][-1]
             both = asyncio.gather(until_done(Broken()), self.end_of(copy), return_exceptions=True)
             return await asyncio.wait_for(both, 20)
 
@@ -380,7 +381,13 @@ class Waits(unittest.TestCase):
         def lets_go_of_the_client():
             return memferry.connect().copy(self.source, self.target)
 
-        for asks in (lets_go_of_both, lets_go_of_the_client):
+        def lets_go_of_a_view_of_its_frame_too():
+            client = memferry.connect()
+            view = numpy.frombuffer(client.allocate(self.source.nbytes), self.source.dtype)
+            view[:] = self.source
+            client.copy(view, self.target)
+
+        for asks in (lets_go_of_both, lets_go_of_the_client, lets_go_of_a_view_of_its_frame_too):
             self.target[:] = 0
             transfer = asks()
             del transfer
