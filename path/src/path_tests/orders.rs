@@ -4,8 +4,6 @@
 //! requests with terms ─► Bed ─► the order in which they end, their outcomes, what they inherit
 //! ```
 
-use std::time::Instant as Stopwatch;
-
 use super::*;
 use memferry_transfer::{Lists, PriorityClass, Segment};
 
@@ -454,24 +452,4 @@ fn deadlines_of_what_is_held_count_whichever_request_had_the_earliest() {
     let times = [2, 4, 3, 5, 1, 6].map(|tag| (tag, bed.ended_at(tag)));
     assert_eq!(times, [(2, 0), (4, 1200), (3, 1200), (5, 1300), (1, 1600), (6, 2400)]);
     assert!([3, 4, 5].iter().all(|tag| bed.completion(*tag).outcome == late));
-}
-
-#[test]
-fn a_turn_does_not_look_at_all_that_is_held() {
-    let turns_beside = |held: u64| {
-        let mut bed = Bed::new(1, Shared::new(), usize::MAX);
-        let (frame, queue) = (bed.frame(A, 64).0, bed.path.open_queue(A, 0));
-        bed.submit(queue, 0, &fill(frame, 60));
-        for tag in 1..=held {
-            bed.submit(queue, tag, &fill(frame, 10).fenced().with_deadline(at(1 << 40)));
-        }
-        let rounds = (0..5).map(|_| {
-            let began = Stopwatch::now();
-            (0..200).for_each(|_| bed.turn());
-            began.elapsed()
-        });
-        rounds.min().unwrap()
-    };
-    let (beside_one, beside_many) = (turns_beside(1), turns_beside(50_000));
-    assert!(beside_many < 10 * beside_one, "{beside_many:?} beside many, {beside_one:?} beside one");
 }
