@@ -6,33 +6,16 @@
 
 #![allow(unsafe_code, reason = "the C interface takes pointers")]
 
+mod harness;
+
 use std::ffi::CString;
-use std::io::{BufRead, BufReader};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
-use std::process::{Child, Command, Stdio};
 use std::ptr::null;
 use std::time::Duration;
 
-use memferry_broker::ServiceConfig;
-use memferry_broker::daemon::{DaemonOptions, serve};
+use harness::Service;
 use memferry_c::*;
-
-const ROLE: &str = "MEMFERRY_C_TEST_IS_KILLED";
-
-/// A part to play in another process.
-#[test]
-fn serves() {
-    let Some(path) = std::env::var_os(ROLE) else { return };
-    let options = DaemonOptions {
-        socket: path.into(),
-        mode: 0o600,
-        service: ServiceConfig { lanes: 1, ..ServiceConfig::default() },
-        grace: Duration::ZERO,
-        sandbox: false,
-    };
-    serve(&options, || println!("listening")).unwrap();
-}
 
 /// A channel of a client of its own, with a transfer that has no end.
 fn busy(path: &CString) -> mf_channel {
@@ -79,30 +62,10 @@ fn arm(channel: mf_channel) -> i32 {
     ready
 }
 
-/// Ends with the test, however that ends.
-struct Service(Child);
-
-impl Drop for Service {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_service_that_was_killed_is_missed_by_who_polls_seldom_and_by_who_arms_again() {
-    let path = std::env::temp_dir().join(format!("memferry-c-killed-{}.sock", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    let mut service = Service(
-        Command::new(std::env::current_exe().unwrap())
-            .args(["serves", "--exact", "--nocapture"])
-            .env(ROLE, &path)
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap(),
-    );
-    let lines = BufReader::new(service.0.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.contains("listening")), "the service did not start");
+    let service = Service::start("killed");
+    let path = &service.socket;
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     let (polled, armed) = (busy(&name), busy(&name));
     let mut event = -1;
@@ -113,7 +76,6 @@ fn a_service_that_was_killed_is_missed_by_who_polls_seldom_and_by_who_arms_again
     }
     assert_eq!(poll(polled), None);
     drop(service);
-    let _ = std::fs::remove_file(&path);
     // As a game does, for five seconds at most.
     let lost = (0..300).find_map(|_| {
         std::thread::sleep(Duration::from_millis(16));

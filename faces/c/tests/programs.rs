@@ -7,14 +7,13 @@
 //!
 //! What is not installed on the machine is left out, and said so.
 
-use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
-use std::time::Duration;
+mod harness;
 
-use memferry_broker::ServiceConfig;
-use memferry_broker::daemon::{DaemonOptions, serve};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+use harness::{Service, socket};
 use memferry_broker::protocol::{Violation, encode_violation};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 
@@ -213,48 +212,15 @@ fn the_shared_library_exports_the_interface_under_its_version_and_nothing_else()
     assert!(dynamic.contains("libmemferry.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");
 }
 
-/// A socket's path of this test's own.
-fn socket(name: &str) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("memferry-c-{name}-{}.sock", std::process::id()));
-    let _ = std::fs::remove_file(&path);
-    path
-}
-
-const ROLE: &str = "MEMFERRY_C_TEST_SERVES";
-
-/// A part to play in another process: the service of `examples_run_against_a_service`.
-#[test]
-fn serves() {
-    let Some(path) = std::env::var_os(ROLE) else { return };
-    let options = DaemonOptions {
-        socket: path.into(),
-        mode: 0o600,
-        service: ServiceConfig { lanes: 1, ..ServiceConfig::default() },
-        grace: Duration::ZERO,
-        sandbox: false,
-    };
-    serve(&options, || println!("listening")).unwrap();
-}
-
 #[test]
 fn examples_run_against_a_service() {
-    let path = socket("service");
-    let mut service = Command::new(std::env::current_exe().unwrap())
-        .args(["serves", "--exact", "--nocapture"])
-        .env(ROLE, &path)
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let lines = BufReader::new(service.stdout.take().unwrap()).lines();
-    assert!(lines.map_while(Result::ok).any(|line| line.contains("listening")), "the service did not start");
+    let service = Service::start("service");
     let programs = [EXAMPLES[0], EXAMPLES[2], (CHECKS[1], "0 failures\n")];
     let texts = programs.map(|(source, says)| {
-        let output = Command::new(compile("cc", source, &["-O2"])).arg(&path).output().unwrap();
+        let output = Command::new(compile("cc", source, &["-O2"])).arg(&service.socket).output().unwrap();
         (String::from_utf8_lossy(&output.stdout).into_owned(), says)
     });
-    service.kill().unwrap();
-    service.wait().unwrap();
-    let _ = std::fs::remove_file(&path);
+    drop(service);
     texts.iter().for_each(|(text, says)| assert!(text.contains(says), "{text}"));
 }
 
