@@ -414,10 +414,15 @@ static void follow_gate(struct mf_channel *channel, bool gated)
 
 	if (gated == channel->paused || !engine->device_pause || !engine->device_resume)
 		return;
-	if (gated)
+	if (gated) {
 		channel->paused = !dmaengine_pause(channel->chan);
-	else
+		channel->paused_since = jiffies;
+	} else {
 		channel->paused = dmaengine_resume(channel->chan);
+		/* The time in which it was halted does not count. */
+		if (!channel->paused)
+			channel->watchdog += jiffies - channel->paused_since;
+	}
 }
 
 /*
@@ -429,11 +434,12 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 {
 	bool is_wanted = !view->late && !READ_ONCE(transfer->urgent);
 	unsigned long next = is_wanted ? transfer->deadline : channel->watchdog;
+	bool hangs;
 
 	follow_gate(channel, view->gated);
-	if (view->gated)
-		channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
-	if (channel->can_stop ? !is_wanted : !transfer->is_kernels && time_after(jiffies, channel->watchdog)) {
+	/* Who is halted gets nowhere; where the driver cannot halt it, the engine goes on behind a closed gate. */
+	hangs = time_after(jiffies, channel->watchdog) && !(view->gated && channel->paused);
+	if (channel->can_stop ? !is_wanted : !transfer->is_kernels && hangs) {
 		if (stop(channel, transfer, view->late ? -ETIMEDOUT : -ECANCELED))
 			return true;
 	}

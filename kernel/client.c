@@ -100,6 +100,14 @@ static long query(void __user *argument)
 	return copy_to_user(argument, &answer, sizeof(answer)) ? -EFAULT : 0;
 }
 
+/* So many more pages are pinned, or fewer. */
+static void charge(struct mf_client *client, s64 pages)
+{
+	spin_lock(&client->lock);
+	client->pinned_pages += pages;
+	spin_unlock(&client->lock);
+}
+
 static long register_region(struct mf_client *client, void __user *argument)
 {
 	struct memferry_register request;
@@ -127,7 +135,7 @@ static long register_region(struct mf_client *client, void __user *argument)
 		xa_erase(&client->regions, request.region);
 		goto put;
 	}
-	client->pinned_pages += region->page_count;
+	charge(client, region->page_count);
 	mutex_unlock(&client->control);
 	return 0;
 put:
@@ -147,7 +155,7 @@ static long unregister_region(struct mf_client *client, unsigned long handle)
 	mutex_lock(&client->control);
 	region = xa_erase(&client->regions, handle);
 	if (region)
-		client->pinned_pages -= region->page_count;
+		charge(client, -(s64)region->page_count);
 	mutex_unlock(&client->control);
 	if (!region)
 		return -ENOENT;

@@ -209,6 +209,7 @@ struct mf_channel {
 	struct timer_list timer;
 	bool served;			/* the current transfer has had a batch in its turn */
 	bool paused;			/* the engine was halted in the batch */
+	unsigned long paused_since;	/* jiffies */
 	unsigned long watchdog;		/* when the batch is taken to hang, jiffies */
 	struct mf_flight flights[MF_BATCH_PIECES];
 	unsigned int flights_count;

@@ -312,6 +312,8 @@ static void unreserve(struct mf_client *client)
 {
 	spin_lock(&client->lock);
 	client->outstanding--;
+	/* Who polls for room may have found none meanwhile. */
+	wake_up_all(&client->wait);
 	spin_unlock(&client->lock);
 }
 

@@ -61,6 +61,7 @@ struct soft_channel {
 static struct soft_channel soft[MAX_CHANNELS];
 static struct dma_device engine;
 static struct platform_device *platform;
+/* Of the orders and of the counts: channels work on several CPUs at once. */
 static DEFINE_SPINLOCK(orders);
 
 static struct soft_channel *soft_of(struct dma_chan *chan)
@@ -111,6 +112,17 @@ static void perform_row(const struct soft_descriptor *descriptor, dma_addr_t sou
 	}
 }
 
+static void count(const struct soft_descriptor *descriptor)
+{
+	unsigned long flags;
+
+	spin_lock_irqsave(&orders, flags);
+	performed++;
+	planes += descriptor->rows > 1;
+	fills += descriptor->is_fill;
+	spin_unlock_irqrestore(&orders, flags);
+}
+
 static void perform(const struct soft_descriptor *descriptor)
 {
 	dma_addr_t source = descriptor->source, destination = descriptor->destination;
@@ -121,9 +133,7 @@ static void perform(const struct soft_descriptor *descriptor)
 		source += descriptor->length + descriptor->source_gap;
 		destination += descriptor->length + descriptor->destination_gap;
 	}
-	performed++;
-	planes += descriptor->rows > 1;
-	fills += descriptor->is_fill;
+	count(descriptor);
 }
 
 static void finish(struct soft_channel *channel, struct soft_descriptor *descriptor, bool failed)

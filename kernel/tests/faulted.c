@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
  * An engine that cannot be stopped: softdma with synchronizes=0. A program's impatience does not cost the machine a channel; a
- * hang does, and everybody else is served on. The module cannot be unloaded afterwards.
+ * hang does, also one in which a policy halts the channel again and again, and everybody else is served on. The module cannot be
+ * unloaded afterwards.
  */
 #include "harness.h"
 
@@ -88,6 +89,20 @@ static void hanging(void)
 		EQUAL(transfer_run(device, &copy).status, 0);
 }
 
+/* The time in which a channel is halted does not count for its watchdog, the rest does. */
+static void hanging_by_turns(void)
+{
+	EQUAL(file_write(SYSFS "high_channels", "1"), true);
+	EQUAL(file_write(SYSFS "period_us", "20000"), true);
+	EQUAL(file_write(SYSFS "slice_us", "10000"), true);
+	EQUAL(file_write(SYSFS "policy", "priority"), true);
+	EQUAL(file_write(SOFT "hang", "1"), true);
+	EQUAL(transfer_run(device, &copy).status, -ENOTRECOVERABLE);
+	EQUAL(device_query(device).faulted_channels, 2);
+	EQUAL(transfer_run(device, &copy).status, 0);
+	EQUAL(file_write(SYSFS "policy", "shared"), true);
+}
+
 void test_faulted(void)
 {
 	uint8_t *source = memory_map(LENGTH), *destination = memory_map(LENGTH);
@@ -99,6 +114,7 @@ void test_faulted(void)
 	copy.flags = MEMFERRY_DMA_ONLY;
 	impatient();
 	hanging();
+	hanging_by_turns();
 	CHECK(!memcmp(source, destination, LENGTH));
 	close(device);
 	munmap(source, LENGTH);

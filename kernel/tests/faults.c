@@ -107,7 +107,7 @@ static void cancelled(void)
 	EQUAL(file_write(SOFT "hang", "4"), true);
 	for (i = 0; i < 8; i++) {
 		copy = whole(i < 4 ? 2 : 3);
-		copy.patience_ms = 500;
+		copy.patience_ms = i < 4 ? 1500 : MEMFERRY_MAX_PATIENCE_MS;
 		EQUAL(submit_one(device, &copy), 0);
 	}
 	EQUAL(call(device, MEMFERRY_CANCEL, &tag), 4);

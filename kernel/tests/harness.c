@@ -23,10 +23,10 @@ bool check(bool held, const char *file, int line, const char *format, ...)
 	va_list arguments;
 
 	if (held) {
-		checks_passed++;
+		__atomic_fetch_add(&checks_passed, 1, __ATOMIC_RELAXED);
 		return true;
 	}
-	checks_failed++;
+	__atomic_fetch_add(&checks_failed, 1, __ATOMIC_RELAXED);
 	printf("FAIL %s:%d: ", file, line);
 	va_start(arguments, format);
 	vprintf(format, arguments);

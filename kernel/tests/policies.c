@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Policies: which channel a transfer gets, and that halted channels move nothing. Needs two channels or more.
+ * Policies: which channel a transfer gets, and, of softdma, that halted channels move nothing. Needs two channels or more.
  */
 #define _GNU_SOURCE
 #include "harness.h"
@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #define LENGTH	(256u << 10)
+#define SOFT	"/sys/module/softdma/parameters/"
+#define QUEUED	60
 
 static int device;
 static struct memferry_transfer copy;
@@ -68,6 +70,59 @@ static void priority(unsigned int channels)
 	for (i = 0; i < channels; i++)
 		EQUAL(transfer_run(device, &copy).channel, 0);
 	EQUAL(call(device, MEMFERRY_CLASS, (void *)MEMFERRY_NORMAL), 0);
+}
+
+/* Whether the policy has closed a channel's gate. */
+static bool is_gated(unsigned int channel)
+{
+	FILE *file = fopen("/sys/kernel/debug/memferry/channels", "r");
+	bool gated = false;
+	char line[256], state[16];
+	unsigned int number;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "%u %*s %*s %15s", &number, state) == 2 && number == channel)
+			gated = !strcmp(state, "gated");
+	if (file)
+		fclose(file);
+	return gated;
+}
+
+/* More than the low channels can do while their gates are open for a tenth of a second: the rest waits. */
+static void halted(void)
+{
+	struct memferry_transfer page = copy;
+	long before, still = 0, now;
+	int i;
+
+	page.length = 4096;
+	EQUAL(file_write(SYSFS "policy", "shared"), true);
+	EQUAL(file_write(SYSFS "period_us", "1000000"), true);
+	EQUAL(file_write(SYSFS "slice_us", "900000"), true);
+	EQUAL(file_write(SOFT "delay_us", "20000"), true);
+	before = file_number(SOFT "performed");
+	EQUAL(file_write(SYSFS "policy", "priority"), true);
+	for (i = 0; i < QUEUED; i++)
+		EQUAL(submit_one(device, &page), 0);
+	for (i = 0; i < 2000 && !is_gated(1); i++)
+		milliseconds_pass(1);
+	CHECK(is_gated(1));
+	/* What the engine is at ends; then it does nothing for ten times as long, with work before it. */
+	for (i = 0, now = -1; i < 20 && still != now; i++) {
+		still = now;
+		milliseconds_pass(200);
+		now = file_number(SOFT "performed");
+	}
+	EQUAL(now, still);
+	CHECK(still < before + QUEUED);
+	EQUAL(file_write(SYSFS "policy", "shared"), true);
+	for (i = 0; i < QUEUED; i++)
+		EQUAL(record_next(device).status, 0);
+	EQUAL(file_number(SOFT "performed"), before + QUEUED);
+	EQUAL(file_write(SOFT "delay_us", "0"), true);
+	EQUAL(file_write(SYSFS "slice_us", "10000"), true);
+	EQUAL(file_write(SYSFS "period_us", "20000"), true);
+	EQUAL(file_write(SYSFS "policy", "priority"), true);
 }
 
 static void settings(void)
@@ -140,6 +195,8 @@ void test_policies(void)
 	shared(channels);
 	exclusive(channels);
 	priority(channels);
+	if (!access(SOFT, F_OK))
+		halted();
 	settings();
 	changing();
 	CHECK(!memcmp(source, destination, LENGTH));

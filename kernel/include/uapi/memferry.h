@@ -102,7 +102,7 @@ struct memferry_transfer {
 	struct memferry_place source;
 	struct memferry_place destination;
 	__u64 length;
-	__u32 patience_ms;	/* from now to its end, else -ETIMEDOUT; 0: as the module was loaded with */
+	__u32 patience_ms;	/* from now to its end, else -ETIMEDOUT; 0: the module's parameter patience_ms */
 	__u32 pattern;
 	__u32 pattern_bytes;
 	__u32 rows;
