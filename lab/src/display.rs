@@ -16,6 +16,7 @@ pub(crate) struct Display {
     bar: ProgressBar,
     /// Jobs of which a line is printed; none where a bar is drawn, or nothing.
     lines: Option<usize>,
+    hidden: bool,
     ended: AtomicUsize,
     kept: AtomicUsize,
 }
@@ -32,6 +33,7 @@ impl Display {
         Self {
             bar,
             lines: (!terminal).then_some(jobs),
+            hidden: false,
             ended: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
         }
@@ -40,10 +42,10 @@ impl Display {
     /// Shows nothing.
     pub(crate) fn hidden() -> Self {
         let bar = ProgressBar::hidden();
-        Self { bar, lines: None, ended: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
+        Self { bar, lines: None, hidden: true, ended: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
-    /// A job ended; `kept` where an earlier run had done it.
+    /// A job ended; `kept` where its result was there already.
     pub(crate) fn ended(&self, name: &str, kept: bool) {
         let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
         self.kept.fetch_add(usize::from(kept), Ordering::Relaxed);
@@ -54,13 +56,13 @@ impl Display {
         }
     }
 
-    /// All have ended: says how many an earlier run had done.
+    /// All have ended: says how many results were there already.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
         let (ended, kept) = (self.ended.load(Ordering::Relaxed), self.kept.load(Ordering::Relaxed));
-        if kept > 0 {
+        if kept > 0 && !self.hidden {
             eprintln!(
-                "{kept} of {ended} results are those of an earlier run of this build; --fresh runs them anew"
+                "{kept} of {ended} results were there already, of this build; --fresh runs anew what earlier runs left"
             );
         }
     }

@@ -9,6 +9,8 @@
 //! experiment states what it found; whether its claims exist, and that no two decide the same one, is checked in
 //! [`crate::report`]. Nothing is written to files here.
 
+mod run;
+
 use std::collections::BTreeSet;
 
 use crate::claims::{Claim, Claims, Place};
@@ -16,12 +18,13 @@ use crate::markatos;
 use crate::nava;
 use crate::papa;
 use crate::parameters::{Parameters, ParametersError};
-use crate::plan::{Line, Plan, PlanError, SeriesPlan};
-use crate::results::{Key, Results};
-use crate::table::{Series, Table, Tables};
+use crate::plan::{Line, Plan, PlanError};
+use crate::results::Results;
+use crate::table::{Series, Tables};
 use crate::verdict::Verdict;
 use crate::wicki;
 use crate::workers::spread;
+use run::{Figures, Run};
 
 /// What gives the lines of the plans that name it: one or several for each line of a plan.
 #[derive(Clone, Copy, Debug)]
@@ -37,10 +40,17 @@ pub struct Runner {
 pub struct Case<'a> {
     /// The claim, with what it expects.
     pub claim: &'a Claim,
-    /// The figures whose plans name the claim, and others that were made.
+    /// The figures whose plans name the claim.
     pub tables: &'a Tables,
     /// The parameters of the paper's model.
     pub parameters: &'a Parameters,
+}
+
+impl Case<'_> {
+    /// An error of this claim's judge, in its words.
+    pub fn failed(&self, message: impl ToString) -> RunError {
+        RunError::Judge { claim: self.claim.id.clone(), message: message.to_string() }
+    }
 }
 
 /// What decides one claim in one place.
@@ -145,6 +155,12 @@ pub enum RunError {
         /// The judge's words.
         message: String,
     },
+    /// A judge asks for a protocol that there is not.
+    #[error("there is no protocol `{name}`")]
+    NoProtocol {
+        /// The name asked for.
+        name: String,
+    },
     /// A judge asks for a line that was not made.
     #[error("figure `{figure}` has no series `{label}`")]
     NoSeries {
@@ -178,6 +194,8 @@ pub struct Prepared {
     pub parameters: Parameters,
     runners: &'static [Runner],
     judges: Vec<Judge>,
+    /// Which parameter is not as it was, and how all of them were.
+    varied: Option<(String, Parameters)>,
 }
 
 /// What came of the experiments.
@@ -217,7 +235,7 @@ impl Prepared {
         let plans: Vec<Plan> = paper.plans.iter().map(|text| Plan::parse(text)).collect::<Result<_, _>>()?;
         let (runners, judges) = (paper.runners, paper.judges.concat());
         let parameters = Parameters::parse(paper.parameters)?;
-        Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges })
+        Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, varied: None })
     }
 
     /// Leaves what the claims and figures of `only` need: a claim needs its judge and every plan that names it.
@@ -243,12 +261,12 @@ impl Prepared {
         self.plans.iter().map(|plan| plan.series.len()).sum::<usize>() + self.judges.len()
     }
 
-    /// Runs the plans and the judges over the cores; `done` hears of each end, from any thread.
+    /// Runs the plans and the judges over the cores.
     ///
     /// # Errors
     /// The first, in the order of the plans, that went wrong.
-    pub fn run(&self, claims: &Claims, done: impl Fn() + Sync) -> Result<Outcome, RunError> {
-        let mut outcome = self.attempt(claims, &Results::none(), |_, _| done());
+    pub fn run(&self, claims: &Claims) -> Result<Outcome, RunError> {
+        let mut outcome = self.attempt(claims, &Results::none(), |_, _| ());
         match outcome.failures.is_empty() {
             true => Ok(outcome),
             false => Err(outcome.failures.swap_remove(0).1),
@@ -261,15 +279,15 @@ impl Prepared {
     /// measured on the machine at hand is measured each time.
     pub fn attempt(&self, claims: &Claims, results: &Results, ended: impl Fn(&str, bool) + Sync) -> Outcome {
         let run = Run::new(self, claims, results);
-        let (tables, failed) = run.tables(&ended);
+        let figures = run.figures(&ended);
         let judge = |judge: &Judge| {
-            let (row, kept) = run.row(judge, &tables, &failed);
+            let (row, kept) = run.row(judge, &figures);
             ended(judge.claim, kept);
             row
         };
-        let judged = spread(&self.judges, judge, || ());
-        let mut outcome = Outcome { tables, ..Outcome::default() };
-        outcome.failures = failed;
+        let judged = spread(&self.judges, judge);
+        let Figures { tables, failed: failures, .. } = figures;
+        let mut outcome = Outcome { tables, failures, ..Outcome::default() };
         for (judge, row) in self.judges.iter().zip(judged) {
             match row {
                 Ok(row) => outcome.verdicts.push(row),
@@ -286,12 +304,24 @@ impl Prepared {
         outcome
     }
 
-    /// Whether every result that [`Prepared::attempt`] would keep is kept.
+    /// Whether every result is kept; never where something is judged on the machine at hand.
     pub fn is_kept(&self, claims: &Claims, results: &Results) -> bool {
         let run = Run::new(self, claims, results);
         let lines = self.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
-        lines.into_iter().all(|(plan, series)| results.has(&run.line_key(plan, &series.label)))
-            && self.judges.iter().all(|judge| results.has(&run.row_key(judge)))
+        lines.into_iter().all(|(plan, series)| run.kept_line(plan, &series.label).is_some())
+            && self.judges.iter().all(|judge| run.kept_row(judge).is_some())
+    }
+
+    /// The same with one parameter multiplied. What is kept of these experiments and did not ask for the parameter is not run
+    /// again.
+    ///
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub fn varied(&self, parameter: &str, factor: f64) -> Result<Self, ParametersError> {
+        let mut varied = self.clone();
+        varied.parameters = self.parameters.scaled(parameter, factor)?;
+        varied.varied = Some((parameter.to_owned(), self.parameters.clone()));
+        Ok(varied)
     }
 
     /// Leaves the judges of one place only.
@@ -299,104 +329,6 @@ impl Prepared {
     pub fn judged(mut self, place: Place) -> Self {
         self.judges.retain(|judge| judge.place == place);
         self
-    }
-}
-
-/// Figures that failed, with what went wrong.
-type Failed = Vec<(String, RunError)>;
-
-/// One attempt at a paper's experiments.
-struct Run<'a> {
-    prepared: &'a Prepared,
-    claims: &'a Claims,
-    results: &'a Results,
-    /// The parameters and the plans as texts that keys are made of.
-    parameters: String,
-    plans: String,
-}
-
-impl<'a> Run<'a> {
-    fn new(prepared: &'a Prepared, claims: &'a Claims, results: &'a Results) -> Self {
-        let parameters = format!("{:?}", prepared.parameters.list());
-        Self { prepared, claims, results, parameters, plans: format!("{:?}", prepared.plans) }
-    }
-
-    fn line_key(&self, plan: &Plan, label: &str) -> Key {
-        self.results.key(&["line", &format!("{plan:?}"), label, &self.parameters])
-    }
-
-    fn row_key(&self, judge: &Judge) -> Key {
-        let claim = format!("{:?}", self.claims.find(judge.claim));
-        self.results.key(&["row", judge.place.word(), &claim, &self.plans, &self.parameters])
-    }
-
-    /// The figures that could be made.
-    fn tables(&self, ended: impl Fn(&str, bool) + Sync) -> (Tables, Failed) {
-        let plans = &self.prepared.plans;
-        let jobs: Vec<(&Plan, &SeriesPlan)> =
-            plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series))).collect();
-        let line = |(plan, series): &(&Plan, &SeriesPlan)| {
-            let (lines, kept) = self.line(plan, series);
-            ended(&plan.figure, kept);
-            lines
-        };
-        let mut lines = spread(&jobs, line, || ()).into_iter();
-        let (mut tables, mut failed) = (Vec::new(), Vec::new());
-        for plan in plans {
-            let own: Vec<Result<Vec<Series>, RunError>> = lines.by_ref().take(plan.series.len()).collect();
-            match own.into_iter().collect::<Result<Vec<_>, _>>() {
-                Ok(own) => {
-                    tables.push(Table { plan: plan.clone(), series: own.into_iter().flatten().collect() });
-                }
-                Err(error) => failed.push((plan.figure.clone(), error)),
-            }
-        }
-        (Tables::new(tables), failed)
-    }
-
-    /// One line of a plan, and whether it was kept.
-    fn line(&self, plan: &Plan, series: &SeriesPlan) -> (Result<Vec<Series>, RunError>, bool) {
-        let key = self.line_key(plan, &series.label);
-        if let Some(lines) = self.results.lines(&key) {
-            return (Ok(lines), true);
-        }
-        let Some(runner) = self.prepared.runners.iter().find(|runner| runner.name == plan.runner) else {
-            let (figure, runner) = (plan.figure.clone(), plan.runner.clone());
-            return (Err(RunError::NoRunner { figure, runner }), false);
-        };
-        let lines = (runner.run)(&Line { plan, series, parameters: &self.prepared.parameters });
-        if let Ok(lines) = &lines {
-            self.results.keep_lines(&key, lines);
-        }
-        (lines, false)
-    }
-
-    /// One row, and whether it was kept.
-    fn row(&self, judge: &Judge, tables: &Tables, failed: &Failed) -> (Result<Verdict, RunError>, bool) {
-        let key = self.row_key(judge);
-        let keeps = judge.place == Place::Simulated && failed.is_empty();
-        if let Some(row) = self.results.row(&key).filter(|_| keeps) {
-            return (Ok(row), true);
-        }
-        let row = self.judged(judge, tables, failed);
-        if let (Ok(row), true) = (&row, keeps) {
-            self.results.keep_row(&key, row);
-        }
-        (row, false)
-    }
-
-    fn judged(&self, judge: &Judge, tables: &Tables, failed: &Failed) -> Result<Verdict, RunError> {
-        let prepared = self.prepared;
-        let needs = |figure: &str| {
-            let mut plans = prepared.plans.iter().filter(|plan| plan.figure == figure);
-            plans.any(|plan| plan.claims.iter().any(|claim| claim == judge.claim))
-        };
-        if let Some((_, error)) = failed.iter().find(|(figure, _)| needs(figure)) {
-            return Err(error.clone());
-        }
-        let nothing = || RunError::NothingToJudge { claim: judge.claim.to_owned() };
-        let claim = self.claims.find(judge.claim).ok_or_else(nothing)?;
-        (judge.judge)(&Case { claim, tables, parameters: &prepared.parameters })
     }
 }
 
@@ -417,6 +349,16 @@ mod tests {
     }
 
     #[test]
+    fn a_claim_about_all_transfers_that_run_alone_is_named_by_each_of_their_plans() {
+        let prepared = Prepared::read(&wicki::PAPER).expect("checked");
+        let alone: Vec<&Plan> = prepared.plans.iter().filter(|plan| plan.runner == "transfer").collect();
+        assert!(alone.len() > 1);
+        for plan in alone {
+            assert!(plan.claims.iter().any(|claim| claim == "wicki-fill-burst-peak"), "{}", plan.figure);
+        }
+    }
+
+    #[test]
     fn what_neither_is_a_claim_nor_a_figure_is_refused() {
         let claims = Claims::built_in().expect("checked");
         let refused = prepare(&claims, &["wicki-burst-pike".to_owned()]).expect_err("no such claim");
@@ -427,6 +369,7 @@ mod tests {
     fn prepared() -> (Prepared, Claims) {
         fn line(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
             let points = line.plan.points().into_iter().map(|x| (x, x)).collect();
+            line.parameters.get("speed")?;
             match line.plan.figure.as_str() {
                 "good" => Ok(vec![Series { label: line.series.label.clone(), points }]),
                 figure => Err(RunError::Failed {
@@ -438,6 +381,7 @@ mod tests {
         }
         fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
             case.tables.line("good", "s")?;
+            case.parameters.get("weight")?;
             Ok(Verdict { why: "seen".to_owned(), ..Verdict::not_run(case.claim, Place::Simulated) })
         }
         let plan = |figure: &str, claim: &str| {
@@ -454,13 +398,18 @@ mod tests {
             )
         };
         let judge = |claim| Judge { claim, place: Place::Simulated, judge };
+        let entry = |name| {
+            format!("[[parameter]]\nname = '{name}'\nvalue = 1\nunit = 'ns'\nsource = 's'\nmechanism = 'm'\n")
+        };
         let prepared = Prepared {
             name: "p",
             title: "t",
             plans: vec![plan("good", "a"), plan("bad", "b")],
-            parameters: Parameters::default(),
+            parameters: Parameters::parse(&["speed", "weight", "colour"].map(entry).concat())
+                .expect("well formed"),
             runners: &[Runner { name: "r", run: line }],
             judges: vec![judge("a"), judge("b")],
+            varied: None,
         };
         (prepared, Claims::parse(&(claim("a") + &claim("b"))).expect("well formed"))
     }
@@ -473,27 +422,59 @@ mod tests {
         assert_eq!((figures, outcome.failures.len()), (vec!["good"], 1));
         assert_eq!(outcome.verdicts[0].why, "seen");
         assert!(outcome.verdicts[1].why.contains("figure `bad`, series `s`: no light"));
-        assert!(matches!(prepared.run(&claims, || ()), Err(RunError::Failed { .. })));
+        assert!(matches!(prepared.run(&claims), Err(RunError::Failed { .. })));
+    }
+
+    /// An attempt, and the names of its jobs with whether each was kept.
+    fn attempt(
+        prepared: &Prepared,
+        claims: &Claims,
+        results: &Results,
+    ) -> (Vec<(String, bool)>, Tables, Vec<Verdict>) {
+        let ends = std::sync::Mutex::new(Vec::new());
+        let ended = |name: &str, kept| ends.lock().expect("nobody panics").push((name.to_owned(), kept));
+        let outcome = prepared.attempt(claims, results, ended);
+        let mut ends = ends.into_inner().expect("nobody panics");
+        ends.sort();
+        (ends, outcome.tables, outcome.verdicts)
+    }
+
+    fn results(name: &str) -> (Results, std::path::PathBuf) {
+        let directory = std::env::temp_dir().join(format!("memferry-lab-{}-{name}", std::process::id()));
+        (Results::in_directory(&directory, "p".to_owned(), true).expect("made"), directory)
     }
 
     #[test]
     fn what_was_done_is_not_done_again_and_what_failed_is() {
         let (prepared, claims) = prepared();
-        let directory = std::env::temp_dir().join(format!("memferry-lab-{}-resumed", std::process::id()));
-        let results = Results::in_directory(&directory, "p".to_owned(), true).expect("made");
-        let attempt = || {
-            let ends = std::sync::Mutex::new(Vec::new());
-            let ended = |name: &str, kept| ends.lock().expect("nobody panics").push((name.to_owned(), kept));
-            let outcome = prepared.attempt(&claims, &results, ended);
-            let mut ends = ends.into_inner().expect("nobody panics");
-            ends.sort();
-            (ends, outcome.tables, outcome.verdicts)
-        };
-        let (first, again) = (attempt(), attempt());
+        let (results, directory) = results("resumed");
+        let (first, again) = (attempt(&prepared, &claims, &results), attempt(&prepared, &claims, &results));
         std::fs::remove_dir_all(&directory).expect("made above");
         let end = |name: &str, kept| (name.to_owned(), kept);
         assert_eq!(first.0, [end("a", false), end("b", false), end("bad", false), end("good", false)]);
-        assert_eq!(again.0, [end("a", false), end("b", false), end("bad", false), end("good", true)]);
+        assert_eq!(again.0, [end("a", true), end("b", false), end("bad", false), end("good", true)]);
         assert_eq!((first.1, first.2), (again.1, again.2));
+    }
+
+    #[test]
+    fn what_did_not_ask_for_the_parameter_that_is_varied_is_not_run_again() {
+        let (mut prepared, claims) = prepared();
+        prepared.plans.retain(|plan| plan.figure == "good");
+        prepared.judges.retain(|judge| judge.claim == "a");
+        let (results, directory) = results("varied");
+        assert!(!prepared.varied("colour", 2.0).expect("there").is_kept(&claims, &results));
+        let whole = attempt(&prepared, &claims, &results);
+        for (parameter, kept) in
+            [("colour", [true, true]), ("weight", [false, true]), ("speed", [false, false])]
+        {
+            let varied = prepared.varied(parameter, 2.0).expect("there");
+            assert_eq!(varied.is_kept(&claims, &results), kept == [true, true], "{parameter}");
+            let (ends, tables, _) = attempt(&varied, &claims, &results);
+            let ends: Vec<bool> = ends.into_iter().map(|(_, kept)| kept).collect();
+            assert_eq!((ends, tables), (kept.to_vec(), whole.1.clone()), "{parameter}: judge and figure");
+            assert!(varied.is_kept(&claims, &results), "{parameter}: what was run is kept");
+        }
+        std::fs::remove_dir_all(&directory).expect("made above");
+        assert!(prepared.varied("sauce", 2.0).is_err());
     }
 }

@@ -13,6 +13,7 @@
 //! To add experiments on a paper: a module beside [`wicki`] with plans, parameters, runners and judges, and its line in
 //! [`experiments::PAPERS`].
 
+mod chance;
 pub mod claims;
 pub mod experiments;
 pub mod figures;

@@ -53,8 +53,8 @@ struct Arguments {
     /// Run what these claims and figures need only, and show their rows only.
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     only: Vec<String>,
-    /// Also show how each figure of a predicted claim moves when a parameter changes by 20 %; takes long, and goes on where it
-    /// was broken off.
+    /// Also find anew how each figure of a predicted claim moves when a parameter changes by 20 %; takes a quarter of an hour
+    /// or more, and goes on where it was broken off.
     #[arg(long)]
     sensitivity: bool,
     /// Run anew what is kept of an earlier run.
@@ -166,13 +166,13 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     let place = page_place(arguments);
     // A first time before what takes long, so that whoever breaks that off has a report.
     for runs in [false, true].into_iter().take(1 + usize::from(arguments.sensitivity)) {
-        page.sensitivity = vary(&page, &results, runs)?;
+        page.sensitivity = vary(&page, &results, runs)?.or_built_in(&claims);
         if let Some(path) = &place {
             write_file(path, &page.html())?;
         }
     }
     if arguments.sensitivity {
-        let text = sensitivity::csv(&page.sensitivity.changes);
+        let text = page.sensitivity.csv();
         match &arguments.out {
             Some(directory) => write_file(&directory.join("sensitivity.csv"), &text)?,
             None => print(&format!("\n{text}"))?,
@@ -195,10 +195,11 @@ fn vary(page: &Page<'_>, results: &Results, runs: bool) -> Result<Sensitivity, L
     let mut all = Sensitivity::default();
     for paper in page.papers {
         let ended = |name: &str, kept| display.ended(name, kept);
-        let Sensitivity { changes, missing } =
-            sensitivity::table(paper, rows, &claims, (results, runs), ended)?;
-        all.changes.extend(changes);
-        all.missing.extend(missing);
+        let table = sensitivity::table(paper, rows, &claims, (results, runs), ended)?;
+        all.claims.extend(table.claims);
+        all.changes.extend(table.changes);
+        all.turns.extend(table.turns);
+        all.missing.extend(table.missing);
     }
     display.finish();
     Ok(all)

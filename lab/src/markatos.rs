@@ -23,7 +23,7 @@ pub mod two_cpus;
 pub mod verification;
 pub mod world;
 
-use crate::experiments::{Judge, Paper, Runner};
+use crate::experiments::{Paper, Runner};
 
 /// All of them.
 pub const PAPER: Paper = Paper {
@@ -37,14 +37,7 @@ pub const PAPER: Paper = Paper {
     ],
     parameters: include_str!("../parameters/markatos.toml"),
     runners: &RUNNERS,
-    judges: &[&JUDGES],
+    judges: &[&safety::JUDGES, &[two_cpus::JUDGE], &timing::JUDGES, &[verification::JUDGE], &[live::JUDGE]],
 };
 
 const RUNNERS: [Runner; 3] = [timing::RUNNERS[0], timing::RUNNERS[1], verification::RUNNER];
-
-/// The safety claims, then the figures.
-const JUDGES: [Judge; 19] = {
-    let [a, b, c, d, e, f, g, h, i, j, k, l, m] = safety::JUDGES;
-    let [n, o, p] = timing::JUDGES;
-    [a, b, c, d, e, f, g, h, i, j, k, l, m, two_cpus::JUDGE, n, o, p, verification::JUDGE, live::JUDGE]
-};

@@ -38,21 +38,3 @@ pub const PAPER: Paper = Paper {
 };
 
 const RUNNERS: [Runner; 3] = [raw::RUNNER, tables::RUNNERS[0], tables::RUNNERS[1]];
-
-/// Chance that depends on its seed alone (xorshift, Marsaglia 2003).
-#[derive(Clone, Debug)]
-struct Chance(u64);
-
-impl Chance {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// A part of one, below one.
-    fn part(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
-}

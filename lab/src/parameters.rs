@@ -2,13 +2,15 @@
 //!
 //! ```text
 //! parameters/PAPER.toml ──parse, check──► Parameters ── get(name) ──► runners
+//!                                              │                   └── which names: what a result depends on
 //!                                              └── scaled(name, factor) ──► the sensitivity table
 //! ```
 //!
 //! One file for each paper holds all of them, so that no experiment can have one of its own. What the values mean is
 //! for the runners. Nothing is read from the disk: the files are built in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
@@ -74,10 +76,12 @@ struct Document {
 }
 
 /// A checked list of parameters, in the order of its text.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default)]
 pub struct Parameters {
     list: Vec<Parameter>,
     places: BTreeMap<String, usize>,
+    /// Names that were asked for, of this list and of what was made of it.
+    asked: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Parameters {
@@ -97,7 +101,19 @@ impl Parameters {
                 return Err(ParametersError::Duplicate { name: name() });
             }
         }
-        Ok(Self { list, places })
+        Ok(Self { list, places, asked: Arc::default() })
+    }
+
+    /// The same list, whose [`Parameters::asked`] begins anew.
+    #[must_use]
+    pub fn watched(&self) -> Self {
+        Self { asked: Arc::default(), ..self.clone() }
+    }
+
+    /// The names that were asked for since the list was read or [`Parameters::watched`], of it and of lists that were made of
+    /// it. Who asks for nothing else gives the same whatever the others' values are.
+    pub fn asked(&self) -> BTreeSet<String> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The parameters, in the order of their text.
@@ -110,6 +126,7 @@ impl Parameters {
     /// # Errors
     /// [`ParametersError::Missing`].
     pub fn get(&self, name: &str) -> Result<f64, ParametersError> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
         let found = self.places.get(name).and_then(|place| self.list.get(*place));
         found
             .map(|parameter| parameter.value)
@@ -156,12 +173,23 @@ mod tests {
     }
 
     #[test]
+    fn what_was_asked_for_is_known_of_a_list_and_of_those_made_of_it() {
+        let list =
+            Parameters::parse(&(entry("a", "1") + &entry("b", "2") + &entry("c", "3"))).expect("well formed");
+        let watched = list.watched();
+        watched.with("b", 7.0).and_then(|changed| changed.get("c")).expect("there");
+        watched.get("a").expect("there");
+        assert_eq!(watched.asked().into_iter().collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!((list.asked(), watched.watched().asked()), Default::default());
+    }
+
+    #[test]
     fn refuses_a_name_twice_an_unknown_key_and_a_negative_value() {
         let twice = Parameters::parse(&entry("a", "1").repeat(2));
-        assert_eq!(twice, Err(ParametersError::Duplicate { name: "a".to_owned() }));
+        assert_eq!(twice.err(), Some(ParametersError::Duplicate { name: "a".to_owned() }));
         let unknown = Parameters::parse(&(entry("a", "1") + "sauce = 'x'\n"));
         assert!(matches!(unknown, Err(ParametersError::Syntax(_))));
         let negative = Parameters::parse(&entry("a", "-1"));
-        assert_eq!(negative, Err(ParametersError::Value { name: "a".to_owned(), value: -1.0 }));
+        assert_eq!(negative.err(), Some(ParametersError::Value { name: "a".to_owned(), value: -1.0 }));
     }
 }

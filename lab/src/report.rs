@@ -24,7 +24,7 @@ pub use machine::Machine;
 pub use page::Page;
 
 use crate::claims::{Claims, Place};
-use crate::verdict::{Figures, Status, Verdict};
+use crate::verdict::{Status, Verdict};
 
 /// Why verdicts do not fit the claims.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -125,27 +125,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// Figures of a row that the table shows; more of them are in the JSON and in its reason.
-const SHOWN: usize = 4;
-
 fn cells(row: &Verdict) -> [String; 4] {
-    let unit = row.unit.as_deref().unwrap_or_default();
-    let figures = match &row.figures {
-        Figures::One(None) => "-".to_owned(),
-        Figures::One(Some(value)) => format!("{value} {unit}").trim_end().to_owned(),
-        Figures::Named(values) if values.len() > SHOWN => format!("{} figures", values.len()),
-        Figures::Named(values) => {
-            let named: Vec<String> = values.iter().map(|(name, value)| format!("{name} {value}")).collect();
-            format!("{} {unit}", named.join(", ")).trim_end().to_owned()
-        }
-    };
-    [row.id.clone(), row.place.word().to_owned(), row.status.word().to_owned(), figures]
+    [row.id.clone(), row.place.word().to_owned(), row.status.word().to_owned(), words::found(row)]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::Basis;
+    use crate::verdict::{Basis, Figures};
 
     const TWO: &str = "[[claim]]\nid = 'a'\npaper = 'p'\nsection = '1'\nkind = 'number'\nexpect = 2\nunit = 'us'\n\
                        where = ['simulated', 'live']\nsays = 's'\n\

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //! job: name, the texts it depends on ──sha-256, with the program's own──► Key ──► DIR/KEY.json
-//! recall: file ──first line: format, checksum of the rest──► lines of a figure, or a row; anything else is told and run anew
+//! recall: file ──first line: format, checksum of the rest──► lines of a figure, or a row, with the parameters they depend on;
+//!                                                            anything else is told and run anew
 //! ```
 //!
 //! What a job gives depends on its plan, its parameters and the program alone, so equal keys mean equal results. Numbers are
 //! kept by their bits. What is measured on the machine at hand is never kept. Nothing is ever removed here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::table::Series;
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
 /// What the first line of a file says before its checksum.
-const FORMAT: &str = "memferry-lab result 1";
+const FORMAT: &str = "memferry-lab result 2";
 
 /// Where results are kept, and for which program.
 #[derive(Debug)]
@@ -31,8 +32,10 @@ pub struct Results {
     /// Nothing: none are kept.
     directory: Option<PathBuf>,
     program: String,
-    /// Whether what is kept already counts.
+    /// Whether what an earlier run kept counts; what this one kept does.
     recalls: bool,
+    /// Keys of what this one kept.
+    own: Mutex<BTreeSet<String>>,
     complaints: Mutex<Vec<String>>,
 }
 
@@ -40,19 +43,42 @@ pub struct Results {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(String);
 
+/// A result, and what it depends on beside its plan and the program.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Made<T> {
+    /// The result.
+    pub result: T,
+    /// Names of the parameters that were asked for on the way to it.
+    pub asked: BTreeSet<String>,
+}
+
+impl<T> Made<T> {
+    fn map<U>(self, change: impl FnOnce(T) -> U) -> Made<U> {
+        Made { result: change(self.result), asked: self.asked }
+    }
+}
+
 impl Results {
     /// Keeps nothing.
     pub fn none() -> Self {
-        Self { directory: None, program: String::new(), recalls: false, complaints: Mutex::default() }
+        Self {
+            directory: None,
+            program: String::new(),
+            recalls: false,
+            own: Mutex::default(),
+            complaints: Mutex::default(),
+        }
     }
 
     /// Keeps results of `program`, which is a text that no other build has, in a directory that is made where it is missing.
+    /// What is there already is recalled only with `recalls`.
     ///
     /// # Errors
     /// What the system says of the directory.
     pub fn in_directory(directory: &Path, program: String, recalls: bool) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
-        Ok(Self { directory: Some(directory.to_owned()), program, recalls, complaints: Mutex::default() })
+        let directory = Some(directory.to_owned());
+        Ok(Self { directory, program, recalls, own: Mutex::default(), complaints: Mutex::default() })
     }
 
     /// The digest of the running program.
@@ -73,30 +99,25 @@ impl Results {
         Key(hex(&digest.finalize()))
     }
 
-    /// Whether there is a file for the key; it may turn out not to be good.
-    pub fn has(&self, key: &Key) -> bool {
-        self.recalls && self.path(key).is_some_and(|path| path.exists())
-    }
-
     /// The lines of a figure that were kept.
-    pub fn lines(&self, key: &Key) -> Option<Vec<Series>> {
-        let kept: Vec<KeptSeries> = self.recall(key)?;
-        Some(kept.into_iter().map(Series::from).collect())
+    pub fn lines(&self, key: &Key) -> Option<Made<Vec<Series>>> {
+        let kept: Made<Vec<KeptSeries>> = self.recall(key)?;
+        Some(kept.map(|lines| lines.into_iter().map(Series::from).collect()))
     }
 
     /// The row that was kept.
-    pub fn row(&self, key: &Key) -> Option<Verdict> {
-        self.recall(key).map(KeptRow::into_row)
+    pub fn row(&self, key: &Key) -> Option<Made<Verdict>> {
+        self.recall(key).map(|kept: Made<KeptRow>| kept.map(KeptRow::into_row))
     }
 
     /// Keeps the lines of a figure.
-    pub fn keep_lines(&self, key: &Key, lines: &[Series]) {
-        self.keep(key, &lines.iter().map(KeptSeries::of).collect::<Vec<_>>());
+    pub fn keep_lines(&self, key: &Key, lines: &Made<Vec<Series>>) {
+        self.keep(key, &lines.clone().map(|lines| lines.iter().map(KeptSeries::of).collect::<Vec<_>>()));
     }
 
     /// Keeps a row.
-    pub fn keep_row(&self, key: &Key, row: &Verdict) {
-        self.keep(key, &KeptRow::of(row));
+    pub fn keep_row(&self, key: &Key, row: &Made<Verdict>) {
+        self.keep(key, &row.clone().map(|row| KeptRow::of(&row)));
     }
 
     /// What was wrong with files, each once.
@@ -109,7 +130,8 @@ impl Results {
     }
 
     fn recall<T: DeserializeOwned>(&self, key: &Key) -> Option<T> {
-        let path = self.path(key).filter(|_| self.recalls)?;
+        let counts = self.recalls || self.own.lock().is_ok_and(|own| own.contains(&key.0));
+        let path = self.path(key).filter(|_| counts)?;
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
@@ -134,9 +156,16 @@ impl Results {
         // Renamed when whole, so that whoever is interrupted leaves no half a file under a good name.
         let part = path.with_extension(format!("{}.part", std::process::id()));
         let written = std::fs::write(&part, format!("{}\n{body}", heading(&body)));
-        if let Err(error) = written.and_then(|()| std::fs::rename(&part, &path)) {
-            let _ = std::fs::remove_file(&part);
-            self.tell(format!("{} cannot be kept: {error}", path.display()));
+        match written.and_then(|()| std::fs::rename(&part, &path)) {
+            Ok(()) => {
+                if let Ok(mut own) = self.own.lock() {
+                    own.insert(key.0.clone());
+                }
+            }
+            Err(error) => {
+                let _ = std::fs::remove_file(&part);
+                self.tell(format!("{} cannot be kept: {error}", path.display()));
+            }
         }
     }
 
@@ -158,7 +187,7 @@ fn heading(body: &str) -> String {
     format!("{FORMAT} {}", hex(&Sha256::digest(body.as_bytes())))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string cannot fail.
         let _ = write!(text, "{byte:02x}");
@@ -245,13 +274,14 @@ mod tests {
         }
     }
 
-    fn lines() -> Vec<Series> {
+    fn lines() -> Made<Vec<Series>> {
         let points = vec![(1.0, 0.1 + 0.2), (2.0, f64::INFINITY), (3.0, 1e-300)];
-        vec![Series { label: "a \"b\"".to_owned(), points }]
+        let asked = ["turn", "word"].map(str::to_owned).into();
+        Made { result: vec![Series { label: "a \"b\"".to_owned(), points }], asked }
     }
 
-    fn row() -> Verdict {
-        Verdict {
+    fn row() -> Made<Verdict> {
+        let result = Verdict {
             id: "a".to_owned(),
             place: Place::Simulated,
             status: Status::Fail,
@@ -259,7 +289,8 @@ mod tests {
             figures: Figures::Named(BTreeMap::from([("x".to_owned(), 1.0 / 3.0)])),
             unit: None,
             why: "w".to_owned(),
-        }
+        };
+        Made { result, asked: ["turn".to_owned()].into() }
     }
 
     #[test]
@@ -284,7 +315,8 @@ mod tests {
         assert_eq!(other.row(&other.key(&["ab", "c"])), None);
         let fresh = Results::in_directory(&directory.0, "one".to_owned(), false).expect("it is there");
         assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), None);
-        assert!(!fresh.has(&fresh.key(&["ab", "c"])));
+        fresh.keep_row(&fresh.key(&["ab", "c"]), &row());
+        assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), Some(row()), "of this run itself");
     }
 
     #[test]

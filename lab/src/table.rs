@@ -63,6 +63,13 @@ impl Tables {
         Self(tables.into_iter().map(|table| (table.plan.figure.clone(), table)).collect())
     }
 
+    /// Those whose plans name a claim.
+    #[must_use]
+    pub fn of_claim(&self, id: &str) -> Self {
+        let named = self.iter().filter(|table| table.plan.claims.iter().any(|claim| claim == id));
+        Self::new(named.cloned())
+    }
+
     /// The figures, by rising id.
     pub fn iter(&self) -> impl Iterator<Item = &Table> {
         self.0.values()

@@ -28,6 +28,13 @@ pub enum Status {
 }
 
 impl Status {
+    /// The status that rows call so.
+    pub fn of_word(word: &str) -> Option<Self> {
+        [Self::Pass, Self::Fail, Self::Reported, Self::NotRun]
+            .into_iter()
+            .find(|status| status.word() == word)
+    }
+
     /// The word that the rows use.
     pub fn word(self) -> &'static str {
         match self {

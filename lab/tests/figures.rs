@@ -15,7 +15,7 @@ fn made() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for paper in papers {
         let paper = paper.reduced(|_| true);
-        let outcome = paper.run(&claims, || ()).expect("runs");
+        let outcome = paper.run(&claims).expect("runs");
         files.extend(outcome.tables.iter().map(|table| (csv(table), svg(table).expect("drawn"))));
     }
     files

@@ -10,7 +10,7 @@ use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
 use memferry_lab::report::{Machine, Page, Report};
 use memferry_lab::results::Results;
-use memferry_lab::sensitivity::{Change, Sensitivity};
+use memferry_lab::sensitivity::{Change, Origin, Sensitivity, Turn};
 use memferry_lab::verdict::{Basis, Figures, Status, Verdict};
 
 /// What a page borrows from.
@@ -100,7 +100,7 @@ fn every_claim_of_the_list_has_its_place_once_and_what_was_not_run_says_so() {
         assert_eq!(page.matches(&format!("id=\"figure-{}\"", plan.figure)).count(), 1, "{}", plan.figure);
     }
     assert_eq!(page.matches("Not drawn: </strong>it was not run").count(), plans.count());
-    assert!(page.contains("<strong>Not run.</strong>"), "the sensitivity");
+    assert!(page.contains("<strong>not run</strong>"), "the sensitivity");
 }
 
 #[test]
@@ -150,6 +150,7 @@ fn what_failed_and_how_figures_move_is_told() {
     };
     made.outcomes.push(Outcome { failures: vec![("wicki-fig-03".to_owned(), error)], ..Outcome::default() });
     made.sensitivity = Sensitivity {
+        claims: vec!["wicki-burst-peak".to_owned(), "wicki-rotation".to_owned()],
         changes: vec![Change {
             claim: "wicki-burst-peak".to_owned(),
             figure: String::new(),
@@ -157,11 +158,30 @@ fn what_failed_and_how_figures_move_is_told() {
             parameter: "l3-cycle".to_owned(),
             lower_higher: [0.125, -0.1],
         }],
+        turns: vec![Turn {
+            claim: "wicki-rotation".to_owned(),
+            parameter: "read-latency".to_owned(),
+            base: Status::Pass,
+            lower_higher: [Status::Reported, Status::Pass],
+        }],
         missing: vec!["turn".to_owned()],
+        ..Sensitivity::default()
     };
     let page = made.page();
     assert_closed(&page);
+    assert!(!page.contains("lies with the project"));
+    for (origin, words) in [(Origin::Project, "the same plans"), (Origin::Before, "have changed since")] {
+        made.sensitivity.origin = origin;
+        assert!(made.page().contains(words), "{origin:?}");
+    }
     assert_eq!(page.matches("the lamp went out").count(), 2, "in the list and where the figure would be");
+    assert!(page.contains("<td>pass</td><td>reported</td><td>pass</td>"), "the verdict that turns");
+    let source = made.papers[0].parameters.list().iter().find(|parameter| parameter.name == "read-latency");
+    let source = &source.expect("there").source;
+    assert!(
+        page.matches(source.as_str()).count() >= 2,
+        "its parameter's source, and that in the list of all"
+    );
     assert!(page.contains("+12.5 %") && page.contains("1 parameters were not run (turn)"));
 }
 

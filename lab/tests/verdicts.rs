@@ -10,7 +10,8 @@
 use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments;
 use memferry_lab::report::Report;
-use memferry_lab::verdict::Status;
+use memferry_lab::sensitivity::Sensitivity;
+use memferry_lab::verdict::{Basis, Figures, Status, Verdict};
 
 const STORED: &str = include_str!("verdicts.txt");
 
@@ -19,15 +20,16 @@ fn verdicts_are_the_stored_ones() {
     let claims = Claims::built_in().expect("checked");
     let papers = experiments::prepare(&claims, &[]).expect("checked");
     let outcomes: Vec<_> =
-        papers.into_iter().map(|paper| paper.reduced(|_| true).run(&claims, || ()).expect("runs")).collect();
+        papers.into_iter().map(|paper| paper.reduced(|_| true).run(&claims).expect("runs")).collect();
     let verdicts = outcomes.into_iter().flat_map(|outcome| outcome.verdicts).collect();
     let report = Report::assemble(&claims, verdicts).expect("fits");
-    let line = |row: &memferry_lab::verdict::Verdict| {
+    is_what_the_sensitivity_table_begins_with(report.rows(), &claims);
+    let line = |row: &Verdict| {
         let basis = row.basis.map_or("-", |basis| basis.word());
         format!("{} {} {} {basis}\n", row.id, row.place.word(), row.status.word())
     };
     let found: String = report.rows().iter().map(line).collect();
-    let stored = |row: &memferry_lab::verdict::Verdict| {
+    let stored = |row: &Verdict| {
         let begins = format!("{} {} ", row.id, row.place.word());
         STORED.lines().find(|stored| stored.starts_with(&begins))
     };
@@ -49,5 +51,28 @@ fn verdicts_are_the_stored_ones() {
             "verdicts changed; if that is meant, copy {path} over lab/tests/verdicts.txt\n{}",
             changed.join("\n")
         );
+    }
+}
+
+/// The table that lies with the project starts from what the program gives now, and is about every predicted claim.
+fn is_what_the_sensitivity_table_begins_with(rows: &[Verdict], claims: &Claims) {
+    let table = Sensitivity::built_in(claims);
+    let is_predicted = |row: &&Verdict| row.place == Place::Simulated && row.basis == Some(Basis::Predicted);
+    let mut predicted: Vec<&str> = rows.iter().filter(is_predicted).map(|row| row.id.as_str()).collect();
+    let mut about: Vec<&str> = table.claims.iter().map(String::as_str).collect();
+    predicted.sort_unstable();
+    about.sort_unstable();
+    let how = "./x lab --sensitivity --out DIR, then copy DIR/sensitivity.csv over lab/sensitivity.csv";
+    assert_eq!(about, predicted, "another claim is predicted: {how}");
+    let row = |id: &str| rows.iter().filter(is_predicted).find(|row| row.id == id).expect("compared above");
+    for change in &table.changes {
+        let now = match &row(&change.claim).figures {
+            Figures::One(value) => *value,
+            Figures::Named(named) => named.get(&change.figure).copied(),
+        };
+        assert_eq!(now, Some(change.base), "{}, {:?} has changed: {how}", change.claim, change.figure);
+    }
+    for turn in &table.turns {
+        assert_eq!(row(&turn.claim).status, turn.base, "{} has another verdict: {how}", turn.claim);
     }
 }

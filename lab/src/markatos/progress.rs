@@ -18,15 +18,6 @@ use super::world::{Machine, Move, State};
 /// Moves within which a process that is alone has to have its transfer.
 const PATIENCE: usize = 96;
 
-/// A way into a cycle, and the cycle.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lasso {
-    /// From the beginning to the cycle.
-    pub way: Vec<Move>,
-    /// Around once; it holds a rejection of the process and no success.
-    pub cycle: Vec<Move>,
-}
-
 /// What became of the first process, which has to be honest.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
@@ -34,8 +25,8 @@ pub struct Progress {
     pub states: usize,
     /// A way to a state from which it does not succeed alone.
     pub stuck: Option<Vec<Move>>,
-    /// How the others keep it from ever succeeding.
-    pub starved: Option<Lasso>,
+    /// How the others keep it from ever succeeding: once around a cycle with a rejection of the process and no success.
+    pub starved: Option<Vec<Move>>,
 }
 
 /// Decides both for the first process.
@@ -51,11 +42,10 @@ pub fn progress<P: Protocol>(machine: &Machine<'_, P>) -> Progress {
     let alone = |state: &State<P::Engine>| machine.scene.buffered || succeeds_alone(machine, state.clone());
     let stuck = reached.known.iter().filter(|(state, _)| !alone(state)).map(|(_, number)| *number).min();
     edges.seal(reached.known.len());
-    let starved = edges.cycle_with_rejection();
     Progress {
         states: reached.known.len(),
         stuck: stuck.map(|state| reached.way_to(state)),
-        starved: starved.map(|(state, cycle)| Lasso { way: reached.way_to(state), cycle }),
+        starved: edges.cycle_with_rejection(),
     }
 }
 
@@ -108,7 +98,7 @@ impl Edges {
 
     /// The first rejection from which the process comes back to where it was, without a success, while the engine and the
     /// write buffers are not kept from what they would do.
-    fn cycle_with_rejection(&self) -> Option<(u32, Vec<Move>)> {
+    fn cycle_with_rejection(&self) -> Option<Vec<Move>> {
         let part = self.parts();
         let fair = self.fair_places(&part);
         let inside = |(from, to, ..): &(u32, u32, Move, bool)| part[*from as usize] == part[*to as usize];
@@ -122,7 +112,7 @@ impl Edges {
         let after = own_accord.map_or(*place, |(after, _)| after);
         cycle.extend(own_accord.map(|(_, chosen)| chosen));
         cycle.extend(self.way(after, from, &part));
-        Some((from, cycle))
+        Some(cycle)
     }
 
     /// For each part in which nothing waits for ever: a state where nothing waits, or a move by which something that did

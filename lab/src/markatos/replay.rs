@@ -2,18 +2,17 @@
 //!
 //! ```text
 //! PROTOCOL [--processes N] [--attack] ──► scenes ──► the shortest breach, as a story, or that there is none
-//!                                           └──► alone: one whole initiation
 //! --diagram FILE ──► figure 8 as SVG
 //! ./x lab --deep ──► larger scenes, all states of them or up to a depth that is said
 //! ```
 //!
-//! Replayed line by line where standard output is a terminal and `--step` asks for it; the story is the machine's own.
+//! The story is the machine's own; who prints it may wait after each of its lines (`--step`).
 
 use std::fmt::Write as _;
 
 use super::explore::{Bounds, Exploration};
 use super::protocols::{CATALOGUE, Entry, find};
-use super::scenes::{self, on_two_cpus};
+use super::scenes;
 use super::story::Story;
 use super::world::{Move, Scene};
 
@@ -22,9 +21,9 @@ use super::world::{Move, Scene};
 pub struct Request {
     /// The protocol's name.
     pub protocol: String,
-    /// Two or three.
+    /// One with a write buffer, two or three.
     pub processes: u8,
-    /// Whether one of them is malicious.
+    /// Whether one of several is malicious.
     pub attack: bool,
     /// One or two.
     pub cpus: u8,
@@ -41,6 +40,9 @@ pub enum ReplayError {
         /// What there is.
         known: String,
     },
+    /// An attack with nobody to be attacked.
+    #[error("one process has nobody to attack: give --processes 2 or 3 with --attack")]
+    Alone,
     /// A number of processes that is not explored.
     #[error("{processes} processes cannot be explored: give 1, 2 or 3")]
     Processes {
@@ -68,7 +70,8 @@ pub fn replay(request: &Request) -> Result<Shown, ReplayError> {
         known: CATALOGUE.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", "),
     })?;
     let scenes = match (request.processes, request.attack) {
-        (1, _) => vec![scenes::buffered()],
+        (1, false) => vec![scenes::buffered()],
+        (1, true) => return Err(ReplayError::Alone),
         (2, false) => vec![scenes::two_honest(), scenes::shared_destination()],
         (2, true) => {
             vec![
@@ -92,7 +95,6 @@ pub fn replay(request: &Request) -> Result<Shown, ReplayError> {
 
 /// A scene's line, and the story of its shortest breach.
 fn show(entry: &Entry, scene: Scene) -> (String, Option<Story>) {
-    let scene = if scene.cpus == 2 { on_two_cpus(scene) } else { scene };
     let bounds = Bounds { states: 1_000_000, ..Bounds::ALL };
     let found = entry.protocol.explore(&scene, bounds);
     let mut line = format!("{}, {} CPU{}: ", scene.name, scene.cpus, if scene.cpus == 1 { "" } else { "s" });

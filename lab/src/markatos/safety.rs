@@ -48,11 +48,7 @@ const FEW: usize = 100_000;
 
 /// The protocol of that name.
 pub(super) fn named(name: &str) -> Result<&'static Entry, RunError> {
-    find(name).ok_or_else(|| RunError::Failed {
-        figure: "initiation".to_owned(),
-        series: name.to_owned(),
-        message: "there is no such protocol".to_owned(),
-    })
+    find(name).ok_or_else(|| RunError::NoProtocol { name: name.to_owned() })
 }
 
 /// The scenes without shared access to a destination, from the simplest on.
@@ -252,7 +248,7 @@ fn barriers(case: &Case<'_>) -> Result<Verdict, RunError> {
     let misread = |breach: &Breach| *breach == Breach::ToldStarted(0);
     breaks(&mut finding, without, &scenes::buffered(), misread);
     let never = without.protocol.progress(&scenes::buffered()).starved;
-    let round = never.as_ref().map_or(0, |lasso| lasso.cycle.len());
+    let round = never.as_ref().map_or(0, Vec::len);
     finding
         .figure("moves of a round in which it is rejected for ever", round as f64)
         .check(never.is_some(), "without barriers a lone process can be rejected for ever");

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! each protocol ──► safe on one CPU? on two? ──► relied on one CPU
-//!               └──► stuck? starved? on two CPUs, by an honest neighbour, by a malicious one
+//!               └──► stuck? starved? on two CPUs, beside a malicious neighbour
 //! ```
 //!
 //! Masked preemption and hooks of the context switch hold one CPU; what they protect is protected there only.
@@ -57,7 +57,7 @@ pub fn row(entry: &Entry) -> Row {
         one: on_one.iter().all(|found| found.breaches.is_empty()),
         two: shortest.map(|(breach, moves)| (breach, moves.len())),
         stuck: beside.stuck.is_some(),
-        starved: beside.starved.map(|lasso| lasso.cycle.len()),
+        starved: beside.starved.map(|cycle| cycle.len()),
     }
 }
 

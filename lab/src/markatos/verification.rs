@@ -11,6 +11,7 @@
 
 use serde::Deserialize;
 
+use crate::chance::Chance;
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
@@ -59,19 +60,6 @@ pub struct Rates {
     pub fails: f64,
     /// Initiations that succeeded.
     pub successes: f64,
-}
-
-/// Chance that depends on its seed alone (xorshift, Marsaglia 2003).
-struct Chance(u64);
-
-impl Chance {
-    /// From 0 to 1.
-    fn next(&mut self) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as f64 / (1u64 << 53) as f64
-    }
 }
 
 /// One process: its accesses, and which is next.
@@ -141,7 +129,7 @@ impl Run<'_> {
 
 /// Runs the experiment once; `quantum` in nanoseconds, a switch costs what a system call does.
 pub fn run(costs: &Costs, quantum: f64, switch: f64, unknown: Unknown) -> Rates {
-    let mut chance = Chance(unknown.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut chance = Chance::new(unknown.seed);
     let looping = |who: u8| {
         let wants = Transfer { source: Page(2 * who), destination: Page(2 * who + 1), size: 1 };
         let only = |step: Step| match step {
@@ -155,9 +143,9 @@ pub fn run(costs: &Costs, quantum: f64, switch: f64, unknown: Unknown) -> Rates 
     let mut run = Run { costs, gap: unknown.gap, engine, rates: Rates::default() };
     // The first quantum begins anywhere in an initiation, so that runs without jitter differ too.
     let mut time = 0.0;
-    let mut first = quantum - chance.next() * costs.program(&FIGURE_10.program(0, Transfer::new(0, 1, 1)));
+    let mut first = quantum - chance.part() * costs.program(&FIGURE_10.program(0, Transfer::new(0, 1, 1)));
     for number in 0..QUANTA as usize {
-        let length = first + unknown.jitter * (2.0 * chance.next() - 1.0);
+        let length = first + unknown.jitter * (2.0 * chance.part() - 1.0);
         first = quantum;
         let count = processes.len();
         time += run.quantum(&mut processes[number % count], length) + switch;

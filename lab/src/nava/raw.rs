@@ -9,11 +9,11 @@
 
 use serde::Deserialize;
 
+use crate::chance::Chance;
 use crate::experiments::{RunError, Runner};
 use crate::plan::Line;
 use crate::table::Series;
 
-use super::Chance;
 use super::disk::Disk;
 use super::machine::{BLOCK, Machine, Other, disk};
 

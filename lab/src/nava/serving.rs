@@ -17,9 +17,9 @@ use std::collections::VecDeque;
 
 use memferry_clock::{EventQueue, Instant};
 
-use super::Chance;
 use super::disk::Disk;
 use super::machine::{BLOCK, Machine};
+use crate::chance::Chance;
 
 /// Clients begin within a tenth of a second, in nanoseconds.
 const SPREAD: f64 = 1e8;

@@ -8,12 +8,12 @@
 
 use serde::Deserialize;
 
+use crate::chance::Chance;
 use crate::experiments::{RunError, Runner};
 use crate::parameters::ParametersError;
 use crate::plan::Line;
 use crate::table::Series;
 
-use super::Chance;
 use super::machine::{Machine, Other, disk};
 use super::serving::{Measured, Room, Server};
 

@@ -14,7 +14,8 @@ use serde::Deserialize;
 
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::{Caches, window};
-use super::crossing::{Buffers, prepare};
+use super::crossing::{Buffers, By, prepare};
+use crate::chance::Chance;
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
@@ -145,36 +146,10 @@ fn independent(case: &Case<'_>) -> Result<Verdict, RunError> {
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
-/// Who copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum By {
-    Cpu,
-    Engine,
-}
-
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DurationSettings {
     by: By,
-}
-
-/// Numbers by chance, repeatably (xorshift).
-#[derive(Clone, Debug)]
-pub(super) struct Chance(u64);
-
-impl Chance {
-    pub(super) const fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// A number below `end`.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % end.max(1)
-    }
 }
 
 /// What may have happened before a copy: each side was read, written or neither, then others used between nothing and

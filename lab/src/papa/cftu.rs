@@ -189,11 +189,6 @@ impl Cftu {
         self.device.with(|device| device.complaints().len())
     }
 
-    /// Another policy takes over.
-    pub fn set_policy(&mut self, policy: Box<dyn Policy>) {
-        self.path.set_policy(policy);
-    }
-
     /// The first caller's copy between offsets of its sources and destinations, from the call to the return:
     /// picoseconds, in all and of the CPU.
     ///

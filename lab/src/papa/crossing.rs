@@ -53,8 +53,10 @@ pub(super) enum Buffers {
 /// Who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum By {
+pub(super) enum By {
+    /// The processor.
     Cpu,
+    /// The engine.
     Engine,
 }
 

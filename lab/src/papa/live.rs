@@ -18,7 +18,8 @@ use memferry::{
     CacheHint, Client, Frame, PolicyKind, PolicySettings, PriorityClass, ServiceConfig, Transfer,
 };
 
-use super::cache_state::{Chance, PIECE};
+use super::cache_state::PIECE;
+use crate::chance::Chance;
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;

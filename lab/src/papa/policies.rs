@@ -18,8 +18,8 @@ use memferry_path::policy::{Exclusive, Priority, Shared};
 use memferry_path::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Slices};
 use memferry_transfer::{PriorityClass, SessionId};
 
-use super::cache_state::Chance;
 use super::cftu::{Cftu, CftuError, Machine};
+use crate::chance::Chance;
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
@@ -144,7 +144,7 @@ fn kept(case: &Case<'_>) -> Result<Verdict, RunError> {
     let machine = Machine::new(case.parameters, 1)?;
     let mut finding = Finding::of(case.claim);
     let judged = judge(&machine, &mut finding);
-    judged.map_err(|error| RunError::Judge { claim: case.claim.id.clone(), message: error.to_string() })?;
+    judged.map_err(|error| case.failed(error))?;
     Ok(finding.verdict(Place::Simulated, Basis::Explored))
 }
 

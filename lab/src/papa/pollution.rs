@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::cache_state::PIECE;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::window;
-use super::crossing::{Buffers, prepare};
+use super::crossing::{Buffers, By, prepare};
 use super::victims::{Core, VICTIMS, Victim};
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError, Runner};
@@ -32,14 +32,6 @@ pub(super) const JUDGES: [Judge; 1] =
 
 /// Bytes of the file that copies come from.
 const FILE: u64 = 32 << 20;
-
-/// Who copies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum By {
-    Cpu,
-    Engine,
-}
 
 /// What is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]

@@ -8,7 +8,8 @@
 //! They are our own and small: that kind of work, not those programs. An access costs a few cycles besides what the
 //! caches take, and waits for them; what a processor would overlap is left out. Code is not fetched.
 
-use super::cache_state::Chance;
+use crate::chance::Chance;
+
 use super::cftu::Machine;
 use super::chipset::Caches;
 

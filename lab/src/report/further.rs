@@ -4,49 +4,93 @@
 //! Sensitivity ──► claim: figures × parameters, in percent      Parameters ──► value, unit, source, mechanism
 //! ```
 //!
-//! What was not run is said to be not run.
+//! What was not run is said to be not run, and what was made before to have been made before.
 
 use maud::{Markup, html};
 
 use super::page::Page;
 use super::words::rounded;
-use crate::sensitivity::Change;
-
-/// Changes below this fraction are left out of the page; the CSV has them.
-const SEEN: f64 = 0.005;
+use crate::sensitivity::{Change, Origin, SEEN, Sensitivity, Turn};
 
 /// The table, by claim.
 pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
-    let (changes, missing) = (&page.sensitivity.changes, &page.sensitivity.missing);
-    let mut claims: Vec<&str> = changes.iter().map(|change| change.claim.as_str()).collect();
-    claims.dedup();
+    let Sensitivity { claims, changes, missing, origin: from, .. } = &page.sensitivity;
     html! {
         section id="sensitivity" {
             h2 { "Sensitivity" }
             p {
                 "How each figure of a predicted claim moves when one time of the model is 20 % lower or higher, all else as it \
-                 was, with reduced sweeps. Changes below 0.5 % are left out."
+                 was, with reduced sweeps. Figures that are zero, and changes below " (SEEN * 100.0) " %, are left out."
             }
-            @if changes.is_empty() { p.note { strong { "Not run." } } }
+            (origin(*from))
+            @if claims.is_empty() { p.note { "Nothing to show: no claim here is predicted, or it was " strong { "not run" } "." } }
             @else if !missing.is_empty() {
                 p.note { "Not complete: " (missing.len()) " parameters were not run (" (missing.join(", ")) ")." }
             }
-            @if changes.is_empty() || !missing.is_empty() {
-                p { "It takes an hour or more, and goes on where it was broken off: " code { "./x lab --sensitivity" } "." }
+            @if claims.is_empty() || !missing.is_empty() || *from != Origin::Here {
+                p { "To make it anew takes a quarter of an hour or more, and goes on where it was broken off: " code { "./x lab --sensitivity" } "." }
             }
+            @if !claims.is_empty() { (turned(page)) }
             @for claim in claims { (moved(claim, changes)) }
         }
     }
 }
 
+/// Where the table is from, when it was not made by this run.
+fn origin(origin: Origin) -> Markup {
+    html! {
+        @match origin {
+            Origin::Here => {}
+            Origin::Project => {
+                p { "This table lies with the project and was made before, of the same plans, parameters and criteria." }
+            }
+            Origin::Before => {
+                p.note {
+                    "This table lies with the project. Plans, parameters or criteria have changed since it was made, so some of \
+                     it may be out of date."
+                }
+            }
+        }
+    }
+}
+
+/// The verdicts that one parameter turns.
+fn turned(page: &Page<'_>) -> Markup {
+    let turns = &page.sensitivity.turns;
+    html! {
+        @if turns.is_empty() { p { strong { "No verdict turns" } " with any of them." } }
+        @else {
+            p { "These verdicts turn; those of all other predicted claims stay as they are." }
+            div.wide tabindex="0" role="region" aria-label="Verdicts that turn" { table {
+                thead { tr { @for head in ["claim", "parameter", "its source", "as it is", "at -20 %", "at +20 %"] {
+                    th scope="col" { (head) }
+                } } }
+                tbody { @for turn in turns { tr {
+                    th scope="row" { a href=(format!("#claim-{}", turn.claim)) { (turn.claim) } }
+                    td { (turn.parameter) }
+                    td.text { (source(page, turn)) }
+                    td { (turn.base.word()) }
+                    @for status in turn.lower_higher { td { (status.word()) } }
+                } } }
+            } }
+        }
+    }
+}
+
+/// Where the value of a turn's parameter is from.
+fn source<'a>(page: &'a Page<'_>, turn: &Turn) -> &'a str {
+    let paper = page.claims.find(&turn.claim).map(|claim| claim.paper.as_str());
+    let own = page.papers.iter().find(|prepared| Some(prepared.name) == paper);
+    let list = own.map_or(&[][..], |prepared| prepared.parameters.list());
+    list.iter().find(|parameter| parameter.name == turn.parameter).map_or("", |parameter| &parameter.source)
+}
+
 fn moved(claim: &str, changes: &[Change]) -> Markup {
-    let own = || changes.iter().filter(|change| change.claim == claim);
-    let is_seen =
-        |change: &&Change| change.lower_higher.iter().any(|part| part.is_nan() || part.abs() >= SEEN);
-    let seen: Vec<&Change> = own().filter(is_seen).collect();
+    let seen: Vec<&Change> =
+        changes.iter().filter(|change| change.claim == claim && change.is_seen()).collect();
     html! {
         details {
-            summary { a href=(format!("#claim-{claim}")) { (claim) } ": " (seen.len()) " of " (own().count()) " changes are seen" }
+            summary { a href=(format!("#claim-{claim}")) { (claim) } ": " (seen.len()) " changes" }
             div.wide tabindex="0" role="region" aria-label=(format!("Sensitivity of {claim}")) { table {
                 thead { tr { @for head in ["figure", "base", "parameter", "at -20 %", "at +20 %"] { th scope="col" { (head) } } } }
                 tbody { @for change in seen { tr {

@@ -35,7 +35,7 @@ pub struct Page<'a> {
     pub failures: Vec<&'a (String, RunError)>,
     /// Where live rows were measured.
     pub machine: Machine,
-    /// How figures move with parameters, as far as it was run.
+    /// How figures move with parameters: as it was run here, or the table that lies with the project.
     pub sensitivity: Sensitivity,
     /// The claims and figures that alone were asked for; none for all.
     pub only: &'a [String],

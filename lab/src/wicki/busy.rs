@@ -162,8 +162,7 @@ fn rate(begun: Instant) -> f64 {
 }
 
 fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
-    let failed =
-        |message| RunError::Failed { figure: case.claim.id.clone(), series: "live".to_owned(), message };
+    let failed = |message: String| case.failed(message);
     let mut frames = Frames::new().map_err(failed)?;
     // Once for the caches and the pages, once for the figures.
     let mut figures = [0.0; 4];

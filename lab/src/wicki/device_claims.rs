@@ -114,8 +114,8 @@ fn fill_burst_peak(case: &Case<'_>) -> Judged {
     let mut finding = Finding::of(case.claim);
     let fill = case.tables.line("wicki-fig-05", "32 bit, bursts")?.peak();
     let other = |line: &Series| !line.label.contains("bursts") || line.peak() <= fill;
-    let all = case.tables.iter().filter(|table| table.plan.runner == super::transfer::ONE.name);
-    let highest = all.flat_map(|table| &table.series).all(other);
+    // Every plan of a transfer that runs alone names this claim.
+    let highest = case.tables.iter().flat_map(|table| &table.series).all(other);
     finding.number(fill);
     finding.check(highest, "it is the highest of all transfers that run alone");
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
@@ -210,10 +210,7 @@ fn concurrency(case: &Case<'_>) -> Judged {
 
 /// Which mechanism makes two channels slower than one, and which keeps four from the peak.
 fn mechanisms_of_the_dip(finding: &mut Finding<'_>, case: &Case<'_>) -> Result<(), RunError> {
-    let without = |off| {
-        ablation::without(off, case.parameters)
-            .map_err(|message| RunError::Judge { claim: case.claim.id.clone(), message })
-    };
+    let without = |off| ablation::without(off, case.parameters).map_err(|message| case.failed(message));
     let [turn_one, turn_two, _] = without(Off::TurnOver)?;
     let [one, two, _] = without(Off::Contention)?;
     let [batch_one, batch_two, batch_four] = without(Off::WriteBatches)?;

@@ -26,11 +26,7 @@ const SEED: u64 = 1;
 
 fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     let board = board(case.parameters, SEED)?;
-    let failed = |error: super::service::ServiceError| RunError::Failed {
-        figure: case.claim.id.clone(),
-        series: "scatter-gather".to_owned(),
-        message: error.to_string(),
-    };
+    let failed = |error: super::service::ServiceError| case.failed(error);
     let mut finding = Finding::of(case.claim);
     let mut slower = Vec::new();
     for (frames, length) in CASES {

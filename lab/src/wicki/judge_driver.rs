@@ -100,7 +100,7 @@ fn concurrency(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(lowest == 2, format!("throughput is lowest at {lowest} {of}"));
     finding.check(highest == 4, format!("throughput is highest at {highest} {of}"));
     let why = what_orders_them(case);
-    finding.because(why.map_err(|message| RunError::Judge { claim: case.claim.id.clone(), message })?);
+    finding.because(why.map_err(|message| case.failed(message))?);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 

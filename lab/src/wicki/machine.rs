@@ -8,7 +8,7 @@
 //!
 //! As in section 4.1 there is no operating system around it: configure, enable, and wait for the interrupt. The bytes of
 //! the machine's gigabyte are folded into a few MiB, since they do not matter to the time; tests look at bytes where
-//! nothing is folded. Only this module knows what the parameters' names are.
+//! nothing is folded.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -131,7 +131,7 @@ fn try_bounds(bed: &mut impl Bed) -> Result<Tried, BedError> {
 }
 
 fn failed<'a>(case: &'a Case<'_>) -> impl Fn(BedError) -> RunError + 'a {
-    |message| RunError::Failed { figure: case.claim.id.clone(), series: "safety".to_owned(), message }
+    |message| case.failed(message)
 }
 
 fn basis(place: Place) -> Basis {

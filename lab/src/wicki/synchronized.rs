@@ -208,11 +208,7 @@ pub(super) const JUDGES: [Judge; 1] =
 
 /// Every shape, and what may not happen.
 fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
-    let failed = |error: ServiceError| RunError::Failed {
-        figure: case.claim.id.clone(),
-        series: "synchronized".to_owned(),
-        message: error.to_string(),
-    };
+    let failed = |error: ServiceError| case.failed(error);
     let mut tally = Tally::default();
     for shape in every_shape() {
         follow(shape, &mut tally).map_err(failed)?;

@@ -1,0 +1,166 @@
+//! One attempt at a paper's experiments: what is kept is recalled, the rest is run, watched and kept.
+//!
+//! ```text
+//! (plan × series) ── kept? ──► lines; otherwise the runner, over parameters that note what it asks for ──► lines, kept
+//! judge ──────────── kept? ──► row; otherwise the judge, over the figures that name its claim ───────────► row, kept
+//! with one parameter varied: what is kept of before, and did not ask for that parameter, is what it would be now
+//! ```
+//!
+//! What a key is made of, and what a file of kept results holds, is in [`crate::results`]. Rows of what is measured on the
+//! machine at hand are not kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Case, Judge, Prepared, RunError};
+use crate::claims::{Claims, Place};
+use crate::parameters::Parameters;
+use crate::plan::{Line, Plan, SeriesPlan};
+use crate::results::{Key, Made, Results};
+use crate::table::{Series, Table, Tables};
+use crate::verdict::Verdict;
+use crate::workers::spread;
+
+/// Figures that failed, with what went wrong.
+type Failed = Vec<(String, RunError)>;
+
+/// Names of parameters.
+type Names = BTreeSet<String>;
+
+/// One attempt at a paper's experiments.
+pub(super) struct Run<'a> {
+    prepared: &'a Prepared,
+    claims: &'a Claims,
+    results: &'a Results,
+    /// The parameters as the text that keys are made of.
+    parameters: String,
+    /// The parameter that is varied, and the text of the parameters as they were.
+    before: Option<(&'a str, String)>,
+}
+
+/// The figures that could be made, and the others.
+pub(super) struct Figures {
+    pub(super) tables: Tables,
+    pub(super) failed: Failed,
+    /// What each figure's lines asked for.
+    asked: BTreeMap<String, Names>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(prepared: &'a Prepared, claims: &'a Claims, results: &'a Results) -> Self {
+        let text = |parameters: &Parameters| format!("{:?}", parameters.list());
+        let varied = prepared.varied.as_ref();
+        Self {
+            prepared,
+            claims,
+            results,
+            parameters: text(&prepared.parameters),
+            before: varied.map(|(name, parameters)| (name.as_str(), text(parameters))),
+        }
+    }
+
+    /// What is kept of these experiments, or of those before a parameter was varied if it did not ask for that one.
+    fn kept<T>(&self, recall: impl Fn(&str) -> Option<Made<T>>) -> Option<Made<T>> {
+        recall(&self.parameters).or_else(|| {
+            let (varied, parameters) = self.before.as_ref()?;
+            recall(parameters).filter(|made| !made.asked.contains(*varied))
+        })
+    }
+
+    fn line_key(&self, plan: &Plan, label: &str, parameters: &str) -> Key {
+        self.results.key(&["line", &format!("{plan:?}"), label, parameters])
+    }
+
+    pub(super) fn kept_line(&self, plan: &Plan, label: &str) -> Option<Made<Vec<Series>>> {
+        self.kept(|parameters| self.results.lines(&self.line_key(plan, label, parameters)))
+    }
+
+    fn row_key(&self, judge: &Judge, parameters: &str) -> Key {
+        let claim = format!("{:?}", self.claims.find(judge.claim));
+        let plans = format!("{:?}", self.plans_of(judge).collect::<Vec<_>>());
+        self.results.key(&["row", judge.place.word(), &claim, &plans, parameters])
+    }
+
+    /// The plans that name a judge's claim.
+    fn plans_of(&self, judge: &Judge) -> impl Iterator<Item = &'a Plan> {
+        let names_it = |plan: &&Plan| plan.claims.iter().any(|claim| claim == judge.claim);
+        self.prepared.plans.iter().filter(names_it)
+    }
+
+    pub(super) fn kept_row(&self, judge: &Judge) -> Option<Made<Verdict>> {
+        self.kept(|parameters| self.results.row(&self.row_key(judge, parameters)))
+    }
+
+    /// The figures that could be made.
+    pub(super) fn figures(&self, ended: impl Fn(&str, bool) + Sync) -> Figures {
+        let plans = &self.prepared.plans;
+        let jobs: Vec<(&Plan, &SeriesPlan)> =
+            plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series))).collect();
+        let line = |(plan, series): &(&Plan, &SeriesPlan)| {
+            let (lines, kept) = self.line(plan, series);
+            ended(&plan.figure, kept);
+            lines
+        };
+        let mut lines = spread(&jobs, line).into_iter();
+        let (mut tables, mut failed, mut asked) = (Vec::new(), Vec::new(), BTreeMap::new());
+        for plan in plans {
+            let own: Vec<Result<Made<Vec<Series>>, RunError>> =
+                lines.by_ref().take(plan.series.len()).collect();
+            match own.into_iter().collect::<Result<Vec<_>, _>>() {
+                Ok(own) => {
+                    let names = own.iter().flat_map(|made| made.asked.clone()).collect();
+                    asked.insert(plan.figure.clone(), names);
+                    let series = own.into_iter().flat_map(|made| made.result).collect();
+                    tables.push(Table { plan: plan.clone(), series });
+                }
+                Err(error) => failed.push((plan.figure.clone(), error)),
+            }
+        }
+        Figures { tables: Tables::new(tables), failed, asked }
+    }
+
+    /// One line of a plan, and whether it was kept.
+    fn line(&self, plan: &Plan, series: &SeriesPlan) -> (Result<Made<Vec<Series>>, RunError>, bool) {
+        if let Some(lines) = self.kept_line(plan, &series.label) {
+            return (Ok(lines), true);
+        }
+        let Some(runner) = self.prepared.runners.iter().find(|runner| runner.name == plan.runner) else {
+            let (figure, runner) = (plan.figure.clone(), plan.runner.clone());
+            return (Err(RunError::NoRunner { figure, runner }), false);
+        };
+        let parameters = self.prepared.parameters.watched();
+        let lines = (runner.run)(&Line { plan, series, parameters: &parameters });
+        let lines = lines.map(|result| Made { result, asked: parameters.asked() });
+        if let Ok(lines) = &lines {
+            self.results.keep_lines(&self.line_key(plan, &series.label, &self.parameters), lines);
+        }
+        (lines, false)
+    }
+
+    /// One row, and whether it was kept.
+    pub(super) fn row(&self, judge: &Judge, figures: &Figures) -> (Result<Verdict, RunError>, bool) {
+        let keeps = judge.place == Place::Simulated;
+        if let Some(row) = self.kept_row(judge).filter(|_| keeps) {
+            return (Ok(row.result), true);
+        }
+        let row = self.judged(judge, figures);
+        if let (Ok(row), true) = (&row, keeps) {
+            self.results.keep_row(&self.row_key(judge, &self.parameters), row);
+        }
+        (row.map(|row| row.result), false)
+    }
+
+    fn judged(&self, judge: &Judge, figures: &Figures) -> Result<Made<Verdict>, RunError> {
+        let own = || self.plans_of(judge).map(|plan| &plan.figure);
+        if let Some((_, error)) = figures.failed.iter().find(|(figure, _)| own().any(|name| name == figure)) {
+            return Err(error.clone());
+        }
+        let nothing = || RunError::NothingToJudge { claim: judge.claim.to_owned() };
+        let claim = self.claims.find(judge.claim).ok_or_else(nothing)?;
+        let parameters = self.prepared.parameters.watched();
+        let tables = figures.tables.of_claim(judge.claim);
+        let result = (judge.judge)(&Case { claim, tables: &tables, parameters: &parameters })?;
+        let mut asked = parameters.asked();
+        asked.extend(own().filter_map(|figure| figures.asked.get(figure)).flatten().cloned());
+        Ok(Made { result, asked })
+    }
+}
