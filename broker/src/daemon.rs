@@ -436,9 +436,9 @@ impl Daemon {
                 self.refuse_connection(token, &violation);
             }
         }
-        for (revocation, _) in attended.revoked {
+        for (revocation, answer) in attended.revoked {
             if let Some((token, serial)) = self.waiting.remove(&revocation) {
-                self.reply(token, serial, Ok(Answer::Revoked), &[]);
+                self.reply(token, serial, answer, &[]);
             }
         }
     }

@@ -8,7 +8,7 @@
 //! All clients of a process share one; it ends with the last. There is no socket and no second user, so this is about
 //! moving memory, not about protection: code in the same process can do as it likes.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -49,7 +49,7 @@ fn shared_here() -> Option<&'static Mutex<Weak<Embedded>>> {
 
 struct Control {
     service: Service,
-    over: Mutex<BTreeSet<RevocationId>>,
+    over: Mutex<BTreeMap<RevocationId, Result<Answer, Refusal>>>,
     changed: Condvar,
     ending: AtomicBool,
 }
@@ -127,10 +127,12 @@ impl Embedded {
             Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
             Executed::Later(revocation) => {
                 let mut over = self.control.over.lock().unwrap_or_else(PoisonError::into_inner);
-                while !over.remove(&revocation) {
+                loop {
+                    if let Some(answer) = over.remove(&revocation) {
+                        return answer.map(|answer| (answer, Vec::new()));
+                    }
                     over = self.control.changed.wait(over).unwrap_or_else(PoisonError::into_inner);
                 }
-                Ok((Answer::Revoked, Vec::new()))
             }
         }
     }
@@ -146,7 +148,7 @@ impl Control {
             drop(unused);
             if !revoked.is_empty() {
                 let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
-                over.extend(revoked.into_iter().map(|(revocation, _)| revocation));
+                over.extend(revoked);
                 self.changed.notify_all();
             }
         }
@@ -172,6 +174,30 @@ impl Drop for Embedded {
 #[expect(unsafe_code, reason = "forks")]
 mod tests {
     use super::*;
+    use crate::protocol::NotifyBy;
+    use crate::session::Introduced;
+
+    #[test]
+    fn a_refused_signal_does_not_use_up_the_channels_only_one() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let embedded = Embedded::start(ServiceConfig { lanes: 1, ..ServiceConfig::default() }).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let client =
+            Introduced { user, process: std::process::id(), asymmetric_fences: false, watched: None };
+        let session = embedded.service().connect(client).unwrap();
+        let call = |command| embedded.call(session, command, Vec::new());
+        let (opened, _) = call(Command::OpenChannel { capacity: 2 }).unwrap();
+        let Answer::Channel { channel, .. } = opened else { panic!("{opened:?}") };
+        let notify = |by| call(Command::Notify { channel, by });
+        let refused = notify(NotifyBy::Ring { user_data: 1 }).unwrap_err();
+        if refused.message.contains("this system gives the service no io_uring") {
+            return println!("{refused}");
+        }
+        assert_eq!(refused.message, "no descriptor came");
+        assert_eq!(notify(NotifyBy::Event).unwrap().1.len(), 1);
+        let refused = notify(NotifyBy::Event).unwrap_err();
+        assert!(refused.message.contains("signalled already"), "{refused}");
+    }
 
     #[test]
     fn a_child_forked_while_the_service_starts_gets_its_own() {

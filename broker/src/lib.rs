@@ -34,7 +34,7 @@ pub use session::Introduced;
 
 use memferry_clock::{Clock, Instant};
 
-/// Held by the test that forks and by those whose locks or sockets its child must not keep alive.
+/// Held by tests that fork or spawn, and by those whose locks or sockets a child must not keep alive.
 #[cfg(test)]
 static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
 

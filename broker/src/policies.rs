@@ -28,6 +28,16 @@ struct Present {
     past: SliceCounts,
 }
 
+impl Present {
+    fn counts(&self) -> SliceCounts {
+        let (past, now) = (self.past, self.slices.counts());
+        SliceCounts {
+            slices: past.slices + now.slices,
+            strayed_bytes: past.strayed_bytes + now.strayed_bytes,
+        }
+    }
+}
+
 impl Policies {
     /// Those of a service that starts, and a policy for each of its lanes.
     pub(crate) fn new(settings: &PolicySettings, lanes: usize) -> (Self, Vec<Box<dyn Policy>>) {
@@ -44,12 +54,7 @@ impl Policies {
 
     /// Slices so far.
     pub(crate) fn counts(&self) -> SliceCounts {
-        let present = self.present();
-        let (past, now) = (present.past, present.slices.counts());
-        SliceCounts {
-            slices: past.slices + now.slices,
-            strayed_bytes: past.strayed_bytes + now.strayed_bytes,
-        }
+        self.present().counts()
     }
 
     /// Takes other settings, as `user` wants; `tell` gives each lane, by number, its new policy.
@@ -69,9 +74,9 @@ impl Policies {
             return Err(refusal(RefusalKind::Argument, why));
         }
         settings.check().map_err(|error| refusal(RefusalKind::Argument, error))?;
-        let past = self.counts();
         // Two who change it at once: the lanes hear both in the order in which the settings are kept.
         let mut present = self.present();
+        let past = present.counts();
         let (policies, slices) = settings.for_lanes(lanes);
         policies.into_iter().enumerate().for_each(|(lane, policy)| tell(lane, policy));
         *present = Present { settings, slices, past };

@@ -399,7 +399,7 @@ pub fn decode_command(bytes: &[u8], expected: u32, descriptors: usize) -> Result
     Ok(envelope.body)
 }
 
-/// First byte of a farewell; no [`Reply`] and no [`Welcome`] begins so.
+/// First bytes of a farewell; no [`Reply`] and no [`Welcome`] begins with all four.
 const FAREWELL: [u8; 4] = *b"\xffbye";
 
 /// Encodes the last message of a session that broke a rule.

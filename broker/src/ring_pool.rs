@@ -208,7 +208,9 @@ mod tests {
 
     #[test]
     fn a_ring_whose_client_lives_and_did_not_close_it_is_nobody_elses() {
+        let alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        drop(alone);
         let number = rustix::process::Pid::from_child(&child);
         let process = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty()).unwrap();
         let mut pool = RingPool::default();

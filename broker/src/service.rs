@@ -40,7 +40,7 @@ use crate::policies::Policies;
 use crate::profile::{self, ProfileError};
 use crate::protocol::{Answer, Command, Grantee, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
 use crate::ring_pool::{NoRing, RingPool, Writer};
-use crate::session::{Introduced, Sessions, refusal};
+use crate::session::{Introduced, Sessions, gone, refusal};
 
 /// What lanes and control share.
 pub(crate) struct Shared {
@@ -127,8 +127,8 @@ pub enum Executed {
 /// What [`Service::attend`] found.
 #[derive(Debug, Default)]
 pub struct Attended {
-    /// Revocations that are over, and who waits for them.
-    pub revoked: Vec<(RevocationId, SessionId)>,
+    /// Revocations that somebody waits for, and what is answered: they are over, or a failed channel keeps them from it.
+    pub revoked: Vec<(RevocationId, Result<Answer, Refusal>)>,
     /// Sessions that were closed for breaking a rule or because their memory failed.
     pub closed: Vec<(SessionId, Violation)>,
     /// Descriptors that clients of these users sent, to be closed where that may block.
@@ -136,6 +136,10 @@ pub struct Attended {
     /// Memory that nobody uses any more: unmapping it may take seconds.
     pub unused: Vec<Mapping>,
 }
+
+/// What is answered to a revocation that may never be over.
+const WITHHELD: &str = "a channel of an engine failed and may still write to this memory: no new transfer uses it, but it stays \
+                        with the service; use other memory, and start the service anew to have it back";
 
 /// Bytes up to which a transfer of an embedded client is done while the capability table is held: less than claims cost.
 const SHORT_BYTES: u64 = 16 << 10;
@@ -300,7 +304,6 @@ impl Service {
         length: u64,
         rights: Rights,
     ) -> Result<Answer, Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let descriptor =
             descriptors.first().ok_or_else(|| refusal(RefusalKind::Frame, "no descriptor came"))?;
@@ -313,7 +316,8 @@ impl Service {
     /// Makes memory of this process a frame of `session`: embedded clients only.
     ///
     /// # Errors
-    /// [`RefusalKind::Quota`], [`RefusalKind::Capability`].
+    /// [`RefusalKind::Quota`], [`RefusalKind::Capability`]; [`RefusalKind::Argument`] for rights that let nobody read or write it,
+    /// and for a session that is closed.
     pub fn register_mapping(
         &self,
         session: SessionId,
@@ -373,7 +377,6 @@ impl Service {
     }
 
     fn accept(&self, session: SessionId, token: Handle) -> Result<Answer, Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let accepted =
             self.capabilities().accept(session, user, token).map_err(|error| refused_capability(&error))?;
@@ -390,7 +393,7 @@ impl Service {
             Err(error) => return Executed::Done(Err(refused_capability(&error)), Vec::new()),
         };
         sessions.remove_frame(session, handle);
-        sessions.revocations.insert(id, session);
+        sessions.revocations.insert(id);
         drop(sessions);
         self.cancel_revoked(id);
         self.shared.notify(Notice::Settled);
@@ -412,7 +415,6 @@ impl Service {
             );
             refusal(RefusalKind::System, message)
         };
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let mut sessions = self.sessions();
         let Introduced { user, asymmetric_fences, watched, .. } =
             sessions.get(session).map(|open| open.client.clone()).ok_or_else(gone)?;
@@ -472,7 +474,6 @@ impl Service {
         descriptors: &[OwnedFd],
     ) -> Result<Vec<OwnedFd>, Refusal> {
         let unknown = || refusal(RefusalKind::Argument, format!("channel {channel} is not open"));
-        let system = |error: std::io::Error| refusal(RefusalKind::System, error);
         let mut sessions = self.sessions();
         let lane = sessions.lane_of(session, channel).ok_or_else(unknown)?;
         let (user, process) =
@@ -481,28 +482,12 @@ impl Service {
             let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); wait or poll instead";
             return Err(refusal(RefusalKind::System, why));
         }
+        let (target, given) = signal_target(by, process, descriptors)?;
+        // Last: what was refused or failed has not used up the channel's only signal.
         if !sessions.notify(session, channel) {
             let why = format!("channel {channel} is signalled already; open another");
             return Err(refusal(RefusalKind::Argument, why));
         }
-        let (target, given) = match by {
-            NotifyBy::Event => {
-                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-                let event = rustix::event::eventfd(0, flags).map_err(|error| system(error.into()))?;
-                let given = event.try_clone().map_err(system)?;
-                (Target::Event(event), vec![given])
-            }
-            // Nobody else's io_uring can come here on a system of today, and what else comes may block when it is closed.
-            NotifyBy::Ring { .. } if process != std::process::id() => {
-                let why = "only embedded clients can be signalled by their io_uring; poll an eventfd with it instead";
-                return Err(refusal(RefusalKind::Argument, why));
-            }
-            NotifyBy::Ring { user_data } => {
-                let none = || refusal(RefusalKind::Argument, "no descriptor came");
-                let ring = descriptors.first().ok_or_else(none)?.try_clone().map_err(system)?;
-                (Target::Ring(ring, user_data), Vec::new())
-            }
-        };
         self.lanes.get(lane).tell(LaneCommand::Notify { session, channel, user, target });
         Ok(given)
     }
@@ -536,15 +521,17 @@ impl Service {
         for (session, _) in &attended.closed {
             self.end(*session);
         }
-        let (finished, dropped) = {
+        let ((finished, withheld), dropped) = {
             let mut capabilities = self.capabilities();
-            (capabilities.take_finished(), capabilities.take_dropped())
+            let ended = (capabilities.take_finished(), capabilities.take_withheld());
+            (ended, capabilities.take_dropped())
         };
         attended.unused = self.lanes.forget(dropped);
         let mut sessions = self.sessions();
-        for id in finished {
-            attended.revoked.extend(sessions.revocations.remove(&id).map(|session| (id, session)));
-        }
+        let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
+        let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
+        let answered = finished.chain(withheld).filter(|(id, _)| sessions.revocations.remove(id));
+        attended.revoked.extend(answered);
         attended
     }
 
@@ -561,6 +548,34 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.stop(Duration::ZERO);
+    }
+}
+
+/// What a lane signals of a client of `process`, and what is given to the client for it.
+fn signal_target(
+    by: NotifyBy,
+    process: u32,
+    descriptors: &[OwnedFd],
+) -> Result<(Target, Vec<OwnedFd>), Refusal> {
+    let system = |error: std::io::Error| refusal(RefusalKind::System, error);
+    match by {
+        NotifyBy::Event => {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            let event = rustix::event::eventfd(0, flags).map_err(|error| system(error.into()))?;
+            let given = event.try_clone().map_err(system)?;
+            Ok((Target::Event(event), vec![given]))
+        }
+        // Nobody else's io_uring can come here on a system of today, and what else comes may block when it is closed.
+        NotifyBy::Ring { .. } if process != std::process::id() => {
+            let why =
+                "only embedded clients can be signalled by their io_uring; poll an eventfd with it instead";
+            Err(refusal(RefusalKind::Argument, why))
+        }
+        NotifyBy::Ring { user_data } => {
+            let none = || refusal(RefusalKind::Argument, "no descriptor came");
+            let ring = descriptors.first().ok_or_else(none)?.try_clone().map_err(system)?;
+            Ok((Target::Ring(ring, user_data), Vec::new()))
+        }
     }
 }
 

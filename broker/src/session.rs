@@ -58,11 +58,16 @@ pub(crate) struct Sessions {
     users: BTreeMap<u32, Usage>,
     last: u64,
     /// Not over yet, with who asked. They outlive their session: a thread of an embedded client may be waiting.
-    pub(crate) revocations: BTreeMap<RevocationId, SessionId>,
+    pub(crate) revocations: BTreeSet<RevocationId>,
 }
 
 pub(crate) fn refusal(kind: RefusalKind, message: impl ToString) -> Refusal {
     Refusal { kind, message: message.to_string() }
+}
+
+/// Asked for a session that ended.
+pub(crate) fn gone() -> Refusal {
+    refusal(RefusalKind::Argument, "the session is closed; connect again")
 }
 
 fn over(what: &str, user: u32, limit: impl ToString) -> Refusal {
@@ -120,7 +125,6 @@ impl Sessions {
 
     /// Whether a frame of `bytes` more would be within the quotas.
     pub(crate) fn room_for_frame(&self, id: SessionId, bytes: u64, quotas: &Quotas) -> Result<(), Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let user = self.get(id).ok_or_else(gone)?.client.user;
         let usage = self.users.get(&user).copied().unwrap_or_default();
         if usage.frames >= quotas.frames {
@@ -156,7 +160,6 @@ impl Sessions {
         lane: usize,
         quotas: &Quotas,
     ) -> Result<u32, Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let session = self.open.get_mut(&id).ok_or_else(gone)?;
         let usage = self.users.entry(session.client.user).or_default();
         if usage.channels >= quotas.channels {

@@ -303,7 +303,8 @@ impl Client {
     /// transfer uses it any more: those running are cancelled.
     ///
     /// # Errors
-    /// [`CallError`].
+    /// [`CallError`]; [`CallError::Refused`] also when a transfer on it ended with
+    /// [`Failure::ChannelFaulted`](memferry_transfer::Failure): it is taken away, but the failed channel may still write there.
     pub fn revoke(&self, handle: Handle) -> Result<(), CallError> {
         match self.session.call(Command::Revoke { handle }, Vec::new())?.0 {
             Answer::Revoked => Ok(()),
@@ -320,7 +321,10 @@ impl Client {
         let Answer::Channel { channel, capacity } = answer else {
             return Err(CallError::Protocol("it answered something else").into());
         };
-        Channel::open(Arc::clone(&self.session), channel, capacity, descriptors)
+        Channel::open(Arc::clone(&self.session), channel, capacity, descriptors).inspect_err(|_| {
+            // Nobody else would: without a channel nothing is dropped that closes it.
+            let _ = self.session.call(Command::CloseChannel { channel }, Vec::new());
+        })
     }
 
     /// What the engines can do for this client: kinds of operations, limits, the priority class it may use.

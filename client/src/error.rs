@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use memferry_broker::StartError;
-use memferry_broker::protocol::{Refusal, Violation};
+use memferry_broker::protocol::{Refusal, RefusalKind, Violation};
 use memferry_memory::fork_guard::Forked;
 use memferry_memory::frame::AllocateError;
 use memferry_memory::mapping::AccessError;
@@ -69,6 +69,14 @@ pub enum CallError {
     /// This is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
+}
+
+impl CallError {
+    /// Whether a revocation was refused because the capability was revoked before: that one waited too, so nothing touches the
+    /// memory. Any other refusal promises nothing: a failed channel may still write there.
+    pub fn is_revoked_before(&self) -> bool {
+        matches!(self, Self::Refused(Refusal { kind: RefusalKind::Capability, .. }))
+    }
 }
 
 impl From<Forked> for FrameError {

@@ -158,12 +158,12 @@ impl Frame {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`AccessError`]; a frame that was granted to this client is not mapped here and has no bytes to read.
+    /// [`AccessError`]; [`AccessError::NotMapped`] of a frame that was granted to this client or derived from another one.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
         match &self.0.backing {
             Backing::Mapped(mapping) => mapping.read(offset, bytes),
             Backing::Block(block) => block.read(offset, bytes),
-            _ => Err(AccessError::OutOfRange { offset, length: bytes.len() as u64, available: 0 }),
+            _ => Err(AccessError::NotMapped),
         }
     }
 
@@ -175,14 +175,14 @@ impl Frame {
         match &self.0.backing {
             Backing::Mapped(mapping) => mapping.write(offset, bytes),
             Backing::Block(block) => block.write(offset, bytes),
-            _ => Err(AccessError::OutOfRange { offset, length: bytes.len() as u64, available: 0 }),
+            _ => Err(AccessError::NotMapped),
         }
     }
 
     /// Copies bytes in from a mapping, with the calling CPU and no buffer between.
     ///
     /// # Errors
-    /// [`AccessError`], as [`read`](Self::read); memory of an arena is not copied to.
+    /// [`AccessError`], as [`read`](Self::read); [`AccessError::NotMapped`] of memory of an arena too.
     pub fn write_from(
         &self,
         offset: u64,
@@ -192,7 +192,7 @@ impl Frame {
     ) -> Result<(), AccessError> {
         match &self.0.backing {
             Backing::Mapped(mapping) => source.copy_to(source_offset, length, mapping, offset),
-            _ => Err(AccessError::OutOfRange { offset, length: length as u64, available: 0 }),
+            _ => Err(AccessError::NotMapped),
         }
     }
 
@@ -225,10 +225,11 @@ impl Frame {
             return Err(TakeBackError::NotOwned(self));
         }
         let mut inner = Arc::try_unwrap(self.0).map_err(|shared| TakeBackError::Shared(Self(shared)))?;
-        // One that was revoked before, which waited too, is refused here and as good.
         match inner.session.call(Command::Revoke { handle: inner.handle }, Vec::new()) {
-            Ok(_) | Err(CallError::Refused(_)) => {}
-            Err(error) => return Err(TakeBackError::Call(error, Self(Arc::new(inner)))),
+            Err(error) if !error.is_revoked_before() => {
+                return Err(TakeBackError::Call(error, Self(Arc::new(inner))));
+            }
+            _ => {}
         }
         let Backing::Mapped(mut mapping) = std::mem::replace(&mut inner.backing, Backing::Ended) else {
             return Err(TakeBackError::NotOwned(Self(Arc::new(inner))));

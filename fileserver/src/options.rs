@@ -46,7 +46,7 @@ pub struct Limits {
     /// Requests of a client that were not answered yet, answers it has not read among them; up to [`MOST_OUTSTANDING`].
     pub outstanding: usize,
     /// How long a client may take none of what it is sent, leave a message unfinished, or be connected before it
-    /// attaches. Each 64 KiB of a block have that time.
+    /// attaches; not zero. Each 64 KiB of a block have that time.
     pub stall: Duration,
 }
 
@@ -128,8 +128,9 @@ impl Options {
         if self.pool_bytes < 2 * (block as u64 + 8192) {
             return Err(OptionsError::Pool { pool: self.pool_bytes, block });
         }
-        let Limits { clients, fids, nodes, outstanding, .. } = self.limits;
-        if [clients, fids, nodes, outstanding, self.threads].contains(&0) {
+        let Limits { clients, fids, nodes, outstanding, stall } = self.limits;
+        // Whoever may stall for no time at all is cut off at once.
+        if [clients, fids, nodes, outstanding, self.threads].contains(&0) || stall.is_zero() {
             return Err(OptionsError::None);
         }
         if outstanding > MOST_OUTSTANDING {
@@ -165,7 +166,7 @@ pub enum OptionsError {
         block: usize,
     },
     /// A limit of nothing.
-    #[error("limits and threads are at least one")]
+    #[error("limits and threads are at least one, and the stall is not zero")]
     None,
     /// Too many requests of a client.
     #[error("{outstanding} requests of a client outstanding; take {MOST_OUTSTANDING} at most")]
@@ -301,7 +302,14 @@ mod tests {
         assert!(with(|options| options.block_bytes = 5000).is_err());
         assert!(with(|options| options.block_bytes = 0).is_err());
         assert!(with(|options| options.pool_bytes = 100_000).is_err());
-        assert!(with(|options| options.limits.fids = 0).is_err());
+        for refused in [
+            with(|options| options.limits.fids = 0),
+            with(|options| options.threads = 0),
+            with(|options| options.limits.stall = Duration::ZERO),
+        ] {
+            assert_eq!(refused, Err(OptionsError::None));
+        }
+        assert_eq!(with(|options| options.limits.stall = Duration::from_millis(1)), Ok(()));
         assert_eq!(with(|options| options.limits.outstanding = MOST_OUTSTANDING), Ok(()));
         let refused = with(|options| options.limits.outstanding = MOST_OUTSTANDING + 1).unwrap_err();
         assert_eq!(refused.to_string(), "4097 requests of a client outstanding; take 4096 at most");

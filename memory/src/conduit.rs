@@ -290,6 +290,7 @@ mod tests {
 
     #[test]
     fn the_last_words_of_a_peer_that_did_not_listen_are_heard() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (ours, theirs) = pair();
         send(ours.as_fd(), b"unread", &[], false).unwrap();
         send(theirs.as_fd(), b"farewell", &[], false).unwrap();

@@ -8,13 +8,16 @@
 //! uring        an io_uring that owns what its operations touch
 //! frame        what a broker checks and seals before a client's memfd becomes a frame
 //! ring         slots with sequence numbers between two sides that do not trust each other
+//! storage      the words of a queue pair: mapped, or on the heap
 //! parking      park and wake without a fence on the publishing side
+//! berth        work that several threads share, told of by one word
 //! queue_pair   the two rings, hints and flags of one client channel, one memfd per direction
 //! recording    what programs copy, counted by all their processes in one table
 //! signal       an eventfd or another process's ring is told, without blocking
 //! conduit      messages and descriptors over a Unix socket
 //! bus_error    a lane survives memory that fails under it
 //! kernel_device   the Linux module's device: memory registered with it, orders, records
+//! scheduling   the scheduling class of the calling thread
 //! fork_guard   a forked child learns that the rings are not its own
 //! ```
 //!
@@ -65,3 +68,7 @@ mod sync {
     #[cfg(not(loom))]
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
+
+/// Held by tests that fork, and by those whose sockets a child must not keep alive.
+#[cfg(test)]
+static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -26,7 +26,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A range outside a mapping.
+/// Bytes that are not to be had through a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
     /// Bytes beyond the end.
@@ -42,6 +42,9 @@ pub enum AccessError {
     /// A store to read-only memory.
     #[error("this memory is mapped read-only")]
     ReadOnly,
+    /// Memory that this process has a right to, but no mapping of.
+    #[error("this memory is not mapped here; move its bytes by a transfer to a frame that is")]
+    NotMapped,
     /// This is a forked child, which does not have this memory.
     #[error(transparent)]
     Forked(#[from] Forked),

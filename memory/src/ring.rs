@@ -12,15 +12,14 @@
 //! overwrite; it is a hint, checked against what the producer knows ([`Producer::consumed`]).
 //! Nothing here sleeps, wakes or decodes.
 
+use memferry_transfer::wire::HEADER_SEQUENCE as SEQUENCE;
 use thiserror::Error;
 
 use crate::storage::RingStorage;
 use crate::sync::Ordering;
 
-/// Bit of word 0 that tells that a slot uses more than its first [`Slots::short_words`] words.
-pub const LONG: u64 = 1 << 63;
-
-const SEQUENCE: u64 = 0xffff_ffff;
+/// Tells that a slot uses more than its first [`Slots::short_words`] words.
+pub use memferry_transfer::wire::LONG;
 
 /// How many slots ahead of the one in hand the next ones are fetched.
 const AHEAD: u32 = 4;

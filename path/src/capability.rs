@@ -3,7 +3,7 @@
 //! ```text
 //! register ─► root ─┬─ derive ─► narrower, same session
 //!                   └─ offer  ─► offered ─ accept ─► held by another session
-//! admit(request)    handles ─► Regions; counts them as in flight
+//! resolve, claim    handles ─► Regions; counts them as in flight
 //! revoke(handle)    the whole subtree; done when nothing of it is in flight
 //! ```
 //!
@@ -11,17 +11,18 @@
 //! capability as a tombstone, so that using it says "revoked" and not "unknown". How memory is mapped and how much of it a
 //! client may hold is the broker's business.
 
+mod revocation;
 mod table;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use memferry_transfer::{
-    Count2d, Failure, Handle, Memory, Operation, Plane, Reach, Region, Request, Rights, SessionId, Side,
-    Span, Task, Terms,
+    Count2d, Failure, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side, Span, Terms,
 };
 use smallvec::SmallVec;
 use thiserror::Error;
 
+use revocation::Revocation;
 use table::{Node, Table};
 
 /// Who may accept an offer.
@@ -177,12 +178,6 @@ impl<M: Clone> Admitted<M> {
     }
 }
 
-struct Revocation {
-    id: RevocationId,
-    /// Nodes of it that are still in flight.
-    awaited: Vec<u32>,
-}
-
 /// Every capability of every session.
 pub struct Capabilities<M> {
     table: Table<M>,
@@ -191,6 +186,9 @@ pub struct Capabilities<M> {
     revocations: Vec<Revocation>,
     next_revocation: u64,
     finished: Vec<RevocationId>,
+    withheld: Vec<RevocationId>,
+    /// Claims that failed channels keep.
+    quarantined: u32,
     dropped: Vec<M>,
 }
 
@@ -204,6 +202,8 @@ impl<M: Memory> Capabilities<M> {
             revocations: Vec::new(),
             next_revocation: 0,
             finished: Vec::new(),
+            withheld: Vec::new(),
+            quarantined: 0,
             dropped: Vec::new(),
         }
     }
@@ -284,41 +284,6 @@ impl<M: Memory> Capabilities<M> {
         Ok(Accepted { handle, length: range.1, rights, grantor })
     }
 
-    /// Takes a capability of `session` and everything derived from it away. No request is admitted on them from here on;
-    /// those in flight are the caller's to cancel ([`uses_revoked`](Self::uses_revoked)).
-    ///
-    /// The revocation is over when [`take_finished`](Self::take_finished) names it.
-    ///
-    /// # Errors
-    /// [`CapabilityError::Unknown`]. Revoking a tombstone forgets it.
-    pub fn revoke(&mut self, session: SessionId, handle: Handle) -> Result<RevocationId, CapabilityError> {
-        if self.table.get(handle).is_none_or(|node| node.session != session) {
-            return Err(CapabilityError::Unknown(handle));
-        }
-        Ok(self.revoke_trees(&[handle.index()], session))
-    }
-
-    /// Takes all capabilities of a session away, as [`revoke`](Self::revoke).
-    pub fn close(&mut self, session: SessionId) -> RevocationId {
-        let held: Vec<u32> = self.held.get(&session).into_iter().flatten().copied().collect();
-        self.revoke_trees(&held, session)
-    }
-
-    /// Whether a revocation that [`take_finished`](Self::take_finished) has not named yet is over: nothing waits for it.
-    pub fn is_over(&self, revocation: RevocationId) -> bool {
-        self.finished.contains(&revocation)
-    }
-
-    /// Revocations that ended since this was last called.
-    pub fn take_finished(&mut self) -> Vec<RevocationId> {
-        std::mem::take(&mut self.finished)
-    }
-
-    /// Whether [`take_finished`](Self::take_finished) or [`take_dropped`](Self::take_dropped) has something.
-    pub fn has_news(&self) -> bool {
-        !self.finished.is_empty() || !self.dropped.is_empty()
-    }
-
     /// Memory that left the table since this was last called: dropping it may unmap, which is slow. It leaves when its
     /// capability is revoked and nothing is in flight on it, quarantined requests included.
     pub fn take_dropped(&mut self) -> Vec<M> {
@@ -345,17 +310,17 @@ impl<M: Memory> Capabilities<M> {
         self.held.get(&session).map_or(0, BTreeSet::len)
     }
 
-    /// Checks a transfer against the capabilities of `session` and counts what it names as in flight.
-    ///
-    /// # Errors
-    /// The [`Failure`] the request completes with; nothing is in flight then. A loop is no transfer: `BadLoop`.
-    pub fn admit(
+    /// Both in one, as tests want it. A loop is no transfer: `BadLoop`.
+    #[cfg(test)]
+    pub(crate) fn admit(
         &mut self,
         session: SessionId,
-        request: &Request,
+        request: &memferry_transfer::Request,
         longest_bytes: u64,
     ) -> Result<Admitted<M>, Failure> {
-        let Task::Transfer(operation) = &request.task else { return Err(Failure::BadLoop) };
+        let memferry_transfer::Task::Transfer(operation) = &request.task else {
+            return Err(Failure::BadLoop);
+        };
         let resolved = self.resolve(session, operation, longest_bytes)?;
         Ok(self.claim(session, resolved, request.terms))
     }
@@ -440,15 +405,6 @@ impl<M: Memory> Capabilities<M> {
         Admitted { operation: resolved.operation, claims: Claims(resolved.nodes), session, terms }
     }
 
-    /// Ends a request's claims.
-    pub fn release(&mut self, claims: Claims) {
-        for index in claims.0 {
-            if self.table.count_in_flight(index, -1) == 0 {
-                self.settled(index);
-            }
-        }
-    }
-
     /// The live node of a handle that carries the right a side needs.
     #[inline]
     fn usable(&self, session: SessionId, side: Side, handle: Handle) -> Result<(&Node<M>, &M), Failure> {
@@ -507,51 +463,6 @@ impl<M: Memory> Capabilities<M> {
         let handle = self.table.insert(node);
         held.insert(handle.index());
         Ok(handle)
-    }
-
-    /// Marks whole trees revoked and frees what nothing uses.
-    fn revoke_trees(&mut self, roots: &[u32], by: SessionId) -> RevocationId {
-        let id = RevocationId(self.next_revocation);
-        self.next_revocation += 1;
-        let mut awaited = Vec::new();
-        for index in self.table.subtrees(roots) {
-            let Some(node) = self.table.at_mut(index) else { continue };
-            node.forgotten |= node.session == by || node.offered_to.is_some();
-            node.revoked = true;
-            if node.in_flight > 0 {
-                awaited.push(index);
-            } else {
-                self.settled(index);
-            }
-        }
-        if awaited.is_empty() {
-            self.finished.push(id);
-        } else {
-            self.revocations.push(Revocation { id, awaited });
-        }
-        id
-    }
-
-    /// A node has nothing in flight (any more): if it is revoked, it lets go of its memory, revocations need not wait
-    /// for it, and a node nobody needs to hear of is freed.
-    fn settled(&mut self, index: u32) {
-        let Some(node) = self.table.at_mut(index).filter(|node| node.revoked) else { return };
-        let (session, forgotten) = (node.session, node.forgotten);
-        self.dropped.extend(node.kept.take());
-        for revocation in &mut self.revocations {
-            revocation.awaited.retain(|awaited| *awaited != index);
-        }
-        let over = self.revocations.extract_if(.., |revocation| revocation.awaited.is_empty());
-        self.finished.extend(over.map(|revocation| revocation.id));
-        if forgotten {
-            self.table.remove(index);
-            if let Some(held) = self.held.get_mut(&session) {
-                held.remove(&index);
-                if held.is_empty() {
-                    self.held.remove(&session);
-                }
-            }
-        }
     }
 }
 

@@ -93,11 +93,7 @@ pub(crate) struct Unplaced {
 
 /// Where requests of a class wait.
 const fn rank(class: PriorityClass) -> usize {
-    match class {
-        PriorityClass::High => 0,
-        PriorityClass::Normal => 1,
-        PriorityClass::Low => 2,
-    }
+    PriorityClass::High.index() - class.index()
 }
 
 /// What waits of one queue.
@@ -106,6 +102,8 @@ struct Waiting {
     count: u32,
     /// The rank of the latest.
     rank: usize,
+    /// The latest pass over those that wait that came by one of it.
+    met: u64,
 }
 
 /// The channels of one engine and who waits for them.
@@ -124,6 +122,10 @@ pub(crate) struct Channels<M> {
     timed: usize,
     /// By queue.
     of_queue: Vec<Waiting>,
+    /// Queues of which requests wait.
+    waiting_queues: usize,
+    /// Passes over those that wait so far.
+    pass: u64,
     /// By user: what its requests that wait, and those that orders hold, count for.
     places: BTreeMap<u32, usize>,
     waiting_per_user: usize,
@@ -135,6 +137,7 @@ impl<M> Channels<M> {
         let holders = vec![None; channels as usize];
         let (held, waiting, of_queue, places) = Default::default();
         let (crowded, waiting_count, timed) = (false, 0, 0);
+        let (waiting_queues, pass) = (0, 0);
         Self {
             states,
             holders,
@@ -144,6 +147,8 @@ impl<M> Channels<M> {
             waiting_count,
             timed,
             of_queue,
+            waiting_queues,
+            pass,
             places,
             waiting_per_user,
         }
@@ -267,6 +272,7 @@ impl<M> Channels<M> {
         let queue = &mut self.of_queue[index];
         let own = rank(admitted.terms().class);
         queue.rank = if queue.count > 0 { own.max(queue.rank) } else { own };
+        self.waiting_queues += usize::from(queue.count == 0);
         queue.count += 1;
         let to = queue.rank;
         self.take_places(origin.user, admitted.places());
@@ -281,8 +287,17 @@ impl<M> Channels<M> {
         self.timed -= usize::from(admitted.terms().deadline.is_some());
         if let Some(queue) = self.of_queue.get_mut(origin.queue.0 as usize) {
             queue.count -= 1;
+            self.waiting_queues -= usize::from(queue.count == 0);
         }
         self.free_places(origin.user, admitted.places());
+    }
+
+    /// Whether the present pass comes by a queue for the first time: only that one of its requests may start. By a mark and
+    /// not by a list to look through: thousands may wait, and all lanes wait for the table meanwhile.
+    fn meet(&mut self, queue: QueueKey) -> bool {
+        let pass = self.pass;
+        let queue = self.of_queue.get_mut(queue.0 as usize);
+        queue.is_some_and(|queue| std::mem::replace(&mut queue.met, pass) != pass)
     }
 
     /// Places the first waiting request that can be: one of a queue only when no earlier one of that queue still waits.
@@ -290,21 +305,25 @@ impl<M> Channels<M> {
         if !self.states.contains(&ChannelState::Free) {
             return None;
         }
+        self.pass += 1;
         if policy.acts().contains(Acts::ORDERS) {
             return self.place_most_urgent(policy);
         }
-        let mut held_back: Vec<QueueKey> = Vec::new();
+        let mut met = 0;
         for rank in 0..self.waiting.len() {
             for index in 0..self.waiting[rank].len() {
-                let (admitted, origin) = &self.waiting[rank][index];
-                let origin = *origin;
-                if held_back.contains(&origin.queue) {
+                // All others wait behind one that was tried.
+                if met == self.waiting_queues {
+                    return None;
+                }
+                let origin = self.waiting[rank][index].1;
+                if !self.meet(origin.queue) {
                     continue;
                 }
-                let asked = ask(admitted, origin.user);
-                match self.choose(&asked, policy) {
-                    Choice::Channel(channel) => return self.give((rank, index), channel),
-                    Choice::Busy { .. } => held_back.push(origin.queue),
+                met += 1;
+                let asked = ask(&self.waiting[rank][index].0, origin.user);
+                if let Choice::Channel(channel) = self.choose(&asked, policy) {
+                    return self.give((rank, index), channel);
                 }
             }
         }
@@ -313,13 +332,15 @@ impl<M> Channels<M> {
 
     /// Places the most urgent of the first waiting requests of all queues that can be.
     fn place_most_urgent(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
-        let mut queues: Vec<QueueKey> = Vec::new();
         let mut first: Vec<(u64, (usize, usize), Ask)> = Vec::new();
-        for (rank, waiting) in self.waiting.iter().enumerate() {
-            for (index, (admitted, origin)) in waiting.iter().enumerate() {
-                if !queues.contains(&origin.queue) {
-                    queues.push(origin.queue);
-                    let asked = ask(admitted, origin.user);
+        for rank in 0..self.waiting.len() {
+            for index in 0..self.waiting[rank].len() {
+                if first.len() == self.waiting_queues {
+                    break;
+                }
+                let origin = self.waiting[rank][index].1;
+                if self.meet(origin.queue) {
+                    let asked = ask(&self.waiting[rank][index].0, origin.user);
                     first.push((policy.urgency(&asked), (rank, index), asked));
                 }
             }

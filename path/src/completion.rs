@@ -18,8 +18,7 @@ use crate::policy::Ask;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct QueueKey(pub u32);
 
-/// Room for one completion in a queue's ring. Becomes a request's, or is given back
-/// ([`give_back`](crate::Path::give_back)).
+/// Room for one completion in a queue's ring. Becomes a request's, be it submitted or refused.
 #[derive(Debug)]
 #[must_use = "a reservation counts as outstanding"]
 pub struct Reservation {

@@ -1,8 +1,10 @@
 //! What comes back: exactly one [`Completion`] for each request, with the bytes moved and, when it failed, why.
 //!
 //! A failure at admission moved nothing. A failure after it ([`Failure::Cancelled`], [`Failure::DeadlineExceeded`],
-//! [`Failure::MemoryFault`], [`Failure::ChannelFaulted`]) may have moved a part; `bytes_done` says how much, and the
-//! engine can no longer touch the memory. Only [`Failure::ServiceLost`] leaves the outcome unknown.
+//! [`Failure::MemoryFault`], [`Failure::ChannelFaulted`], [`Failure::EngineTimedOut`], [`Failure::RequestDropped`],
+//! [`Failure::EngineReset`]) may have moved a part; `bytes_done` says how much. The engine can no longer touch the memory, but
+//! for a channel that failed: until that is reset, the memory is quarantined. Only [`Failure::ServiceLost`] leaves the outcome
+//! unknown.
 
 use thiserror::Error;
 

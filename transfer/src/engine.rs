@@ -217,7 +217,7 @@ pub struct Refused<D> {
 pub struct Finished {
     /// What `post` returned.
     pub ticket: Ticket,
-    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`.
+    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`, `RequestDropped`, `EngineReset`.
     pub outcome: Result<(), Failure>,
     /// Bytes visited, in the operation's order; in which order the pixels of a 2-D operation are is the engine's business
     /// where it shows nowhere but in a part.

@@ -209,11 +209,6 @@ impl Plane {
         let end = u64::try_from(end).map_err(|_| GeometryError::EndOverflows)?;
         Ok(Some(Extent { first, length: end - first }))
     }
-
-    /// The same walk with its start counted from `origin` bytes later; `origin` is at most `start`.
-    pub const fn rebased(&self, origin: u64) -> Self {
-        Self { start: self.start.saturating_sub(origin), x_step: self.x_step, y_step: self.y_step }
-    }
 }
 
 /// The shape of `mem_copy_2d` (Wicki 2014, listing 4).

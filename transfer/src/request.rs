@@ -68,6 +68,14 @@ pub enum PriorityClass {
     High,
 }
 
+impl PriorityClass {
+    /// Its place where something is kept for each class: low, normal, high.
+    #[inline]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}
+
 impl core::fmt::Display for PriorityClass {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {

@@ -126,7 +126,7 @@ impl Lane {
         if !self.path.has_deliveries() {
             return;
         }
-        let (mut failures, mut bytes, mut overrun) = (0, 0, None);
+        let (mut failures, mut bytes, mut overruns) = (0, 0, Vec::new());
         self.woken.clear();
         for Delivery { queue: key, completion, watermarked } in self.path.take_deliveries() {
             let failed = u64::from(completion.outcome.is_err());
@@ -141,8 +141,8 @@ impl Lane {
                 queue.end.clear_progress(completion.tag);
             }
             if queue.end.stage(&wire::encode_completion(&completion)).is_err() {
-                // Room was reserved, so the client took its count back.
-                overrun = Some(key.0 as usize);
+                // Room was reserved, so this cannot be. Were it so, the session's end would tell; a lost completion would not.
+                overruns.push(key.0 as usize);
             }
             if self.woken.last() != Some(&key) {
                 self.woken.push(key);
@@ -157,8 +157,10 @@ impl Lane {
         }
         self.handle.counters.failures.add(failures);
         self.handle.counters.bytes.add(bytes);
-        if let Some(index) = overrun {
-            self.violate(index, Violation::RingCounts);
+        for index in overruns {
+            if self.queues[index].as_ref().is_some_and(|queue| !queue.dead) {
+                self.violate(index, Violation::RingCounts);
+            }
         }
     }
 }
@@ -198,7 +200,7 @@ impl Taking<'_> {
     #[inline]
     fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
         let (end, tag) = (&mut self.queue.end, wire::tag_of(slot));
-        let cancelled = end.cancels_seen() && end.cancel_requested(tag);
+        let cancelled = end.cancels_asked() && end.cancel_requested(tag);
         let may_start = !self.stopping && !cancelled;
         let room = end.known_completion_room();
         // Most requests are plain, and need no look at terms that nobody set.
@@ -230,7 +232,7 @@ impl Taking<'_> {
             Ok(request) => {
                 let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
                 self.path.submit(now, reservation, tag, &request, self.capabilities);
-                if self.queue.end.cancels_seen() && self.queue.end.stop_requested(tag) {
+                if self.queue.end.cancels_asked() && self.queue.end.stop_requested(tag) {
                     self.path.stop_loops(self.key, |candidate| candidate == tag);
                 }
                 return Ok(());

@@ -99,7 +99,7 @@ pub struct SessionStatus {
     pub outstanding: u64,
     /// Of the outstanding ones, waiting for an engine channel when their lane last looked.
     pub waiting: u64,
-    /// Of these, completed with a failure.
+    /// Of the requests, completed with a failure.
     pub failures: u64,
     /// Destination bytes visited for it.
     pub bytes_moved: u64,

@@ -19,12 +19,11 @@ use crate::lane::LaneCommand;
 use crate::protocol::{
     Answer, EngineStatus, Identity, Refusal, RefusalKind, STATUS_SESSIONS, Status, ZeroedStatus,
 };
-use crate::session::refusal;
+use crate::session::{gone, refusal};
 
 impl Service {
     /// What the engines can do for a session. All lanes are alike.
     pub(super) fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let engine = CpuEngine::new(self.config.channels_per_lane, self.config.chunk_bytes);
         let engine = engine.with_crew(Arc::clone(&self.shared.crew)).capabilities();
@@ -45,7 +44,6 @@ impl Service {
         session: SessionId,
         change: Option<PolicySettings>,
     ) -> Result<Answer, Refusal> {
-        let gone = || refusal(RefusalKind::Argument, "the session is closed");
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         if let Some(settings) = change {
             let tell = |lane, policy| self.lanes.get(lane).tell(LaneCommand::Policy(policy));

@@ -82,7 +82,7 @@ impl Channel {
     ) -> Result<Completion, SubmitReason> {
         self.may_submit(transfer)?;
         let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
-        let ticket = Ticket { channel: self.number, tag };
+        let ticket = Ticket { channel: self.identity, tag };
         let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
         let (inherited, engine) = (false, EngineKind::CpuLane);
         Ok(match ended {

@@ -21,6 +21,7 @@ pub(crate) use waiting::LIVENESS;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use memferry_broker::protocol::Command;
@@ -48,13 +49,14 @@ const MOST_POLLS_PER_GLANCE: u32 = 512;
 /// Names one submitted transfer of one channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ticket {
-    channel: u32,
+    /// The channel's identity.
+    channel: u64,
     tag: u64,
 }
 
 impl Ticket {
     /// A ticket that no channel gives.
-    pub const NONE: Self = Self { channel: u32::MAX, tag: NO_TAG };
+    pub const NONE: Self = Self { channel: u64::MAX, tag: NO_TAG };
 
     /// What tells it from the channel's other tickets, for programs in other languages to keep; see [`Channel::ticket`].
     pub const fn tag(self) -> u64 {
@@ -130,10 +132,16 @@ impl Slot {
     }
 }
 
+/// The identity of the channel that is opened next.
+static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
+
 /// A private queue pair with a lane of the service.
 pub struct Channel {
     session: Arc<Session>,
+    /// Its name in commands, which is its own in this session only.
     number: u32,
+    /// Its name in tickets, which no other channel of this process has.
+    identity: u64,
     end: ClientEnd<MappedWords>,
     doorbell: OwnedFd,
     slots: Vec<Slot>,
@@ -189,6 +197,7 @@ impl Channel {
         Ok(Self {
             session,
             number,
+            identity: NEXT_IDENTITY.fetch_add(1, Ordering::Relaxed),
             end,
             doorbell,
             slots,
@@ -210,7 +219,7 @@ impl Channel {
 
     /// This channel's ticket of that tag. A tag that the channel never gave makes a ticket that it does not know.
     pub const fn ticket(&self, tag: u64) -> Ticket {
-        Ticket { channel: self.number, tag }
+        Ticket { channel: self.identity, tag }
     }
 
     /// Requests that may be outstanding.
@@ -252,7 +261,7 @@ impl Channel {
                     slot.held = transfer.held;
                 }
                 self.staged = true;
-                Ok(Ticket { channel: self.number, tag })
+                Ok(Ticket { channel: self.identity, tag })
             }
             Err(reason) => Err(SubmitError { reason, transfer: Box::new(transfer) }),
         }
@@ -333,7 +342,7 @@ impl Channel {
     }
 
     fn is_outstanding(&self, ticket: Ticket) -> bool {
-        let known = ticket.channel == self.number && ticket.tag != NO_TAG;
+        let known = ticket.channel == self.identity && ticket.tag != NO_TAG;
         known && self.slots[self.slot_of(ticket.tag)].tag == ticket.tag
     }
 
@@ -414,7 +423,7 @@ impl Channel {
             entry.held.clear();
         }
         self.free.push(index as u32);
-        let ticket = Ticket { channel: self.number, tag };
+        let ticket = Ticket { channel: self.identity, tag };
         let memferry_transfer::Completion { outcome, inherited, bytes_done, value, engine, .. } = completion;
         Some(Completion { ticket, outcome, inherited, bytes_done, value, engine })
     }
@@ -431,7 +440,7 @@ impl Channel {
                 slot.abandon();
                 slot.held.clear();
                 self.free.push(index as u32);
-                let ticket = Ticket { channel: self.number, tag };
+                let ticket = Ticket { channel: self.identity, tag };
                 self.finished.push_back(Completion::without_engine(ticket, Failure::ServiceLost));
             }
         }

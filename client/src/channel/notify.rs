@@ -49,9 +49,10 @@ impl Channel {
     /// read or poll the descriptor of [`notify_by_event`](Self::notify_by_event) with the ring instead.
     ///
     /// # Errors
-    /// As [`notify_by_event`](Self::notify_by_event), and [`CallError::Send`] when the system does not let the ring be sent.
+    /// As [`notify_by_event`](Self::notify_by_event), and [`CallError::Send`] when the system does not let the ring be sent, or
+    /// has no descriptor for it (`EMFILE`).
     pub fn notify_by_ring(&self, ring: BorrowedFd<'_>, user_data: u64) -> Result<(), CallError> {
-        let ring = ring.try_clone_to_owned().map_err(|_| CallError::Protocol("no descriptor can be had"))?;
+        let ring = ring.try_clone_to_owned().map_err(CallError::Send)?;
         let command = Command::Notify { channel: self.number, by: NotifyBy::Ring { user_data } };
         match self.session.call(command, vec![ring])?.0 {
             Answer::Notified => Ok(()),

@@ -93,7 +93,10 @@ fn random_programs_read_what_memcpy_would_have_given_them() {
     }
     let statistics = copier.statistics().unwrap();
     println!("{statistics:?}");
-    assert!(statistics.by_engine > 0 && statistics.dropped > 0);
+    // How much is dropped is the threads' affair (nothing, where the worker keeps up); each byte is one or the other, but for
+    // those that come back to where they are, which these programs do not ask for.
+    assert_eq!(statistics.moved + statistics.dropped, statistics.asked);
+    assert!(statistics.by_engine > 0);
 }
 
 #[test]

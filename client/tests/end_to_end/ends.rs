@@ -9,9 +9,7 @@ fn a_cancelled_transfer_tells_what_it_did() {
     let client = client();
     let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
     let ticket = channel.submit(endless(&to)).expect("room");
-    while contents(&to)[0] == 0 {
-        std::thread::yield_now();
-    }
+    until(|| contents(&to)[0] != 0);
     channel.cancel(ticket).expect("outstanding");
     let completion = channel.wait(ticket, PATIENCE).expect("a completion");
     assert_eq!((completion.outcome, completion.engine), (Err(Failure::Cancelled), EngineKind::CpuLane));
@@ -68,9 +66,10 @@ fn deadlines_hold_before_the_start_while_waiting_and_while_running() {
         assert_eq!((completion.outcome, completion.bytes_done), (Err(Failure::DeadlineExceeded), 0));
         assert_eq!(completion.engine, EngineKind::None);
     }
-    let running: Vec<_> = (0..3)
-        .map(|_| channel.submit(endless(&to).within(Duration::from_millis(60))).expect("room"))
-        .collect();
+    let places = [frame(&client), frame(&client), frame(&client)];
+    let running = [0, 1, 2]
+        .map(|place| channel.submit(endless(&places[place]).within(Duration::from_secs(1))).expect("room"));
+    until(|| places.iter().all(|place| contents(place)[0] != 0));
     let waiting = channel.submit(endless(&to).within(Duration::from_millis(20))).expect("room");
     let completion = channel.wait(waiting, PATIENCE).expect("a completion");
     assert_eq!((outcome(completion), completion.engine), (Err(Failure::DeadlineExceeded), EngineKind::None));
@@ -112,9 +111,7 @@ fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
     for _ in 0..5 {
         channel.submit(endless(&to)).expect("room");
     }
-    while contents(&to)[0] == 0 {
-        std::thread::yield_now();
-    }
+    until(|| contents(&to)[0] != 0);
     drop(channel);
     drop(to);
     let session = &client.status().expect("a status").sessions[0];
@@ -141,11 +138,9 @@ fn revoking_a_frame_ends_its_transfers_and_its_handle() {
     let client = client();
     let (to, mut channel) = (frame(&client), client.open_channel(8).expect("a channel"));
     let running = channel.submit(endless(&to)).expect("room");
-    while contents(&to)[0] == 0 {
-        std::thread::yield_now();
-    }
+    until(|| contents(&to)[0] != 0);
     client.revoke(to.handle()).expect("revoked");
-    let completion = channel.wait(running, Some(Duration::from_secs(1))).expect("a completion");
+    let completion = channel.wait(running, PATIENCE).expect("a completion");
     assert_eq!(completion.outcome, Err(Failure::Cancelled));
     let late = channel.submit(Transfer::fill(&to.all(), Pattern::Byte(1))).expect("room");
     let stale = Failure::StaleHandle { side: Side::Destination, handle: to.handle() };

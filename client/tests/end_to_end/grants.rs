@@ -1,6 +1,6 @@
 //! Grants between two sessions of the service that this process shares.
 
-use memferry::{CallError, Failure, Grantee, Pattern, Rights, Side};
+use memferry::{AccessError, CallError, Failure, Grantee, Pattern, Rights, Side};
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
     let granted = peer.accept(token).expect("accepted");
     assert_eq!((granted.length(), granted.rights()), (50, Rights::READ));
     assert_eq!((granted.grantor(), shared.grantor()), (Some(owner.session()), None));
-    assert!(granted.read(0, &mut [0]).is_err(), "a granted frame is not mapped");
+    assert_eq!(granted.read(0, &mut [0]), Err(AccessError::NotMapped));
 
     let mut channel = peer.open_channel(4).expect("a channel");
     let mut outcome_of = |transfer: Transfer| {
@@ -28,6 +28,7 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
     let lacks = Failure::MissingRight { side: Side::Destination, handle: granted.handle() };
     assert_eq!(outcome_of(Transfer::fill(&granted.all(), Pattern::Byte(1))), Err(lacks));
     let narrower = peer.derive(&granted.range(10, 5), Rights::READ).expect("derived");
+    assert_eq!(narrower.write(0, &[1]), Err(AccessError::NotMapped));
     assert_eq!(outcome_of(Transfer::copy(&narrower.all(), &private.all()).expect("fits")), Ok(5));
     let widened = peer.derive(&granted.range(10, 5), Rights::WRITE);
     assert!(matches!(widened, Err(CallError::Refused(_))));

@@ -49,6 +49,15 @@ fn contents(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
+/// Waits until it is so.
+fn until(mut so: impl FnMut() -> bool) {
+    let begun = std::time::Instant::now();
+    while !so() {
+        assert!(begun.elapsed() < PATIENCE.expect("a limit"), "it does not come");
+        std::thread::yield_now();
+    }
+}
+
 /// A transfer that ends only when it is told to: 2^38 times the frame's first byte.
 fn endless(frame: &Frame) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };

@@ -1,6 +1,6 @@
 //! The ring of a channel: staging, capacity, tickets, waiting, and several channels at once.
 
-use memferry::{Failure, Pattern, SubmitReason, TransferError, WaitError};
+use memferry::{Channel, Failure, Pattern, SubmitReason, TransferError, WaitError};
 
 use super::*;
 
@@ -93,10 +93,12 @@ fn a_wait_that_times_out_leaves_the_transfer_running() {
     let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
     let running = channel.submit(endless(&to)).expect("room");
     let done = channel.submit(Transfer::nop()).expect("room");
-    assert_eq!(channel.wait(running, Some(Duration::from_millis(20))), Err(WaitError::TimedOut));
     assert_eq!(channel.wait(running, Some(Duration::ZERO)), Err(WaitError::TimedOut));
-    // The other's completion came meanwhile and was kept.
-    assert_eq!(channel.outstanding(), 1);
+    // The other's completion comes meanwhile and is kept.
+    until(|| {
+        assert_eq!(channel.wait(running, Some(Duration::from_millis(20))), Err(WaitError::TimedOut));
+        channel.outstanding() == 1
+    });
     assert_eq!(channel.wait(done, Some(Duration::ZERO)).map(outcome), Ok(Ok(0)));
     assert_eq!(channel.wait_any(Some(Duration::from_millis(1))), Err(WaitError::TimedOut));
     channel.cancel(running).expect("outstanding");
@@ -121,6 +123,22 @@ fn tickets_are_known_until_their_completion_was_taken() {
     assert_ne!(ticket, next);
     assert_eq!(one.wait(ticket, PATIENCE), Err(WaitError::UnknownTicket));
     one.wait(next, PATIENCE).expect("a completion");
+}
+
+#[test]
+fn a_ticket_of_another_clients_channel_is_none_of_ones_own() {
+    let (client, other) = (client(), client());
+    let open = |client: &Client| client.open_channel(2).expect("a channel");
+    // The first of each, which their services name alike, and the first ticket of each.
+    let (mut one, mut two) = (open(&client), open(&other));
+    let submit = |channel: &mut Channel| channel.submit(Transfer::nop()).expect("room");
+    let (first, second) = (submit(&mut one), submit(&mut two));
+    assert_eq!(first.tag(), second.tag());
+    assert_ne!(first, second);
+    assert_eq!(two.wait(first, PATIENCE), Err(WaitError::UnknownTicket));
+    assert_eq!(one.cancel(second), Err(WaitError::UnknownTicket));
+    assert_eq!(one.wait(first, PATIENCE).map(outcome), Ok(Ok(0)));
+    assert_eq!(two.wait(second, PATIENCE).map(outcome), Ok(Ok(0)));
 }
 
 #[test]
@@ -252,11 +270,11 @@ fn a_long_transfer_is_seen_to_end_although_short_ones_go_on() {
     let long = Transfer::fill(&memory.range(8192, (1 << 20) - 8192), Pattern::Byte(7));
     let long = channel.submit(long).expect("room");
     channel.submit(short()).expect("room");
-    loop {
+    until(|| {
         let done = channel.wait_any(PATIENCE).expect("a completion");
-        if done.ticket == long {
-            break;
+        if done.ticket != long {
+            channel.submit(short()).expect("room");
         }
-        channel.submit(short()).expect("room");
-    }
+        done.ticket == long
+    });
 }

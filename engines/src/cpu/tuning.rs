@@ -146,7 +146,11 @@ pub fn install(tuning: Tuning) -> Result<(), TuningError> {
 
 /// The thresholds of this process.
 pub fn current() -> &'static Tuning {
-    CURRENT.get_or_init(Tuning::of_this_machine)
+    // Measured before the cell is begun: a child that is forked meanwhile would find it begun for ever.
+    CURRENT.get().unwrap_or_else(|| {
+        let measured = Tuning::of_this_machine();
+        CURRENT.get_or_init(|| measured)
+    })
 }
 
 /// Bytes of the data caches of CPU 0, as the kernel tells.

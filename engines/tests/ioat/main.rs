@@ -63,6 +63,16 @@ fn rings_without_room_are_refused() {
 
 #[test]
 fn an_xor_by_turns_that_is_cancelled_leaves_whole_chunks() {
+    cancelled_by_turns(false);
+}
+
+#[test]
+fn so_does_one_that_is_suspended_when_it_is_cancelled() {
+    cancelled_by_turns(true);
+}
+
+/// Cancels an XOR of many sources after more and more turns, and looks at what is there.
+fn cancelled_by_turns(suspended: bool) {
     let bytes = |seed: usize| (0..4000).map(|at| (at * seed * 7 + seed) as u8).collect::<Vec<u8>>();
     let sides: Vec<Vec<u8>> = (1..=20).map(bytes).collect();
     let all: Vec<u8> = (0..4000).map(|at| sides.iter().fold(0, |byte, side| byte ^ side[at])).collect();
@@ -79,10 +89,15 @@ fn an_xor_by_turns_that_is_cancelled_leaves_whole_chunks() {
         for _ in 0..20 * turns {
             fixture.turn(&mut finished);
         }
+        if suspended {
+            fixture.engine.set_turns(0, 0);
+            while !fixture.engine.is_at_rest(0) && fixture.turn(&mut finished) {}
+        }
         fixture.engine.cancel(ticket);
         finished.extend(fixture.finish());
+        assert_eq!(finished.len(), 1, "it ends, after {turns} turns");
         let done = finished[0].bytes_done as usize;
-        assert!(finished.len() == 1 && done.is_multiple_of(500), "{finished:?}");
+        assert!(done.is_multiple_of(500), "{finished:?}");
         let expected = [&all[..done], &sides[0][done..]].concat();
         assert!(fixture.contents(&memories[0]) == expected, "{done} bytes after {turns} turns");
         fixture.assert_obeyed();

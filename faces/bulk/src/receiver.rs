@@ -89,9 +89,7 @@ impl Offer {
         match &*self.import {
             Import::Mapped(mapping) if inside => Ok(mapping),
             Import::Mapped(_) => Err(AccessError::OutOfRange { offset, length, available: self.length }),
-            Import::Granted(_) | Import::Pending(_) | Import::Unmapped(..) => {
-                Err(AccessError::OutOfRange { offset, length, available: 0 })
-            }
+            Import::Granted(_) | Import::Pending(_) | Import::Unmapped(..) => Err(AccessError::NotMapped),
         }
     }
 

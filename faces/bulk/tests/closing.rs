@@ -83,9 +83,11 @@ fn nobody_connects_while_too_much_is_not_closed_yet() {
     // Now they are closed, and who waits is served in turn.
     let refused = accept();
     assert!(matches!(refused, Err(ConnectError::Handshake(_))), "{refused:?}");
+    // It lives until the other end has looked for its session.
+    let other = Client::embedded().unwrap();
     std::thread::scope(|scope| {
-        let connected =
-            scope.spawn(|| connect(&path, &Client::embedded().unwrap(), Options::default()).map(drop));
-        assert!(accept().is_ok() && connected.join().unwrap().is_ok());
+        let connected = scope.spawn(|| connect(&path, &other, Options::default()).map(drop));
+        let (accepted, connected) = (accept(), connected.join().unwrap());
+        assert!(accepted.is_ok() && connected.is_ok(), "{accepted:?}, {connected:?}");
     });
 }

@@ -27,7 +27,7 @@ use crate::{CommandError, files};
 const PIECE_BYTES: u64 = 8 << 20;
 /// Pieces under way.
 const SLOTS: usize = 3;
-/// Every so many pieces, one is measured.
+/// Every so many pieces, one is measured, if it is as long as the first.
 const MEASURE_EVERY: u64 = 64;
 /// A progress bar comes when it takes longer.
 const BAR_AFTER: Duration = Duration::from_secs(1);
@@ -120,7 +120,8 @@ impl<'a> Copy<'a> {
         self.frames.0.write(offset, &self.buffers.0[..length])?;
         let range = |frame: &Frame| frame.range(offset, length as u64);
         let transfer = Transfer::copy(&range(&self.frames.0), &range(&self.frames.1))?;
-        if self.pieces.is_multiple_of(MEASURE_EVERY) {
+        // The rest of a file would spoil the figures of whole pieces.
+        if self.pieces.is_multiple_of(MEASURE_EVERY) && self.samples.are_of(length as u64) {
             self.measure(&transfer, length)?;
         }
         self.pieces += 1;

@@ -3,17 +3,16 @@
 //! ```text
 //! serve    the service in front of a socket        status   what it is doing
 //! config   its configuration file                  metrics  the same for Prometheus
+//! policy   by which it decides, shown or changed   profile  what another program copies
 //! tune     what this machine is measured for       advise   whether to hand copies over here, from which size
 //! copy     a file through it, or embedded          rotate, flip, overlay   pictures
-//! 9p       a directory for 9P clients           demo     all of it, with two users
-//! profile  what another program copies
+//! 9p       a directory for 9P clients              demo     all of it, with two users
 //! ```
 //!
 //! Every command is a thin client of the library; what is measured and checked lives there.
 
 mod advise;
 mod canvas;
-mod change;
 mod config;
 mod copy;
 mod demo;
@@ -26,6 +25,7 @@ mod ninep;
 mod output;
 mod overlay;
 mod picture;
+mod policy;
 mod profile;
 mod serve;
 mod socket;
@@ -61,7 +61,7 @@ enum Command {
     /// Show what a running service is doing.
     Status(status::Arguments),
     /// Show the policy of a running service, or give it another.
-    Policy(change::Arguments),
+    Policy(policy::Arguments),
     /// Print what a running service is doing for Prometheus, or serve it over HTTP.
     Metrics(metrics::Arguments),
     /// Copy a file, its bytes moved by the engine.
@@ -90,7 +90,7 @@ fn main() -> ExitCode {
         Command::Advise(arguments) => advise::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
-        Command::Policy(arguments) => change::run(&arguments),
+        Command::Policy(arguments) => policy::run(&arguments),
         Command::Metrics(arguments) => metrics::run(&arguments),
         Command::Copy(arguments) => copy::run(&arguments),
         Command::NineP(arguments) => ninep::run(&arguments),

@@ -51,7 +51,12 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Measures `rounds` times, one unmeasured round ahead. `source` and `destination` are for the memcpy.
+    /// Whether what was measured so far, if anything, was as long.
+    pub(crate) fn are_of(&self, bytes: u64) -> bool {
+        self.transfers.is_empty() || self.bytes == bytes
+    }
+
+    /// Measures `rounds` times, one unmeasured round ahead. `source` and `destination` are for the memcpy, as long as those before.
     pub(crate) fn take(
         &mut self,
         rounds: u32,
@@ -198,6 +203,14 @@ mod tests {
     fn median_is_the_middle_and_nothing_of_nothing() {
         assert_eq!(median(&mut [9, 1, 5]), 5);
         assert_eq!(median::<u32>(&mut []), 0);
+    }
+
+    #[test]
+    fn samples_are_of_one_length() {
+        let mut samples = Samples::default();
+        assert!(samples.are_of(8) && samples.are_of(3));
+        samples.take(1, (&[1; 8], &mut [0; 8]), || Ok(())).unwrap();
+        assert!(samples.are_of(8) && !samples.are_of(3));
     }
 
     #[test]

@@ -85,7 +85,7 @@ struct ServeArguments {
     /// Requests of a client that are not answered yet, or whose answer it has not read; 4096 at most.
     #[arg(long, value_name = "COUNT", default_value_t = Limits::default().outstanding)]
     max_outstanding: usize,
-    /// Seconds after which a client that stopped in the middle of something is cut off.
+    /// Seconds after which a client that stopped in the middle of something is cut off; at least one.
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().stall.as_secs())]
     stall: u64,
 }

@@ -60,7 +60,7 @@ fn a_copy_between_slices_ends_with_a_lost_service_and_takes_the_pages_out_of_use
     assert_eq!(arena.copy(&mut channel, &from, &mut to).unwrap().by_engine, 16_384);
     assert_eq!(from, to);
     // It can take the request and never serve it.
-    service.signal(Signal::STOP);
+    service.stop();
     let ended = std::thread::scope(|scope| {
         let copy = scope.spawn(|| arena.copy(&mut channel, &from, &mut to));
         service.signal(Signal::KILL);
@@ -105,6 +105,7 @@ fn a_forked_child_gets_errors_and_takes_nothing_from_its_parent() {
     // SAFETY: the child makes calls that refuse to do anything there, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        harness::end_in_time();
         let held = [
             matches!(arena.buffer(1), Err(BufferError::Forked(_))),
             matches!(buffer.read(0, &mut [0]), Err(AccessError::Forked(_))),

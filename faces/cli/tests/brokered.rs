@@ -49,6 +49,11 @@ fn contents(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
+/// Waits until it is so.
+fn until(so: impl Fn() -> bool) {
+    harness::wait_until("it", so);
+}
+
 /// A transfer that ends only when it is told to: 2^38 times the frame's first byte.
 fn endless(frame: &Frame) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };

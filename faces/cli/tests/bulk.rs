@@ -12,14 +12,14 @@ mod harness;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use harness::{Role, SOON, Service, endless, fork_a_sleeper, listen, playing, say};
+use harness::{Role, SOON, Service, Sleeper, endless, fork_a_sleeper, listen, playing, say};
 use memferry::{Client, Failure, Ticket};
 use memferry_bulk::{
     Consumer, Content, FinishError, Listener, Mode, Offer, Options, Producer, ReceiveError, Receiver,
     SendError, Sender, connect,
 };
 use memferry_conformance::noise;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 
 const PATIENCE: Option<Duration> = Some(SOON);
 const FRAME: u64 = 256 << 10;
@@ -236,10 +236,10 @@ fn role_forks_and_dies() {
 fn a_process_is_gone_when_it_died_although_its_child_holds_the_socket() {
     let service = Service::start(&[]);
     let (mut role, _client, _sender, mut receiver) = meet(&service, "role_forks_and_dies");
-    let child: i32 = role.hear().parse().unwrap();
+    let child = Sleeper::of(&mut role);
     role.kill();
     assert!(matches!(receiver.receive(None), Err(ReceiveError::PeerLost)));
-    rustix::process::kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
+    child.assert_lives();
 }
 
 #[test]
@@ -249,6 +249,7 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
     // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        harness::end_in_time();
         let sent = matches!(sender.send(1, b"from the child", None), Err(SendError::Forked(_)));
         let received = matches!(receiver.receive(None), Err(ReceiveError::Forked(_)));
         let finished = matches!(receiver.finish(None), Err(FinishError::Forked(_)));

@@ -6,7 +6,9 @@ mod harness;
 
 use std::time::{Duration, Instant};
 
-use harness::{Role, SOON, Service, endless, endless_copy, fork_a_sleeper, listen, playing, say, wait_until};
+use harness::{
+    Role, SOON, Service, Sleeper, endless, endless_copy, fork_a_sleeper, listen, playing, say, wait_until,
+};
 use memferry::{
     CallError, Client, Failure, Grantee, Handle, Pattern, Rights, Side, SubmitReason, Transfer, WaitError,
 };
@@ -43,7 +45,7 @@ fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
 }
 
 #[test]
-fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_within_a_second() {
+fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon() {
     let mut service = Service::start(&["--channels=2"]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
@@ -58,7 +60,8 @@ fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_withi
         assert_eq!(completion.outcome, Err(Failure::ServiceLost));
         lost.push(completion.ticket);
     }
-    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    // A waiter looks every tenth of a second; the rest is for a machine that is busy with other tests.
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     lost.sort();
     tickets.sort();
     assert_eq!(lost, tickets);
@@ -201,6 +204,7 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
         // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
+            harness::end_in_time();
             let status = in_the_child(&client, &mut channel, ticket);
             // Memory of the child's own comes to lie where the parent has the rings, and stays when they are dropped.
             let mut own: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 256 << 10]).collect();
@@ -237,11 +241,10 @@ fn a_client_is_gone_when_it_died_although_its_child_holds_the_socket() {
     let service = Service::start(&[]);
     let observer = service.client();
     let mut role = Role::start("role_forks_and_dies", &service.socket);
-    let child: i32 = role.hear().parse().unwrap();
+    let child = Sleeper::of(&mut role);
     role.kill();
     service.wait_for_sessions(&observer, 1);
-    let child = rustix::process::Pid::from_raw(child).unwrap();
-    rustix::process::kill_process(child, Signal::KILL).unwrap();
+    child.assert_lives();
 }
 
 /// A service in this process, whose memory can be made to fail: on a line, the pages of the largest frame are replaced by

@@ -36,10 +36,17 @@ impl Place {
         let script = format!("{before} exec \"$0\" 9p serve \"$@\"");
         command.args(["-c", &script, BINARY]).arg(self.0.join("export"));
         command.arg("--listen").arg(format!("unix:{}", self.socket().display())).args(arguments);
+        self.start(command)
+    }
+
+    /// Waits until it listens, or has ended.
+    fn start(&self, mut command: Command) -> Served {
+        let errors = self.0.join("errors");
+        command.stderr(std::fs::File::create(&errors).unwrap());
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let said = lines.next().map_or_else(String::new, Result::unwrap);
-        Served { child, said }
+        Served { child, said, errors }
     }
 
     fn client(&self) -> Client {
@@ -57,15 +64,23 @@ struct Served {
     child: Child,
     /// The first line; empty when it ended without one.
     said: String,
+    /// What it writes to standard error.
+    errors: PathBuf,
 }
 
 impl Served {
-    /// Whether it serves; a word when it cannot here.
+    /// Whether it serves. Where there is no io_uring it cannot; nothing else may keep it from starting.
     fn runs(&self) -> bool {
         if self.said.is_empty() {
-            println!("not run: the server did not start here");
+            let errors = self.errors();
+            assert!(errors.contains("cannot make an io_uring"), "the server did not start: {errors}");
+            println!("not run: {errors}");
         }
         !self.said.is_empty()
+    }
+
+    fn errors(&self) -> String {
+        std::fs::read_to_string(&self.errors).unwrap()
     }
 }
 
@@ -177,18 +192,18 @@ fn tcp_takes_a_key_and_only_with_one_is_it_open_to_others() {
     let place = Place::new("key");
     std::fs::write(place.0.join("key"), "a long enough key\n").unwrap();
     let key = place.0.join("key");
-    let served = place.serve("exec 2>/dev/null;", &["--listen", "tcp:0.0.0.0:0"]);
+    let served = place.serve("", &["--listen", "tcp:0.0.0.0:0"]);
     assert_eq!(served.said, "", "open to others without a key");
+    let errors = served.errors();
+    assert!(errors.contains("can be reached from other machines; give a key file"), "{errors}");
     let mut command = Command::new(BINARY);
     command.args(["9p", "serve"]).arg(place.0.join("export")).args([
         "--listen",
         "tcp:127.0.0.1:0",
         "--key-file",
     ]);
-    let mut child = command.arg(&key).stdout(Stdio::piped()).spawn().unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let said = lines.next().map_or_else(String::new, Result::unwrap);
-    let served = Served { child, said };
+    command.arg(&key);
+    let served = place.start(command);
     if !served.runs() {
         return;
     }

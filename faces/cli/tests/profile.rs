@@ -52,6 +52,12 @@ fn known() -> &'static Path {
     PROGRAM.get_or_init(|| compiled("known", None).expect("known.c compiles"))
 }
 
+/// Copies a program by another process: what this one has open to write, a child forked by another test has too for
+/// a moment, and the program cannot be started then.
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-p").args([from, to]).status().unwrap().success(), "{}", from.display());
+}
+
 fn profile(options: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
     command.arg("profile").args(options).stdin(Stdio::null()).env("MEMFERRY_RECORDER", library());
@@ -252,7 +258,7 @@ fn programs_that_cannot_be_seen_are_told_why() {
     }
     let place = fresh_directory();
     let program = place.join("known");
-    std::fs::copy(known(), &program).unwrap();
+    copy(known(), &program);
     std::fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
     // Rights of its own has a setuid program only when it is another user's.
     if std::os::unix::fs::chown(&program, Some(65534), None).is_ok() {
@@ -278,10 +284,10 @@ fn programs_that_cannot_be_seen_are_told_why() {
 fn a_library_that_is_missing_or_cannot_be_named_is_told_with_a_remedy() {
     let place = fresh_directory();
     let alone = place.join("memferry");
-    std::fs::copy(env!("CARGO_BIN_EXE_memferry"), &alone).unwrap();
+    copy(Path::new(env!("CARGO_BIN_EXE_memferry")), &alone);
     let odd = place.join("odd place");
     std::fs::create_dir(&odd).unwrap();
-    std::fs::copy(library(), odd.join("libmemferry_recorder.so")).unwrap();
+    copy(library(), &odd.join("libmemferry_recorder.so"));
     let fails = |command: &mut Command, words: &str| {
         let output = command.output().unwrap();
         let said = text(&output.stderr);
@@ -296,7 +302,7 @@ fn a_library_that_is_missing_or_cannot_be_named_is_told_with_a_remedy() {
         "has a space or a colon",
     );
     fails(profile(&["--to"]).arg(place.join("no/file")).arg("true"), "cannot write");
-    std::fs::copy(library(), place.join("libmemferry_recorder.so")).unwrap();
+    copy(library(), &place.join("libmemferry_recorder.so"));
     let beside = missing.output().unwrap();
     assert!(text(&beside.stderr).contains("1 program(s) counted"), "a library beside the command is found");
     std::fs::remove_dir_all(place).unwrap();

@@ -246,7 +246,7 @@ fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
 
 /// Sends a packet whose descriptor nobody else holds when the service takes it.
 fn send_last(service: &Service, raw: &Raw, bytes: &[u8], descriptor: std::net::TcpStream) {
-    service.signal(rustix::process::Signal::STOP);
+    service.stop();
     raw.send(bytes, &[descriptor.as_fd()]);
     drop(descriptor);
     service.signal(rustix::process::Signal::CONT);
@@ -274,6 +274,8 @@ fn what_cannot_be_closed_does_not_pile_up() {
     let service = Service::start(&[]);
     let observer = service.client();
     let mut raw = Raw::open(&service.socket);
+    // Fewer wait unheard than answers fit into the other direction: who does not take those in time is sent away.
+    rustix::net::sockopt::set_socket_send_buffer_size(&raw.socket, 16 << 10).unwrap();
     let register = Command::Register { length: 4096, rights: Rights::all() };
     let (sender, receiver) = lingering();
     let bytes = raw.encode(register.clone());

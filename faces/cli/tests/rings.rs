@@ -32,7 +32,6 @@ fn submit(channel: &mut RawChannel, slot: &[u64; 16]) {
     channel.ring();
 }
 
-/// What a slot completes with.
 /// The slot of a request without a list.
 fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
     let mut slot = [0; wire::SUBMISSION_WORDS];
@@ -42,6 +41,7 @@ fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
     slot
 }
 
+/// What a slot completes with.
 fn outcome(channel: &mut RawChannel, slot: &[u64; 16]) -> Result<(), Failure> {
     submit(channel, slot);
     let completion = wire::decode_completion(&channel.completion()).expect("a completion");

@@ -94,6 +94,7 @@ fn what_is_written_after_a_landing_was_given_up_is_not_seen() {
 
 #[test]
 fn a_forked_child_gets_errors_and_gives_nothing_back() {
+    let _alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let arena = arena();
     let (block, bytes) =
         (arena.block(5000, 1).unwrap(), ArenaVec::<u8, _>::with_capacity_in(100, arena.clone()));
@@ -102,6 +103,8 @@ fn a_forked_child_gets_errors_and_gives_nothing_back() {
     // SAFETY: the child only looks at this arena, whose locks it does not take, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // SAFETY: ends the child, with a status that is not 0, should it hang.
+        unsafe { libc::alarm(20) };
         let refused = matches!(arena.allocate(layout(8, 8)), Err(ArenaError::Forked(Forked)));
         let unread = block.read(0, &mut [0; 6]) == Err(AccessError::Forked(Forked));
         let unknown = arena.locate(bytes.as_ptr(), 1).is_none();

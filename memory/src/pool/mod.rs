@@ -48,7 +48,7 @@ const MOST_ALIGNMENT: usize = 2 << 20;
 pub enum Contiguity {
     /// As it comes.
     Any,
-    /// On huge pages where the machine has free ones, otherwise as it comes.
+    /// On huge pages where the machine has free ones that are no larger than a segment, otherwise as it comes.
     #[default]
     Preferred,
     /// Always; a segment that cannot have it is an error.
@@ -82,15 +82,16 @@ pub struct Options {
     pub buffer_bytes: usize,
     /// Bytes of a segment, rounded up to huge pages; at least one buffer.
     pub segment_bytes: usize,
-    /// Bytes of all segments together. It can be changed later.
+    /// Bytes of all segments together, with what a buffer's alignment above a page costs each of them: as much again as that. It
+    /// can be changed later.
     pub limit_bytes: u64,
     /// What each buffer meets.
     pub constraints: Constraints,
 }
 
 impl Options {
-    /// Buffers that the segments hold which fit into so many bytes. Of rounded options ([`Pool::options`]) it is what a
-    /// pool with that limit has at most, save those that do not meet its constraints.
+    /// Buffers that the segments hold which fit into so many bytes. Of rounded options ([`Pool::options`]) no pool with that
+    /// limit has more; it has fewer where buffers do not meet its constraints, or their alignment takes room.
     pub fn buffers_within(&self, bytes: u64) -> u64 {
         let of_segment = self.segment_bytes.checked_div(self.buffer_bytes).unwrap_or(0) as u64;
         bytes.checked_div(self.segment_bytes as u64).unwrap_or(0).saturating_mul(of_segment)
@@ -306,7 +307,7 @@ impl Pool {
 
     /// A buffer and whether it is zero, of the sort that is wanted where there is one.
     fn take_until(&self, deadline: Option<Instant>, zero: bool) -> Result<(Buffer, bool), PoolError> {
-        let bytes = self.0.options.segment_bytes as u64;
+        let bytes = segment::most_bytes(&self.0.options);
         let mut state = self.state();
         let mut waited = false;
         loop {
@@ -340,17 +341,17 @@ impl Pool {
         mut state: MutexGuard<'_, State>,
         zero: bool,
     ) -> Result<(Buffer, bool), PoolError> {
-        let bytes = self.0.options.segment_bytes as u64;
-        state.coming += bytes;
+        let most = segment::most_bytes(&self.0.options);
+        state.coming += most;
         let id = state.next_id;
         state.next_id += 1;
         drop(state);
         let fresh = Segment::map(id, &self.0.options);
         let mut state = self.state();
-        state.coming -= bytes;
+        state.coming -= most;
         let segment = fresh.inspect_err(|_| self.0.returned.notify_all())?;
         state.counters.segments += 1;
-        state.counters.segment_bytes += bytes;
+        state.counters.segment_bytes += segment.bytes();
         state.counters.huge_segments += u64::from(segment.huge());
         state.counters.buffers += segment.usable() as u64;
         state.counters.set_aside += segment.set_aside() as u64;
@@ -410,7 +411,7 @@ impl Pool {
             .into_iter()
             .partition(|segment| segment.free() == segment.usable());
         state.segments = used;
-        let bytes = self.0.options.segment_bytes as u64 * unused.len() as u64;
+        let bytes: u64 = unused.iter().map(|segment| segment.bytes()).sum();
         state.counters.segments -= unused.len() as u64;
         state.counters.segment_bytes -= bytes;
         for segment in &unused {

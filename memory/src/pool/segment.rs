@@ -84,7 +84,8 @@ impl Segment {
             let locked = unsafe { rustix::mm::mlock(mapping.pointer().cast(), mapping.length_bytes()) };
             locked.map_err(|source| PoolError::Lock { bytes, source: source.into() })?;
         }
-        let fit = mapping.length_bytes().saturating_sub(origin) / buffer_bytes;
+        // What the mapping has beyond is for the alignment, not for more buffers.
+        let fit = bytes.min(mapping.length_bytes().saturating_sub(origin)) / buffer_bytes;
         let places = (0..fit).map(|index| origin + index * buffer_bytes);
         let reachable = Reach::of(&mapping, constraints, places.clone().map(|at| at..at + buffer_bytes))?;
         let held = places.enumerate().filter(|(_, at)| reachable.holds(*at, buffer_bytes));
@@ -170,6 +171,11 @@ impl Segment {
         self.descriptor.as_fd()
     }
 
+    /// Bytes of its mapping, which may be more than its buffers take.
+    pub(super) fn bytes(&self) -> u64 {
+        self.mapping.length_bytes() as u64
+    }
+
     /// The whole segment as it is mapped here.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
@@ -200,14 +206,24 @@ impl Segment {
 }
 
 fn allocate(bytes: usize, constraints: Constraints) -> Result<(OwnedFd, Mapping), PoolError> {
+    // Huge pages that are larger than a segment would take more than the pool's limit was asked for.
     if constraints.contiguity != Contiguity::Any
         && let Ok(huge) = frame::allocate(bytes as u64, Pages::Huge)
+        && huge.1.length_bytes() == bytes
     {
         return Ok(huge);
     }
-    // A mapping begins at any page: one alignment more makes room for the first buffer wherever that is.
-    let spare = if constraints.align > rustix::param::page_size() { constraints.align } else { 0 };
-    Ok(frame::allocate((bytes + spare) as u64, Pages::Ordinary)?)
+    Ok(frame::allocate((bytes + spare(constraints)) as u64, Pages::Ordinary)?)
+}
+
+/// A mapping begins at any page: one alignment more makes room for the first buffer wherever that is.
+fn spare(constraints: Constraints) -> usize {
+    if constraints.align > rustix::param::page_size() { constraints.align } else { 0 }
+}
+
+/// Bytes that a segment's mapping has at most.
+pub(super) fn most_bytes(options: &Options) -> u64 {
+    (options.segment_bytes + spare(options.constraints)) as u64
 }
 
 /// What is known of where a segment's pages lie.

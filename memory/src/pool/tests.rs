@@ -104,6 +104,25 @@ fn alignment_is_met_and_nonsense_refused() {
 }
 
 #[test]
+fn what_an_alignment_costs_counts_against_the_limit() {
+    // Of each: segments that the limit allows, with one alignment more, and how many buffers they hold.
+    for (align, limit_bytes, segments, buffers) in
+        [(2 << 20, 9 << 20, 2, 2), (64 << 10, (2 << 20) + (64 << 10), 1, 32)]
+    {
+        let constraints = Constraints { align, contiguity: Contiguity::Any, ..Constraints::default() };
+        let options = Options { buffer_bytes: align, segment_bytes: 2 << 20, limit_bytes, constraints };
+        let pool = Pool::new(options).unwrap();
+        let taken: Vec<Buffer> = std::iter::from_fn(|| pool.take().ok()).collect();
+        assert!(taken.len() == buffers && taken.len() as u64 <= pool.options().buffers_within(limit_bytes));
+        let mapped = segments * ((2 << 20) + align as u64);
+        assert_eq!((pool.statistics().segments, pool.statistics().segment_bytes), (segments, mapped));
+        assert_eq!(pool.segments().iter().map(|segment| segment.bytes as u64).sum::<u64>(), mapped);
+        drop(taken);
+        assert_eq!((pool.trim(), pool.statistics().segment_bytes), (mapped, 0));
+    }
+}
+
+#[test]
 fn physical_constraints_are_met_or_said_to_be_unknown() {
     let constraints = Constraints { address_limit: Some(u64::MAX), ..Constraints::default() };
     match Pool::new(Options { constraints, ..Options::default() }).unwrap().take() {
@@ -158,6 +177,7 @@ fn what_another_process_held_comes_back_with_its_holder_and_is_zeroed() {
 
 #[test]
 fn a_process_writes_into_its_buffers_and_leaves_them_behind_when_it_is_killed() {
+    let _alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let pool = small(1);
     let mut holder = pool.holder();
     let places: Vec<Place> = (0..2).map(|_| holder.take().unwrap()).collect();
@@ -165,6 +185,8 @@ fn a_process_writes_into_its_buffers_and_leaves_them_behind_when_it_is_killed() 
     // SAFETY: the child maps a descriptor, copies bytes and kills itself; it takes no lock that a parent's thread may hold.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        // SAFETY: ends the child should it hang.
+        unsafe { libc::alarm(20) };
         let theirs = Mapping::shared(descriptor, 2 << 20, Access::ReadWrite, 4096);
         let _ = theirs.map(|theirs| theirs.write(offset as u64, b"from the child"));
         // SAFETY: ends the child at once.

@@ -16,6 +16,8 @@
 mod list_area;
 mod sleeper;
 
+use memferry_transfer::MAX_SEGMENTS;
+use memferry_transfer::wire::{SEGMENT_WORDS, SUBMISSION_SHORT_WORDS};
 use thiserror::Error;
 
 use crate::parking::{Fences, must_wake, wanted};
@@ -23,18 +25,17 @@ use crate::ring::{Consumer, ImpossibleCount, Producer, RingFull, Slots};
 use crate::storage::RingStorage;
 use crate::sync::{AtomicU64, Ordering};
 use list_area::ListArea;
+pub use memferry_transfer::wire::{COMPLETION_WORDS, SUBMISSION_WORDS};
 pub use sleeper::Sleeper;
 
-/// Words of a submission slot, and of its first half.
-pub const SUBMISSION_WORDS: usize = 16;
-const SUBMISSION_SHORT: usize = 8;
-/// Words of a completion slot.
-pub const COMPLETION_WORDS: usize = 4;
 /// Requests a queue pair may hold at most.
 pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
 
 /// Words of the list area. A list is freed when the service has taken its request.
 pub const LIST_WORDS: usize = 1 << 13;
+
+// The longest lists that a request may have, of source and destination, lie there in one piece.
+const _: () = assert!(LIST_WORDS >= 2 * MAX_SEGMENTS * SEGMENT_WORDS);
 
 /// What the client's parked flag says: a thread sleeps and waits for completions; for progress too; nobody sleeps, but the
 /// client wants to be signalled by its descriptor, once there are more completions than the upper half says it has taken: the
@@ -104,7 +105,7 @@ impl Layout {
 
     fn submission_slots(self) -> Slots {
         let first_word = (CANCEL_WORDS + self.capacity as usize).next_multiple_of(SUBMISSION_WORDS);
-        Slots { first_word, capacity: self.capacity, short_words: SUBMISSION_SHORT }
+        Slots { first_word, capacity: self.capacity, short_words: SUBMISSION_SHORT_WORDS }
     }
 
     fn completion_slots(self) -> Slots {
@@ -494,10 +495,11 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.peer.word(CANCEL_GENERATION).load(Ordering::Relaxed) != self.cancel_seen
     }
 
-    /// Whether any cancel was told by [`cancels_changed`](Self::cancels_changed) so far.
+    /// Whether any cancel was asked for so far, told or not. When a request was popped, one that was asked for before it was
+    /// published counts.
     #[inline]
-    pub fn cancels_seen(&self) -> bool {
-        self.cancel_seen != 0
+    pub fn cancels_asked(&self) -> bool {
+        self.peer.word(CANCEL_GENERATION).load(Ordering::Relaxed) != 0
     }
 
     /// Whether the request with `tag` is to be cancelled.

@@ -164,9 +164,11 @@ fn scribbles_over_the_whole_client_memory_give_slots_or_nothing() {
 fn a_cancel_names_one_request() {
     let (mut client, mut service, ..) = pair();
     assert!(!service.cancels_changed());
+    assert!(!service.cancels_asked());
     client.cancel(6);
+    assert!(service.cancels_asked(), "though nobody looked");
     assert!(service.cancels_changed());
-    assert!(!service.cancels_changed());
+    assert!(!service.cancels_changed() && service.cancels_asked());
     assert!(service.cancel_requested(6));
     assert!(!service.cancel_requested(2), "same word, another lap");
 }

@@ -20,6 +20,8 @@ pub(super) struct Node<M> {
     pub(super) children: BTreeSet<u32>,
     pub(super) offered_to: Option<Recipient>,
     pub(super) in_flight: u32,
+    /// So many of these are over, but a failed channel may still touch the memory.
+    pub(super) quarantined: u32,
     /// Its holder gave it up, so no tombstone is kept.
     pub(super) forgotten: bool,
 }
@@ -44,8 +46,14 @@ impl<M> Node<M> {
             children: BTreeSet::new(),
             offered_to,
             in_flight: 0,
+            quarantined: 0,
             forgotten: false,
         }
+    }
+
+    /// Whether nothing is in flight on it but what failed channels keep.
+    pub(super) fn is_withheld(&self) -> bool {
+        self.in_flight > 0 && self.in_flight == self.quarantined
     }
 
     /// The memory it gives access to, `None` once it was revoked.

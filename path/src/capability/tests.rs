@@ -15,7 +15,7 @@ mod revocation;
 
 use std::rc::Rc;
 
-use memferry_transfer::{Pattern, PixelSize};
+use memferry_transfer::{Pattern, PixelSize, Request};
 
 use super::*;
 

@@ -27,7 +27,7 @@ fn a_deadline_ends_a_running_request_between_chunks() {
     assert_eq!((completion.outcome, completion.bytes_done), (Err(Failure::DeadlineExceeded), 32));
     assert_eq!((completion.engine, bed.completed_at(1)), (EngineKind::Simulated, 1320));
     assert_eq!((&memory.contents()[..32], &memory.contents()[32..]), (&[1; 32][..], &[0; 68][..]));
-    assert_eq!(bed.path.bytes_moved(), 32);
+    assert_eq!(bed.path.moved_by_class(), [0, 32, 0]);
 }
 
 #[test]

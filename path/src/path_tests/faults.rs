@@ -25,14 +25,59 @@ fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
     assert_eq!([2, 3, 4].map(|tag| bed.completed_at(tag)), [7000, 9000, 11_000]);
     assert_eq!(bed.capabilities.take_finished(), []);
     assert_eq!(bed.capabilities.take_dropped(), []);
+    // Who waits is told, once, that this may take for ever.
+    assert_eq!(bed.capabilities.take_withheld(), [revocation]);
+    assert_eq!(bed.capabilities.take_withheld(), []);
+    // Whoever revokes it again is told again, and the last of them stands for all.
+    let again = [(); 3].map(|()| {
+        let revocation = bed.capabilities.revoke(A, frame).unwrap();
+        assert_eq!(bed.capabilities.take_withheld(), [revocation]);
+        revocation
+    });
 
     bed.path.channel_was_reset(1, &mut bed.capabilities);
     assert_eq!(bed.capabilities.take_finished(), []);
     bed.path.engine_mut().reset(0);
     bed.path.channel_was_reset(0, &mut bed.capabilities);
     assert_eq!(bed.path.channel_states(), [ChannelState::Free; 2]);
-    assert_eq!(bed.capabilities.take_finished(), [revocation]);
+    assert_eq!(bed.capabilities.take_finished(), again[2..]);
     assert_eq!(bed.capabilities.take_dropped(), [memory]);
+}
+
+#[test]
+fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
+    let mut bed = Bed::new(2, Shared::new(), 8);
+    let (frame, queue) = (bed.frame(A, 10_000).0, bed.path.open_queue(A, 0));
+    bed.path.engine_mut().inject(0, FAILS);
+    bed.submit(queue, 1, &fill(frame, 100));
+    bed.submit(queue, 2, &fill(frame, 10_000));
+    bed.turn();
+    let revocation = bed.capabilities.revoke(A, frame).unwrap();
+    while bed.outcomes().is_empty() {
+        bed.run_for(1000);
+    }
+    // The other request runs on.
+    assert_eq!(bed.completion(1).outcome, Err(Failure::ChannelFaulted));
+    assert_eq!(bed.capabilities.take_withheld(), []);
+    bed.run_for(1_000_000);
+    assert_eq!(bed.completion(2).outcome, Ok(()));
+    assert_eq!(
+        (bed.capabilities.take_withheld(), bed.capabilities.take_finished()),
+        (vec![revocation], vec![])
+    );
+    // So is one that comes afterwards.
+    let (other, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    bed.path.engine_mut().inject(1, FAILS);
+    bed.submit(queue, 3, &fill(other, 100));
+    bed.run_for(10_000);
+    let later = bed.capabilities.revoke(A, other).unwrap();
+    assert_eq!(bed.capabilities.take_withheld(), [later]);
+    for channel in 0..2 {
+        bed.path.engine_mut().reset(channel);
+        bed.path.channel_was_reset(channel, &mut bed.capabilities);
+    }
+    assert_eq!(bed.capabilities.take_finished(), [revocation, later]);
+    assert_eq!(bed.capabilities.take_withheld(), []);
 }
 
 #[test]

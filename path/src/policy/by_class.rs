@@ -6,7 +6,7 @@
 //! ```
 
 use memferry_clock::Instant;
-use memferry_transfer::{Failure, PriorityClass, SessionId};
+use memferry_transfer::{Failure, SessionId};
 
 use super::{Acts, Ask, Choice, Outstanding, Policy};
 use crate::channel::ChannelState;
@@ -16,14 +16,6 @@ pub struct ByClass {
     general: Box<dyn Policy>,
     /// Of low, normal, high.
     own: [Option<Box<dyn Policy>>; 3],
-}
-
-const fn index(class: PriorityClass) -> usize {
-    match class {
-        PriorityClass::Low => 0,
-        PriorityClass::Normal => 1,
-        PriorityClass::High => 2,
-    }
 }
 
 impl ByClass {
@@ -43,7 +35,7 @@ impl Policy for ByClass {
     }
 
     fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
-        let asked = self.own[index(ask.class)].as_ref().map_or(3, |_| index(ask.class));
+        let asked = self.own[ask.class.index()].as_ref().map_or(3, |_| ask.class.index());
         let others = |channel| {
             let own = self.own.iter().map(Option::as_ref).chain([Some(&self.general)]).enumerate();
             own.filter(|(at, _)| *at != asked).any(|(_, policy)| policy.is_some_and(|one| one.keeps(channel)))
@@ -55,7 +47,7 @@ impl Policy for ByClass {
                 state => *state,
             })
             .collect();
-        self.own[index(ask.class)].as_mut().unwrap_or(&mut self.general).choose(ask, &kept)
+        self.own[ask.class.index()].as_mut().unwrap_or(&mut self.general).choose(ask, &kept)
     }
 
     fn departed(&mut self, client: SessionId) {
@@ -71,7 +63,7 @@ impl Policy for ByClass {
     }
 
     fn accept(&mut self, now: Instant, ask: &Ask, outstanding: &[Outstanding]) -> Result<(), Failure> {
-        if let Some(own) = &mut self.own[index(ask.class)] {
+        if let Some(own) = &mut self.own[ask.class.index()] {
             own.accept(now, ask, outstanding)?;
         }
         self.general.accept(now, ask, outstanding)
@@ -85,7 +77,7 @@ impl Policy for ByClass {
         let mut wake = None;
         for (class, own) in self.own.iter_mut().enumerate() {
             let Some(own) = own else { continue };
-            let of_class = |one: &Outstanding, _| index(one.ask.class) == class;
+            let of_class = |one: &Outstanding, _| one.ask.class.index() == class;
             wake = earlier(wake, among(own.as_mut(), now, (running, turns), of_class));
         }
         // The general policy decides among those that may move: what it grants is granted, so that somebody always moves or
@@ -95,7 +87,7 @@ impl Policy for ByClass {
     }
 
     fn moved(&mut self, ask: &Ask, bytes: u64) {
-        if let Some(own) = &mut self.own[index(ask.class)] {
+        if let Some(own) = &mut self.own[ask.class.index()] {
             own.moved(ask, bytes);
         }
         self.general.moved(ask, bytes);

@@ -30,7 +30,8 @@ impl<E: Engine> Path<E> {
     }
 
     /// Asks that the request a queue knows by `tag` end early.
-    pub fn cancel(&mut self, queue: QueueKey, tag: u64, capabilities: &mut Capabilities<E::Memory>) {
+    #[cfg(test)]
+    pub(crate) fn cancel(&mut self, queue: QueueKey, tag: u64, capabilities: &mut Capabilities<E::Memory>) {
         self.cancel_where(queue, |candidate| candidate == tag, capabilities);
     }
 

@@ -127,7 +127,8 @@ impl<E: Engine> Path<E> {
     }
 
     /// Gives a reservation back unused.
-    pub fn give_back(&mut self, reservation: Reservation) {
+    #[cfg(test)]
+    pub(crate) fn give_back(&mut self, reservation: Reservation) {
         self.ledger.ended(reservation.queue);
         self.forget(reservation.queue);
     }
@@ -185,7 +186,7 @@ impl<E: Engine> Path<E> {
 
     fn settle_one(&mut self, report: &Finished, capabilities: &mut Capabilities<E::Memory>) {
         let Some(running) = self.ledger.take(report.ticket) else { return };
-        self.bytes_moved[running.ask.class as usize] += report.bytes_done;
+        self.bytes_moved[running.ask.class.index()] += report.bytes_done;
         let channel = report.ticket.channel;
         if report.outcome == Err(Failure::ChannelFaulted) {
             self.channels.set(channel, ChannelState::Faulted);
@@ -195,6 +196,7 @@ impl<E: Engine> Path<E> {
                 order.quarantine(channel);
             }
             let end = Ledger::end(&running, report);
+            capabilities.quarantine(&running.claims);
             self.quarantined.push((channel, running.claims));
             self.ended(running.origin, end);
         } else {
@@ -232,7 +234,7 @@ impl<E: Engine> Path<E> {
     /// not failed stays as it is.
     pub fn channel_was_reset(&mut self, channel: u32, capabilities: &mut Capabilities<E::Memory>) {
         for (_, claims) in self.quarantined.extract_if(.., |(failed, _)| *failed == channel) {
-            capabilities.release(claims);
+            capabilities.release_quarantined(claims);
         }
         if self.channels.states().get(channel as usize) == Some(&ChannelState::Faulted) {
             self.channels.set(channel, ChannelState::Free);
@@ -306,16 +308,12 @@ impl<E: Engine> Path<E> {
         self.channels.waiting_of(key)
     }
 
-    /// Bytes visited by finished requests.
-    pub fn bytes_moved(&self) -> u64 {
-        self.bytes_moved.iter().sum()
-    }
-
-    /// The same, and what running requests have moved as far as a pacing policy was told, of the classes low, normal and high.
+    /// Bytes visited by finished requests, and what running ones have moved as far as a pacing policy was told, of the classes
+    /// low, normal and high.
     pub fn moved_by_class(&self) -> [u64; 3] {
         let mut moved = self.bytes_moved;
         for running in self.ledger.running_now() {
-            moved[running.ask.class as usize] += running.charged;
+            moved[running.ask.class.index()] += running.charged;
         }
         moved
     }

@@ -140,7 +140,7 @@ impl<E: Engine> Path<E> {
         let ask = Ask { client: session, user, class, bytes, deadline };
         let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
         let ended = self.engine.perform(&Confined::new(&operation, terms.hint).ok()?)?;
-        self.bytes_moved[terms.class as usize] += ended.bytes_done;
+        self.bytes_moved[terms.class.index()] += ended.bytes_done;
         Some(ended)
     }
 
@@ -204,7 +204,10 @@ impl<E: Engine> Path<E> {
         for fate in std::mem::take(&mut self.fates) {
             self.channels.free_places(fate.origin.user, fate.places);
             match fate.quarantine {
-                Some(channel) => self.quarantined.push((channel, fate.claims)),
+                Some(channel) => {
+                    capabilities.quarantine(&fate.claims);
+                    self.quarantined.push((channel, fate.claims));
+                }
                 None => capabilities.release(fate.claims),
             }
             self.deliver(fate.origin, &fate.end, fate.inherited);

@@ -4,8 +4,9 @@
 //! submission slot, 16 words; the first 8 (one cache line) suffice for most requests
 //!   0  ring sequence (31:0) | opcode (39:32) | refuse, transparent, linked, fenced (43:40) | hint (45:44) | class (47:46)
 //!      | width (55:48) | LONG (63)
-//!   1  tag                      4  source offset or start      8   source x_step, CRC seed or second destination handle
-//!   2  deadline, ns, 0 = none   5  destination handle          9   source y_step, or second destination offset
+//!   1  tag                      4  source offset or start      8   source x_step, copy's CRC seed, or second destination handle
+//!   2  deadline, ns, 0 = none   5  destination handle, or the  9   source y_step, or second destination offset
+//!                                  seed of a CRC alone
 //!   3  source handle, fill      6  destination offset/start    10  destination x_step
 //!      pattern or rounds        7  length or x_count|y_count   11  destination y_step, 12 colour
 //!   with a list: 3 its first word in the channel's list area, 4 source count (31:0) | destination count (63:32);
@@ -28,16 +29,21 @@ use thiserror::Error;
 use crate::completion::Side;
 
 pub use completion::{decode_completion, encode_completion, encode_success, tag_of_completion};
-pub use submission::{decode_plain, decode_request, encode_request, is_linked, place_list, tag_of};
+pub use submission::{
+    SEGMENT_WORDS, decode_plain, decode_request, encode_request, is_linked, place_list, tag_of,
+};
 
 /// Words of a submission slot.
 pub const SUBMISSION_WORDS: usize = 16;
+/// Words of its first half, beyond which only one with [`LONG`] is read.
+pub const SUBMISSION_SHORT_WORDS: usize = 8;
 /// Words of a completion slot.
 pub const COMPLETION_WORDS: usize = 4;
 /// Bit of word 0 that says the second half of a submission slot is used.
 pub const LONG: u64 = 1 << 63;
 
-const HEADER_SEQUENCE: u64 = 0xffff_ffff;
+/// Bits of word 0 that are the ring's: the sequence that says which element is in the slot.
+pub const HEADER_SEQUENCE: u64 = 0xffff_ffff;
 
 /// A submission slot without the ring's sequence.
 pub type SubmissionSlot = [u64; SUBMISSION_WORDS];

@@ -38,8 +38,9 @@ pub(super) const SYNCHRONIZED: u64 = 13;
 /// Width code of a 24-bit colour in a 32-bit fill.
 pub(super) const WIDTH_COLOR: u64 = 3;
 
-/// Words of a segment and of an xor's source in a list.
-const SEGMENT_WORDS: usize = 3;
+/// Words of a segment in a list.
+pub const SEGMENT_WORDS: usize = 3;
+/// Words of an xor's source in a list.
 const SOURCE_WORDS: usize = 2;
 
 /// Encodes `request` under the client's `tag` into a slot of zeros, and the words of its list, when it has one, into `list`,
@@ -268,7 +269,7 @@ pub const fn is_linked(slot: &SubmissionSlot) -> bool {
 /// area, when they lie there.
 ///
 /// # Errors
-/// Any [`SlotError`] but the two of completions.
+/// Any [`SlotError`] but the two of completions and [`SlotError::Start`], for a slot has offset and start in one word.
 #[inline]
 pub fn decode_request(
     slot: &SubmissionSlot,

@@ -41,6 +41,12 @@ pub enum StopError {
         /// How long was waited.
         waited: Duration,
     },
+    /// It was given up, and only a recovery makes it usable.
+    #[error("channel {channel} is quarantined: recover it first")]
+    Quarantined {
+        /// The channel.
+        channel: u8,
+    },
     /// It is at work, and cannot be given another chain.
     #[error("channel {channel} is at work: suspend it first")]
     AtWork {
@@ -101,9 +107,13 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
     /// Gives a channel that stands still an empty chain: what was not done is forgotten, positions count from zero again.
     ///
     /// # Errors
-    /// [`StopError::AtWork`] for one that does not stand still; one that halted for an error is recovered instead.
+    /// [`StopError::AtWork`] for one that does not stand still, [`StopError::Quarantined`]; one that halted for an error is
+    /// recovered instead.
     pub fn rewind(&mut self, channel: &Channel) -> Result<(), StopError> {
         let state = self.status(channel).state();
+        if self.is_quarantined(channel) {
+            return Err(StopError::Quarantined { channel: channel.index() });
+        }
         if !matches!(state, TransferState::Suspended | TransferState::Idle | TransferState::Armed) {
             return Err(StopError::AtWork { channel: channel.index() });
         }

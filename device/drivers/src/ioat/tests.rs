@@ -286,6 +286,10 @@ fn a_channel_that_does_not_answer_is_waited_for_so_long_and_quarantined() {
     assert!(driver.is_quarantined(&channel));
     assert_eq!(driver.write(&channel, &copy(1)), Err(WriteError::Quarantined { channel: 1 }));
     driver.io.deaf = false;
+    // Whatever it says by now: only a reset makes it usable.
+    driver.io.set(at(Register::Chansts), 4, u32::from(TransferState::Idle.into_bits()));
+    assert_eq!(driver.rewind(&channel), Err(StopError::Quarantined { channel: 1 }));
+    assert!(driver.is_quarantined(&channel));
     driver.recover(&channel, TIMEOUT).unwrap();
     assert_eq!(driver.write(&channel, &copy(1)), Ok(1));
 }

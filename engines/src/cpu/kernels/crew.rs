@@ -272,10 +272,20 @@ mod tests {
         Region::new(mapping, 0, mapping.length_bytes() as u64).unwrap()
     }
 
+    /// Sends the helpers home, also when what they help with fails.
+    struct Ending<'a>(&'a AtomicBool);
+
+    impl Drop for Ending<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Runs `work` while so many threads help.
     fn with_helpers(crew: &Crew, helpers: usize, work: impl FnOnce()) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _ending = Ending(&over);
             for _ in 0..helpers {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
@@ -286,7 +296,6 @@ mod tests {
                 });
             }
             work();
-            over.store(true, Ordering::Relaxed);
         });
     }
 

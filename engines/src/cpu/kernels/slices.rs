@@ -166,9 +166,13 @@ unsafe fn manner_at(
 /// with a mapping of some pages: who wants no system call later calls it early.
 pub fn untouched_ticks() -> u64 {
     static TICKS: OnceLock<u64> = OnceLock::new();
+    if let Some(ticks) = TICKS.get() {
+        return *ticks;
+    }
     let measured = || if tuning::current().far_ticks == 0 { None } else { super::untouched_ticks() };
     // Others may be quicker than those by a little.
-    *TICKS.get_or_init(|| measured().map_or(u64::MAX, |ticks| ticks - ticks / 8))
+    let ticks = measured().map_or(u64::MAX, |ticks| ticks - ticks / 8);
+    *TICKS.get_or_init(|| ticks)
 }
 
 #[cfg(test)]

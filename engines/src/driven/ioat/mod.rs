@@ -223,12 +223,14 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             return true;
         }
         let ends = job.end.is_some() && !job.closing;
-        if !job.given.is_empty() && (ends || slot.held) {
+        // One that is to end goes on to where it can, suspended or not.
+        let held = slot.held && job.end.is_none();
+        if !job.given.is_empty() && (ends || held) {
             self.driver.ask_suspend(&slot.channel);
             slot.motion = Motion::Asked { until: ends.then_some(until) };
             return true;
         }
-        let may_go_on = job.started && !slot.held && job.wants_more();
+        let may_go_on = job.started && !held && job.wants_more();
         may_go_on && self.give(index, finished)
     }
 

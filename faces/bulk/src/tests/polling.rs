@@ -166,8 +166,8 @@ fn what_a_peer_sends_while_its_packets_are_taken_in_keeps_nobody() {
         stop.store(true, Relaxed);
         most.unwrap()
     });
-    // Those that made place for others, these, and one of each thread that was not counted yet.
-    assert!(most <= 2 * room + 3, "{most} packets came during one call, where there is room for {room}");
+    // Those that made place for others and these, each with some that the kernel let in at once; without a bound: thousands.
+    assert!(most <= 4 * room, "{most} packets came during one call, where there is room for {room}");
     let broken = receiver.receive(SOON).map(|message| message.kind);
     assert!(matches!(broken, Err(ReceiveError::Broken(Violation::NoDescriptor))), "{broken:?}");
 }

@@ -7,7 +7,7 @@
 //! ```
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, fchown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -81,7 +81,8 @@ impl Stage {
         for part in Part::ALL {
             let place = stage.place_of(part, "");
             std::fs::DirBuilder::new().mode(0o755).create(&place).map_err(failed)?;
-            stage.hand_over(&place, part).map_err(failed)?;
+            let user = stage.user_of(part);
+            chown(&place, user, user).map_err(failed)?;
         }
         Ok(stage)
     }
@@ -114,7 +115,7 @@ impl Stage {
     }
 
     fn command(&self, part: Part) -> Command {
-        self.command_as(self.users.is_ok().then_some(part.user()))
+        self.command_as(self.user_of(part))
     }
 
     /// A path in a part's own directory.
@@ -122,22 +123,21 @@ impl Stage {
         self.directory.join(part.name()).join(file)
     }
 
-    /// Makes a file the part's own.
-    fn hand_over(&self, path: &Path, part: Part) -> io::Result<()> {
-        match self.users {
-            Ok(()) => chown(path, Some(part.user()), Some(part.user())),
-            Err(_) => Ok(()),
-        }
+    /// Whose its process and its files are, where that is not whoever runs the demo.
+    fn user_of(&self, part: Part) -> Option<u32> {
+        self.users.is_ok().then_some(part.user())
     }
 
     /// Writes a file that only that part may read.
     pub(crate) fn give(&self, part: Part, file: &str, bytes: &[u8]) -> Result<PathBuf, CommandError> {
         let path = self.place_of(part, file);
         let write = || {
-            std::fs::write(&path, [])?;
-            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600))?;
-            std::fs::write(&path, bytes)?;
-            self.hand_over(&path, part)
+            // The directory is another user's: what lies there already, a link above all, is not written through.
+            let mut file =
+                std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+            file.write_all(bytes)?;
+            let user = self.user_of(part);
+            fchown(&file, user, user)
         };
         write().map_err(|error| format!("cannot write {}: {error}", path.display()))?;
         Ok(path)

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! thresholds: the machine's profile, else a guess ─┐
-//! handing over: an embedded client, now ───────────┴─► Basis ─ long enough rows ─► their time - calls * handing over
+//! handing over: an embedded client, now ───────────┼─► Basis ─ long enough rows ─► their time - calls * handing over
+//! the preloaded library's thresholds: a guess ─────┘         ─ far or very long rows ─► calls past the caches
 //! ```
 //!
 //! It does not say how much of the saved time the program could have used, nor what a copy costs whoever does it
@@ -18,6 +19,8 @@ use crate::{CommandError, tune};
 pub(super) struct Basis {
     thresholds: Tuning,
     is_measured: bool,
+    /// What `libmemferry_preload.so` goes by: it reads no profile, and guesses from the last cache.
+    preloaded: Tuning,
     hand_over_seconds: f64,
 }
 
@@ -28,6 +31,7 @@ impl Basis {
         Ok(Self {
             thresholds: measured.unwrap_or_else(Tuning::of_this_machine),
             is_measured: measured.is_some(),
+            preloaded: Tuning::of_this_machine(),
             hand_over_seconds: tune::hand_over_ns()? as f64 * 1e-9,
         })
     }
@@ -63,10 +67,10 @@ impl Basis {
         let (least, far) = (shortest_of(kind.size_class), is_cold(kind.distance));
         match kind.operation {
             Operation::Memset => false,
-            Operation::Zero => far && least >= self.thresholds.zero_cold_bytes,
+            Operation::Zero => far && least >= self.preloaded.zero_cold_bytes,
             _ => {
-                least >= self.thresholds.stream_always_bytes
-                    || far && least >= self.thresholds.stream_cold_bytes
+                least >= self.preloaded.stream_always_bytes
+                    || far && least >= self.preloaded.stream_cold_bytes
             }
         }
     }
@@ -111,8 +115,17 @@ mod tests {
     }
 
     fn basis() -> Basis {
-        let thresholds = Tuning { inline_bytes: 8 << 10, ..Tuning::of_caches(32 << 20) };
-        Basis { thresholds, is_measured: true, hand_over_seconds: 1e-6 }
+        let preloaded = Tuning::of_caches(32 << 20);
+        // Whatever was measured, the library does not know it.
+        let (stream_cold_bytes, stream_always_bytes, zero_cold_bytes) = (8 << 20, 64 << 20, 8 << 20);
+        let thresholds = Tuning {
+            inline_bytes: 8 << 10,
+            stream_cold_bytes,
+            stream_always_bytes,
+            zero_cold_bytes,
+            ..preloaded
+        };
+        Basis { thresholds, is_measured: true, preloaded, hand_over_seconds: 1e-6 }
     }
 
     #[test]

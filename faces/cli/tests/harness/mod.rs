@@ -27,6 +27,7 @@ use memferry_memory::parking::Fences;
 use memferry_memory::queue_pair::{ClientEnd, Layout};
 use memferry_memory::storage::MappedWords;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a test waits for what must happen at once.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -43,6 +44,8 @@ pub fn fresh_directory() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let directory = std::env::temp_dir().join(format!("memferry-test-{}-{number}", std::process::id()));
+    // A run that crashed may have had the same number.
+    let _ = std::fs::remove_dir_all(&directory);
     std::fs::create_dir(&directory).unwrap();
     directory
 }
@@ -76,9 +79,20 @@ impl Service {
         assert_moves_bytes(&self.client());
     }
 
-    pub fn signal(&self, signal: rustix::process::Signal) {
-        let process = rustix::process::Pid::from_raw(self.child.id() as i32).unwrap();
-        rustix::process::kill_process(process, signal).unwrap();
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it and waits until none of its threads runs: a signal reaches them one after the other.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(|stat| state(&stat) == 'T')
+        };
+        wait_until("the service stopped", || {
+            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().all(is_stopped)
+        });
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -134,6 +148,11 @@ impl Drop for Service {
         let _ = self.child.wait();
         let _ = std::fs::remove_dir_all(&self.directory);
     }
+}
+
+/// The state of a process or a thread in its `stat`, after the name, which may hold spaces.
+fn state(stat: &str) -> char {
+    stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
 }
 
 /// Waits until something another process does is so.
@@ -343,16 +362,47 @@ pub fn listen() -> String {
     line.trim().to_owned()
 }
 
-/// A child that holds all this process has and sleeps until it is killed; its number.
+/// A child that holds all this process has and sleeps until it is killed; its number, for a [`Sleeper`].
 #[allow(unsafe_code, reason = "forks")]
 pub fn fork_a_sleeper() -> i32 {
     // SAFETY: the child only sleeps until it is killed.
     let child = unsafe { libc::fork() };
     if child == 0 {
+        end_in_time();
         loop {
             // SAFETY: waits for a signal.
             unsafe { libc::pause() };
         }
     }
     child
+}
+
+/// In a forked child: should it hang, a signal ends it, so that nobody waits for it for ever.
+#[allow(unsafe_code, reason = "asks for a signal")]
+pub fn end_in_time() {
+    // SAFETY: asks for a signal later, which ends this process.
+    unsafe { libc::alarm(120) };
+}
+
+/// The child of [`fork_a_sleeper`] in a role, killed however the test ends: it has the test's output open, and
+/// whoever reads that waits for its end.
+pub struct Sleeper(Pid);
+
+impl Sleeper {
+    /// The one that a role says it has made.
+    pub fn of(role: &mut Role) -> Self {
+        Self(Pid::from_raw(role.hear().parse().unwrap()).unwrap())
+    }
+
+    /// It is there still, with what it holds.
+    pub fn assert_lives(&self) {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
+        assert!(!matches!(state(&stat), 'Z' | 'X'), "{stat}");
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
 }

@@ -1,8 +1,8 @@
 //! What the 2-D kernels need of a vector: lanes of 16 bytes, moved, interleaved, reversed and stored.
 //!
 //! ```text
-//! Vector ◄── Avx512 (4 lanes)  Avx2 (2)  Neon (1)  Portable (1)
-//!   └─► tiles, reversed, keyed: generic, inlined into functions that enable the level's instructions
+//! Vector ◄── avx512::Wide (4 lanes)  avx2::Half (2)  neon::Lane (1)  portable::Plain (1)
+//!   └─► tiles, strips, keyed: generic, inlined into functions that enable the level's instructions
 //! ```
 //!
 //! Every method is inlined, or its instructions would not be: only the functions of a level enable them. No kernel here.
