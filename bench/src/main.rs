@@ -43,7 +43,7 @@ struct Arguments {
     /// Few rounds: whether everything works, not how well.
     #[arg(long)]
     quick: bool,
-    /// Only these parts of group `service`, `engine`, `twod`, `bulk` or `preload`, with commas between them.
+    /// Only these parts of group `service`, `engine`, `twod`, `bulk` or `preload`, with commas between them. Others have none.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
     /// Draw the sweeps as SVG files into this directory.
@@ -107,6 +107,9 @@ const GROUPS: &[Group] = &[
     }),
 ];
 
+/// Groups that have parts; each refuses those that it has not.
+const IN_PARTS: [&str; 5] = ["service", "engine", "twod", "bulk", "preload"];
+
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(socket) = &arguments.serve {
         return children::serve(socket);
@@ -134,6 +137,9 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         let names: Vec<_> = GROUPS.iter().map(|(name, ..)| *name).collect();
         return Err(format!("there is no group '{name}'; choose one of: {}", names.join(", ")).into());
     };
+    if !arguments.only.is_empty() && !IN_PARTS.contains(&name.as_str()) {
+        return Err(format!("group '{name}' has no parts; these have: {}", IN_PARTS.join(", ")).into());
+    }
     let mut run = Run::begin(arguments.quick, &arguments.only)?;
     run.plots_into(arguments.plots.as_deref());
     let rows = measure(&run)?;

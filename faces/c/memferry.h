@@ -577,7 +577,8 @@ enum mf_error mf_frame_lend(struct mf_client client,
 // its grants and the frames derived from it end, and when this returns nothing touches it any more. Pointers of mf_frame_map are
 // good no more.
 //
-// MF_ERROR_BAD_HANDLE. Any thread.
+// MF_ERROR_BAD_HANDLE; MF_ERROR_REFUSED_SYSTEM of lent memory that an engine which failed may still write to: the handle is gone, but
+// leave the memory alone. Any thread.
 enum mf_error mf_frame_free(struct mf_frame frame);
 
 // Bytes of the frame, and bits of mf_rights; each may be null.

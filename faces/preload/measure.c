@@ -131,31 +131,62 @@ static double allocated_copy(copy_function copy, size_t bytes) {
     return took / count;
 }
 
-/* Copies to new memory: when the call returns, with computing meanwhile, and used at once. */
-static void measure_new(copy_function ours, copy_function theirs, size_t bytes) {
-    double begun = now_ns();
-    compute(1e6);
-    double steps_of_ns = 1e6 / (now_ns() - begun);
-    double copying = new_copy(theirs, bytes, 0, 0);
-    printf("returned %zu %.4f\n", bytes, copying / new_copy(ours, bytes, -1, 0));
-    begun = now_ns();
-    compute(copying * steps_of_ns);
-    double computing = now_ns() - begun, both = new_copy(ours, bytes, copying * steps_of_ns, 0);
-    double least = computing < copying ? computing : copying;
-    printf("overlap %zu %.2f\n", bytes, 100 * (computing + copying - both) / least);
-    printf("used %zu %.4f\n", bytes, new_copy(theirs, bytes, 0, 1) / new_copy(ours, bytes, 0, 1));
-}
+/* Nanoseconds of a copy to new memory, all of it used at once; and of one of which only the ends are. */
+static double used_copy(copy_function copy, size_t bytes) { return new_copy(copy, bytes, 0, 1); }
+static double touched_copy(copy_function copy, size_t bytes) { return new_copy(copy, bytes, 0, 0); }
 
-/* Copies that two threads make: between cold memory, and to new memory. */
-static void measure_split(copy_function ours, copy_function theirs, size_t bytes) {
-    double own = cold_copy(ours, bytes), other = cold_copy(theirs, bytes);
-    printf("split %zu %.4f\n", bytes, other / own);
-    printf("split-new %zu %.4f\n", bytes, new_copy(theirs, bytes, 0, 0) / new_copy(ours, bytes, 0, 0));
-}
+/* Two functions that do the same. Who comes second finds caches and lists of free pages as the other left them, so they change
+ * places. */
+struct sides {
+    copy_function copies[2];
+    set_function sets[2];
+    int swapped;
+};
+
+static copy_function our_copy(const struct sides *sides) { return sides->copies[sides->swapped]; }
+static copy_function their_copy(const struct sides *sides) { return sides->copies[!sides->swapped]; }
 
 /* How many times as fast as the C library, which came first when they were swapped. */
-static void compare(const char *kind, size_t bytes, int swapped, double first, double second) {
-    printf("%s %zu %.4f\n", kind, bytes, swapped ? first / second : second / first);
+static void print_ratio(const char *kind, size_t bytes, const struct sides *sides, double first, double second) {
+    printf("%s %zu %.4f\n", kind, bytes, sides->swapped ? first / second : second / first);
+}
+
+static void compare(const char *kind, double (*measure)(copy_function, size_t), size_t bytes, const struct sides *sides) {
+    double first = measure(sides->copies[0], bytes);
+    double second = measure(sides->copies[1], bytes);
+    print_ratio(kind, bytes, sides, first, second);
+}
+
+static void compare_zeroing(size_t bytes, const struct sides *sides) {
+    double first = cold_zero(sides->sets[0], bytes);
+    double second = cold_zero(sides->sets[1], bytes);
+    print_ratio("zero", bytes, sides, first, second);
+}
+
+static void measure_added(size_t bytes, const struct sides *sides) {
+    double first = short_copy(sides->copies[0], bytes);
+    double second = short_copy(sides->copies[1], bytes);
+    printf("added %zu %.3f\n", bytes, sides->swapped ? second - first : first - second);
+}
+
+/* Copies to new memory: when the call returns, with computing meanwhile, and used at once. */
+static void measure_new(size_t bytes, const struct sides *sides) {
+    double begun = now_ns();
+    compute(1e6);
+    double steps_of_ns = 1e6 / (now_ns() - begun), returned = 0, copying = 0;
+    for (int side = 0; side < 2; side++)
+        if (side == sides->swapped)
+            returned = new_copy(our_copy(sides), bytes, -1, 0);
+        else
+            copying = touched_copy(their_copy(sides), bytes);
+    printf("returned %zu %.4f\n", bytes, copying / returned);
+    begun = now_ns();
+    compute(copying * steps_of_ns);
+    double computing = now_ns() - begun;
+    double both = new_copy(our_copy(sides), bytes, copying * steps_of_ns, 0);
+    double least = computing < copying ? computing : copying;
+    printf("overlap %zu %.2f\n", bytes, 100 * (computing + copying - both) / least);
+    compare("used", used_copy, bytes, sides);
 }
 
 static unsigned char *random_pool(void) {
@@ -187,28 +218,24 @@ int main(int count, char **arguments) {
     source = random_pool();
     destination = random_pool();
     for (int round = 0; round < (count > 1 ? 3 : 15); round++) {
+        int swapped = round % 2;
+        struct sides sides = {{ours, theirs}, {our_set, their_set}, swapped};
+        if (swapped)
+            sides = (struct sides){{theirs, ours}, {their_set, our_set}, swapped};
         for (size_t bytes = 1 << 20; is_mode("async") && bytes <= 16 << 20; bytes *= 4)
-            measure_new(ours, theirs, bytes);
-        for (size_t bytes = 1 << 20; is_mode("split") && bytes <= 64 << 20; bytes *= 4)
-            measure_split(ours, theirs, bytes);
-        for (size_t at = 0; is_mode(NULL) && at < sizeof brief / sizeof *brief; at++) {
-            double own = short_copy(ours, brief[at]), other = short_copy(theirs, brief[at]);
-            printf("added %zu %.3f\n", brief[at], own - other);
+            measure_new(bytes, &sides);
+        for (size_t bytes = 1 << 20; is_mode("split") && bytes <= 64 << 20; bytes *= 4) {
+            compare("split", cold_copy, bytes, &sides);
+            compare("split-new", touched_copy, bytes, &sides);
         }
+        for (size_t at = 0; is_mode(NULL) && at < sizeof brief / sizeof *brief; at++)
+            measure_added(brief[at], &sides);
         for (size_t at = 0; is_mode(NULL) && at < sizeof lengthy / sizeof *lengthy; at++) {
             size_t bytes = lengthy[at];
-            /* Who comes second finds caches and lists of free pages as the other left them, so they change places. */
-            int swapped = round % 2;
-            copy_function copies[] = {swapped ? theirs : ours, swapped ? ours : theirs};
-            set_function sets[] = {swapped ? their_set : our_set, swapped ? our_set : their_set};
-            double first = cold_copy(copies[0], bytes), second = cold_copy(copies[1], bytes);
-            compare("cold", bytes, swapped, first, second);
-            first = same_copy(copies[0], bytes), second = same_copy(copies[1], bytes);
-            compare("again", bytes, swapped, first, second);
-            first = cold_zero(sets[0], bytes), second = cold_zero(sets[1], bytes);
-            compare("zero", bytes, swapped, first, second);
-            first = allocated_copy(copies[0], bytes), second = allocated_copy(copies[1], bytes);
-            compare("new", bytes, swapped, first, second);
+            compare("cold", cold_copy, bytes, &sides);
+            compare("again", same_copy, bytes, &sides);
+            compare_zeroing(bytes, &sides);
+            compare("new", allocated_copy, bytes, &sides);
         }
     }
     return 0;

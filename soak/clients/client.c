@@ -63,8 +63,8 @@ static void rest(void) {
     nanosleep(&time, NULL);
 }
 
-/* Says why a call did not do it; 1 when the session is over, 0 when it was only refused. */
-static int trouble(mf_error error) {
+/* Says why a call did not do it. Whatever it was, the session is over with it. */
+static void trouble(mf_error error) {
     switch ((int)error) {
     case MF_ERROR_NO_SERVICE:
         break;
@@ -92,7 +92,6 @@ static int trouble(mf_error error) {
         finding("error %d", (int)error);
     }
     fflush(stdout);
-    return 1;
 }
 
 static unsigned crc_of(const unsigned char *at, unsigned length, unsigned seed) {
@@ -201,8 +200,10 @@ static int ended(const mf_completion *done) {
                 (cell->limited && (done->error == MF_ERROR_DEADLINE_EXCEEDED ||
                                    done->error == MF_ERROR_DEADLINE_UNREACHABLE)) ||
                 done->error == MF_ERROR_WAITING_QUOTA;
-    if (done->error != MF_ERROR_NONE && !early)
-        return trouble(done->error);
+    if (done->error != MF_ERROR_NONE && !early) {
+        trouble(done->error);
+        return 1;
+    }
     uint64_t value = expected(cell, (unsigned)done->bytes_done);
     if (!early && value != done->value)
         finding("work %d found %llu, not %llu", (int)cell->work, (unsigned long long)done->value,
@@ -275,7 +276,7 @@ static void session(mf_client client, unsigned rounds) {
             error = mf_frame_allocate(client, BYTES, &cells[cell].frames[frame]);
             if (error != MF_ERROR_NONE) {
                 trouble(error);
-                return;
+                goto closing;
             }
             for (unsigned at = 0; at < BYTES; at++)
                 cells[cell].model[frame][at] = (unsigned char)next();
@@ -287,7 +288,9 @@ static void session(mf_client client, unsigned rounds) {
         if (!cell->busy) {
             error = submit(channel, cell);
             cell->busy = error == MF_ERROR_NONE;
-            over = error != MF_ERROR_NONE && trouble(error);
+            over = error != MF_ERROR_NONE;
+            if (over)
+                trouble(error);
         } else if (below(4) == 0) {
             cell->cancelled = 1;
             error = mf_cancel(channel, cell->ticket);
@@ -303,9 +306,10 @@ static void session(mf_client client, unsigned rounds) {
         drain(channel);
     else if (mf_poll(channel, &done) != MF_ERROR_NOTHING)
         finding("a completion too many");
+closing:
     mf_channel_close(channel);
     for (int cell = 0; cell < CELLS; cell++)
-        for (int frame = 0; frame < 2; frame++)
+        for (int frame = 0; frame < 2 && cells[cell].frames[frame].id; frame++)
             mf_frame_free(cells[cell].frames[frame]);
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! until the time is up, or Ctrl-C:
-//!   lines ─► clients::heard      ends ─► clients::is_over      too few clients ─► others
+//!   lines ─► clients::heard      ends ─► clients::ended        too few clients ─► others
 //!   schedule ─► kill, stop, ballast      a service's time is up ─► kill; or all clients away, settled?, told to stop
 //! then: all clients away, settled?, told to stop
 //! ```

@@ -112,7 +112,7 @@ impl Started {
         String::from_utf8_lossy(last).trim().replace('\n', " | ")
     }
 
-    /// Whether every line of its errors is one of those that are no fault.
+    /// Whether it panicked, going by what it wrote to standard error.
     pub(crate) fn panicked(&self) -> bool {
         let text = std::fs::read(&self.errors).unwrap_or_default();
         String::from_utf8_lossy(&text).contains("panicked at")

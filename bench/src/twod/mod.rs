@@ -51,8 +51,11 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Measures all cases.
+/// Measures the cases, or those of the parts that were asked for.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    let mut parts: Vec<_> = cases().iter().map(|case| case.work.part()).collect();
+    parts.dedup();
+    run.refuse_unknown(parts)?;
     let _kept = Kept::to(1)?;
     let mut opencv = match Opencv::start() {
         Ok(opencv) => opencv,

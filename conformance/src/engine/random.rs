@@ -331,12 +331,7 @@ impl Draft {
             Kind::Copy2d { transparent: Some(_), .. } => 1,
             _ => 0xff,
         };
-        let mut state = self.seed.wrapping_add(memory);
-        (0..length)
-            .map(|_| {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                (state >> 56) as u8 & mask
-            })
-            .collect()
+        let noise = crate::noise(length as usize, self.seed.wrapping_add(memory));
+        noise.into_iter().map(|byte| byte & mask).collect()
     }
 }

@@ -350,6 +350,7 @@ impl From<AccessError> for Fault {
         let number = match &error {
             AccessError::OutOfRange { .. } => mf_error::OutOfRange,
             AccessError::ReadOnly => mf_error::ReadOnly,
+            AccessError::NotMapped => mf_error::NotMapped,
             AccessError::Forked(_) => mf_error::Forked,
         };
         Self::new(number, error.to_string())

@@ -8,7 +8,7 @@
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 
-use memferry::{Access, AccessError, CallError, Client, Frame, Grantee, Handle, Lent, Rights, SessionId};
+use memferry::{Access, AccessError, Client, Frame, Grantee, Handle, Lent, Rights, SessionId};
 
 use crate::boundary::{Out, bytes, call};
 use crate::error::{Fault, mf_error};
@@ -106,7 +106,8 @@ pub unsafe extern "C" fn mf_frame_lend(
 /// its grants and the frames derived from it end, and when this returns nothing touches it any more. Pointers of mf_frame_map are
 /// good no more.
 ///
-/// MF_ERROR_BAD_HANDLE. Any thread.
+/// MF_ERROR_BAD_HANDLE; MF_ERROR_REFUSED_SYSTEM of lent memory that an engine which failed may still write to: the handle is gone, but
+/// leave the memory alone. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
     call(|| {
@@ -118,9 +119,8 @@ pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
         // A call of another thread, as mf_frame_read, may be copying there.
         table::last(entry);
         match revoked {
-            // Refused when it was revoked before, which waited too.
-            Ok(()) | Err(CallError::Refused(_)) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) if !error.is_revoked_before() => Err(error.into()),
+            _ => Ok(()),
         }
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! .init_array ─► real::find ─► setuid or MEMFERRY_PRELOAD=off? ─ yes ─► nothing ever goes another way
+//!                                ├ another word ─► said once, and as if there were none
 //!                                └ no ──► caches of this machine ─► thresholds
 //!                                         MEMFERRY_PRELOAD=split ──► may there be a lane? ─────────────────┐
 //!                                         MEMFERRY_PRELOAD=async ──► and userfaultfd? ─ no: said, split ─┴─► mode
@@ -93,6 +94,7 @@ extern "C" fn start() {
     if !real::find() || is_secure() || is_wished(c"off") {
         return;
     }
+    refuse_another_wish();
     let tuning = Tuning::of_caches(last_level_bytes());
     // The engine looks for these at its first use; here is the last time that it may open files and allocate.
     let _ = (Cpu::of_this_process(), tuning::install(tuning), slices::untouched_ticks());
@@ -120,13 +122,14 @@ fn later_or_less() -> Mode {
     let (possible, device) = (lanes_can_be(), userfault::device());
     let permitted = Userfault::open(device).map(Userfault::close).is_ok();
     device.into_iter().for_each(system::close);
-    match (possible, permitted) {
+    let why = match (possible, permitted) {
         (true, true) => return Mode::Later,
         (true, false) => {
-            say("it needs userfaultfd with faults of the kernel (CAP_SYS_PTRACE), so long copies are split")
+            "it needs userfaultfd with faults of the kernel (CAP_SYS_PTRACE), so long copies are split"
         }
-        (false, _) => say("it needs Linux 6.11, two processors, no seccomp and no tracer, so nothing is"),
-    }
+        (false, _) => "it needs Linux 6.11, two processors, no seccomp and no tracer, so nothing is",
+    };
+    say("no copy is asynchronous here", why);
     if let Some((_, place)) = wish() {
         // SAFETY: the string of the environment is "async", as long, and nobody else uses the environment while libraries are loaded.
         unsafe { place.copy_from_nonoverlapping(c"split".as_ptr(), 5) };
@@ -134,9 +137,21 @@ fn later_or_less() -> Mode {
     if possible { Mode::Split } else { Mode::Alone }
 }
 
+/// A word that asks for nothing there is, such as a mistyped one, is said, and taken out of the environment, so that whoever is
+/// started from here does not say it again.
+fn refuse_another_wish() {
+    let Some((word, place)) = wish() else { return };
+    if matches!(word.to_bytes(), b"" | b"off" | b"split" | b"async") {
+        return;
+    }
+    say("MEMFERRY_PRELOAD is passed over", "it has to be off, split or async");
+    // SAFETY: the string of the environment is not empty, and nobody else uses the environment while libraries are loaded.
+    unsafe { place.write(0) };
+}
+
 /// A line on standard error, which nobody has closed or replaced yet.
-fn say(why: &str) {
-    for part in ["memferry: no copy is asynchronous here: ", why, "\n"] {
+fn say(what: &str, why: &str) {
+    for part in ["memferry: ", what, ": ", why, "\n"] {
         // SAFETY: it reads the string.
         let _ = unsafe { system::call(libc::SYS_write, [2, part.as_ptr().addr(), part.len(), 0, 0, 0]) };
     }

@@ -50,6 +50,27 @@ static int is_all(const volatile unsigned char *a, unsigned char byte, size_t by
     return 1;
 }
 
+/* Each byte other than what has to come, so that one that does not come is seen. */
+static void spoil(volatile unsigned char *to, const volatile unsigned char *from, size_t bytes) {
+    typedef uint64_t __attribute__((may_alias, aligned(1))) word;
+    size_t at = 0;
+    for (; at + 8 <= bytes; at += 8)
+        *(volatile word *)(to + at) = ~*(const volatile word *)(from + at);
+    for (; at < bytes; at++)
+        to[at] = (unsigned char)~from[at];
+}
+
+/* Out of the caches: where a copy goes to decides how it is made. */
+static void cool(unsigned char *to, size_t bytes) {
+#ifdef __x86_64__
+    for (size_t at = 0; at < bytes; at += 64)
+        __builtin_ia32_clflush(to + at);
+    __builtin_ia32_mfence();
+#else
+    (void)to, (void)bytes;
+#endif
+}
+
 static void fresh(void) {
     for (size_t at = 0; at < MOST; at++)
         ((volatile unsigned char *)source)[at] = random_byte();
@@ -59,11 +80,15 @@ static const size_t sizes[] = {0, 1, 63, 4096, 65535, 65536, 65537, 131071, 1310
 #define COUNT (sizeof sizes / sizeof *sizes)
 
 static void check_copies(void *(*copy)(void *, const void *, size_t), const char *name, int returns_end) {
-    for (size_t at = 0; at < COUNT; at++) {
-        size_t bytes = sizes[at];
-        unsigned char *to = destination + 3, *from = source + 5;
+    for (size_t at = 0; at < 2 * COUNT; at++) {
+        size_t bytes = sizes[at / 2];
+        /* A place of its own each time: one that was copied to not long ago is taken to be in the caches. */
+        unsigned char *to = destination + 3 + 67 * at, *from = source + 5;
+        spoil(to, from, bytes);
         to[-1] = 0xa5;
         to[bytes] = 0x5a;
+        if (at % 2)
+            cool(to, bytes);
         void *given = copy(to, from, bytes);
         if (given != (returns_end ? to + bytes : to) || differs(to, from, bytes))
             fail(name, bytes);
@@ -105,29 +130,46 @@ static void overlaps(void) {
             }
 }
 
-static volatile sig_atomic_t handled;
+static volatile sig_atomic_t copying, handled, wrongly;
+static timer_t timer;
 
+/* Once, and again at the handler's end: what is interrupted goes on in between, however long the handler takes. */
+static void interrupt_soon(void) {
+    struct itimerspec once = {{0, 0}, {0, 500000}};
+    timer_settime(timer, 0, &once, NULL);
+}
+
+/* Few bytes are spoiled, one of each line: most of the time is the copies'. */
 static void on_alarm(int number) {
     (void)number;
     static unsigned char own[1 << 20];
+    for (size_t at = 0; at < sizeof own; at += 61)
+        own[at] = (unsigned char)~source[at];
     memcpy(own, source, sizeof own);
-    if (!memcmp(own, source, sizeof own))
-        handled++;
+    if (memcmp(own, source, sizeof own))
+        wrongly = 1;
+    handled += copying;
+    interrupt_soon();
 }
 
 /* Copies interrupted by handlers that copy. */
 static void signals(void) {
     struct sigaction action = {.sa_handler = on_alarm};
     sigaction(SIGALRM, &action, NULL);
-    timer_t timer;
-    struct itimerspec often = {{0, 500000}, {0, 500000}};
     timer_create(CLOCK_MONOTONIC, NULL, &timer);
-    timer_settime(timer, 0, &often, NULL);
-    for (int round = 0; handled < 50; round++) {
+    interrupt_soon();
+    while (handled < 50) {
+        spoil(destination, source, 8 << 20);
+        copying = 1;
         memcpy(destination, source, 8 << 20);
+        copying = 0;
         if (memcmp(destination, source, 8 << 20))
             fail("a copy that was interrupted", 8 << 20);
+        if (wrongly)
+            fail("a copy in a handler", 1 << 20);
     }
+    /* The last one may be about to come. */
+    signal(SIGALRM, SIG_IGN);
     timer_delete(timer);
 }
 
@@ -163,6 +205,7 @@ static void threads_and_forks(void) {
         pthread_join(threads[number], NULL);
     pid_t child = vfork();
     if (child == 0) {
+        spoil(destination, source, 4 << 20);
         memcpy(destination, source, 4 << 20);
         _exit(0);
     }
@@ -176,6 +219,7 @@ static void without_descriptors(void) {
     struct rlimit none = {0, 0};
     close_range(0, ~0u, 0);
     setrlimit(RLIMIT_NOFILE, &none);
+    spoil(destination, source, 16 << 20);
     memcpy(destination, source, 16 << 20);
     _exit(differs(destination, source, 16 << 20) ? 1 : 42);
 }
@@ -183,6 +227,7 @@ static void without_descriptors(void) {
 /* Any system call but read, write, exit and sigreturn kills. */
 static void confined(void) {
     prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT);
+    spoil(destination, source, 40 << 20);
     memcpy(destination, source, 40 << 20);
     memset(destination + (41 << 20), 0, 2 << 20);
     int wrong = differs(destination, source, 40 << 20) || !is_all(destination + (41 << 20), 0, 2 << 20);
@@ -226,6 +271,7 @@ static void memory(void) {
     if (differs(edge, source, bytes))
         fail("a copy to the end of what is mapped", bytes);
     mprotect(edge, bytes, PROT_READ);
+    spoil(destination, edge, bytes);
     memcpy(destination, edge, bytes);
     memset(destination, 0, 3 << 20);
     if (!is_all(destination, 0, 3 << 20) || differs(destination + (3 << 20), edge + (3 << 20), 5 << 20))

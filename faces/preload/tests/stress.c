@@ -139,13 +139,17 @@ static void *some_copies(void *number) {
     return NULL;
 }
 
-/* Copies from memory that all processes share and nobody writes. */
+/* Copies from memory that all processes share and nobody writes. A byte of each line is spoiled, so that one that does not come is
+ * seen. */
 static void on_alarm(int signal_number) {
     (void)signal_number;
     static _Thread_local unsigned char own[256 << 10];
+    for (size_t at = 0; at < sizeof own; at += 61)
+        own[at] = (unsigned char)~shared[at];
     memcpy(own, shared, sizeof own);
-    if (differs(own, shared, 1024) || differs(own + sizeof own - 1024, shared + sizeof own - 1024, 1024))
-        fail("a copy in a handler", sizeof own);
+    for (size_t at = 0; at < sizeof own; at += 61)
+        if (own[at] != shared[at])
+            fail("a copy in a handler", sizeof own);
 }
 
 static void wait_for(pid_t child) {

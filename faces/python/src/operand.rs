@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::sync::{Mutex, PoisonError};
 
-use memferry::{Access, Client, FrameRange, Image, Lent, PixelSize};
+use memferry::{Access, CallError, Client, FrameRange, Image, Lent, PixelSize};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -178,7 +178,7 @@ pub(crate) struct Hold {
     lent: Vec<memferry::Frame>,
     /// Frames of another session whose memory was lent.
     _kept: Vec<FrameRange>,
-    _buffers: Vec<PyUntypedBuffer>,
+    buffers: Vec<PyUntypedBuffer>,
 }
 
 impl Hold {
@@ -190,11 +190,15 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // P1: the service lets go of the memory before its export ends. A refusal means that it has.
-        if let Some(client) = &self.client {
-            for frame in &self.lent {
-                let _ = client.revoke(frame.handle());
-            }
+        // P1: the service lets go of the memory before its export ends.
+        let Some(client) = &self.client else { return };
+        let touched = |frame: &memferry::Frame| match client.revoke(frame.handle()) {
+            Err(error @ CallError::Refused(_)) => !error.is_revoked_before(),
+            _ => false,
+        };
+        // Where a failed engine may still write to it, it stays exported for good. All are revoked first.
+        if self.lent.iter().filter(|frame| touched(frame)).count() > 0 {
+            std::mem::forget(std::mem::take(&mut self.buffers));
         }
     }
 }
@@ -268,7 +272,7 @@ pub(crate) fn by_service(parts: &[Part]) -> bool {
 /// The ranges the transfer names, and what it holds. `own`: the parts' frames are `client`'s.
 pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(Vec<FrameRange>, Hold)> {
     let mut hold =
-        Hold { client: Some(client.clone()), lent: Vec::new(), _kept: Vec::new(), _buffers: Vec::new() };
+        Hold { client: Some(client.clone()), lent: Vec::new(), _kept: Vec::new(), buffers: Vec::new() };
     let mut ranges = Vec::with_capacity(parts.len());
     for part in parts {
         match part.range {
@@ -278,7 +282,7 @@ pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(V
                 continue;
             }
             Some(range) => hold._kept.push(range),
-            None => hold._buffers.extend(part.buffer),
+            None => hold.buffers.extend(part.buffer),
         }
         let Some(Memory { start, length, access }) = part.memory else {
             let message = format!("{} is not mapped here; copy between frames", part.what);

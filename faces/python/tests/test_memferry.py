@@ -1,6 +1,5 @@
-"""The Python interface: every operation against NumPy, waiting in every way, and everything a program can get wrong."""
+"""The Python interface: every operation against NumPy, its order, and everything a program can get wrong."""
 
-import asyncio
 import gc
 import inspect
 import mmap
@@ -8,25 +7,16 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import threading
-import time
-import unittest
 from pathlib import Path
 
 import memferry
 import numpy
-from memferry._waiting import until_done
-
-SERVICE = os.environ.get("MEMFERRY_TEST_COMMAND")
+from support import PATIENCE, TOUR, Bounded, example, held_back, noise, output_of, tour_of
 
 
-def noise(*shape, dtype=numpy.uint8, seed=1):
-    return numpy.random.default_rng(seed).integers(0, 256, shape).astype(dtype)
-
-
-class Moves(unittest.TestCase):
+class Moves(Bounded):
     """Each operation does what NumPy does, on arrays, on frames and on both."""
 
     def setUp(self):
@@ -161,265 +151,7 @@ class Moves(unittest.TestCase):
         numpy.testing.assert_array_equal(array, expected)
 
 
-class Waits(unittest.TestCase):
-    """Waiting, awaiting, cancelling, limits, and what is held meanwhile."""
-
-    def setUp(self):
-        self.client = memferry.connect()
-        self.addCleanup(self.client.close)
-        self.source, self.target = noise(1 << 20).repeat(64), numpy.empty(64 << 20, numpy.uint8)
-
-    def test_transfers_are_awaited_side_by_side(self):
-        async def main():
-            source = self.source[: 5 << 20]
-            targets = [numpy.empty_like(source) for _ in range(20)]
-            copies = [self.client.copy(source, target) for target in targets]
-            ends = await asyncio.gather(*(self.end_of(copy) for copy in copies))
-            self.assertEqual({end.bytes_done for end in ends}, {5 << 20})
-            for target in targets:
-                numpy.testing.assert_array_equal(target, source)
-            self.assertEqual((await self.client.nop()).bytes_done, 0)
-
-        for _ in range(3):
-            asyncio.run(main())
-
-    async def end_of(self, transfer):
-        return await transfer
-
-    def test_a_loop_has_one_descriptor_however_many_it_awaits(self):
-        def descriptors():
-            return len(os.listdir("/proc/self/fd"))
-
-        async def main():
-            await self.client.nop()
-            before = descriptors()
-            copies = [self.client.copy(self.source, self.target) for _ in range(40)]
-            waiting = [asyncio.ensure_future(self.end_of(copy)) for copy in copies]
-            await asyncio.sleep(0)
-            self.assertFalse(waiting[-1].done())
-            self.assertEqual(descriptors(), before)
-            await asyncio.gather(*waiting)
-
-        asyncio.run(main())
-
-    def test_what_is_wrong_with_one_that_is_awaited_keeps_no_other_from_being_woken(self):
-        class Broken:
-            looks = 0
-
-            def _signal(self, _bell):
-                self.looks += 1
-                if self.looks > 1:
-                    raise OSError("broken")
-                return False
-
-        async def main():
-            # Long enough that some wait is needed.
-            copy = [self.client.copy(self.source, self.target) for _ in range(20)][-1]
-            both = asyncio.gather(until_done(Broken()), self.end_of(copy), return_exceptions=True)
-            return await asyncio.wait_for(both, 20)
-
-        broken, done = asyncio.run(main())
-        self.assertEqual(str(broken), "broken")
-        self.assertEqual(done.bytes_done, 64 << 20)
-
-    def test_the_loop_runs_while_a_transfer_is_awaited(self):
-        async def main():
-            copy = self.client.copy(self.source, self.target)
-            ticks = 0
-            waiting = asyncio.ensure_future(self.end_of(copy))
-            while not waiting.done():
-                ticks += 1
-                await asyncio.sleep(0)
-            self.assertGreater(ticks, 1)
-            return await waiting
-
-        self.assertEqual(asyncio.run(main()).bytes_done, 64 << 20)
-
-    def test_who_awaits_is_woken_though_others_look_and_wait_too(self):
-        def looks(copy):
-            self.assertFalse(copy.done())
-
-        def looks_to_the_end(copy):
-            while not copy.done():
-                pass
-
-        def waits_briefly(copy):
-            with self.assertRaises(TimeoutError):
-                copy.wait(0)
-
-        async def main(meanwhile):
-            copies = [self.client.copy(self.source, self.target) for _ in range(20)]
-            waiting = asyncio.ensure_future(self.end_of(copies[-1]))
-            await asyncio.sleep(0)
-            self.assertFalse(waiting.done())
-            meanwhile(copies[-1])
-            self.assertEqual((await asyncio.wait_for(waiting, 20)).bytes_done, 64 << 20)
-
-        for meanwhile in (looks, looks_to_the_end, waits_briefly, lambda copy: copy.wait(), lambda _: self.client.close()):
-            asyncio.run(main(meanwhile))
-
-    def test_two_loops_await_one_transfer(self):
-        copies, ends = [self.client.copy(self.source, self.target) for _ in range(20)], []
-
-        async def main():
-            ends.append((await asyncio.wait_for(self.end_of(copies[-1]), 20)).bytes_done)
-
-        threads = [threading.Thread(target=lambda: asyncio.run(main())) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(ends, [64 << 20] * 3)
-
-    def test_what_was_waited_for_in_vain_and_dropped_is_let_go(self):
-        target = bytearray(64 << 20)
-        copies = [self.client.copy(self.source, target) for _ in range(20)]
-        with self.assertRaises(TimeoutError):
-            copies[-1].wait(0)
-        del copies
-        self.client.nop(fenced=True).wait()
-        self.client.nop()
-        target.extend(b"x")
-
-    def test_cancelling_the_wait_cancels_the_transfer(self):
-        async def main():
-            copies = [self.client.copy(self.source, self.target) for _ in range(30)]
-            with self.assertRaises(asyncio.TimeoutError):
-                await asyncio.wait_for(self.end_of(copies[-1]), 0.001)
-            with self.assertRaises(memferry.TransferError) as caught:
-                await copies[-1]
-            self.assertEqual(caught.exception.kind, "Cancelled")
-            for copy in copies[:-1]:
-                copy.cancel()
-
-        asyncio.run(main())
-
-    def test_other_threads_run_while_one_waits(self):
-        copies = [self.client.copy(self.source, self.target) for _ in range(4)]
-        counted, stop = [0], threading.Event()
-
-        def count():
-            while not stop.is_set():
-                counted[0] += 1
-
-        thread = threading.Thread(target=count)
-        thread.start()
-        before = counted[0]
-        for copy in copies:
-            copy.wait()
-        self.assertGreater(counted[0], before)
-        stop.set()
-        thread.join()
-
-    def test_threads_wait_for_one_transfer(self):
-        copies, ends = [self.client.copy(self.source, self.target) for _ in range(8)], []
-        threads = [threading.Thread(target=lambda: ends.append(copies[-1].wait().bytes_done)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self.assertEqual(ends, [64 << 20] * 3)
-
-    def test_a_limit_passes_and_the_transfer_goes_on(self):
-        copies = [self.client.copy(self.source, self.target) for _ in range(20)]
-        with self.assertRaises(TimeoutError):
-            copies[-1].wait(0.0001)
-        self.assertFalse(copies[-1].done())
-        self.assertEqual(copies[-1].wait().bytes_done, 64 << 20)
-        self.assertTrue(copies[-1].done())
-
-    def test_a_deadline_ends_it_with_what_was_done(self):
-        copies = [self.client.copy(self.source, self.target) for _ in range(20)]
-        late = self.client.copy(self.source, self.target, within=0.0001)
-        with self.assertRaises(memferry.TransferError) as caught:
-            late.wait()
-        self.assertEqual(caught.exception.kind, "DeadlineExceeded")
-        self.assertLess(caught.exception.bytes_done, 64 << 20)
-        del copies
-
-    def test_an_export_is_held_until_the_transfer_has_ended(self):
-        target = bytearray(64 << 20)
-        copies = [self.client.copy(self.source, target) for _ in range(8)]
-        with self.assertRaises(BufferError):
-            target.extend(b"x")
-        for copy in copies:
-            copy.wait()
-        target.extend(b"x")
-
-    def test_what_nobody_has_any_more_goes_on_and_is_let_go(self):
-        target = bytearray(5 << 20)
-        for _ in range(50):
-            self.client.copy(self.source[: 5 << 20], target)
-        self.client.nop(fenced=True).wait()
-        self.assertEqual(target, self.source[: 5 << 20].tobytes())
-        self.client.nop()
-        target.extend(b"x")
-
-    def test_a_with_block_waits_and_an_exception_cancels(self):
-        with memferry.connect() as client:
-            client.copy(self.source, self.target)
-        numpy.testing.assert_array_equal(self.source, self.target)
-        with self.assertRaises(KeyError), memferry.connect() as client:
-            copies = [client.copy(self.source, self.target) for _ in range(100)]
-            raise KeyError
-        self.assertTrue(copies[-1].done())
-        with self.assertRaises(memferry.TransferError):
-            copies[-1].wait()
-
-    def test_a_dropped_client_lets_go_of_what_ran(self):
-        client, target = memferry.connect(), bytearray(64 << 20)
-        for _ in range(20):
-            client.copy(self.source, target)
-        del client
-        gc.collect()
-        target.extend(b"x")
-
-    def test_what_was_asked_for_is_done_though_client_and_transfer_went(self):
-        def lets_go_of_both():
-            memferry.connect().copy(self.source, self.target)
-
-        def lets_go_of_the_client():
-            return memferry.connect().copy(self.source, self.target)
-
-        def lets_go_of_a_view_of_its_frame_too():
-            client = memferry.connect()
-            view = numpy.frombuffer(client.allocate(self.source.nbytes), self.source.dtype)
-            view[:] = self.source
-            client.copy(view, self.target)
-
-        for asks in (lets_go_of_both, lets_go_of_the_client, lets_go_of_a_view_of_its_frame_too):
-            self.target[:] = 0
-            transfer = asks()
-            del transfer
-            numpy.testing.assert_array_equal(self.source, self.target)
-
-    def test_other_threads_run_while_a_client_that_goes_waits(self):
-        clients, looks = [memferry.connect()], [time.monotonic()]
-        for _ in range(100):
-            clients[0].copy(self.source, self.target)
-        thread = threading.Thread(target=clients.clear)
-        thread.start()
-        while thread.is_alive():
-            looks.append(time.monotonic())
-        longest = max(later - earlier for earlier, later in zip(looks, looks[1:]))
-        self.assertLess(longest, (looks[-1] - looks[0]) / 2)
-
-    def test_an_interrupt_ends_the_wait(self):
-        # Who starts this in the background of a shell has interrupts ignored.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        self.addCleanup(signal.signal, signal.SIGINT, before)
-        copies = [self.client.copy(self.source, self.target) for _ in range(100)]
-        timer = threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT))
-        timer.start()
-        with self.assertRaises(KeyboardInterrupt):
-            copies[-1].wait()
-            time.sleep(10)
-        timer.join()
-        for copy in copies:
-            copy.cancel()
-
-
-class Order(unittest.TestCase):
+class Order(Bounded):
     """Links and fences hold, however soon a transfer could be done."""
 
     def setUp(self):
@@ -470,7 +202,7 @@ class Order(unittest.TestCase):
         self.assertTrue(all(copy.done() for copy in copies))
 
 
-class BadInput(unittest.TestCase):
+class BadInput(Bounded):
     """Each mistake is an exception, and the program goes on."""
 
     def setUp(self):
@@ -595,8 +327,8 @@ class BadInput(unittest.TestCase):
                 self.client.copy(frame, self.client.allocate(4096))
 
     def test_more_than_the_client_may_have_outstanding(self):
-        source, target = bytes(64 << 20), bytearray(64 << 20)
-        with memferry.connect(capacity=4) as client:
+        source, target = bytes(5 << 20), bytearray(5 << 20)
+        with memferry.connect(capacity=128) as client, held_back(client):
             with self.assertRaises(memferry.ChannelFullError):
                 for _ in range(100):
                     client.copy(source, target)
@@ -639,6 +371,8 @@ class BadInput(unittest.TestCase):
         child = os.fork()
         if child == 0:
             wrong = 1
+            # What watches over the test is not in the child.
+            signal.alarm(PATIENCE)
             try:
                 calls = (
                     self.client.nop,
@@ -667,18 +401,19 @@ class BadInput(unittest.TestCase):
 
     def test_a_forked_child_leaves_the_block_as_it_wanted_to(self):
         program = """if True:
-            import os, sys, memferry
+            import os, signal, sys, memferry
             with memferry.connect() as client:
                 client.copy(bytes(5 << 20), bytearray(5 << 20))
                 if os.fork() == 0:
+                    signal.alarm(60)
                     sys.exit(7)
                 print(os.waitstatus_to_exitcode(os.wait()[1]))
         """
-        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        said = output_of("-c", program)
         self.assertEqual((said.stdout, said.stderr), ("7\n", ""))
 
 
-class Shape(unittest.TestCase):
+class Shape(Bounded):
     """The stubs say what there is, and an example runs."""
 
     def test_the_stubs_name_every_method_and_argument(self):
@@ -698,7 +433,7 @@ class Shape(unittest.TestCase):
     def test_the_example_of_the_readme_runs(self):
         readme = (Path(__file__).parents[3] / "README.md").read_text()
         program = readme.split("```python\n")[1].split("```")[0]
-        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+        said = output_of("-c", program).stdout
         self.assertEqual(said, "1228800 True True\n")
 
     def test_the_example_runs(self):
@@ -706,145 +441,3 @@ class Shape(unittest.TestCase):
 
     def test_the_tour_runs(self):
         self.assertEqual(tour_of(example("tour.py")), TOUR)
-
-
-async def awaits(transfer):
-    return await transfer
-
-
-def example(name, *arguments):
-    program = Path(__file__).parent.parent / "examples" / name
-    return subprocess.run([sys.executable, program, *arguments], capture_output=True, text=True, check=True).stdout
-
-
-def tour_of(said):
-    """What the tour found, without numbers that depend on random data."""
-    return [line.rsplit(": ", 1)[-1] for line in said.splitlines()]
-
-
-TOUR = ["True", "True", "True, 1024 pixels of the badge", "True", "True", "Revoked"]
-
-
-@unittest.skipUnless(SERVICE, "MEMFERRY_TEST_COMMAND names no memferry command")
-class Served(unittest.TestCase):
-    """The same through a service in another process."""
-
-    def setUp(self):
-        self.path = f"/tmp/memferry-python-{os.getpid()}.sock"
-        arguments = [SERVICE, "serve", "--socket", self.path, "--no-config"]
-        quiet = os.environ | {"MEMFERRY_LOG": "off"}
-        self.service = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=quiet)
-        self.assertIn("listening", self.service.stdout.readline())
-
-    def tearDown(self):
-        self.service.kill()
-        self.service.wait()
-        self.service.stdout.close()
-
-    def test_the_tour_runs(self):
-        self.assertEqual(tour_of(example("tour.py", self.path)), TOUR)
-
-    def test_frames_are_moved_by_the_service_and_other_memory_here(self):
-        with memferry.connect(self.path) as client:
-            self.assertFalse(client.embedded)
-            one, other = client.allocate(1 << 20), client.allocate(1 << 20)
-            view = numpy.frombuffer(one, numpy.uint8)
-            view[:] = noise(1 << 20)
-            client.copy(view, other).wait()
-            numpy.testing.assert_array_equal(numpy.frombuffer(other, numpy.uint8), view)
-            array = numpy.zeros(1 << 20, numpy.uint8)
-            client.copy(other, array).wait()
-            numpy.testing.assert_array_equal(array, view)
-
-    def test_a_granted_frame_and_plain_memory_do_not_mix(self):
-        with memferry.connect(self.path) as one, memferry.connect(self.path) as other:
-            frame, own = one.allocate(4096), other.allocate(4096)
-            memoryview(frame)[:3] = b"abc"
-            granted = other.accept(one.grant(frame, "r", session=other.session))
-            other.copy(granted, own).wait()
-            self.assertEqual(bytes(memoryview(own)[:3]), b"abc")
-            with self.assertRaises(ValueError):
-                other.copy(granted, bytearray(4096))
-
-    def test_other_threads_run_while_a_service_is_slow_to_answer(self):
-        with memferry.connect(self.path) as one, memferry.connect(self.path) as other:
-            frame = one.allocate(4096)
-            token = one.grant(frame, "r", session=other.session)
-            frames = [one.allocate(4096)]
-
-            def connects():
-                memferry.connect(self.path).close()
-
-            clients, sums = [memferry.connect(self.path)], bytearray(100)
-            held = [memferry.connect(self.path) for _ in range(4)]
-            # Frames that only a transfer holds, which has ended: whoever sees that gives them back.
-            ends = [client.copy(client.allocate(4096), client.allocate(4096)) for client in held]
-            time.sleep(0.1)
-            slow = [
-                connects,
-                lambda: one.grant(frame, "r", session=other.session),
-                lambda: other.accept(token),
-                frames.clear,
-                clients.clear,
-                held[0].nop,
-                lambda: held[1].crc32c(sums),
-                ends[2].done,
-                lambda: asyncio.run(awaits(ends[3])),
-            ]
-            for call in slow:
-                # Were the interpreter's lock held, nobody would let the service go on: the alarm ends the process.
-                signal.alarm(30)
-                self.service.send_signal(signal.SIGSTOP)
-                thread = threading.Thread(target=call)
-                thread.start()
-                time.sleep(0.02)
-                self.assertTrue(thread.is_alive())
-                self.service.send_signal(signal.SIGCONT)
-                thread.join()
-                signal.alarm(0)
-
-    def test_a_fenced_nop_is_the_end_of_frames_and_of_other_memory(self):
-        source, target = noise(1 << 20).repeat(64), numpy.zeros(64 << 20, numpy.uint8)
-        with memferry.connect(self.path) as client:
-            one, other = client.allocate(64 << 20), client.allocate(64 << 20)
-            for now in (False, True):
-                copies = [client.copy(source, target) for _ in range(10)]
-                copies += [client.copy(one, other) for _ in range(3)]
-                self.assertEqual(client.nop(fenced=True, now=now).wait().bytes_done, 0)
-                self.assertTrue(all(copy.done() for copy in copies))
-            asyncio.run(awaits(client.nop(fenced=True)))
-            # It follows what is linked on either side.
-            client.fill(bytearray(7), 1, 4, linked=True)
-            with self.assertRaises(memferry.TransferError) as caught:
-                client.nop(fenced=True).wait()
-            self.assertEqual(caught.exception.kind, "FillLength")
-            client.nop(fenced=True).wait()
-
-    def test_what_was_asked_for_is_done_though_client_and_transfer_went(self):
-        with memferry.connect(self.path) as other:
-            frame = other.allocate(64 << 20)
-
-            def lets_go():
-                client = memferry.connect(self.path)
-                granted = client.accept(other.grant(frame, "rw", session=client.session))
-                for value in (1, 2, 3):
-                    client.fill(granted, value)
-
-            lets_go()
-            self.assertTrue((numpy.frombuffer(frame, numpy.uint8) == 3).all())
-
-    def test_a_lost_service_is_an_exception(self):
-        client = memferry.connect(self.path)
-        one, other = client.allocate(1 << 20), client.allocate(1 << 20)
-        self.service.kill()
-        self.service.wait()
-        with self.assertRaises((memferry.ServiceLostError, memferry.TransferError)):
-            for _ in range(1000):
-                client.copy(one, other).wait(20)
-        with self.assertRaises(memferry.ServiceLostError):
-            client.allocate(4096)
-        client.close()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -112,7 +112,7 @@ impl Knowledge {
         let expected = judged(draft, &mut trial);
         let found = Served { outcome: end.outcome, bytes_done: end.bytes_done, value: end.value };
         // What it reads may be unknown; that it fits is not.
-        let unsure = self.vague.contains(&true) && found.outcome == expected.outcome;
+        let unsure = self.is_vague(draft) && found.outcome == expected.outcome;
         if found == expected || unsure {
             self.model = trial;
             if unsure {
@@ -133,13 +133,13 @@ impl Knowledge {
     /// Does the first `bytes` of a request.
     fn part(&mut self, draft: &Draft, bytes: u64) {
         let length = self.model.first().map_or(0, |memory| memory.len() as u64);
-        let within = |list: &[memferry_transfer::Segment<(usize, u64)>]| list.iter().map(|s| s.place.0).max();
         let certain = match draft {
-            Operation::Copy2d { .. } | Operation::Fill2d { .. } => false,
+            // It may have read what is not known.
+            _ if self.is_vague(draft) => false,
+            Operation::Copy2d { .. } | Operation::Fill2d { .. } | Operation::ScatterGather { .. } => false,
             Operation::Copy { source, destination, .. } | Operation::CopyCrc { source, destination, .. } => {
                 source.0 != destination.0
             }
-            Operation::ScatterGather { lists } => within(&lists.source).is_none(),
             _ => true,
         };
         if !certain && bytes > 0 {
@@ -148,6 +148,12 @@ impl Knowledge {
             // One that leaves its frames moves nothing.
             let _ = oracle::apply_part(&placed(draft, length), &mut self.model, bytes);
         }
+    }
+
+    /// Whether it reads or writes a frame of which is not known what it holds.
+    fn is_vague(&self, draft: &Draft) -> bool {
+        let seen = draft.visit(|_, place, _| if self.vague[place.0] { Err(()) } else { Ok(()) });
+        seen.is_err()
     }
 
     /// What the request writes is not known any more.
@@ -246,6 +252,25 @@ mod tests {
         second.inherited = true;
         assert!(of(second).is_ok());
         assert!(is_finding(of(ended(Ok(()), 2))));
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_frame_excuses_nothing_in_another() {
+        let (before, excuses) = ([vec![1; 8], vec![1; 8]], Excuses { cancelled: true, ..Excuses::default() });
+        let overlapping = Operation::Copy { source: (0, 0), destination: (0, 2), length: 4 };
+        let early = ended(Err(Failure::Cancelled), 2);
+        let of = |draft: Draft, bytes, found: [u8; 8]| {
+            let (drafts, ends) = ([overlapping.clone(), draft], [early, ended(Ok(()), bytes)]);
+            judge((Order::Fenced, &drafts), &ends, excuses, &before, &[vec![9; 8], found.to_vec()])
+        };
+        let fill = Operation::Fill { destination: (1, 1), length: 4, pattern: Pattern::Byte(7) };
+        assert!(of(fill.clone(), 4, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
+        assert!(is_finding(of(fill.clone(), 3, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
+        assert!(is_finding(of(fill, 4, [1, 7, 7, 7, 1, 1, 1, 1])), "a byte less");
+        // Its value is not what the oracle has: of memory that is not known it may be any.
+        let compare = |first| Operation::Compare { first: (first, 0), second: (1, 4), length: 4 };
+        assert!(of(compare(0), 4, [1; 8]).is_ok());
+        assert!(is_finding(of(compare(1), 4, [1; 8])));
     }
 
     #[test]

@@ -265,10 +265,8 @@ impl<'a> Mover<'a> {
         run.excuses.cancelled = true;
         let ticket = self.random.one_of(&run.tickets);
         match self.channel.cancel(ticket) {
-            Ok(()) => Ok(()),
-            Err(WaitError::UnknownTicket) if !self.tickets.contains_key(&ticket) => Ok(()),
-            // It was taken from the ring while another was waited for.
-            Err(WaitError::UnknownTicket) => Ok(()),
+            // It may have ended, and been taken from the ring while another was waited for.
+            Ok(()) | Err(WaitError::UnknownTicket) => Ok(()),
             Err(error) => finding(format!("cancel: {error}")),
         }
     }

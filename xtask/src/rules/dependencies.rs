@@ -3,9 +3,10 @@
 //! ```text
 //! Cargo.toml, [workspace.dependencies] ──► a comment line directly above each that is not a path
 //! the manifest of each crate ────────────► `workspace = true` for each dependency, and for the lints
+//! manifests outside the workspace ───────► `unsafe_code = "deny"` of their own
 //! ```
 //!
-//! Manifests of crates outside the workspace (the fuzz targets) cannot inherit and are left alone.
+//! Manifests of crates outside the workspace (the fuzz targets, the firmware) cannot inherit; their dependencies are left alone.
 
 use toml::{Table, Value};
 
@@ -21,7 +22,24 @@ pub(crate) fn check(files: &[SourceFile], packages: &[Package]) -> Vec<Violation
     for package in packages {
         violations.extend(file(&package.manifest).into_iter().flat_map(check_member));
     }
+    let is_member = |path: &str| path == ROOT || packages.iter().any(|package| package.manifest == path);
+    let is_manifest = |path: &str| path.ends_with("/Cargo.toml");
+    let others = files.iter().filter(|file| is_manifest(&file.path) && !is_member(&file.path));
+    violations.extend(others.flat_map(check_outsider));
     violations
+}
+
+fn check_outsider(file: &SourceFile) -> Option<Violation> {
+    let manifest = match parse(file) {
+        Ok(manifest) => manifest,
+        Err(violation) => return Some(violation),
+    };
+    let lints = table(&manifest, "lints").and_then(|lints| table(lints, "rust"));
+    let denies = lints.and_then(|rust| rust.get("unsafe_code")).and_then(Value::as_str) == Some("deny");
+    (!denies).then(|| {
+        let message = "a crate outside the workspace that does not deny unsafe code";
+        Violation::new(&file.path, 1, message, "add `[lints.rust]` with `unsafe_code = \"deny\"`")
+    })
 }
 
 fn check_root(root: &SourceFile) -> Vec<Violation> {
@@ -139,6 +157,15 @@ mod tests {
             root("a = { path = \"a\" }\n\n# Needed for b.\nb = \"1\"\n# And c.\nc = { version = \"1\" }\n"),
             NONE
         );
+    }
+
+    #[test]
+    fn a_crate_outside_the_workspace_denies_unsafe_code_itself() {
+        let found = |manifest: &str| check(&[SourceFile::new("b/Cargo.toml", manifest)], &[]).len();
+        assert_eq!(found("[lints.rust]\nunsafe_code = \"deny\"\n"), 0);
+        assert_eq!(found("[lints.rust]\nunsafe_code = \"warn\"\n"), 1);
+        assert_eq!(found("[package]\nname = \"b\"\n"), 1);
+        assert_eq!(found("[package\n"), 1);
     }
 
     #[test]
