@@ -96,6 +96,7 @@ static void halted(void)
 	int i;
 
 	page.length = 4096;
+	page.patience_ms = MEMFERRY_MAX_PATIENCE_MS;
 	EQUAL(file_write(SYSFS "policy", "shared"), true);
 	EQUAL(file_write(SYSFS "period_us", "1000000"), true);
 	EQUAL(file_write(SYSFS "slice_us", "900000"), true);
