@@ -253,10 +253,10 @@ impl Service {
         if self.sessions().close(session).is_none() {
             return;
         }
-        let revocation = self.capabilities().close(session);
+        self.capabilities().close(session);
         self.lanes.iter().for_each(|lane| lane.tell(LaneCommand::CloseSession { session }));
         // Others may be moving bytes in what this session granted them.
-        self.cancel_revoked(revocation);
+        self.cancel_revoked();
         self.shared.notify(Notice::Settled);
     }
 
@@ -395,14 +395,14 @@ impl Service {
         sessions.remove_frame(session, handle);
         sessions.revocations.insert(id);
         drop(sessions);
-        self.cancel_revoked(id);
+        self.cancel_revoked();
         self.shared.notify(Notice::Settled);
         Executed::Later(id)
     }
 
-    /// Has lanes end what a revocation waits for, if it does.
-    fn cancel_revoked(&self, revocation: RevocationId) {
-        if !self.capabilities().is_over(revocation) {
+    /// Has lanes end what revocations caught in flight.
+    fn cancel_revoked(&self) {
+        if self.capabilities().take_caught() {
             self.lanes.iter().for_each(LaneHandle::cancel_revoked);
         }
     }

@@ -183,12 +183,14 @@ pub struct Capabilities<M> {
     table: Table<M>,
     held: BTreeMap<SessionId, BTreeSet<u32>>,
     per_session: usize,
-    revocations: Vec<Revocation>,
+    revocations: BTreeMap<RevocationId, Revocation>,
     next_revocation: u64,
     finished: Vec<RevocationId>,
     withheld: Vec<RevocationId>,
-    /// Claims that failed channels keep.
-    quarantined: u32,
+    /// Nodes with claims that failed channels keep.
+    quarantined: BTreeSet<u32>,
+    /// Something in flight was revoked, and the caller does not know yet.
+    caught: bool,
     dropped: Vec<M>,
 }
 
@@ -199,11 +201,12 @@ impl<M: Memory> Capabilities<M> {
             table: Table::new(),
             held: BTreeMap::new(),
             per_session,
-            revocations: Vec::new(),
+            revocations: BTreeMap::new(),
             next_revocation: 0,
             finished: Vec::new(),
             withheld: Vec::new(),
-            quarantined: 0,
+            quarantined: BTreeSet::new(),
+            caught: false,
             dropped: Vec::new(),
         }
     }
@@ -305,7 +308,7 @@ impl<M: Memory> Capabilities<M> {
         owners
     }
 
-    /// Capabilities `session` holds, tombstones included.
+    /// Capabilities `session` holds, tombstones and what was revoked but is still in use below included.
     pub fn count(&self, session: SessionId) -> usize {
         self.held.get(&session).map_or(0, BTreeSet::len)
     }

@@ -1,12 +1,15 @@
 //! Revocations: what they wait for, and how requests in flight and failed channels keep memory in the table.
 //!
 //! ```text
-//! revoke, close ──► whole trees give no access ──► nothing in flight? let go of
-//!                                                  otherwise awaited ──► release ──► finished
-//!                                                                └── only failed channels left ──► withheld, told once
+//! revoke, close ──► whole trees give no access ──► nothing in flight in it? gone, and perhaps what is above it
+//!                                                  otherwise its root is waited for ──► release ──► gone ──► finished
+//!                                                                 └── only failed channels left ──► withheld, told once
 //! ```
 //!
-//! Who is told what is the caller's; so is cancelling what runs.
+//! A revoked node is gone when nothing is in flight on it and all below it is gone; a revocation is over when its roots are. So each node
+//! is marked once and goes once, however many revocations meet in it. Who is told what is the caller's; so is cancelling what runs.
+
+use std::collections::BTreeSet;
 
 use memferry_transfer::{Handle, Memory, SessionId};
 
@@ -14,9 +17,10 @@ use super::table::Node;
 use super::{Capabilities, CapabilityError, Claims, RevocationId};
 
 pub(super) struct Revocation {
-    id: RevocationId,
-    /// Nodes of it that are still in flight.
-    awaited: Vec<u32>,
+    /// The nodes it began with.
+    roots: Vec<u32>,
+    /// So many of them are not gone yet.
+    remaining: usize,
     /// It was told that failed channels keep it from its end.
     withheld: bool,
 }
@@ -42,15 +46,17 @@ impl<M: Memory> Capabilities<M> {
         self.revoke_trees(&held, session)
     }
 
-    /// Whether a revocation that [`take_finished`](Self::take_finished) has not named yet is over: nothing waits for it.
-    pub fn is_over(&self, revocation: RevocationId) -> bool {
-        self.finished.contains(&revocation)
+    /// Whether something in flight was revoked since this was last called.
+    pub fn take_caught(&mut self) -> bool {
+        std::mem::take(&mut self.caught)
     }
 
-    /// Revocations that ended since this was last called. One that was [withheld](Self::take_withheld) is not among them when
+    /// Revocations that ended since this was last called, the earliest first. One that was [withheld](Self::take_withheld) is not among them when
     /// the same was revoked again afterwards: that one is.
     pub fn take_finished(&mut self) -> Vec<RevocationId> {
-        std::mem::take(&mut self.finished)
+        let mut finished = std::mem::take(&mut self.finished);
+        finished.sort_unstable();
+        finished
     }
 
     /// Revocations that since this was last called came to wait for failed channels alone, each once: they are over when
@@ -67,12 +73,16 @@ impl<M: Memory> Capabilities<M> {
 
     /// Ends a request's claims.
     pub fn release(&mut self, claims: Claims) {
+        let mut awaited = false;
         for index in claims.0 {
+            awaited |= self.table.at(index).is_some_and(|node| node.revoked);
             if self.table.count_in_flight(index, -1) == 0 {
-                self.settled(index);
+                self.settle(index);
             }
         }
-        self.find_withheld();
+        if awaited {
+            self.find_withheld();
+        }
     }
 
     /// Keeps the claims of a request that is over, since a failed channel may still touch its memory.
@@ -89,81 +99,119 @@ impl<M: Memory> Capabilities<M> {
 
     fn count_quarantined(&mut self, claims: &Claims, change: i32) {
         for index in &claims.0 {
-            if let Some(node) = self.table.at_mut(*index) {
-                node.quarantined = node.quarantined.saturating_add_signed(change);
-                self.quarantined = self.quarantined.saturating_add_signed(change);
+            let Some(node) = self.table.at_mut(*index) else { continue };
+            node.quarantined = node.quarantined.saturating_add_signed(change);
+            if node.quarantined > 0 {
+                self.quarantined.insert(*index);
+            } else {
+                self.quarantined.remove(index);
             }
         }
     }
 
     /// Looks for revocations that wait for failed channels alone.
     fn find_withheld(&mut self) {
-        if self.quarantined == 0 {
-            return;
-        }
         let table = &self.table;
-        let is_withheld = |index: &u32| table.at(*index).is_some_and(Node::is_withheld);
-        for revocation in self.revocations.iter_mut().filter(|revocation| !revocation.withheld) {
-            if revocation.awaited.iter().all(is_withheld) {
+        let upwards = |index: &u32| {
+            std::iter::successors(table.at(*index), |node| node.parent.and_then(|parent| table.at(parent)))
+        };
+        let waiting: BTreeSet<RevocationId> =
+            self.quarantined.iter().flat_map(upwards).flat_map(|node| node.waiters.iter().copied()).collect();
+        for id in waiting {
+            let Some(revocation) = self.revocations.get_mut(&id).filter(|one| !one.withheld) else { continue };
+            let is_root = |index: &&u32| table.at(**index).is_some_and(|node| node.waiters.contains(&id));
+            if revocation.roots.iter().filter(is_root).all(|root| table.is_withheld_below(*root)) {
                 revocation.withheld = true;
-                self.withheld.push(revocation.id);
+                self.withheld.push(id);
             }
         }
     }
 
-    /// Marks whole trees revoked and frees what nothing uses.
+    /// Marks whole trees revoked and lets go of what nothing uses.
     fn revoke_trees(&mut self, roots: &[u32], by: SessionId) -> RevocationId {
         let id = RevocationId(self.next_revocation);
         self.next_revocation += 1;
-        let mut awaited = Vec::new();
-        for index in self.table.subtrees(roots) {
-            let Some(node) = self.table.at_mut(index) else { continue };
-            node.forgotten |= node.session == by || node.offered_to.is_some();
-            node.revoked = true;
-            if node.in_flight > 0 {
-                awaited.push(index);
-            } else {
-                self.settled(index);
+        for root in roots {
+            self.replace_told(*root);
+            if let Some(node) = self.table.at_mut(*root) {
+                node.waiters.push(id);
             }
         }
-        if awaited.is_empty() {
-            self.finished.push(id);
-        } else {
-            self.replace_told(&awaited);
-            self.revocations.push(Revocation { id, awaited, withheld: false });
-            self.find_withheld();
+        let (roots, remaining) = (roots.to_vec(), roots.len());
+        let (mut open, mut marked) = (roots.clone(), Vec::new());
+        self.revocations.insert(id, Revocation { roots, remaining, withheld: false });
+        while let Some(index) = open.pop() {
+            let Some(node) = self.table.at_mut(index) else { continue };
+            node.forgotten |= node.session == by || node.offered_to.is_some();
+            marked.push(index);
+            // What was revoked before is so with all below it.
+            if !std::mem::replace(&mut node.revoked, true) {
+                self.caught |= node.in_flight > 0;
+                open.extend(&node.children);
+            }
         }
+        for index in marked.into_iter().rev() {
+            self.settle(index);
+        }
+        if remaining == 0 {
+            self.revocations.remove(&id);
+            self.finished.push(id);
+        }
+        self.find_withheld();
         id
     }
 
-    /// Forgets revocations of the same nodes that were told to be withheld: nobody waits for them any more, and a client that
+    /// Forgets a revocation of this node alone that was told to be withheld: nobody waits for it any more, and a client that
     /// revokes again and again could pile them up.
-    fn replace_told(&mut self, awaited: &[u32]) {
-        let untold = &self.withheld;
-        self.revocations.retain(|earlier| {
-            !earlier.withheld || earlier.awaited != awaited || untold.contains(&earlier.id)
+    fn replace_told(&mut self, index: u32) {
+        let Some(node) = self.table.at_mut(index) else { return };
+        let (revocations, untold) = (&mut self.revocations, &self.withheld);
+        node.waiters.retain(|id| {
+            let replaced = revocations.get(id).is_some_and(|one| one.withheld && one.roots.len() == 1);
+            if replaced && !untold.contains(id) {
+                revocations.remove(id);
+                return false;
+            }
+            true
         });
     }
 
-    /// A node has nothing in flight (any more): if it is revoked, it lets go of its memory, revocations need not wait
-    /// for it, and a node nobody needs to hear of is freed.
-    fn settled(&mut self, index: u32) {
-        let Some(node) = self.table.at_mut(index).filter(|node| node.revoked) else { return };
-        let (session, forgotten) = (node.session, node.forgotten);
-        self.dropped.extend(node.kept.take());
-        for revocation in &mut self.revocations {
-            revocation.awaited.retain(|awaited| *awaited != index);
-        }
-        let over = self.revocations.extract_if(.., |revocation| revocation.awaited.is_empty());
-        self.finished.extend(over.map(|revocation| revocation.id));
-        if forgotten {
-            self.table.remove(index);
-            if let Some(held) = self.held.get_mut(&session) {
-                held.remove(&index);
-                if held.is_empty() {
-                    self.held.remove(&session);
-                }
+    /// Lets go of what a revoked node keeps once nothing is in flight on it, and of the node when nothing is below it any more,
+    /// then of those above.
+    fn settle(&mut self, index: u32) {
+        let mut next = Some(index);
+        while let Some(index) = next {
+            let idle = |node: &&mut Node<M>| node.revoked && node.in_flight == 0;
+            let Some(node) = self.table.at_mut(index).filter(idle) else { break };
+            self.dropped.extend(node.kept.take());
+            if !node.children.is_empty() {
+                break;
             }
+            let (session, forgotten) = (node.session, node.forgotten);
+            let waiters = std::mem::take(&mut node.waiters);
+            next = self.table.detach(index);
+            waiters.into_iter().for_each(|id| self.root_gone(id));
+            if forgotten {
+                self.table.remove(index);
+                self.held_no_more(session, index);
+            }
+        }
+    }
+
+    fn root_gone(&mut self, id: RevocationId) {
+        let Some(revocation) = self.revocations.get_mut(&id) else { return };
+        revocation.remaining -= 1;
+        if revocation.remaining == 0 {
+            self.revocations.remove(&id);
+            self.finished.push(id);
+        }
+    }
+
+    fn held_no_more(&mut self, session: SessionId, index: u32) {
+        let Some(held) = self.held.get_mut(&session) else { return };
+        held.remove(&index);
+        if held.is_empty() {
+            self.held.remove(&session);
         }
     }
 }

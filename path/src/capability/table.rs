@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use memferry_transfer::{Handle, Rights, SessionId};
 
-use super::Recipient;
+use super::{Recipient, RevocationId};
 
 /// One capability.
 pub(super) struct Node<M> {
     pub(super) session: SessionId,
     /// Until it is revoked and nothing is in flight on it.
     pub(super) kept: Option<M>,
-    /// It gives no access; the slot stays until nothing is in flight and its holder need not be told.
+    /// It gives no access, nor does anything below it; the slot stays until nothing is in flight there and its holder need not be
+    /// told.
     pub(super) revoked: bool,
     pub(super) offset: u64,
     pub(super) length: u64,
@@ -24,6 +25,8 @@ pub(super) struct Node<M> {
     pub(super) quarantined: u32,
     /// Its holder gave it up, so no tombstone is kept.
     pub(super) forgotten: bool,
+    /// Revocations that began with it, while it is not gone.
+    pub(super) waiters: Vec<RevocationId>,
 }
 
 impl<M> Node<M> {
@@ -48,6 +51,7 @@ impl<M> Node<M> {
             in_flight: 0,
             quarantined: 0,
             forgotten: false,
+            waiters: Vec::new(),
         }
     }
 
@@ -128,37 +132,36 @@ impl<M> Table<M> {
         handle
     }
 
-    /// Frees a slot; its children become its parent's, so that revoking that one still waits for them. A slot whose
-    /// generations are used up is retired.
+    /// Takes a node without children out of the tree; returns its parent.
+    pub(super) fn detach(&mut self, index: u32) -> Option<u32> {
+        let parent = self.at_mut(index)?.parent.take()?;
+        if let Some(above) = self.at_mut(parent) {
+            above.children.remove(&index);
+        }
+        Some(parent)
+    }
+
+    /// Frees the slot of a node that was detached. A slot whose generations are used up is retired.
     pub(super) fn remove(&mut self, index: u32) {
-        let Some(node) = self.slots.get_mut(index as usize).and_then(|slot| slot.node.take()) else { return };
-        if let Some(parent) = node.parent.and_then(|parent| self.at_mut(parent)) {
-            parent.children.remove(&index);
-            parent.children.extend(&node.children);
+        let Some(slot) = self.slots.get_mut(index as usize) else { return };
+        if slot.node.take().is_none() {
+            return;
         }
-        for child in node.children {
-            if let Some(child) = self.at_mut(child) {
-                child.parent = node.parent;
-            }
-        }
-        let slot = &mut self.slots[index as usize];
         if let Some(next) = slot.generation.checked_add(1) {
             slot.generation = next;
             self.free.push(index);
         }
     }
 
-    /// The indices of whole trees, each once, parents first.
-    pub(super) fn subtrees(&self, roots: &[u32]) -> Vec<u32> {
-        let mut seen = BTreeSet::new();
-        let mut order = Vec::new();
-        let mut open: Vec<u32> = roots.to_vec();
-        while let Some(index) = open.pop() {
-            if let Some(node) = self.at(index).filter(|_| seen.insert(index)) {
-                order.push(index);
-                open.extend(&node.children);
+    /// Whether all that is in flight on a node and below it is kept by failed channels.
+    pub(super) fn is_withheld_below(&self, root: u32) -> bool {
+        let mut open = vec![root];
+        while let Some(node) = open.pop().and_then(|index| self.at(index)) {
+            if node.in_flight > 0 && !node.is_withheld() {
+                return false;
             }
+            open.extend(&node.children);
         }
-        order
+        true
     }
 }

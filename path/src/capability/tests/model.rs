@@ -73,12 +73,6 @@ struct Record {
     forgotten: bool,
 }
 
-impl Record {
-    fn present(&self) -> bool {
-        !(self.revoked && self.forgotten && self.in_flight == 0)
-    }
-}
-
 struct Running {
     admitted: Admitted<Counted>,
     records: [usize; 2],
@@ -123,8 +117,21 @@ impl Model {
         (!self.records.is_empty()).then(|| index.index(self.records.len()))
     }
 
+    /// The records from one up to its root.
+    fn upwards(&self, index: usize) -> impl Iterator<Item = usize> {
+        std::iter::successors(Some(index), |index| self.records[*index].parent)
+    }
+
+    /// Whether its handle names it: until its holder need not be told, and nothing is in flight on it and below.
+    fn present(&self, index: usize) -> bool {
+        let record = &self.records[index];
+        let in_use = |other: usize| self.records[other].in_flight > 0 && self.upwards(other).any(|up| up == index);
+        !(record.revoked && record.forgotten) || (0..self.records.len()).any(in_use)
+    }
+
     fn held_by(&self, session: SessionId) -> usize {
-        self.records.iter().filter(|record| record.session == session && record.present()).count()
+        let held = |index: &usize| self.records[*index].session == session && self.present(*index);
+        (0..self.records.len()).filter(held).count()
     }
 
     fn add(&mut self, handle: Handle, record: Record) {
@@ -159,7 +166,7 @@ impl Model {
         let wanted = Rights::from_bits_truncate(rights);
         let parent = &self.records[of];
         let (handle, held, available) = (parent.handle, parent.rights, parent.length);
-        let expected = if parent.session != session || !parent.present() {
+        let expected = if parent.session != session || !self.present(of) {
             Some(CapabilityError::Unknown(handle))
         } else if parent.revoked {
             Some(CapabilityError::Revoked(handle))
@@ -213,7 +220,7 @@ impl Model {
     fn revoke(&mut self, session: SessionId, of: Index) {
         let Some(of) = self.pick(of) else { return };
         let record = &self.records[of];
-        let known = record.session == session && record.present();
+        let known = record.session == session && self.present(of);
         let answer = self.table.revoke(session, record.handle);
         match answer {
             Ok(id) => {
@@ -225,22 +232,22 @@ impl Model {
     }
 
     fn close(&mut self, session: SessionId) {
-        let held = |index: &usize| self.records[*index].session == session && self.records[*index].present();
+        let held = |index: &usize| self.records[*index].session == session && self.present(*index);
         let targets: Vec<_> = (0..self.records.len()).filter(held).collect();
         let id = self.table.close(session);
         self.revoked(id, &targets, session);
     }
 
     fn revoked(&mut self, id: RevocationId, targets: &[usize], by: SessionId) {
-        let below = |index: usize| {
-            let mut upwards = std::iter::successors(Some(index), |index| self.records[*index].parent);
-            upwards.any(|index| targets.contains(&index))
-        };
+        let below = |index: usize| self.upwards(index).any(|index| targets.contains(&index));
         let reached: Vec<_> = (0..self.records.len()).filter(|index| below(*index)).collect();
         for &index in &reached {
             let record = &mut self.records[index];
+            // What was revoked before stays a tombstone until its own handle is given up.
+            if !record.revoked || targets.contains(&index) {
+                record.forgotten |= record.session == by || record.offered_to.is_some();
+            }
             record.revoked = true;
-            record.forgotten |= record.session == by || record.offered_to.is_some();
         }
         self.revocations.push((id, reached));
     }
@@ -286,10 +293,11 @@ impl Model {
         let record = &self.records[index];
         let handle = record.handle;
         let needed = if side == Side::Source { Rights::READ } else { Rights::WRITE };
-        if record.session != session || !record.present() {
-            let latest = self.records.iter().rev().find(|other| other.handle.index() == handle.index());
-            let latest = latest.expect("the record itself");
-            let outlived = latest.handle != handle || !latest.present();
+        if record.session != session || !self.present(index) {
+            let same_slot = |other: &usize| self.records[*other].handle.index() == handle.index();
+            let at = (0..self.records.len()).rev().find(same_slot).expect("the record itself");
+            let latest = &self.records[at];
+            let outlived = latest.handle != handle || !self.present(at);
             Err(if outlived && latest.session == session {
                 Failure::StaleHandle { side, handle }
             } else {

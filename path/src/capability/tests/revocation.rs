@@ -92,11 +92,30 @@ fn a_revocation_waits_for_what_an_earlier_one_below_it_still_awaits() {
     let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
     let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
     let of_grant = table.revoke(A, token).unwrap();
-    // The token itself is gone, but not what was accepted under it.
+    // Nothing is in flight on the token itself, but on what was accepted under it.
     let of_root = table.revoke(A, root).unwrap();
-    assert_eq!((table.take_finished(), table.count(A)), (vec![], 0));
+    assert_eq!((table.take_finished(), table.count(A)), (vec![], 2));
     release(&mut table, running);
-    assert_eq!(table.take_finished(), [of_grant, of_root]);
+    assert_eq!((table.take_finished(), table.count(A)), (vec![of_grant, of_root], 0));
+}
+
+#[test]
+fn revoking_again_and_again_finishes_each_and_leaves_nothing_behind() {
+    let (mut table, root, memory) = with_root();
+    let (token, held) = pass(&mut table, (A, root, 100), ALL, B);
+    let running = admit_fill(&mut table, B, held, (0, 1)).unwrap();
+    let mut asked: Vec<_> = (0..20).map(|_| table.revoke(A, token).unwrap()).collect();
+    assert!(table.take_caught());
+    asked.extend((0..20).map(|_| table.revoke(A, root).unwrap()));
+    asked.push(table.close(A));
+    // Nothing more was caught in flight by those that came later.
+    assert!(!table.take_caught());
+    release(&mut table, running);
+    assert_eq!(table.take_finished(), asked);
+    table.take_dropped();
+    assert_eq!((memory.holders(), table.count(A), table.count(B)), (0, 0, 1));
+    table.revoke(B, held).unwrap();
+    assert_eq!(table.count(B), 0);
 }
 
 #[test]
