@@ -27,6 +27,8 @@ struct Unclosed {
 #[derive(Default)]
 struct State {
     users: BTreeMap<u32, Unclosed>,
+    /// Of all users.
+    unclosed: usize,
     ended: bool,
 }
 
@@ -57,13 +59,21 @@ impl Closer {
 
     /// Drops `thing`, which came from `user`, some time.
     pub(crate) fn close(&self, user: u32, thing: impl Send + 'static) {
-        self.0.lock().users.entry(user).or_default().queue.push_back(Box::new(thing));
+        let mut state = self.0.lock();
+        state.users.entry(user).or_default().queue.push_back(Box::new(thing));
+        state.unclosed += 1;
+        drop(state);
         self.0.changed.notify_one();
     }
 
     /// Things of `user` that are not closed yet.
     pub(crate) fn pending(&self, user: u32) -> usize {
         self.0.lock().users.get(&user).map_or(0, |unclosed| unclosed.queue.len() + usize::from(unclosed.busy))
+    }
+
+    /// Things of all users that are not closed yet.
+    pub(crate) fn all_pending(&self) -> usize {
+        self.0.lock().unclosed
     }
 }
 
@@ -107,6 +117,7 @@ impl State {
     }
 
     fn closed(&mut self, user: u32) {
+        self.unclosed -= 1;
         if let Some(unclosed) = self.users.get_mut(&user) {
             unclosed.busy = false;
             if unclosed.queue.is_empty() {
@@ -155,7 +166,7 @@ mod tests {
         let mut others: Vec<u32> = told.iter().take(48).collect();
         others.sort_unstable();
         assert_eq!(others, (1002..1050).collect::<Vec<_>>());
-        assert_eq!(closer.pending(1), 101);
+        assert_eq!((closer.pending(1), closer.all_pending()), (101, 101));
         drop(let_go);
         assert!(told.iter().take(100).eq(0..100), "in their order");
     }

@@ -144,6 +144,9 @@ const OUT_OF_DESCRIPTORS: &str = "the service is out of descriptors; try again l
 const CLOSING_THREADS: u32 = 8;
 /// Unclosed things of a user above which it is turned away, and not listened to.
 const MOST_UNCLOSED: usize = 256;
+/// Of all descriptors that there may be, such a part for what is not closed yet: above that nobody is let in, so that those who are
+/// have the others.
+const UNCLOSED_PART: u64 = 4;
 
 struct Daemon {
     service: Service,
@@ -155,8 +158,10 @@ struct Daemon {
     signals: UnixStream,
     /// Given up for a moment when descriptors run out, to turn a client away instead of spinning.
     spare: Option<OwnedFd>,
-    /// Nobody is let in for want of a spare.
+    /// Nobody is let in for want of a spare, or because too much is unclosed.
     paused: bool,
+    /// How much that is.
+    most_unclosed: usize,
     /// Connections that are not listened to until more of what their users sent is closed.
     deaf: BTreeSet<u64>,
     connections: BTreeMap<u64, Connection>,
@@ -186,6 +191,9 @@ impl Daemon {
         add(service.notifier(), NOTIFIER)?;
         add(signals.as_fd(), SIGNALS)?;
         let (connections, by_session, waiting, deaf) = Default::default();
+        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let part =
+            descriptors.map_or(usize::MAX, |all| usize::try_from(all / UNCLOSED_PART).unwrap_or(usize::MAX));
         let mut daemon = Self {
             service,
             closer,
@@ -194,6 +202,7 @@ impl Daemon {
             signals,
             spare: None,
             paused: false,
+            most_unclosed: part,
             deaf,
             connections,
             by_session,
@@ -204,7 +213,11 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Whether a descriptor is kept to turn a client away with.
+    /// Whether who comes could be let in or turned away: a descriptor is kept for that, and not too many are unclosed.
+    fn may_accept(&mut self) -> bool {
+        self.closer.all_pending() <= self.most_unclosed && self.keep_spare()
+    }
+
     fn keep_spare(&mut self) -> bool {
         if self.spare.is_none() {
             self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
@@ -230,7 +243,7 @@ impl Daemon {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(ServeError::Loop { step: "epoll_wait", source: error.into() }),
             };
-            if self.paused && self.keep_spare() {
+            if self.paused && self.may_accept() {
                 self.pause(listener, false);
             }
             self.listen_again();
@@ -249,7 +262,7 @@ impl Daemon {
     }
 
     fn accept(&mut self, listener: &Listener) {
-        if !self.keep_spare() {
+        if !self.may_accept() {
             // What was turned away is not closed yet. Without a spare, who comes could neither be let in nor told.
             return self.pause(listener, true);
         }
@@ -298,7 +311,11 @@ impl Daemon {
         tracing::warn!(user = user_known, reason, "refused");
         let farewell = protocol::encode_violation(&Violation::Unwelcome(reason.to_owned()));
         let _ = conduit::send(socket.as_fd(), &farewell, &[], false);
-        self.closer.close(user, socket);
+        // Of those who come again and again nothing may be left, also while their other things cannot be closed.
+        let shut = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both).is_ok();
+        if !(shut && conduit::is_drained(socket.as_fd())) {
+            self.closer.close(user, socket);
+        }
     }
 
     /// Why a user may not have another connection, `None` when it may.
@@ -402,7 +419,7 @@ impl Daemon {
             Ok(()) => {}
             Err(rustix::io::Errno::AGAIN) => self.refuse_connection(token, &Violation::NotReading),
             // Too many descriptors are on their way to clients that do not read: that is no fault of this one.
-            Err(rustix::io::Errno::TOOMANYREFS) if opened.is_some() => self.take_back(token, serial, opened),
+            Err(rustix::io::Errno::TOOMANYREFS) if count > 0 => self.take_back(token, serial, opened),
             // The peer is gone, or the machine cannot carry the answer: the session cannot go on in step.
             Err(error) => {
                 let reason = format!("it cannot be answered: {error}");
@@ -412,7 +429,8 @@ impl Daemon {
         }
     }
 
-    /// Refuses what was done, as its descriptors cannot be sent.
+    /// Refuses what was done, as its descriptors cannot be sent. A channel's signal is used up all the same: the client is told so when
+    /// it asks again.
     fn take_back(&mut self, token: u64, serial: u32, opened: Option<u32>) {
         let session = self.connections.get(&token).and_then(Connection::session);
         if let (Some(session), Some(channel)) = (session, opened) {

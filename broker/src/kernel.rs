@@ -9,6 +9,7 @@
 //! pages. Each lane has a device of its own, so that it takes its own records; memory that several lanes use is pinned for
 //! each. What goes to the module is [`LaneEngine`]'s decision.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
@@ -103,7 +104,7 @@ impl KernelCounters {
 
 /// What the registrar is asked for.
 enum Chore {
-    Register { lane: Arc<LaneHandle>, device: Arc<KernelDevice>, memory: Mapping },
+    Register(Wanted),
     LetGo(Vec<Mapping>, Vec<KernelMemory>),
 }
 
@@ -157,25 +158,46 @@ impl Registrar {
     }
 }
 
+/// Memory that is to be pinned for a lane.
+struct Wanted {
+    lane: Arc<LaneHandle>,
+    device: Arc<KernelDevice>,
+    memory: Mapping,
+}
+
+/// Lets go of all it can before it pins the next: a client may have far more pinned, and take it away again, than there is time for.
 fn work(todo: &Receiver<Chore>) {
-    let mut warned = false;
-    for chore in todo {
-        let (lane, device, memory) = match chore {
-            Chore::Register { lane, device, memory } => (lane, device, memory),
-            Chore::LetGo(frames, memory) => {
-                drop((frames, memory));
-                continue;
-            }
-        };
-        match device.register(memory.clone()) {
-            Ok(registered) => lane.tell(LaneCommand::Registered(memory, registered)),
-            Err(error) => {
-                let bytes = memory.length_bytes();
-                if std::mem::replace(&mut warned, true) {
-                    tracing::debug!(bytes, reason = %error, "not pinned for the kernel module");
-                } else {
-                    tracing::warn!(bytes, reason = %error, "not pinned for the kernel module: left to the CPU");
+    let (mut backlog, mut warned) = (VecDeque::new(), false);
+    while let Ok(first) = if backlog.is_empty() { todo.recv().map(Some) } else { Ok(None) } {
+        for chore in first.into_iter().chain(todo.try_iter()) {
+            match chore {
+                Chore::Register(wanted) => backlog.push_back(wanted),
+                Chore::LetGo(frames, memory) => {
+                    drop(memory);
+                    forget(&mut backlog, &frames);
                 }
+            }
+        }
+        if let Some(wanted) = backlog.pop_front() {
+            pin(wanted, &mut warned);
+        }
+    }
+}
+
+/// What nobody uses any more is not pinned, and not kept mapped until its turn.
+fn forget(backlog: &mut VecDeque<Wanted>, frames: &[Mapping]) {
+    backlog.retain(|wanted| !frames.iter().any(|frame| frame.is(&wanted.memory)));
+}
+
+fn pin(Wanted { lane, device, memory }: Wanted, warned: &mut bool) {
+    match device.register(memory.clone()) {
+        Ok(registered) => lane.tell(LaneCommand::Registered(memory, registered)),
+        Err(error) => {
+            let bytes = memory.length_bytes();
+            if std::mem::replace(warned, true) {
+                tracing::debug!(bytes, reason = %error, "not pinned for the kernel module");
+            } else {
+                tracing::warn!(bytes, reason = %error, "not pinned for the kernel module: left to the CPU");
             }
         }
     }
@@ -193,7 +215,7 @@ impl Offload {
     pub(crate) fn register(&self, wanted: Vec<Mapping>) {
         for memory in wanted {
             let (lane, device) = (Arc::clone(&self.lane), Arc::clone(&self.device));
-            let _ = self.chores.send(Chore::Register { lane, device, memory });
+            let _ = self.chores.send(Chore::Register(Wanted { lane, device, memory }));
         }
     }
 

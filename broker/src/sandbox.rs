@@ -89,6 +89,7 @@ pub(crate) fn enter(kernel: bool) -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError(error.to_string());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
     let mut rules: BTreeMap<_, _> = ALLOWED.iter().map(|number| (*number, Vec::new())).collect();
+    rules.insert(libc::SYS_setsockopt, vec![passing_credentials().map_err(|error| failed(&error))?]);
     if kernel {
         rules.insert(libc::SYS_ioctl, module_calls().map_err(|error| failed(&error))?);
     }
@@ -97,6 +98,14 @@ pub(crate) fn enter(kernel: bool) -> Result<(), SandboxError> {
         SeccompFilter::new(rules, deny, SeccompAction::Allow, arch).map_err(|error| failed(&error))?;
     let program = BpfProgram::try_from(filter).map_err(|error| failed(&error))?;
     seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
+}
+
+/// The one option of sockets that is set: `SO_PASSCRED`, to see whether anything waits in one.
+fn passing_credentials() -> Result<SeccompRule, BackendError> {
+    let is = |argument, value: libc::c_int| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value as u64)
+    };
+    SeccompRule::new(vec![is(1, libc::SOL_SOCKET)?, is(2, libc::SO_PASSCRED)?])
 }
 
 /// The calls of the Linux module, one rule each: any of them may match.

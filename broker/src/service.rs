@@ -387,13 +387,15 @@ impl Service {
     fn revoke(&self, session: SessionId, handle: Handle) -> Executed {
         // Held throughout: a revocation that is over at once must not be reported before it is known who waits for it.
         let mut sessions = self.sessions();
-        let revoked = self.capabilities().revoke(session, handle);
+        let revoked = sessions.room_for_revocation(session).and_then(|()| {
+            self.capabilities().revoke(session, handle).map_err(|error| refused_capability(&error))
+        });
         let id = match revoked {
             Ok(id) => id,
-            Err(error) => return Executed::Done(Err(refused_capability(&error)), Vec::new()),
+            Err(refusal) => return Executed::Done(Err(refusal), Vec::new()),
         };
         sessions.remove_frame(session, handle);
-        sessions.revocations.insert(id);
+        sessions.add_revocation(id, session);
         drop(sessions);
         self.cancel_revoked();
         self.shared.notify(Notice::Settled);
@@ -530,7 +532,7 @@ impl Service {
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
-        let answered = finished.chain(withheld).filter(|(id, _)| sessions.revocations.remove(id));
+        let answered = finished.chain(withheld).filter(|(id, _)| sessions.answer_revocation(*id));
         attended.revoked.extend(answered);
         attended
     }

@@ -40,6 +40,8 @@ pub(crate) struct Session {
     counters: BTreeMap<u32, Arc<QueueCounters>>,
     /// What was done in channels that are gone.
     past: QueueTotals,
+    /// Its revocations that are not over.
+    revoking: u32,
 }
 
 /// What a user holds in all sessions.
@@ -58,8 +60,11 @@ pub(crate) struct Sessions {
     users: BTreeMap<u32, Usage>,
     last: u64,
     /// Not over yet, with who asked. They outlive their session: a thread of an embedded client may be waiting.
-    pub(crate) revocations: BTreeSet<RevocationId>,
+    revocations: BTreeMap<RevocationId, SessionId>,
 }
+
+/// Revocations of a session that are not over above which further ones are refused: so many threads of a client may wait.
+const MOST_REVOCATIONS: u32 = 256;
 
 pub(crate) fn refusal(kind: RefusalKind, message: impl ToString) -> Refusal {
     Refusal { kind, message: message.to_string() }
@@ -96,6 +101,7 @@ impl Sessions {
             frames: BTreeMap::new(),
             counters: BTreeMap::new(),
             past: QueueTotals::default(),
+            revoking: 0,
         };
         self.open.insert(id, session);
         Ok(id)
@@ -121,6 +127,30 @@ impl Sessions {
 
     pub(crate) fn ids(&self) -> Vec<SessionId> {
         self.open.keys().copied().collect()
+    }
+
+    /// Whether a session may ask for one revocation more.
+    pub(crate) fn room_for_revocation(&self, id: SessionId) -> Result<(), Refusal> {
+        let full = self.get(id).is_some_and(|session| session.revoking >= MOST_REVOCATIONS);
+        let message =
+            || format!("{MOST_REVOCATIONS} revocations of this client are not over yet; wait for one");
+        if full { Err(refusal(RefusalKind::Quota, message())) } else { Ok(()) }
+    }
+
+    pub(crate) fn add_revocation(&mut self, revocation: RevocationId, by: SessionId) {
+        self.revocations.insert(revocation, by);
+        if let Some(session) = self.open.get_mut(&by) {
+            session.revoking += 1;
+        }
+    }
+
+    /// Whether somebody asked for it and was not answered yet.
+    pub(crate) fn answer_revocation(&mut self, revocation: RevocationId) -> bool {
+        let Some(by) = self.revocations.remove(&revocation) else { return false };
+        if let Some(session) = self.open.get_mut(&by) {
+            session.revoking -= 1;
+        }
+        true
     }
 
     /// Whether a frame of `bytes` more would be within the quotas.
@@ -276,5 +306,26 @@ mod tests {
         sessions.close(b);
         sessions.room_for_frame(other, 100, &quotas).unwrap();
         assert_eq!(sessions.users.len(), 1);
+    }
+
+    #[test]
+    fn revocations_that_are_not_over_are_bounded_for_each_session() {
+        let mut sessions = Sessions::default();
+        let [a, b] = [1, 2].map(|process| sessions.open(client(7, process), &Quotas::default()).unwrap());
+        let mut table: memferry_path::Capabilities<memferry_memory::mapping::Mapping> =
+            memferry_path::Capabilities::new(1);
+        let ids: Vec<_> = (0..MOST_REVOCATIONS).map(|_| table.close(a)).collect();
+        for id in &ids {
+            sessions.room_for_revocation(a).unwrap();
+            sessions.add_revocation(*id, a);
+        }
+        assert_eq!(sessions.room_for_revocation(a).unwrap_err().kind, RefusalKind::Quota);
+        sessions.room_for_revocation(b).unwrap();
+        assert!(sessions.answer_revocation(ids[7]));
+        assert!(!sessions.answer_revocation(ids[7]));
+        sessions.room_for_revocation(a).unwrap();
+        // Those of a session that ended are answered all the same.
+        sessions.close(a);
+        assert!(ids.iter().filter(|id| sessions.answer_revocation(**id)).count() == ids.len() - 1);
     }
 }

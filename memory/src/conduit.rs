@@ -120,6 +120,19 @@ pub fn receive_introduced(
     Ok((bytes, received.process))
 }
 
+/// Whether nothing waits to be received: closing such a socket waits for nobody. When it was shut down, nothing comes any more.
+pub fn is_drained(socket: BorrowedFd<'_>) -> bool {
+    // Every packet has credentials then, an empty one too, and there is no room for them: so it is told from the end.
+    if rustix::net::sockopt::set_socket_passcred(socket, true).is_err() {
+        return false;
+    }
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT;
+    match receive_message(socket, &mut [], &mut [], flags, &mut Vec::new()) {
+        Ok(received) => received.bytes == 0 && received.flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) == 0,
+        Err(error) => error == Errno::AGAIN,
+    }
+}
+
 /// What one call gave.
 struct Received {
     bytes: usize,
@@ -273,6 +286,29 @@ mod tests {
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_socket_is_drained_when_nothing_waits_in_it_not_even_an_empty_packet() {
+        let gift = rustix::fs::memfd_create("gift", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        for bytes in [&b""[..], b"x"] {
+            for gifts in [&[][..], &[gift.as_fd()]] {
+                let (ours, theirs) = pair();
+                assert!(is_drained(theirs.as_fd()));
+                send(ours.as_fd(), bytes, gifts, false).unwrap();
+                for _ in 0..2 {
+                    assert!(!is_drained(theirs.as_fd()), "{bytes:?}, {} descriptors", gifts.len());
+                }
+                drop(ours);
+                assert!(!is_drained(theirs.as_fd()));
+                let _ = receive(theirs.as_fd(), false);
+                assert!(is_drained(theirs.as_fd()));
+            }
+        }
+        let (ours, theirs) = pair();
+        rustix::net::shutdown(&theirs, rustix::net::Shutdown::Both).unwrap();
+        assert!(send(ours.as_fd(), b"x", &[], false).is_err());
+        assert!(is_drained(theirs.as_fd()));
     }
 
     #[test]

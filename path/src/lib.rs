@@ -109,7 +109,8 @@ pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Recipien
 pub use channel::{ChannelState, Placed};
 pub use completion::{Delivery, QueueKey, Reservation};
 pub use policy::{
-    Acts, Ask, Choice, Outstanding, Policy, PolicyError, PolicyKind, PolicySettings, SliceCounts, Slices,
+    Acts, AllOutstanding, Ask, Choice, Outstanding, Policy, PolicyError, PolicyKind, PolicySettings,
+    SliceCounts, Slices,
 };
 pub use steps::{Path, PathLimits, Performing};
 

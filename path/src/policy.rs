@@ -114,6 +114,9 @@ pub struct Outstanding {
     pub at_rest: bool,
 }
 
+/// Gathers all that was taken in and has not ended: for a policy that needs to know.
+pub type AllOutstanding<'a> = dyn Fn() -> Vec<Outstanding> + 'a;
+
 bitflags::bitflags! {
     /// The steps a policy takes besides choosing channels.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,7 +155,12 @@ pub trait Policy: Send {
     ///
     /// # Errors
     /// The [`Failure`] it completes with.
-    fn accept(&mut self, _now: Instant, _ask: &Ask, _outstanding: &[Outstanding]) -> Result<(), Failure> {
+    fn accept(
+        &mut self,
+        _now: Instant,
+        _ask: &Ask,
+        _outstanding: &AllOutstanding<'_>,
+    ) -> Result<(), Failure> {
         Ok(())
     }
 

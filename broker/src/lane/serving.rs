@@ -70,7 +70,10 @@ impl Lane {
                 queue.end.tell_consumed();
                 let flag = queue.end.publish_for();
                 if flag != 0 {
+                    // How long that takes is in part the client's doing: never with the lock that all lanes share.
+                    drop(capabilities);
                     self.waking.wake(index, queue, flag);
+                    capabilities = Self::capabilities(&self.shared);
                 }
             }
         }

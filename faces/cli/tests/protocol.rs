@@ -300,6 +300,12 @@ fn what_cannot_be_closed_does_not_pile_up() {
     let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
     assert!(descriptors < 600, "{descriptors} descriptors in the service");
     observer.status().unwrap();
+    // Nor do those who come and are turned away meanwhile.
+    for _ in 0..MOST {
+        assert!(matches!(Raw::connect(&service.socket).farewell(), Violation::Unwelcome(_)));
+    }
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
+    assert!(descriptors < 600, "{descriptors} descriptors in the service");
     // What it waited for is over, and it is listened to again.
     drop(receiver);
     raw.send(&next, &[nothing.as_fd()]);

@@ -21,10 +21,14 @@ pub fn wait(word: &AtomicU64, expected: u64, limit: Duration) {
     }
 }
 
-/// Wakes every sleeper of `word`.
+/// Sleepers that are woken at once, many times what a client has: it may let thousands of threads sleep, and have who wakes them work
+/// for each. Those beyond look again after their limit.
+const MOST_WOKEN: i32 = 64;
+
+/// Wakes the sleepers of `word`.
 pub fn wake(word: &AtomicU64) {
     // SAFETY: the word lives during the call and the kernel uses its address only.
     unsafe {
-        libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, i32::MAX);
+        libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, MOST_WOKEN);
     }
 }

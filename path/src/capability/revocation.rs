@@ -118,7 +118,9 @@ impl<M: Memory> Capabilities<M> {
         let waiting: BTreeSet<RevocationId> =
             self.quarantined.iter().flat_map(upwards).flat_map(|node| node.waiters.iter().copied()).collect();
         for id in waiting {
-            let Some(revocation) = self.revocations.get_mut(&id).filter(|one| !one.withheld) else { continue };
+            let Some(revocation) = self.revocations.get_mut(&id).filter(|one| !one.withheld) else {
+                continue;
+            };
             let is_root = |index: &&u32| table.at(**index).is_some_and(|node| node.waiters.contains(&id));
             if revocation.roots.iter().filter(is_root).all(|root| table.is_withheld_below(*root)) {
                 revocation.withheld = true;

@@ -8,7 +8,7 @@
 use memferry_clock::Instant;
 use memferry_transfer::{Failure, SessionId};
 
-use super::{Acts, Ask, Choice, Outstanding, Policy};
+use super::{Acts, AllOutstanding, Ask, Choice, Outstanding, Policy};
 use crate::channel::ChannelState;
 
 /// The policy of the service, and those of single classes.
@@ -62,7 +62,7 @@ impl Policy for ByClass {
         self.all().any(|policy| policy.keeps(channel))
     }
 
-    fn accept(&mut self, now: Instant, ask: &Ask, outstanding: &[Outstanding]) -> Result<(), Failure> {
+    fn accept(&mut self, now: Instant, ask: &Ask, outstanding: &AllOutstanding<'_>) -> Result<(), Failure> {
         if let Some(own) = &mut self.own[ask.class.index()] {
             own.accept(now, ask, outstanding)?;
         }

@@ -14,7 +14,7 @@
 use memferry_clock::Instant;
 use memferry_transfer::{Failure, SessionId};
 
-use super::{Acts, Ask, Choice, Outstanding, Policy, Shared, leaving_an_eighth};
+use super::{Acts, AllOutstanding, Ask, Choice, Outstanding, Policy, Shared, leaving_an_eighth};
 use crate::channel::ChannelState;
 
 /// Of what a lane moves, how much may be promised.
@@ -66,10 +66,10 @@ impl Policy for Deadline {
         Acts::ACCEPTS | Acts::ORDERS | Acts::PACES
     }
 
-    fn accept(&mut self, now: Instant, ask: &Ask, outstanding: &[Outstanding]) -> Result<(), Failure> {
+    fn accept(&mut self, now: Instant, ask: &Ask, outstanding: &AllOutstanding<'_>) -> Result<(), Failure> {
         let Some(deadline) = ask.deadline else { return Ok(()) };
-        let promised = outstanding
-            .iter()
+        let promised = outstanding()
+            .into_iter()
             .filter_map(|one| Some((one.ask.deadline?, one.ask.bytes.saturating_sub(one.done))));
         let mut due: Vec<(Instant, u64)> = promised.chain([(deadline, ask.bytes)]).collect();
         due.sort_unstable();

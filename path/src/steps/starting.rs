@@ -240,13 +240,15 @@ impl<E: Engine> Path<E> {
         if !self.acts.contains(Acts::ACCEPTS) {
             return Ok(());
         }
-        let engine = &self.engine;
-        let running = self.ledger.running().map(|running| Outstanding {
-            ask: running.ask,
-            done: engine.bytes_done(running.ticket),
-            at_rest: engine.is_at_rest(running.ticket.channel),
-        });
-        let outstanding: Vec<Outstanding> = running.chain(self.channels.asks()).collect();
+        let (engine, ledger, channels) = (&self.engine, &self.ledger, &self.channels);
+        let outstanding = || {
+            let running = ledger.running_now().map(|running| Outstanding {
+                ask: running.ask,
+                done: engine.bytes_done(running.ticket),
+                at_rest: engine.is_at_rest(running.ticket.channel),
+            });
+            running.chain(channels.asks()).collect()
+        };
         self.policy.accept(self.now, &ask(admitted, origin.user), &outstanding)
     }
 

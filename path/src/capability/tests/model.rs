@@ -125,7 +125,8 @@ impl Model {
     /// Whether its handle names it: until its holder need not be told, and nothing is in flight on it and below.
     fn present(&self, index: usize) -> bool {
         let record = &self.records[index];
-        let in_use = |other: usize| self.records[other].in_flight > 0 && self.upwards(other).any(|up| up == index);
+        let in_use =
+            |other: usize| self.records[other].in_flight > 0 && self.upwards(other).any(|up| up == index);
         !(record.revoked && record.forgotten) || (0..self.records.len()).any(in_use)
     }
 
