@@ -345,8 +345,11 @@ static struct mf_map *map_new(struct mf_region *region, struct device *device)
 						  region->length, longest, GFP_KERNEL_ACCOUNT);
 	if (error)
 		goto give_back;
-	map->direction = region->rights == MEMFERRY_READ ? DMA_TO_DEVICE :
-			 region->rights == MEMFERRY_WRITE ? DMA_FROM_DEVICE : DMA_BIDIRECTIONAL;
+	/*
+	 * Never only from the device: an engine that fails or is stopped leaves bytes as they were. 32-bit Arm would have thrown
+	 * away what the caches hold of them, the zeros of a new page too, and bounce buffers would be copied back as they were.
+	 */
+	map->direction = region->rights == MEMFERRY_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL;
 	error = dma_map_sgtable(device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
 	if (error)
 		goto free;

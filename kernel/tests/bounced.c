@@ -11,6 +11,7 @@
 #define LENGTH	(1u << 20)
 /* More than there are bounce buffers. */
 #define COUNT	16
+#define FAIL	"/sys/module/softdma/parameters/fail"
 
 static int device;
 
@@ -31,6 +32,7 @@ static void odd_places(uint8_t *memory)
 			struct memferry_transfer fill = {
 				.operation = MEMFERRY_FILL, .flags = MEMFERRY_DMA_ONLY, .length = LENGTH / 2,
 				.pattern = 0x04030201, .pattern_bytes = size, .destination = { .region = region, .offset = first },
+				.patience_ms = MEMFERRY_MAX_PATIENCE_MS,
 			};
 
 			memset(memory, 0, LENGTH);
@@ -42,6 +44,26 @@ static void odd_places(uint8_t *memory)
 		unregister(region);
 	}
 	EQUAL(wrong, 0);
+}
+
+/* An engine that fails leaves what the program wrote since the region was mapped, not what its bounce buffer holds. */
+static void failed(uint8_t *source, uint8_t *memory, uint32_t from)
+{
+	uint32_t region = region_new(device, memory, LENGTH, MEMFERRY_WRITE);
+	struct memferry_transfer copy = copy_of(from, 0, region, 0, LENGTH);
+	unsigned int i, wrong = 0;
+
+	copy.flags = MEMFERRY_DMA_ONLY;
+	EQUAL(transfer_run(device, &copy).status, 0);
+	CHECK(!memcmp(source, memory, LENGTH));
+	memset(memory, 0x77, LENGTH);
+	EQUAL(file_write(FAIL, "1000000"), true);
+	EQUAL(transfer_run(device, &copy).status, -EIO);
+	EQUAL(file_write(FAIL, "0"), true);
+	for (i = 0; i < LENGTH; i++)
+		wrong += memory[i] != 0x77;
+	EQUAL(wrong, 0);
+	unregister(region);
 }
 
 void test_bounced(void)
@@ -74,6 +96,7 @@ void test_bounced(void)
 	for (i = 0; i < COUNT; i++)
 		unregister(parts[i]);
 	odd_places(memory);
+	failed(source, memory, from);
 	close(device);
 	munmap(source, LENGTH);
 	munmap(memory, COUNT * LENGTH);
