@@ -422,7 +422,10 @@ static int client_release(struct inode *inode, struct file *file)
 	list_del(&client->of_all);
 	mutex_unlock(&mf_clients_lock);
 	cancel(client, NULL, NULL);
-	/* Ends: every transfer that runs has a deadline. */
+	/*
+	 * Ends: what waited is out of its line, an engine is stopped or has the watchdog's time for its batch, and the CPU
+	 * looks up between pieces.
+	 */
 	wait_event(client->wait, is_quiet(client));
 	while ((transfer = take_ended(client)))
 		mf_transfer_free(transfer);

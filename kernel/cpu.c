@@ -4,7 +4,7 @@
  *
  *   work item or submitter ─► walk the transfer's pieces ─► page by page, through the kernel's own mapping
  *
- * Pages are pinned, so nothing here can fault. A cancel is honoured between pieces.
+ * Pages are pinned, so nothing here can fault. A cancel and the deadline are honoured between pieces.
  */
 #include <linux/highmem.h>
 #include <linux/sched.h>
@@ -53,6 +53,12 @@ static void copy_up(const struct mf_segment *segment, u64 from, u64 to, size_t l
 static bool is_over(const struct mf_transfer *transfer)
 {
 	return READ_ONCE(transfer->cancelled) || time_after(jiffies, transfer->deadline);
+}
+
+/* Nobody is told of the bytes, or nobody in time. Between an engine's pieces there may be millions of the CPU's. */
+static bool is_hopeless(const struct mf_transfer *transfer)
+{
+	return READ_ONCE(transfer->urgent) || time_after(jiffies, transfer->deadline);
 }
 
 /* A copy onto its own source from below: from the last byte down. Returns the bytes done. */
@@ -138,12 +144,12 @@ void mf_cpu_perform(struct mf_transfer *transfer)
 	u64 begin = 0;
 
 	while (mf_walk(transfer, &cursor, &piece)) {
-		bool is_new = begin >= transfer->landed;
+		bool is_new = begin >= transfer->landed, is_cpus = piece.by_cpu || begin >= transfer->cpu_from;
 
-		/* Of what an engine did, the CPU's pieces in between are done in any case. */
-		if (is_new && (transfer->status || is_over(transfer)))
+		/* Of what an engine did, the CPU's pieces in between are done, so that a cancelled transfer ends at one byte. */
+		if (is_new ? transfer->status || is_over(transfer) : is_cpus && is_hopeless(transfer))
 			break;
-		if (piece.by_cpu || begin >= transfer->cpu_from) {
+		if (is_cpus) {
 			u64 done = perform(transfer, &piece);
 
 			transfer->by_cpu += done;
@@ -155,7 +161,8 @@ void mf_cpu_perform(struct mf_transfer *transfer)
 		begin = cursor.done;
 		cond_resched();
 	}
-	transfer->landed = max(transfer->landed, begin);
+	/* What an engine did beyond the first piece that is missing does not count. */
+	transfer->landed = begin;
 	if (!transfer->status && transfer->landed < transfer->total)
 		transfer->status = READ_ONCE(transfer->cancelled) ? -ECANCELED : -ETIMEDOUT;
 }

@@ -142,7 +142,7 @@ struct mf_transfer {
 	u64 by_cpu;
 	u64 cpu_from;			/* from this byte on the engine would not take it */
 	bool cancelled;
-	bool urgent;			/* its client is gone: do not wait for the engine */
+	bool urgent;			/* its client is gone: do not wait for the engine, nor for the CPU */
 	bool quarantined;
 	bool cpu_parts;
 	bool is_kernels;		/* memory of the kernel takes part: an engine at it is waited for, however long */

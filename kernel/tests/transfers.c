@@ -157,6 +157,27 @@ static void planes(uint32_t flags)
 	}
 }
 
+/*
+ * Rows that are too short for an engine, so many that nobody is through with looking at them in that time: the CPU's share, all
+ * of it, has not begun then, and does not begin any more.
+ */
+static void late_bytes(void)
+{
+	struct memferry_transfer plane = {
+		.operation = MEMFERRY_PLANE, .flags = MEMFERRY_DMA_ONLY, .length = 1, .rows = LENGTH, .source_pitch = 1,
+		.destination_pitch = 1, .source.region = from, .destination.region = to,
+	};
+
+	for (plane.patience_ms = 1; plane.patience_ms <= 8; plane.patience_ms++) {
+		struct memferry_record record = transfer_run(device, &plane);
+
+		EQUAL(record.status, -ETIMEDOUT);
+		EQUAL(record.bytes_done, 0);
+		EQUAL(record.moved_by, 0);
+	}
+	verify("late bytes", 0, 0, LENGTH);
+}
+
 static void overlaps(void)
 {
 	static const uint64_t distances[] = { 1, 63, 4096, 70000 };
@@ -251,6 +272,8 @@ void test_transfers(void)
 		lists(movers[i]);
 		planes(movers[i]);
 	}
+	if (found.alignment > 1)
+		late_bytes();
 	overlaps();
 	batches();
 	if (!found.channels) {
