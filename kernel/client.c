@@ -163,8 +163,8 @@ static long unregister_region(struct mf_client *client, unsigned long handle)
 	region->dying = true;
 	spin_unlock(&client->lock);
 	cancel(client, NULL, region);
-	/* When the caller is killed here, the region goes when its transfers do. */
-	error = wait_event_killable(region->unused, !atomic_read(&region->users));
+	/* When the caller is killed here, the region goes when its transfers do. What they said of it is read after their count. */
+	error = wait_event_killable(region->unused, !atomic_read_acquire(&region->users));
 	if (error || READ_ONCE(region->quarantined)) {
 		mf_region_put_now(region);
 		return error;
