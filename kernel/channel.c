@@ -6,6 +6,7 @@
  *              ▲                     ▲                                                      │ callbacks count down
  *              └─ others wait ───────┼── landed ◄───────────────────────────────────────────┘
  *                          ├── timer: the deadline passed ─► dmaengine_terminate_sync ─► -ETIMEDOUT
+ *                          │          that of one in a line ─► taken out ─► -ETIMEDOUT
  *                          └── gate: the policy lets it go on
  *
  * A record is given when the engine no longer touches the memory. Where a driver does not promise that of a transfer it was
@@ -201,6 +202,12 @@ static struct mf_line *line_of(struct mf_channel *channel, const struct mf_trans
 	return transfer->client ? &transfer->client->lines[channel->number] : &channel->kernels;
 }
 
+static bool is_earlier(struct rb_node *one, const struct rb_node *other)
+{
+	return time_before(rb_entry(one, struct mf_transfer, by_deadline)->deadline,
+			   rb_entry(other, struct mf_transfer, by_deadline)->deadline);
+}
+
 /* Puts a transfer into its line, as the last or the next of it, and the line behind all others if it was empty. */
 static void enqueue(struct mf_channel *channel, struct mf_transfer *transfer, bool is_next)
 {
@@ -212,6 +219,7 @@ static void enqueue(struct mf_channel *channel, struct mf_transfer *transfer, bo
 		list_add_tail(&transfer->node, &line->transfers);
 	if (list_empty(&line->node))
 		list_add_tail(&line->node, &channel->lines);
+	rb_add_cached(&transfer->by_deadline, &channel->waiting, is_earlier);
 }
 
 static void dequeue(struct mf_channel *channel, struct mf_transfer *transfer)
@@ -221,6 +229,13 @@ static void dequeue(struct mf_channel *channel, struct mf_transfer *transfer)
 	list_del_init(&transfer->node);
 	if (list_empty(&line->transfers))
 		list_del_init(&line->node);
+	rb_erase_cached(&transfer->by_deadline, &channel->waiting);
+}
+
+/* The one in a line whose deadline is the earliest; NULL if nothing waits. */
+static struct mf_transfer *most_urgent(const struct mf_channel *channel)
+{
+	return rb_entry_safe(rb_first_cached(&channel->waiting), struct mf_transfer, by_deadline);
 }
 
 /* The transfer whose turn it is, taken out; its line goes behind the others. NULL if nothing waits. */
@@ -349,6 +364,28 @@ static void abandon_queue(struct mf_channel *channel)
 	} while (transfer);
 }
 
+/* Ends what waited in a line for longer than its time: another's transfer keeps nobody from the end he was promised. */
+static void end_late(struct mf_channel *channel)
+{
+	struct mf_transfer *transfer;
+	unsigned long flags;
+
+	do {
+		spin_lock_irqsave(&channel->lock, flags);
+		transfer = most_urgent(channel);
+		if (transfer && !time_after(jiffies, transfer->deadline))
+			transfer = NULL;
+		if (transfer) {
+			dequeue(channel, transfer);
+			channel->load--;
+			channel->timeouts++;
+			/* Not behind the CPU's copies: all there is to do is to find that it is late. */
+			queue_work(mf_works, &transfer->work);
+		}
+		spin_unlock_irqrestore(&channel->lock, flags);
+	} while (transfer);
+}
+
 /* The current transfer is not to be waited for any longer; whether it is over. */
 static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int status)
 {
@@ -425,6 +462,20 @@ static void follow_gate(struct mf_channel *channel, bool gated)
 	}
 }
 
+/* The channel's work goes on then, or when the time of one that waits is over. */
+static void look_up_at(struct mf_channel *channel, unsigned long next)
+{
+	const struct mf_transfer *transfer;
+	unsigned long flags;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	transfer = most_urgent(channel);
+	if (transfer && time_before(transfer->deadline, next))
+		next = transfer->deadline;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	mod_timer(&channel->timer, next + 1);
+}
+
 /*
  * While the engine is at it; whether it was stopped. Where it can be stopped, the program's deadline does that. Where not, the
  * engine is given the module's time for a batch, whatever the program said and whether it still lives: what it holds
@@ -445,7 +496,7 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	}
 	if (!channel->can_stop)
 		next = channel->watchdog;
-	mod_timer(&channel->timer, time_after(next, jiffies) ? next + 1 : jiffies + HZ);
+	look_up_at(channel, time_after(next, jiffies) ? next : jiffies + HZ);
 	return false;
 }
 
@@ -488,6 +539,7 @@ static void channel_work(struct work_struct *work)
 {
 	struct mf_channel *channel = container_of(work, struct mf_channel, work);
 
+	end_late(channel);
 	do {
 		struct mf_transfer *transfer = channel->current_transfer;
 
@@ -644,6 +696,7 @@ static struct mf_channel *take(struct dma_chan *chan)
 	channel->line = dev_is_dma_coherent(channel->device) ? 1 : dma_get_cache_alignment();
 	spin_lock_init(&channel->lock);
 	INIT_LIST_HEAD(&channel->lines);
+	channel->waiting = RB_ROOT_CACHED;
 	mf_line_init(&channel->kernels);
 	INIT_WORK(&channel->work, channel_work);
 	timer_setup(&channel->timer, channel_late, 0);

@@ -22,6 +22,7 @@
 #include <linux/kref.h>
 #include <linux/list.h>
 #include <linux/mutex.h>
+#include <linux/rbtree.h>
 #include <linux/scatterlist.h>
 #include <linux/sched.h>
 #include <linux/spinlock.h>
@@ -121,6 +122,7 @@ struct mf_cursor {
 
 struct mf_transfer {
 	struct list_head node;		/* in a line of a channel; then among the ended ones of its client */
+	struct rb_node by_deadline;	/* among all that wait in the channel, for as long as it is in a line */
 	struct list_head of_client;
 	struct mf_client *client;	/* NULL: the kernel's own */
 	struct mf_channel *channel;	/* NULL: all by the CPU */
@@ -198,6 +200,7 @@ struct mf_channel {
 	spinlock_t lock;		/* of what follows, up to work */
 	struct list_head lines;		/* those that have transfers, the next one's first */
 	struct mf_line kernels;		/* of transfers without a client */
+	struct rb_root_cached waiting;	/* what is in lines, the earliest deadline first */
 	unsigned int load;		/* queued and current */
 	struct mf_transfer *current_transfer;
 	enum mf_channel_state state;
