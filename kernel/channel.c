@@ -558,14 +558,16 @@ static void channel_late(struct timer_list *timer)
 
 /* ---- for others ---- */
 
-/* Queues a transfer; false when the channel is not used any more. */
+/* Queues a transfer; false when the channel is not used any more, or the transfer was cancelled meanwhile. */
 bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
 {
+	bool taken, cancelled;
 	unsigned long flags;
-	bool taken;
 
 	spin_lock_irqsave(&channel->lock, flags);
-	taken = channel->state != MF_FAULTED;
+	/* Who cancels marks it first, and then looks for it in its line: one of both finds the other. */
+	cancelled = READ_ONCE(transfer->cancelled);
+	taken = channel->state != MF_FAULTED && !cancelled;
 	if (taken) {
 		enqueue(channel, transfer, false);
 		channel->load++;
@@ -573,7 +575,7 @@ bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
 	spin_unlock_irqrestore(&channel->lock, flags);
 	if (taken)
 		queue_work(mf_works, &channel->work);
-	else
+	else if (!cancelled)
 		leave_to_cpu(transfer);
 	return taken;
 }

@@ -278,7 +278,8 @@ void mf_transfer_start(struct mf_transfer *transfer)
 {
 	if (transfer->channel && mf_channel_submit(transfer->channel, transfer))
 		return;
-	if (transfer->total <= AT_ONCE_BYTES)
+	/* Who was cancelled meanwhile does not wait for the CPU's copies either. */
+	if (transfer->total <= AT_ONCE_BYTES || READ_ONCE(transfer->cancelled))
 		mf_cpu_work(&transfer->work);
 	else
 		queue_work(mf_copies, &transfer->work);

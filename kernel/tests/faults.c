@@ -6,6 +6,7 @@
 #include "harness.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -13,6 +14,9 @@
 
 #define LENGTH	(3u << 20)
 #define SOFT	"/sys/module/softdma/parameters/"
+#define PATIENCE	"/sys/module/memferry/parameters/patience_ms"
+/* So much that mapping it takes a while. */
+#define CONTESTED	(32u << 20)
 
 static int device;
 static uint8_t *source, *destination;
@@ -24,7 +28,6 @@ static struct memferry_transfer whole(uint64_t tag)
 
 	copy.tag = tag;
 	copy.flags = MEMFERRY_DMA_ONLY;
-	copy.patience_ms = 300;
 	memset(destination, 0, LENGTH);
 	return copy;
 }
@@ -35,25 +38,122 @@ static void verify_part(struct memferry_record record)
 	struct memferry_transfer next;
 
 	file_write(SOFT "refuse", "0");
+	/* A time-out may have come before the engine had anything to hang at. */
+	file_write(SOFT "hang", "0");
 
 	CHECK(record.bytes_done < LENGTH);
 	CHECK(!memcmp(source, destination, record.bytes_done), "what it says it did is there");
 	next = whole(1);
-	next.patience_ms = 0;
 	EQUAL(transfer_run(device, &next).status, 0);
 	CHECK(!memcmp(source, destination, LENGTH), "the channel serves on");
 }
 
-static void timed_out(void)
+/* After the time that it asks for, or that the module has for those who do not. */
+static void timed_out(uint32_t patience_ms)
 {
 	struct memferry_transfer copy = whole(9);
 	struct memferry_record record;
 
+	copy.patience_ms = patience_ms;
+	EQUAL(file_write(PATIENCE, "300"), true);
 	EQUAL(file_write(SOFT "hang", "1"), true);
 	record = transfer_run(device, &copy);
 	EQUAL(record.status, -ETIMEDOUT);
 	EQUAL(record.tag, 9);
+	EQUAL(file_write(PATIENCE, "5000"), true);
 	verify_part(record);
+}
+
+/* Of another client: so many that take a minute, each with an engine that hangs at it. Closing the descriptor ends them. */
+static int hang_channels(unsigned int count)
+{
+	int other = device_open();
+	uint8_t *memory = memory_map(LENGTH);
+	uint32_t region = region_new(other, memory, LENGTH, MEMFERRY_READ | MEMFERRY_WRITE);
+	struct memferry_transfer copy = copy_of(region, 0, region, LENGTH / 2, LENGTH / 2);
+	char number[16];
+
+	snprintf(number, sizeof(number), "%u", count);
+	EQUAL(file_write(SOFT "hang", number), true);
+	/* Each goes to a channel that has nothing to do. */
+	while (count--)
+		EQUAL(submit_one(other, &copy), 0);
+	munmap(memory, LENGTH);
+	return other;
+}
+
+/* They hung for as long as that mattered. */
+static void let_channels_go(int other)
+{
+	struct memferry_record record;
+
+	EQUAL(read(other, &record, sizeof(record)), -1);
+	EQUAL(errno, EAGAIN);
+	close(other);
+	EQUAL(file_write(SOFT "hang", "0"), true);
+}
+
+/* Who waits behind what hangs, with a minute's time, ends in his own. */
+static void timed_out_in_line(void)
+{
+	unsigned int channels = device_query(device).channels, i;
+	int other = hang_channels(channels);
+	struct memferry_transfer copy = whole(9);
+	struct memferry_record record;
+
+	for (i = 0; i < 2 * channels; i++) {
+		copy.patience_ms = 100 + 100 * (i % 2);
+		EQUAL(submit_one(device, &copy), 0);
+	}
+	for (i = 0; i < 2 * channels; i++) {
+		record = record_next(device);
+		if (!EQUAL(record.status, -ETIMEDOUT))
+			break;
+		EQUAL(record.bytes_done, 0);
+		EQUAL(record.moved_by, 0);
+	}
+	let_channels_go(other);
+	verify_part(record);
+}
+
+static volatile uint32_t contested;
+
+/* Whether it was accepted. */
+static void *submit_contested(void *accepted)
+{
+	struct memferry_transfer copy = copy_of(contested, 0, contested, CONTESTED / 2, CONTESTED / 2);
+
+	copy.flags = MEMFERRY_DMA_ONLY;
+	*(bool *)accepted = !submit_one(device, &copy);
+	return NULL;
+}
+
+/*
+ * A region that is let go of while its first transfer is on its way into a line, which takes a while, for it is mapped for the
+ * device then. The transfer would wait there behind what hangs, and who lets go for it.
+ */
+static void let_go_of_meanwhile(void)
+{
+	int other = hang_channels(device_query(device).channels);
+	uint8_t *memory = memory_map(CONTESTED);
+	unsigned int round, cancelled = 0;
+	time_t end = time(NULL) + 5;
+
+	for (round = 0; time(NULL) < end; round++) {
+		bool accepted = false;
+		pthread_t thread;
+
+		contested = region_new(device, memory, CONTESTED, MEMFERRY_READ | MEMFERRY_WRITE);
+		pthread_create(&thread, NULL, submit_contested, &accepted);
+		milliseconds_pass(round % 8);
+		EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)contested), 0);
+		pthread_join(thread, NULL);
+		if (accepted && EQUAL(record_next(device).status, -ECANCELED))
+			cancelled++;
+	}
+	let_channels_go(other);
+	munmap(memory, CONTESTED);
+	printf("memferry_test: %u transfers were cancelled on their way, in %u rounds\n", cancelled, round);
 }
 
 static void failed(void)
@@ -61,7 +161,6 @@ static void failed(void)
 	struct memferry_transfer copy = whole(9);
 	struct memferry_record record;
 
-	copy.patience_ms = 0;
 	EQUAL(file_write(SOFT "fail", "1"), true);
 	record = transfer_run(device, &copy);
 	EQUAL(record.status, -EIO);
@@ -78,14 +177,13 @@ static void refused(void)
 		struct memferry_transfer copy = whole(9);
 		struct memferry_record record;
 
-		copy.patience_ms = 0;
 		EQUAL(file_write(SOFT "refuse", counts[i]), true);
 		record = transfer_run(device, &copy);
 		EQUAL(record.status, -ENODEV);
 		EQUAL(record.moved_by & MEMFERRY_BY_CPU, 0);
 		verify_part(record);
 		copy = whole(9);
-		copy.flags = copy.patience_ms = 0;
+		copy.flags = 0;
 		EQUAL(file_write(SOFT "refuse", counts[i]), true);
 		record = transfer_run(device, &copy);
 		EQUAL(record.status, 0);
@@ -107,7 +205,8 @@ static void cancelled(void)
 	EQUAL(file_write(SOFT "hang", "4"), true);
 	for (i = 0; i < 8; i++) {
 		copy = whole(i < 4 ? 2 : 3);
-		copy.patience_ms = i < 4 ? 1500 : MEMFERRY_MAX_PATIENCE_MS;
+		/* Time enough to submit them all. */
+		copy.patience_ms = i < 4 ? 10000 : MEMFERRY_MAX_PATIENCE_MS;
 		EQUAL(submit_one(device, &copy), 0);
 	}
 	EQUAL(call(device, MEMFERRY_CANCEL, &tag), 4);
@@ -122,7 +221,6 @@ static void cancelled(void)
 	for (i = 0; i < 4; i++)
 		EQUAL(records[i].tag, 3);
 	copy = whole(1);
-	copy.patience_ms = 0;
 	EQUAL(transfer_run(device, &copy).status, 0);
 }
 
@@ -143,7 +241,6 @@ static void gone(void)
 		uint32_t region = region_new(own, memory, LENGTH, MEMFERRY_READ | MEMFERRY_WRITE);
 		struct memferry_transfer copy = copy_of(region, 0, region, LENGTH / 2, LENGTH / 2);
 
-		copy.patience_ms = 60000;
 		_exit(submit_one(own, &copy) != 0);
 	}
 	waitpid(child, &status, 0);
@@ -179,7 +276,6 @@ static void fair(void)
 	for (i = 0; i < 4; i++) {
 		struct memferry_transfer copy = whole(i);
 
-		copy.patience_ms = MEMFERRY_MAX_PATIENCE_MS;
 		EQUAL(transfer_run(device, &copy).status, 0);
 		CHECK(!memcmp(source, destination, LENGTH));
 	}
@@ -200,7 +296,7 @@ static void abilities(void)
 {
 	struct memferry_transfer fill = {
 		.operation = MEMFERRY_FILL, .flags = MEMFERRY_DMA_ONLY, .length = LENGTH, .pattern = 0x5a, .pattern_bytes = 1,
-		.destination.region = to,
+		.destination.region = to, .patience_ms = MEMFERRY_MAX_PATIENCE_MS,
 	};
 	struct memferry_transfer plane = copy_of(from, 0, to, 0, 1024);
 	long fills = file_number(SOFT "fills"), planes = file_number(SOFT "planes");
@@ -238,7 +334,10 @@ void test_faults(void)
 	memory_noise(source, LENGTH, 4);
 	from = region_new(device, source, LENGTH, MEMFERRY_READ);
 	to = region_new(device, destination, LENGTH, MEMFERRY_WRITE);
-	timed_out();
+	timed_out(300);
+	timed_out(0);
+	timed_out_in_line();
+	let_go_of_meanwhile();
 	failed();
 	refused();
 	cancelled();
