@@ -326,6 +326,7 @@ static void finish(struct mf_channel *channel, struct mf_transfer *transfer, int
 
 	spin_lock_irqsave(&channel->lock, flags);
 	channel->current_transfer = NULL;
+	channel->stuck = false;
 	if (channel->state != MF_FAULTED)
 		channel->state = MF_IDLE;
 	channel->load--;
@@ -384,6 +385,23 @@ static void end_late(struct mf_channel *channel)
 		}
 		spin_unlock_irqrestore(&channel->lock, flags);
 	} while (transfer);
+}
+
+/* The engine hangs at memory of the kernel, which is not to be had back: nobody else waits here as long as that lasts. */
+static void get_stuck(struct mf_channel *channel)
+{
+	unsigned long flags;
+	bool was_stuck;
+
+	spin_lock_irqsave(&channel->lock, flags);
+	was_stuck = channel->stuck;
+	channel->stuck = true;
+	spin_unlock_irqrestore(&channel->lock, flags);
+	if (was_stuck)
+		return;
+	pr_err("%s: transfer of the kernel's did not end and cannot be stopped; the channel is not used until it ends\n",
+	       dma_chan_name(channel->chan));
+	abandon_queue(channel);
 }
 
 /* The current transfer is not to be waited for any longer; whether it is over. */
@@ -490,7 +508,10 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	follow_gate(channel, view->gated);
 	/* Who is halted gets nowhere; where the driver cannot halt it, the engine goes on behind a closed gate. */
 	hangs = time_after(jiffies, channel->watchdog) && !(view->gated && channel->paused);
-	if (channel->can_stop ? !is_wanted : !transfer->is_kernels && hangs) {
+	if (!channel->can_stop && transfer->is_kernels) {
+		if (hangs)
+			get_stuck(channel);
+	} else if (channel->can_stop ? !is_wanted : hangs) {
 		if (stop(channel, transfer, view->late ? -ETIMEDOUT : -ECANCELED))
 			return true;
 	}
@@ -558,7 +579,7 @@ static void channel_late(struct timer_list *timer)
 
 /* ---- for others ---- */
 
-/* Queues a transfer; false when the channel is not used any more, or the transfer was cancelled meanwhile. */
+/* Queues a transfer; false when the channel is not used any more, or for now, or the transfer was cancelled meanwhile. */
 bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
 {
 	bool taken, cancelled;
@@ -567,7 +588,7 @@ bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
 	spin_lock_irqsave(&channel->lock, flags);
 	/* Who cancels marks it first, and then looks for it in its line: one of both finds the other. */
 	cancelled = READ_ONCE(transfer->cancelled);
-	taken = channel->state != MF_FAULTED && !cancelled;
+	taken = channel->state != MF_FAULTED && !channel->stuck && !cancelled;
 	if (taken) {
 		enqueue(channel, transfer, false);
 		channel->load++;

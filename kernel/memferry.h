@@ -204,6 +204,7 @@ struct mf_channel {
 	unsigned int load;		/* queued and current */
 	struct mf_transfer *current_transfer;
 	enum mf_channel_state state;
+	bool stuck;			/* the current transfer is the kernel's, and hangs: nothing is queued behind it */
 	unsigned int flying;
 	int error;
 	bool gated;			/* by the policy: no further batch */

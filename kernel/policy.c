@@ -35,7 +35,7 @@ static bool halted;	/* belongs to the timer while it runs */
 
 static bool is_usable(const struct mf_channel *channel)
 {
-	return READ_ONCE(channel->state) != MF_FAULTED;
+	return READ_ONCE(channel->state) != MF_FAULTED && !READ_ONCE(channel->stuck);
 }
 
 static struct mf_channel *least_loaded(unsigned int first, unsigned int end)

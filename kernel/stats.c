@@ -9,6 +9,15 @@
 
 static struct dentry *folder;
 
+static const char *state_of(const struct mf_channel *channel)
+{
+	if (channel->state == MF_FAULTED)
+		return "faulted";
+	if (channel->stuck)
+		return "stuck";
+	return channel->gated ? "gated" : "ready";
+}
+
 static int channels_show(struct seq_file *to, void *unused)
 {
 	unsigned int i;
@@ -20,8 +29,8 @@ static int channels_show(struct seq_file *to, void *unused)
 		spin_lock_irq(&channel->lock);
 		seq_printf(to, "%u %s %s %s %u %llu %llu %llu %llu %llu\n", i, dma_chan_name(channel->chan),
 			   dev_driver_string(channel->chan->device->dev),
-			   channel->state == MF_FAULTED ? "faulted" : channel->gated ? "gated" : "ready", channel->load,
-			   channel->transfers, channel->bytes, channel->timeouts, channel->errors, channel->gates);
+			   state_of(channel), channel->load, channel->transfers, channel->bytes, channel->timeouts,
+			   channel->errors, channel->gates);
 		spin_unlock_irq(&channel->lock);
 	}
 	return 0;

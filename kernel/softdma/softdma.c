@@ -4,6 +4,7 @@
  *
  *   prep ─► submit ─► issue ─► work item: one descriptor after the other ─► callback
  *                                └─ hang, fail, refuse: so many of the next ones; delay_us: before each
+ *                                   hang below 0: those that hang go on
  *
  * Copies, fills, and moves planes; can be paused, resumed and stopped. It moves bytes through the kernel's own mapping, so it
  * says nothing about caches. Only memory without an IOMMU.
@@ -29,7 +30,9 @@ module_param(mask_bits, uint, 0444);
 static unsigned int delay_us;
 module_param(delay_us, uint, 0644);
 static int hang;
-module_param(hang, int, 0644);
+static int set_hang(const char *from, const struct kernel_param *parameter);
+static const struct kernel_param_ops hang_operations = { .set = set_hang, .get = param_get_int };
+module_param_cb(hang, &hang_operations, &hang, 0644);
 static int fail;
 module_param(fail, int, 0644);
 static int refuse;
@@ -156,7 +159,9 @@ static struct soft_descriptor *take(struct soft_channel *channel)
 
 	spin_lock_irq(&channel->lock);
 	descriptor = list_first_entry_or_null(&channel->issued, struct soft_descriptor, node);
-	if (descriptor && !descriptor->hung && !channel->paused)
+	if (descriptor && descriptor->hung)
+		descriptor->hung = READ_ONCE(hang) >= 0;
+	else if (descriptor && !channel->paused)
 		descriptor->hung = ordered(&hang);
 	if (descriptor && (descriptor->hung || channel->paused))
 		descriptor = NULL;
@@ -183,6 +188,17 @@ static void soft_work(struct work_struct *work)
 		local_bh_enable();
 		cond_resched();
 	}
+}
+
+static int set_hang(const char *from, const struct kernel_param *parameter)
+{
+	int error = param_set_int(from, parameter);
+	unsigned int i;
+
+	/* Who hangs looks once more; those that were not set up have no device. */
+	for (i = 0; !error && i < MAX_CHANNELS && soft[i].chan.device; i++)
+		queue_work(system_unbound_wq, &soft[i].work);
+	return error;
 }
 
 static dma_cookie_t soft_submit(struct dma_async_tx_descriptor *tx)

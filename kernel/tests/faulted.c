@@ -4,14 +4,19 @@
  * hang does, also one in which a policy halts the channel again and again, and everybody else is served on. The module cannot be
  * unloaded afterwards.
  */
+#define _GNU_SOURCE
 #include "harness.h"
 
+#include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define LENGTH	(2u << 20)
 #define QUEUED	100
 #define SOFT	"/sys/module/softdma/parameters/"
+#define MODE	"/sys/module/memferry_demo/parameters/mode"
 
 static int device;
 static struct memferry_transfer copy;
@@ -34,8 +39,88 @@ static void impatient(void)
 	CHECK(late > 0);
 	EQUAL(device_query(device).faulted_channels, 0);
 	EQUAL(file_write(SOFT "delay_us", "0"), true);
-	copy.patience_ms = 0;
+	copy.patience_ms = MEMFERRY_MAX_PATIENCE_MS;
 	EQUAL(transfer_run(device, &copy).status, 0);
+}
+
+static unsigned int stuck_channels(void)
+{
+	unsigned int i, count = 0;
+
+	for (i = 0; i < device_query(device).channels; i++)
+		count += channel_is(i, "stuck");
+	return count;
+}
+
+/* All are served, and the engines do it. */
+static void serves_on(void)
+{
+	int i;
+
+	for (i = 0; i < 8; i++)
+		EQUAL(transfer_run(device, &copy).status, 0);
+}
+
+/* What a copy of the kernel's gives to a process of its own; the engine hangs at it at first. */
+static void read_demo(void)
+{
+	int demo = open("/dev/memferry_demo", O_RDONLY);
+	uint8_t *memory = memory_map(LENGTH), *expected = memory_map(LENGTH);
+
+	memory_noise(expected, LENGTH, 31);
+	EQUAL(pread(demo, memory, LENGTH, 0), LENGTH);
+	CHECK(!memcmp(memory, expected, LENGTH));
+}
+
+/* A copy of the kernel's at which an engine hangs keeps nobody else, and its channel is used again when it ends. */
+static void stuck(void)
+{
+	int demo = open("/dev/memferry_demo", O_WRONLY), i, status = -1;
+	uint8_t *noise = memory_map(LENGTH);
+	pid_t child;
+
+	if (!CHECK(demo >= 0, "the demonstrator is loaded"))
+		return;
+	memory_noise(noise, LENGTH, 31);
+	EQUAL(file_write(MODE, "cpu"), true);
+	EQUAL(pwrite(demo, noise, LENGTH, 0), LENGTH);
+	EQUAL(file_write(MODE, "dma"), true);
+	EQUAL(file_write(SOFT "hang", "1"), true);
+	fflush(stdout);
+	child = fork();
+	if (!child) {
+		checks_failed = 0;
+		read_demo();
+		fflush(stdout);
+		_exit(checks_failed > 0);
+	}
+	while (file_number(SOFT "hang"))
+		milliseconds_pass(1);
+	/* Slow enough that the other channels' work piles up, and some of it waits behind the one that hangs. */
+	EQUAL(file_write(SOFT "delay_us", "20000"), true);
+	copy.flags = 0;
+	for (i = 0; i < 16; i++)
+		EQUAL(submit_one(device, &copy), 0);
+	EQUAL(file_write(SOFT "delay_us", "0"), true);
+	for (i = 0; i < 16; i++)
+		if (!EQUAL(record_next(device).status, 0))
+			break;
+	for (i = 0; i < 60000 && !stuck_channels(); i++)
+		milliseconds_pass(1);
+	EQUAL(stuck_channels(), 1);
+	copy.flags = MEMFERRY_DMA_ONLY;
+	serves_on();
+	EQUAL(stuck_channels(), 1);
+	/* What hangs goes on. */
+	EQUAL(file_write(SOFT "hang", "-1"), true);
+	waitpid(child, &status, 0);
+	EQUAL(status, 0);
+	EQUAL(file_write(SOFT "hang", "0"), true);
+	EQUAL(stuck_channels(), 0);
+	EQUAL(device_query(device).faulted_channels, 0);
+	serves_on();
+	close(demo);
+	munmap(noise, LENGTH);
 }
 
 static bool insists(int tag)
@@ -43,22 +128,37 @@ static bool insists(int tag)
 	return tag % 3 == 0;
 }
 
+/* All in one channel's line, which takes it many seconds; then it hangs. */
+static void queue_behind(void)
+{
+	struct memferry_transfer transfers[QUEUED];
+	struct memferry_submit batch = { .transfers = (uintptr_t)transfers, .count = QUEUED };
+	cpu_set_t before;
+	int i;
+
+	for (i = 0; i < QUEUED; i++) {
+		transfers[i] = copy;
+		transfers[i].tag = i;
+		transfers[i].flags = insists(i) ? MEMFERRY_DMA_ONLY : 0;
+	}
+	sched_getaffinity(0, sizeof(before), &before);
+	pin_to(0);
+	EQUAL(file_write(SYSFS "policy", "exclusive"), true);
+	EQUAL(file_write(SOFT "delay_us", "50000"), true);
+	EQUAL(call(device, MEMFERRY_SUBMIT, &batch), 0);
+	EQUAL(batch.accepted, QUEUED);
+	EQUAL(file_write(SOFT "hang", "1"), true);
+	EQUAL(file_write(SOFT "delay_us", "0"), true);
+	EQUAL(file_write(SYSFS "policy", "shared"), true);
+	sched_setaffinity(0, sizeof(before), &before);
+}
+
 /* Cancels race with the channel that gives up its queue; each transfer ends once. */
 static void hanging(void)
 {
 	int i, lost = 0, cancelled = 0, refused = 0, seen[QUEUED] = {};
 
-	copy.patience_ms = 60000;
-	EQUAL(file_write(SOFT "hang", "1"), true);
-	/* However slowly this program runs, the others do not serve what comes before some waits behind the one that hangs. */
-	EQUAL(file_write(SOFT "delay_us", "20000"), true);
-	for (i = 0; i < QUEUED; i++) {
-		copy.tag = i;
-		copy.flags = insists(i) ? MEMFERRY_DMA_ONLY : 0;
-		EQUAL(submit_one(device, &copy), 0);
-	}
-	EQUAL(file_write(SOFT "delay_us", "0"), true);
-	copy.flags = MEMFERRY_DMA_ONLY;
+	queue_behind();
 	while (!device_query(device).faulted_channels)
 		milliseconds_pass(1);
 	for (i = 0; i < QUEUED; i += 2) {
@@ -84,9 +184,7 @@ static void hanging(void)
 	EQUAL(device_query(device).faulted_channels, 1);
 	CHECK(refused > 0);
 	printf("memferry_test: %d of %d were cancelled while a channel faulted, %d refused\n", cancelled, QUEUED, refused);
-	copy.patience_ms = 0;
-	for (i = 0; i < 8; i++)
-		EQUAL(transfer_run(device, &copy).status, 0);
+	serves_on();
 }
 
 /* The time in which a channel is halted does not count for its watchdog, the rest does. */
@@ -113,6 +211,7 @@ void test_faulted(void)
 		       region_new(device, destination, LENGTH, MEMFERRY_WRITE), 0, LENGTH);
 	copy.flags = MEMFERRY_DMA_ONLY;
 	impatient();
+	stuck();
 	hanging();
 	hanging_by_turns();
 	CHECK(!memcmp(source, destination, LENGTH));

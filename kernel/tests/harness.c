@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -196,6 +197,30 @@ void milliseconds_pass(unsigned int count)
 	struct timespec time = { .tv_sec = count / 1000, .tv_nsec = count % 1000 * 1000000 };
 
 	nanosleep(&time, NULL);
+}
+
+void pin_to(unsigned int cpu)
+{
+	cpu_set_t set;
+
+	CPU_ZERO(&set);
+	CPU_SET(cpu, &set);
+	sched_setaffinity(0, sizeof(set), &set);
+}
+
+bool channel_is(unsigned int channel, const char *state)
+{
+	FILE *file = fopen("/sys/kernel/debug/memferry/channels", "r");
+	char line[256], found[16];
+	unsigned int number;
+	bool is = false;
+
+	while (file && fgets(line, sizeof(line), file))
+		if (sscanf(line, "%u %*s %*s %15s", &number, found) == 2 && number == channel)
+			is = !strcmp(found, state);
+	if (file)
+		fclose(file);
+	return is;
 }
 
 static bool run(const char *part)

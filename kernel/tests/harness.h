@@ -55,6 +55,10 @@ long pinned_kilobytes(void);
 bool file_write(const char *path, const char *text);
 long file_number(const char *path);
 void milliseconds_pass(unsigned int count);
+/* The caller runs on no other CPU from now on. */
+void pin_to(unsigned int cpu);
+/* Whether debugfs says that the channel is in the state. */
+bool channel_is(unsigned int channel, const char *state);
 
 void test_transfers(void);
 void test_misuse(void);

@@ -2,10 +2,8 @@
 /*
  * Policies: which channel a transfer gets, and, of softdma, that halted channels move nothing. Needs two channels or more.
  */
-#define _GNU_SOURCE
 #include "harness.h"
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,15 +13,6 @@
 
 static int device;
 static struct memferry_transfer copy;
-
-static void pin_to(unsigned int cpu)
-{
-	cpu_set_t set;
-
-	CPU_ZERO(&set);
-	CPU_SET(cpu, &set);
-	sched_setaffinity(0, sizeof(set), &set);
-}
 
 static void shared(unsigned int channels)
 {
@@ -72,22 +61,6 @@ static void priority(unsigned int channels)
 	EQUAL(call(device, MEMFERRY_CLASS, (void *)MEMFERRY_NORMAL), 0);
 }
 
-/* Whether the policy has closed a channel's gate. */
-static bool is_gated(unsigned int channel)
-{
-	FILE *file = fopen("/sys/kernel/debug/memferry/channels", "r");
-	bool gated = false;
-	char line[256], state[16];
-	unsigned int number;
-
-	while (file && fgets(line, sizeof(line), file))
-		if (sscanf(line, "%u %*s %*s %15s", &number, state) == 2 && number == channel)
-			gated = !strcmp(state, "gated");
-	if (file)
-		fclose(file);
-	return gated;
-}
-
 /* More than the low channels can do while their gates are open for a tenth of a second: the rest waits. */
 static void halted(void)
 {
@@ -105,9 +78,9 @@ static void halted(void)
 	EQUAL(file_write(SYSFS "policy", "priority"), true);
 	for (i = 0; i < QUEUED; i++)
 		EQUAL(submit_one(device, &page), 0);
-	for (i = 0; i < 2000 && !is_gated(1); i++)
+	for (i = 0; i < 2000 && !channel_is(1, "gated"); i++)
 		milliseconds_pass(1);
-	CHECK(is_gated(1));
+	CHECK(channel_is(1, "gated"));
 	/* What the engine is at ends; then it does nothing for ten times as long, with work before it. */
 	for (i = 0, now = -1; i < 20 && still != now; i++) {
 		still = now;
