@@ -14,6 +14,7 @@
 
 #define LENGTH	(1u << 20)
 #define BOTH	(MEMFERRY_READ | MEMFERRY_WRITE)
+#define HUGE_PAGES	"/proc/sys/vm/nr_hugepages"
 
 static int device;
 
@@ -36,6 +37,7 @@ static void memfds(void)
 {
 	int file = syscall(SYS_memfd_create, "test", 0), plain;
 	uint8_t *one = memory_map(LENGTH), *two, *read_only;
+	struct memferry_transfer copy;
 	long from, to;
 
 	EQUAL(ftruncate(file, LENGTH), 0);
@@ -48,8 +50,8 @@ static void memfds(void)
 	/* Pinned pages stay what they are when the file is cut, or the mapping goes. */
 	EQUAL(ftruncate(file, 0), 0);
 	munmap(two, LENGTH);
-	EQUAL(transfer_run(device, &(struct memferry_transfer){ .operation = MEMFERRY_COPY, .source.region = from,
-			.destination.region = to, .length = LENGTH }).status, 0);
+	copy = copy_of(from, 0, to, 0, LENGTH);
+	EQUAL(transfer_run(device, &copy).status, 0);
 	forget(to);
 	/* Read-only memory is read, and not written. */
 	EQUAL(ftruncate(file, LENGTH), 0);
@@ -97,19 +99,18 @@ static void copy_on_write(void)
 	munmap(destination, LENGTH);
 }
 
-static void huge_pages(void)
+static void huge_page(void)
 {
 	size_t huge = 2 << 20;
-	uint8_t *source, *destination = memory_map(LENGTH);
+	uint8_t *source, *destination;
 	long from, to;
 
-	file_write("/proc/sys/vm/nr_hugepages", "4");
 	source = mmap(NULL, huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
 	if (source == MAP_FAILED) {
 		printf("memferry_test: huge pages are not tried: %s\n", strerror(errno));
-		munmap(destination, LENGTH);
 		return;
 	}
+	destination = memory_map(LENGTH);
 	from = region_new(device, source, huge, BOTH);
 	to = region_new(device, destination, LENGTH, BOTH);
 	copy_through(source, destination, from, to);
@@ -118,7 +119,21 @@ static void huge_pages(void)
 	forget(to);
 	munmap(source, huge);
 	munmap(destination, LENGTH);
-	file_write("/proc/sys/vm/nr_hugepages", "0");
+}
+
+/* The machine has as many of them afterwards as it had before. */
+static void huge_pages(void)
+{
+	long before = file_number(HUGE_PAGES);
+	char count[32];
+
+	snprintf(count, sizeof(count), "%ld", before + 4);
+	if (before >= 0)
+		file_write(HUGE_PAGES, count);
+	huge_page();
+	snprintf(count, sizeof(count), "%ld", before);
+	if (before >= 0)
+		EQUAL(file_write(HUGE_PAGES, count), true);
 }
 
 static void device_memory(void)

@@ -93,6 +93,7 @@ static void fills(uint32_t flags)
 				struct memferry_transfer fill = {
 					.operation = MEMFERRY_FILL, .flags = flags, .length = lengths[i], .pattern_bytes = sizes[j],
 					.pattern = 0x04030201 * (k + 1), .destination = { .region = to, .offset = b },
+					.patience_ms = MEMFERRY_MAX_PATIENCE_MS,
 				};
 				struct memferry_record record = transfer_run(device, &fill);
 
@@ -110,6 +111,7 @@ static void lists(uint32_t flags)
 	struct memferry_segment segments[200];
 	struct memferry_transfer list = {
 		.operation = MEMFERRY_LIST, .flags = flags, .segments = (uintptr_t)segments, .segment_count = 200,
+		.patience_ms = MEMFERRY_MAX_PATIENCE_MS,
 	};
 	struct memferry_record record;
 	uint64_t total = 0, at = 16;
@@ -146,7 +148,7 @@ static void planes(uint32_t flags)
 		struct memferry_transfer plane = {
 			.operation = MEMFERRY_PLANE, .flags = flags, .length = rows[i][0], .rows = 200, .source_pitch = rows[i][1],
 			.destination_pitch = rows[i][2], .source = { .region = from, .offset = 128 },
-			.destination = { .region = to, .offset = 256 },
+			.destination = { .region = to, .offset = 256 }, .patience_ms = MEMFERRY_MAX_PATIENCE_MS,
 		};
 		struct memferry_record record = transfer_run(device, &plane);
 
