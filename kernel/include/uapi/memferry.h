@@ -91,7 +91,9 @@ enum memferry_operation {
 #define MEMFERRY_CPU_ONLY	1	/* no engine, please */
 /*
  * ENODEV without a channel, EINVAL where both sides are aligned differently for it or overlap, ENOMEM where the device
- * reaches too little of the memory. The CPU moves no more than unaligned ends; the record says how much.
+ * reaches too little of the memory. The CPU still moves what the engine cannot, and the record says how much: unaligned ends,
+ * rows and segments that are shorter than its alignment or a cache line, and, of a region that begins unaligned, what lies otherwise
+ * in the bounce buffers of a device that does not reach it.
  */
 #define MEMFERRY_DMA_ONLY	2
 
@@ -137,7 +139,10 @@ struct memferry_record {
 	__u32 reserved;
 };
 /*
- * -ENODEV: only with MEMFERRY_DMA_ONLY; the engine would not take what is left, or is not used any more.
+ * -ETIMEDOUT: also of what still waits for its turn. An engine that cannot be stopped is waited for; what a policy halts may
+ * end later by as long.
+ *
+ * -ENODEV: only with MEMFERRY_DMA_ONLY; the engine would not take what is left, or hangs at another's and is not used any more.
  *
  * -ENOTRECOVERABLE: the engine did not end a batch in the module's own time (watchdog_ms), and its driver cannot tell that it
  * was stopped. It may still touch the memory: the regions stay pinned for good, and the channel is not used again.
