@@ -15,8 +15,8 @@ use memferry_memory::mapping::{Access, Mapping};
 use memferry_memory::{bus_error, frame};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Color24, Count2d, Descriptor, Engine, EngineKind, Failure, Fill2d, Finished, Operation, Pattern,
-    PixelSize, Plane, Region, Ticket,
+    CacheHint, Color24, Confined, Count2d, Descriptor, Engine, EngineKind, Failure, Fill2d, Finished,
+    Operation, Pattern, PixelSize, Plane, Region, Ticket,
 };
 
 struct Fixture(CpuEngine);
@@ -219,4 +219,64 @@ fn a_chunk_of_pixels_in_pages_of_their_own_is_short() {
     engine.cancel(ticket);
     engine.poll(Instant::ORIGIN, &mut finished);
     assert_eq!((finished[0].outcome, finished[0].bytes_done), (Err(Failure::Cancelled), 64));
+}
+
+/// How many bytes the first poll of an operation visits.
+fn first_poll(chunk_bytes: u64, operation: Operation<Region<Mapping>>) -> u64 {
+    let mut engine = CpuEngine::new(1, chunk_bytes);
+    let ticket = engine.post(Descriptor::new(0, operation).unwrap()).unwrap();
+    engine.ring_doorbell();
+    let mut finished = Vec::new();
+    engine.poll(Instant::ORIGIN, &mut finished);
+    engine.cancel(ticket);
+    engine.poll(Instant::ORIGIN, &mut finished);
+    assert_eq!(finished[0].outcome, Err(Failure::Cancelled));
+    finished[0].bytes_done
+}
+
+#[test]
+fn a_chunk_of_many_operands_touches_no_more_than_that_of_a_copy() {
+    const LENGTH: u64 = 256 << 10;
+    let memory = [1, 2, 3].map(|byte| Mapping::owned(vec![byte; LENGTH as usize]));
+    let region = |of: usize| Region::new(memory[of].clone(), 0, LENGTH).unwrap();
+    let (length, seed) = (LENGTH, 0);
+    for chunk in [64_u64 << 10, 1 << 10, 64, 63, 1] {
+        let bounded = |name: &str, operands: u64, operation| {
+            let visited = first_poll(chunk, operation);
+            // A line of each, or a byte of a chunk that has none, has to be moved.
+            let most = (2 * chunk).max(operands * chunk.min(64));
+            assert!(visited > 0 && visited <= chunk, "{name}, {chunk}: {visited}");
+            assert!(visited * operands <= most, "{name}, {chunk}: {visited} of {operands} operands");
+            // Nor is it cut finer than need be: less than a line is lost, or a block.
+            let next = visited + if visited < 8192 { 64 } else { 8192 };
+            assert!(next * operands.max(2) > 2 * chunk, "{name}, {chunk}: {visited} of {operands} operands");
+        };
+        for count in [1, 2, 3, 4, 5, 63, 64] {
+            let sources = (0..count).map(|_| region(0)).collect();
+            let xor = Operation::Xor { sources, destination: region(1), length };
+            bounded("xor", count + 1, xor);
+        }
+        let destinations = [region(1), region(2)];
+        bounded("dual copy", 3, Operation::DualCopy { source: region(0), destinations, length });
+        let (source, destination) = (region(0), region(1));
+        bounded("copy and crc", 2, Operation::CopyCrc { source, destination, length, seed });
+        bounded("compare", 2, Operation::Compare { first: region(0), second: region(0), length });
+        bounded("crc", 1, Operation::Crc { source: region(0), length, seed });
+        let whole = Operation::Copy { source: region(0), destination: region(1), length };
+        assert_eq!(first_poll(chunk, whole), chunk, "a copy keeps its chunk");
+    }
+}
+
+#[test]
+fn an_xor_that_is_short_is_done_at_once_and_once() {
+    let memory: Vec<Mapping> = (1..=8).map(|byte| Mapping::owned(vec![1 << (byte - 1); 1024])).collect();
+    let region = |of: usize| Region::new(&memory[of], 0, 1024).unwrap();
+    // Its destination is one of its sources: what was begun again would be undone.
+    let xor = Operation::Xor { sources: (0..8).map(region).collect(), destination: region(3), length: 1024 };
+    let confined = Confined::new(&xor, CacheHint::Auto).unwrap();
+    let ended = CpuEngine::new(1, 64).perform(&confined).expect("it is short");
+    assert_eq!((ended.outcome, ended.bytes_done), (Ok(()), 1024));
+    let mut bytes = [0; 1024];
+    memory[3].read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0xff; 1024]);
 }

@@ -167,7 +167,8 @@ pub struct EngineCapabilities {
     pub channels: u32,
     /// Longest transfer, bytes visited on the destination side.
     pub longest_bytes: u64,
-    /// Cancel and deadline are honoured after at most this many bytes; `None`: only between descriptors.
+    /// Cancel and deadline are honoured after at most this many bytes of a copy, or what takes as long; `None`: only between
+    /// descriptors.
     pub preemption_bytes: Option<u64>,
     /// Whether copies within overlapping memory behave as `memmove`.
     pub overlapping_copy: bool,

@@ -16,7 +16,8 @@ use memferry_transfer::{Failure, Operation, Region};
 use super::kernels::{self, XOR_GROUP, equal_bytes, load, settle, store, xor_group};
 use super::progress::{State, runs_down, step};
 
-const BLOCK: usize = 8192;
+/// Bytes that are looked at together.
+pub(super) const BLOCK: usize = 8192;
 
 /// Sets what a transfer of no bytes finds.
 pub(super) fn begin<M: Borrow<Mapping>>(operation: &Operation<Region<M>>, state: &mut State) {

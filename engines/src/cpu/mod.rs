@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A channel holds one descriptor. Every poll gives each started job at most one chunk, so that a long copy delays
-//! the others by one chunk each round. The engine starts no thread, allocates nothing after [`CpuEngine::new`] and
+//! the others by one chunk each round, and so does what touches more than a copy: its chunk is shorter. The engine starts no thread, allocates nothing after [`CpuEngine::new`] and
 //! does not sleep.
 
 mod blocks;
@@ -38,16 +38,18 @@ use memferry_transfer::{
 };
 use progress::{Means, State};
 
-/// Bytes a job moves per poll unless the service chooses otherwise.
+/// Bytes a copy moves per poll unless the service chooses otherwise; what has more operands visits fewer, so that it touches no more.
 ///
 /// Measured with glibc's `memmove`: chunks of 64 to 512 KiB lose nothing against one long copy of 1 MiB or 64 MiB.
 pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 
 /// Bytes up to which a transfer is done at once, on the thread that submits it to the path.
 ///
-/// The lane holds the capability table meanwhile: this much takes less than a microsecond even from cold memory.
+/// The lane holds the capability table meanwhile: a copy of this much takes less than a microsecond even from cold memory, and what
+/// has [`IMMEDIATE_OPERANDS`] sources a few.
 const IMMEDIATE_BYTES: u64 = 1024;
-const IMMEDIATE: Means<'static> = Means { chunk_bytes: IMMEDIATE_BYTES, crew: None, for_others: false };
+/// What is short is done whole, however many operands it has: a part of it would have to be begun again.
+const IMMEDIATE: Means<'static> = Means { chunk_bytes: u64::MAX, crew: None, for_others: false };
 /// Bytes of the largest tile of a picture that is turned by a quarter: at least one is moved at a time.
 const TILE_BYTES: u64 = (kernels2d::WIDTH_BYTES * kernels2d::DEPTH_BYTES) as u64;
 /// Segments and sources up to which one is.
@@ -112,7 +114,8 @@ struct Job {
 }
 
 impl CpuEngine {
-    /// An engine of `channels` channels that moves at most `chunk_bytes` (at least 1) for a job in one poll.
+    /// An engine of `channels` channels that moves at most `chunk_bytes` (at least 1) for a job in one poll; as much as that of an
+    /// operation that touches more than two bytes for each it visits.
     ///
     /// It survives memory that fails under it only in a process that called [`memferry_memory::bus_error::install`];
     /// this function leaves signal handlers alone.

@@ -1,7 +1,8 @@
 //! Which bytes come next: an operation resumed after any number of bytes, in safe code.
 //!
 //! ```text
-//! (operation, bytes done, chunk) ──► Copy     up, or down from the end when that would overwrite bytes still to be read
+//! (operation, bytes done, chunk) ──► share of the chunk, where operands are many
+//!                                    Copy     up, or down from the end when that would overwrite bytes still to be read
 //!                                    Fill     with the pattern turned to the phase of the chunk's first byte
 //!                                    2-D      plane
 //!                                    lists    piece by piece
@@ -41,7 +42,7 @@ pub(super) struct State {
 /// What an engine moves bytes with.
 #[derive(Clone, Copy)]
 pub(super) struct Means<'a> {
-    /// Bytes moved at a time.
+    /// Bytes a copy moves at a time.
     pub(super) chunk_bytes: u64,
     /// Who may share long copies.
     pub(super) crew: Option<&'a Crew>,
@@ -126,7 +127,43 @@ pub(super) fn step<T, const N: usize>(
     Ok(guarded(mappings, access).map_err(|MemoryFault| Failure::MemoryFault)??)
 }
 
-/// Moves the bytes after those that are done, at most `chunk_bytes` (but at least one pixel, or tile of them); tells whether all is done.
+/// A cache line: what is written past the caches begins with one.
+const LINE: u64 = 64;
+
+/// Bytes that an operation visits in a chunk. A chunk is to bound the time until the lane looks at its other clients, and that is
+/// bytes touched: for each byte of its destination an exclusive or of 64 sources touches 65. A copy touches two and has the whole
+/// chunk, as has what touches one; of more operands, each has its share, though never less than a line, or the chunk. What a
+/// pixel takes of a chunk is `plane`'s affair.
+///
+/// This bounds a turn and changes nothing in what is charged: policies are told of bytes visited, as completions are. Within the
+/// same share or rate an exclusive or of 64 sources touches 65 bytes where a copy touches two, and a deadline is reckoned as if it
+/// were as fast.
+fn visited_bytes<M>(operation: &Operation<Region<M>>, chunk_bytes: u64) -> u64 {
+    let operands = match operation {
+        Operation::Xor { sources, .. } => 1 + sources.len() as u64,
+        Operation::DualCopy { .. } => 3,
+        Operation::Nop
+        | Operation::Copy { .. }
+        | Operation::CopyCrc { .. }
+        | Operation::Compare { .. }
+        | Operation::Crc { .. }
+        | Operation::Fill { .. }
+        | Operation::ScatterGather { .. }
+        | Operation::Copy2d { .. }
+        | Operation::Fill2d { .. }
+        | Operation::Synchronized { .. } => return chunk_bytes,
+    };
+    if operands <= 2 {
+        return chunk_bytes;
+    }
+    let share = chunk_bytes.saturating_mul(2) / operands;
+    // Whole blocks, where it has some: each is a step of its own.
+    let step = if share < blocks::BLOCK as u64 { LINE } else { blocks::BLOCK as u64 };
+    (share / step * step).max(LINE).min(chunk_bytes)
+}
+
+/// Moves the bytes after those that are done, at most what a chunk has for the operation (but at least one pixel, or tile of them);
+/// tells whether all is done.
 pub(super) fn advance<M: Borrow<Mapping>>(
     operation: &Operation<Region<M>>,
     hint: CacheHint,
@@ -136,7 +173,7 @@ pub(super) fn advance<M: Borrow<Mapping>>(
     let total = operation.total_bytes();
     let chunk_bytes = means.chunk_bytes;
     state.choose(operation, hint, (total, means.for_others))?;
-    let length = total.saturating_sub(state.done).min(chunk_bytes);
+    let length = total.saturating_sub(state.done).min(visited_bytes(operation, chunk_bytes));
     let done = state.done;
     if length > 0 {
         state.done += match operation {
