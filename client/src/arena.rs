@@ -13,9 +13,11 @@
 //!
 //! * **A [`Buffer`]** has no references to its bytes: it is read and written by copy. Its block is owned by a window frame
 //!   that its ranges, the transfers made of them and the channel's slots hold; a slot lets go when its completion was
-//!   taken, and a completion comes when the engine can no longer touch the memory. Where a completion never comes (the
-//!   service was lost, the channel was dropped with requests outstanding), the slot marks the block as abandoned: its bytes are
-//!   nobody's until the whole segment goes. Windows are bounded: a range or a 2-D walk that leaves the block is turned into
+//!   taken, and a completion comes when the engine can no longer touch the memory, or says that it may
+//!   ([`Completion::is_settled`](crate::Completion::is_settled): its channel failed and could not be stopped). There, and where
+//!   a completion never comes (the service was lost, the channel was dropped with requests outstanding), the slot marks the block as
+//!   abandoned: its bytes are nobody's until the whole segment goes, and the pages of that stay pinned for as long as the engine
+//!   has them. Windows are bounded: a range or a 2-D walk that leaves the block is turned into
 //!   one that the service refuses. Peers get a window's memory only by a frame derived from it, which keeps the block
 //!   until its revocation is over.
 //! * **A collection** refers to its bytes, so no range of it is given to safe code. [`FrameArena::copy`] borrows both slices
@@ -117,7 +119,8 @@ pub enum CopyError {
         /// Bytes of the destination.
         to: usize,
     },
-    /// A slice is not in the arena, or the arena's memory there was taken out of use when a service was lost.
+    /// A slice is not in the arena, or the arena's memory there was taken out of use when a service was lost or an engine channel
+    /// failed.
     #[error("the {0} does not lie in this arena; allocate it there")]
     NotInArena(Side),
     /// The channel would not take it.
@@ -237,11 +240,12 @@ impl FrameArena {
             }
         };
         // From here on the landing is given up by being dropped, should the wait end without an answer or by a panic.
-        let outcome = channel.wait(ticket, None).map_err(CopyError::Wait)?.outcome;
-        if outcome != Err(Failure::ServiceLost) {
+        // So it is when the answer does not say that nobody writes there any more.
+        let completion = channel.wait(ticket, None).map_err(CopyError::Wait)?;
+        if completion.is_settled() {
             landing.settled();
         }
-        outcome.map_err(CopyError::Failed)
+        completion.outcome.map_err(CopyError::Failed)
     }
 
     /// Gives back the segment that is kept for the next allocation, if there is one.
@@ -301,3 +305,7 @@ impl Buffer {
         self.frame.write(offset, bytes)
     }
 }
+
+#[cfg(test)]
+#[path = "arena_tests.rs"]
+mod tests;

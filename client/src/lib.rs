@@ -89,6 +89,19 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// Whether nobody touches the memory of the transfer any more. It is not so when the service was lost
+    /// ([`Failure::ServiceLost`]), nor when the engine channel that had the transfer failed ([`Failure::ChannelFaulted`]): what that
+    /// still writes, it may write at any time. Memory of an arena is given to nobody else then; what a program keeps for itself or
+    /// has lent is its own to leave alone, until [`Client::revoke`] of it has succeeded.
+    pub fn is_settled(&self) -> bool {
+        match self.outcome {
+            Err(Failure::ServiceLost) => false,
+            // Without an engine it was refused: all channels had failed before.
+            Err(Failure::ChannelFaulted) => self.engine == EngineKind::None,
+            _ => true,
+        }
+    }
+
     /// The end of a transfer that no engine touched, as far as this client can learn.
     fn without_engine(ticket: Ticket, failure: Failure) -> Self {
         let (outcome, engine) = (Err(failure), EngineKind::None);

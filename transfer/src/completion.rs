@@ -3,8 +3,9 @@
 //! A failure at admission moved nothing. A failure after it ([`Failure::Cancelled`], [`Failure::DeadlineExceeded`],
 //! [`Failure::MemoryFault`], [`Failure::ChannelFaulted`], [`Failure::EngineTimedOut`], [`Failure::RequestDropped`],
 //! [`Failure::EngineReset`]) may have moved a part; `bytes_done` says how much. The engine can no longer touch the memory, but
-//! for a channel that failed: until that is reset, the memory is quarantined. Only [`Failure::ServiceLost`] leaves the outcome
-//! unknown.
+//! for a channel that failed ([`Failure::ChannelFaulted`] of a request that an engine had): until that is reset, which may be
+//! never, it may write there at any time. The service keeps the memory as it is, and whose it is must not use it for anything else.
+//! Only [`Failure::ServiceLost`] leaves the outcome unknown.
 
 use thiserror::Error;
 
@@ -151,8 +152,10 @@ pub enum Failure {
     /// The memory failed under the engine (a bad page, an exhausted huge-page pool or memory limit).
     #[error("memory of this session failed under the engine")]
     MemoryFault,
-    /// The engine channel failed; the memory it was using is quarantined.
-    #[error("the engine channel failed")]
+    /// The engine channel failed and was not stopped: it may still write to the destination, which is not to be freed or used for
+    /// anything else; the service keeps it too. Of a request that no engine had: all channels had failed before, and its memory was
+    /// not touched.
+    #[error("the engine channel failed; it may still write to the memory it had, so do not use that again")]
     ChannelFaulted,
     /// No engine of this service performs the operation.
     #[error("no engine of this service performs this operation")]

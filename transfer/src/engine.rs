@@ -9,7 +9,7 @@
 //!
 //! There are no callbacks. A [`Region`] keeps its memory alive and is checked when made, and a [`Descriptor`] is checked
 //! against its regions, so an engine that stays inside them touches nothing else. An engine gives a ticket's `Finished`
-//! only when it can no longer touch that memory.
+//! only when it can no longer touch that memory, or says that it may: [`Failure::ChannelFaulted`].
 
 use alloc::vec::Vec;
 
@@ -213,12 +213,13 @@ pub struct Refused<D> {
     pub reason: RefusalReason,
 }
 
-/// The end of a descriptor: the engine no longer touches its memory.
+/// The end of a descriptor: the engine no longer touches its memory, unless its channel faulted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Finished {
     /// What `post` returned.
     pub ticket: Ticket,
-    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`, `RequestDropped`, `EngineReset`.
+    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`, `RequestDropped`, `EngineReset`. With
+    /// `ChannelFaulted` the channel may go on touching the memory, and nobody does the descriptor again.
     pub outcome: Result<(), Failure>,
     /// Bytes visited, in the operation's order; in which order the pixels of a 2-D operation are is the engine's business
     /// where it shows nowhere but in a part.
@@ -283,7 +284,8 @@ pub trait Engine {
         None
     }
 
-    /// Bytes done of a descriptor so far, in the operation's order, as far as the engine knows before the end.
+    /// Bytes done of a descriptor so far, in the operation's order, as far as the engine knows before the end. They are what
+    /// policies charge: bytes visited, however many operands were touched for each.
     fn bytes_done(&self, _ticket: Ticket) -> u64 {
         0
     }

@@ -64,6 +64,12 @@ impl Channel {
             .unwrap_or_else(|_| Completion::without_engine(ticket, Failure::ServiceLost)))
     }
 
+    /// Does a transfer on this thread, with the help of lanes that have nothing to do: `None` when it is not done, or would have to
+    /// be submitted. No device has it, so nothing is written after this has returned, however it ended.
+    pub(crate) fn perform_by_cpu(&self, transfer: &Transfer) -> Option<Completion> {
+        self.perform_here(self.performs_here(transfer)?, transfer, NO_TAG).ok()
+    }
+
     /// The service, when it is in this process and the transfer is one that stands alone.
     fn performs_here(&self, transfer: &Transfer) -> Option<&Embedded> {
         let terms = &transfer.request.terms;

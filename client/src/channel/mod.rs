@@ -7,10 +7,13 @@
 //! ```
 //!
 //! Requests start in the order they were submitted and may complete in any. When the service is lost, each outstanding
-//! ticket gets one completion with [`Failure::ServiceLost`].
+//! ticket gets one completion with [`Failure::ServiceLost`]. A slot lets go of its frames with the completion; where that does not say
+//! that nobody touches them any more ([`Completion::is_settled`]), memory of an arena is abandoned, so that nobody else gets it.
 
 mod batch;
 mod notify;
+#[cfg(test)]
+pub(crate) mod played;
 mod waiting;
 
 pub use batch::BatchError;
@@ -126,7 +129,8 @@ struct Slot {
 const NO_TAG: u64 = u64::MAX;
 
 impl Slot {
-    /// Nobody will learn when the service stops touching the frames of this request.
+    /// Nobody will learn when the service, or an engine that failed, stops touching the frames of this request. Which of them
+    /// are written is not known here.
     fn abandon(&self) {
         self.held.iter().for_each(Frame::abandon);
     }
@@ -418,14 +422,18 @@ impl Channel {
             self.broken = true;
             return None;
         };
+        let ticket = Ticket { channel: self.identity, tag };
+        let memferry_transfer::Completion { outcome, inherited, bytes_done, value, engine, .. } = completion;
+        let completion = Completion { ticket, outcome, inherited, bytes_done, value, engine };
         entry.tag = NO_TAG;
         if !entry.held.is_empty() {
+            if !completion.is_settled() {
+                entry.abandon();
+            }
             entry.held.clear();
         }
         self.free.push(index as u32);
-        let ticket = Ticket { channel: self.identity, tag };
-        let memferry_transfer::Completion { outcome, inherited, bytes_done, value, engine, .. } = completion;
-        Some(Completion { ticket, outcome, inherited, bytes_done, value, engine })
+        Some(completion)
     }
 
     /// The service is gone: what it still wrote counts, every other outstanding request ends as lost.
@@ -456,3 +464,7 @@ impl Drop for Channel {
         let _ = self.session.call(Command::CloseChannel { channel: self.number }, Vec::new());
     }
 }
+
+#[cfg(test)]
+#[path = "settling_tests.rs"]
+mod tests;

@@ -3,11 +3,12 @@
 //! ```text
 //! amemcpy ─ short and free of others? ─ yes ─► copied here
 //!              └ no ─► Pending ─► worker: piece after piece, 256 KiB at a time ─┐
-//! csync ─ what it needs, on this thread ────────────────────────────────────────┴─► engine (Channel::perform), else CPU
+//! csync ─ what it needs, on this thread ────────────────────────────────────────┴─► engine (perform_by_cpu), else CPU
 //! ```
 //!
 //! Whoever needs bytes moves them itself, unless somebody is at it already. What the engine does not do, the CPU does, so a
-//! csync that was begun ends with the bytes in place. What addresses are is an [`AddressSpace`]'s affair.
+//! csync that was begun ends with the bytes in place. The engine is this thread with the lanes' help, never a device: whatever it
+//! ends with, it writes nothing afterwards, so that the CPU may do the same again. What addresses are is an [`AddressSpace`]'s affair.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -358,8 +359,8 @@ impl<A: AddressSpace> Shared<A> {
         let destination = self.space.frame_range(to, length)?;
         let length = source.length().min(destination.length());
         let source = source.frame().range(source.offset(), length);
-        let mut channel = self.channel()?;
-        let done = channel.perform(Transfer::copy(&source, &destination).ok()?).ok()?;
+        let channel = self.channel()?;
+        let done = channel.perform_by_cpu(&Transfer::copy(&source, &destination).ok()?)?;
         let mut kept = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < KEPT {
             kept.push(channel);

@@ -203,8 +203,8 @@ impl Promised {
     ///
     /// # Safety
     /// While a request that was made of this, or a name or right that was derived from it, may still be served, the bytes
-    /// stay allocated; if it writes them, nobody uses references to them meanwhile. A request whose end is unknown,
-    /// because the service was lost, may be served for ever.
+    /// stay allocated; if it writes them, nobody uses references to them meanwhile. A request whose end is unknown, because the
+    /// service was lost, or that ended because its engine channel failed, may be served for ever.
     pub const unsafe fn new(pointer: *const u8, length: usize) -> Self {
         Self { pointer, length }
     }
