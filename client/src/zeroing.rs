@@ -2,15 +2,16 @@
 //!
 //! ```text
 //! buffer given back ─► take_used ─► Transfer::zero, class low ─┬─ done: given back as zeros ─► Pool::take_zero hands it out
-//!                                                              └─ failed: cleared by this thread, given back as zeros
+//!                                                              ├─ failed: cleared by this thread, given back as zeros
+//!                                                              └─ somebody may still write there: nobody gets it again
 //! ```
 //!
 //! The zeroing service of Wicki 2014, section 5.3. Nobody waits for it: who asks for zeros and finds none clears a used
 //! buffer by itself, so no old byte is ever handed out, whether the engine is behind, fails or is not there. A buffer
 //! that is being zeroed belongs to nobody else until its completion came.
 //!
-//! The service has to be in this process: one in another process that was lost might still write to a buffer that is handed
-//! out again. Whether others that have a segment mapped look into it meanwhile, a pool cannot know.
+//! The service has to be in this process: one in another process could be lost with every buffer that it has. What an engine
+//! channel that failed had is lost to the pool, for zeros that come late would be written over its next user's bytes. Whether others that have a segment mapped look into it meanwhile, a pool cannot know.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -147,12 +148,13 @@ impl Worker {
             }
             self.forget_retired();
             if let Some((ticket, used)) = self.under_way.pop_front() {
-                // Without a limit it ends with the completion: only then does nobody write there any more.
-                let done = self
-                    .channel
-                    .wait(ticket, None)
-                    .map(|completion| completion.outcome.map(|()| completion.bytes_done));
-                self.settle(used, done.unwrap_or(Err(Failure::ServiceLost)));
+                // Without a limit it ends with the completion: only then, and not with every one, does nobody write there any more.
+                match self.channel.wait(ticket, None) {
+                    Ok(completion) if completion.is_settled() => {
+                        self.settle(used, completion.outcome.map(|()| completion.bytes_done));
+                    }
+                    _ => self.give_up(used),
+                }
             }
         }
     }
@@ -188,6 +190,17 @@ impl Worker {
             false => ZeroedStatus { failed: 1, ..ZeroedStatus::default() },
         };
         // Before others can see that it is zero.
+        self.count(more);
+        if whole { used.zeroed() } else { used.clear() }
+    }
+
+    /// Keeps a buffer from everybody: zeros may still be written to it.
+    fn give_up(&self, used: UsedBuffer) {
+        self.count(ZeroedStatus { failed: 1, ..ZeroedStatus::default() });
+        used.abandon();
+    }
+
+    fn count(&self, more: ZeroedStatus) {
         for (counter, more) in [
             (&self.shared.buffers, more.buffers),
             (&self.shared.bytes, more.bytes),
@@ -196,7 +209,6 @@ impl Worker {
             counter.fetch_add(more, Ordering::Relaxed);
         }
         self.client.count_zeroed(more);
-        if whole { used.zeroed() } else { used.clear() }
     }
 
     /// Lets go of segments that the pool has given up.
@@ -214,6 +226,8 @@ mod tests {
     use memferry_memory::pool::{Options, Place};
 
     use super::*;
+    use crate::EngineKind;
+    use crate::channel::played::{FAULTED, Lane};
 
     fn small(buffer_bytes: usize) -> Pool {
         let options =
@@ -311,6 +325,39 @@ mod tests {
             assert!(is_zero(&mut holder, place));
         }
         assert_eq!(pool.statistics().cleared, 0, "all were zero");
+    }
+
+    #[test]
+    fn a_buffer_whose_engine_channel_failed_is_not_handed_out_again() {
+        // Longer than what is done on the thread that submits it.
+        let pool = small(128 << 10);
+        let client = Client::embedded().unwrap();
+        let (channel, mut lane) = Lane::beside(&client, OUTSTANDING);
+        let (frames, under_way, shared) = Default::default();
+        let mut worker =
+            Worker { client: client.clone(), pool: pool.clone(), channel, frames, under_way, shared };
+        drop(pool.take().unwrap());
+        let all = pool.statistics().buffers;
+        worker.begin(pool.take_used(Duration::ZERO).unwrap());
+        worker.shared.ending.store(true, Ordering::Release);
+        let late = std::thread::scope(|scope| {
+            let late = scope.spawn(|| lane.end(FAULTED, EngineKind::Kernel));
+            worker.run();
+            late.join().unwrap()
+        });
+        let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take_zero().ok()).collect();
+        buffers.iter_mut().for_each(|buffer| buffer.write(0, &[7; 128 << 10]).unwrap());
+        // What the failed engine still writes.
+        assert_eq!(client.open_channel(2).unwrap().perform(late).unwrap().outcome, Ok(()));
+        for buffer in &buffers {
+            let mut bytes = vec![0; 128 << 10];
+            buffer.read(0, &mut bytes).unwrap();
+            assert!(bytes == [7; 128 << 10], "{buffer:?} is somebody's and was zeroed");
+        }
+        let (left, failed) = (pool.statistics(), worker.shared.failed.load(Ordering::Relaxed));
+        assert_eq!((buffers.len() as u64, left.buffers, left.set_aside, failed), (all - 1, all - 1, 1, 1));
+        drop(buffers);
+        assert_eq!((pool.trim(), pool.statistics().segments), (0, 1), "its segment stays");
     }
 
     #[test]

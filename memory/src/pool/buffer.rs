@@ -3,6 +3,7 @@
 //! ```text
 //! Buffer (one owner) ─ write, a file's bytes land here ─ share ─► BufferView, clones ─ last one dropped ─► pool
 //! UsedBuffer (whoever zeroes) ─ zeroed ─► pool, to be handed out as it is        ─ dropped ─► pool, as it was
+//!                             └ abandoned ─► nobody gets it again
 //! ```
 //!
 //! Bytes go in and out by raw copies (M2): the segment may be mapped by other processes. It does not say what the bytes are.
@@ -22,11 +23,13 @@ pub struct Buffer {
     zero: bool,
     /// Whether it was taken to be zeroed.
     zeroing: bool,
+    /// Whether somebody may still write to it when it is given back.
+    abandoned: bool,
 }
 
 impl Buffer {
     pub(super) fn new(pool: Pool, segment: Arc<Segment>, index: u32) -> Self {
-        Self { pool, segment, index, zero: false, zeroing: false }
+        Self { pool, segment, index, zero: false, zeroing: false, abandoned: false }
     }
 
     /// Its bytes.
@@ -104,6 +107,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
+        if self.abandoned {
+            return self.pool.set_aside();
+        }
         self.pool.give_back(&self.segment, self.index, (self.zero, self.zeroing));
     }
 }
@@ -133,6 +139,11 @@ impl UsedBuffer {
     pub fn clear(mut self) {
         // Within its own length it cannot fail; if it did, the buffer is what it was.
         self.0.zero = self.0.clear().is_ok();
+    }
+
+    /// Says that whoever was to zero it may still write there: it is handed out to nobody again, and its segment stays with the pool.
+    pub fn abandon(mut self) {
+        self.0.abandoned = true;
     }
 }
 

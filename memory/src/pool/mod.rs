@@ -179,7 +179,7 @@ pub struct Statistics {
     pub in_use: u64,
     /// The most that were ever in use.
     pub peak_in_use: u64,
-    /// Buffers that do not meet the constraints and are never handed out.
+    /// Buffers that are never handed out: they do not meet the constraints, or somebody who was to zero them may still write there.
     pub set_aside: u64,
     /// Buffers handed out since the beginning.
     pub taken: u64,
@@ -382,6 +382,17 @@ impl Pool {
             self.0.returned.notify_one();
             self.0.used.notify_one();
         }
+    }
+
+    /// A buffer that was being zeroed does not come back. It is in no list of free ones any more, so its segment is never unused.
+    fn set_aside(&self) {
+        let mut state = self.state();
+        state.zeroing -= 1;
+        state.counters.buffers -= 1;
+        state.counters.set_aside += 1;
+        drop(state);
+        // Who waits for a buffer to come back may find that there is room for a segment, or that none will.
+        self.0.returned.notify_all();
     }
 
     /// What it holds and did.
