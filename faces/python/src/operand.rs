@@ -177,14 +177,17 @@ pub(crate) struct Hold {
     client: Option<Client>,
     lent: Vec<memferry::Frame>,
     /// Frames of another session whose memory was lent.
-    _kept: Vec<FrameRange>,
+    kept: Vec<FrameRange>,
     buffers: Vec<PyUntypedBuffer>,
 }
 
 impl Hold {
-    /// The transfer has ended: nothing touches the memory, and nobody has to be asked.
-    pub(crate) fn ended(mut self) {
-        self.client = None;
+    /// The transfer has ended. Where that says that nothing touches the memory any more, nobody has to be asked; else the drop
+    /// asks, and keeps what a failed engine may still write to.
+    pub(crate) fn ended(mut self, completion: &memferry::Completion) {
+        if completion.is_settled() {
+            self.client = None;
+        }
     }
 }
 
@@ -198,7 +201,7 @@ impl Drop for Hold {
         };
         // Where a failed engine may still write to it, it stays exported for good. All are revoked first.
         if self.lent.iter().filter(|frame| touched(frame)).count() > 0 {
-            std::mem::forget(std::mem::take(&mut self.buffers));
+            std::mem::forget((std::mem::take(&mut self.buffers), std::mem::take(&mut self.kept)));
         }
     }
 }
@@ -272,7 +275,7 @@ pub(crate) fn by_service(parts: &[Part]) -> bool {
 /// The ranges the transfer names, and what it holds. `own`: the parts' frames are `client`'s.
 pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(Vec<FrameRange>, Hold)> {
     let mut hold =
-        Hold { client: Some(client.clone()), lent: Vec::new(), _kept: Vec::new(), buffers: Vec::new() };
+        Hold { client: Some(client.clone()), lent: Vec::new(), kept: Vec::new(), buffers: Vec::new() };
     let mut ranges = Vec::with_capacity(parts.len());
     for part in parts {
         match part.range {
@@ -281,7 +284,7 @@ pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(V
                 ranges.push(range);
                 continue;
             }
-            Some(range) => hold._kept.push(range),
+            Some(range) => hold.kept.push(range),
             None => hold.buffers.extend(part.buffer),
         }
         let Some(Memory { start, length, access }) = part.memory else {

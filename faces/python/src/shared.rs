@@ -186,7 +186,7 @@ impl Shared {
             && let Some(ended) = Python::attach(|py| py.detach(|| perform(channel, &transfer)))
         {
             let completion = ended.map_err(|error| errors::of_submit(error.reason))?;
-            hold.ended();
+            hold.ended(&completion);
             return Ok(NativeTransfer::ended(Arc::clone(&self.home), completion));
         }
         let running = self.start(side, transfer, terms.linked, |home, pending| {

@@ -142,13 +142,15 @@ impl Running {
         let Poll::Ready(mut completion) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
             return None;
         };
+        // What is known of the memory is known by its own end, not by that of another before it.
+        let own = completion;
         completion.outcome = before.and(completion.outcome);
         let (pending, hold) = (state.pending.take(), state.hold.take());
         drop(state);
         // The last of a channel closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
         drop(pending);
         if let Some(hold) = hold {
-            hold.ended();
+            hold.ended(&own);
         }
         let completion = *self.ended.get_or_init(|| completion);
         // The future, which was polled here to its end, wakes nobody.
