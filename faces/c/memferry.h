@@ -136,7 +136,8 @@ typedef enum mf_error {
   MF_ERROR_DEADLINE_EXCEEDED = 114,
   // The memory failed under the engine.
   MF_ERROR_MEMORY_FAULT = 115,
-  // The engine channel failed.
+  // The engine channel failed, and may still write to the memory it had: do not use that for anything else. mf_frame_free of
+  // lent memory says whether it may be used again.
   MF_ERROR_CHANNEL_FAULTED = 116,
   // No engine of this service can do it.
   MF_ERROR_UNSUPPORTED = 117,

@@ -115,7 +115,8 @@ pub enum mf_error {
     DeadlineExceeded = 114,
     /// The memory failed under the engine.
     MemoryFault = 115,
-    /// The engine channel failed.
+    /// The engine channel failed, and may still write to the memory it had: do not use that for anything else. mf_frame_free of
+    /// lent memory says whether it may be used again.
     ChannelFaulted = 116,
     /// No engine of this service can do it.
     Unsupported = 117,
@@ -189,7 +190,7 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::Cancelled, c"cancelled"),
     (mf_error::DeadlineExceeded, c"the deadline passed"),
     (mf_error::MemoryFault, c"the memory failed under the engine"),
-    (mf_error::ChannelFaulted, c"the engine channel failed"),
+    (mf_error::ChannelFaulted, c"the engine channel failed and may still write to the memory it had"),
     (mf_error::Unsupported, c"no engine of this service can do it"),
     (mf_error::EngineTimedOut, c"the engine did not report the end in time and was stopped"),
     (mf_error::RequestDropped, c"the device asked again before its last request was served"),
