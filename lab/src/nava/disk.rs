@@ -63,11 +63,18 @@ pub(super) struct Disk {
     segments: Vec<Segment>,
     /// The segment that the head reads into, or read into last.
     reading: usize,
+    /// Commands whose first byte was in the buffer, or the next to be.
+    found: u64,
 }
 
 impl Disk {
     pub(super) fn new(geometry: Geometry) -> Self {
-        Self { geometry, segments: Vec::new(), reading: 0 }
+        Self { geometry, segments: Vec::new(), reading: 0, found: 0 }
+    }
+
+    /// How many commands began with what the buffer had, or was about to have.
+    pub(super) const fn found(&self) -> u64 {
+        self.found
     }
 
     /// The size of the disk, in bytes.
@@ -81,7 +88,10 @@ impl Disk {
         let at = at + self.geometry.command;
         let end = start + length;
         let place = match self.segments.iter().position(|segment| self.has(segment, start, at)) {
-            Some(place) => place,
+            Some(place) => {
+                self.found += 1;
+                place
+            }
             None => self.begin(start, end, at),
         };
         self.read_on(place, end, at);
@@ -252,6 +262,7 @@ mod tests {
             ends.push(at);
         }
         assert!(ends.windows(2).all(|pair| (pair[1] - pair[0] - 32e6).abs() < 1.0), "{ends:?}");
+        assert_eq!(disk.found(), 0);
     }
 
     #[test]
@@ -284,6 +295,7 @@ mod tests {
             }
         }
         assert!(slowest < 9.1e6, "{slowest}: every block was there, a command and the bus remain");
+        assert_eq!(disk.found(), 18);
     }
 
     #[test]

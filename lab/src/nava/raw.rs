@@ -16,6 +16,7 @@ use crate::table::Series;
 
 use super::disk::Disk;
 use super::machine::{BLOCK, Machine, Other, disk};
+use crate::parameters::{Parameters, ParametersError};
 
 /// What gives the lines of its plans.
 pub(super) const RUNNER: Runner = Runner { name: "raw", run: raw };
@@ -72,21 +73,35 @@ fn raw(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         let bytes = if reader.varies == Varies::Read { x as u64 } else { BLOCK };
         let mut chance = Chance::new(line.plan.seed);
         let disk = disk(&parameters, Other { segment, finishes: false }, chance.part())?;
-        let each = mean(disk, &machine, &reader, bytes, &mut chance);
+        let (each, _) = mean(disk, &machine, &reader, bytes, &mut chance);
         let saved = if reader.in_theory { BLOCK as f64 * machine.copy } else { 0.0 };
         points.push((x, (each * (BLOCK / bytes) as f64 - saved) / 1e6));
     }
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// Nanoseconds of a read.
-fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, chance: &mut Chance) -> f64 {
+/// Reading one block of 64 KiB again and again: milliseconds of a read, and which part of the reads begins with what is in the
+/// disk's buffer.
+///
+/// # Errors
+/// [`ParametersError::Missing`].
+pub(super) fn again(parameters: &Parameters, user_mode_dma: bool) -> Result<(f64, f64), ParametersError> {
+    let reader = Reader { varies: Varies::Read, order: Order::Fixed, user_mode_dma, in_theory: false };
+    let machine = Machine::new(parameters)?;
+    let mut chance = Chance::new(1);
+    let disk = disk(parameters, Other::default(), chance.part())?;
+    let (each, found) = mean(disk, &machine, &reader, BLOCK, &mut chance);
+    Ok((each / 1e6, found))
+}
+
+/// Nanoseconds of a read, and which part of the reads begins with what is in the disk's buffer.
+fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, chance: &mut Chance) -> (f64, f64) {
     let blocks = disk.bytes() / bytes - 1;
     let copy = if reader.user_mode_dma { 0.0 } else { bytes as f64 * machine.copy };
-    let (mut at, mut began) = (0.0, 0.0);
+    let (mut at, mut began, mut found) = (0.0, 0.0, 0);
     for read in 0..READS[0] + READS[1] {
         if read == READS[0] {
-            began = at;
+            (began, found) = (at, disk.found());
         }
         let block = match reader.order {
             Order::Sequential => read,
@@ -95,5 +110,5 @@ fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, chance: 
         };
         at = disk.read(block * bytes, bytes, at + machine.entry) + copy;
     }
-    (at - began) / READS[1] as f64
+    ((at - began) / READS[1] as f64, (disk.found() - found) as f64 / READS[1] as f64)
 }
