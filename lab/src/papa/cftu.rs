@@ -179,9 +179,12 @@ impl Cftu {
         self.device.with(|device| device.bus().served)
     }
 
-    /// Picoseconds of a caller's longest copy, from doorbell to completion.
+    /// Picoseconds of a caller's longest copy, from doorbell to completion; of one under way, so far.
     pub fn longest(&self, caller: usize) -> u128 {
-        self.callers.get(caller).map_or(0, |caller| caller.longest)
+        self.callers.get(caller).map_or(0, |caller| match caller.ready {
+            Some(_) => caller.longest,
+            None => caller.longest.max(self.now.picoseconds() - caller.begun.picoseconds()),
+        })
     }
 
     /// Rules of the device that its driver broke.

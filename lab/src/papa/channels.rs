@@ -130,10 +130,12 @@ fn priority(case: &Case<'_>) -> Result<Verdict, RunError> {
     );
     finding.check(within(low, EACH_LOW) && within(high, EACH_LOW), words);
     let words = format!(
-        "one channel alone has the {:.2} of the crossings, all have {:.2}: a third and a sixth of these are \
-         {reckoned:.2}",
-        one[1], all[1]
+        "one channel alone has the {:.2} of the crossings, all have {:.2}, both calibrated; the high channel's {:.2} follows \
+         from these two: a third of the one and a sixth of the other are {reckoned:.2}",
+        one[1],
+        all[1],
+        f64::midpoint(least, most)
     );
     finding.check(one[1] < all[1], words);
-    Ok(finding.verdict(Place::Simulated, Basis::Predicted))
+    Ok(finding.verdict(Place::Simulated, Basis::Calibrated))
 }
