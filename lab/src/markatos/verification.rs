@@ -230,10 +230,16 @@ fn context_switch_errors(case: &Case<'_>) -> Result<Verdict, RunError> {
     let [low, high] = FAILS;
     let middle = f64::midpoint(low, high);
     let off = fails / middle - 1.0;
+    let where_it_is = match fails {
+        fails if fails > high => "above that band",
+        fails if fails < low => "below that band",
+        _ => "in that band",
+    };
     finding.check(
         case.claim.tolerance.is_some_and(|tolerance| off.abs() <= tolerance),
         format!(
-            "{fails:.1} FAIL answers a second where {low} to {high} were counted, {:+.1} % off their middle",
+            "{fails:.1} FAIL answers a second where {low} to {high} were counted: {where_it_is}, {:+.1} % off its middle, and the \
+             claim's tolerance is taken of that",
             off * 100.0
         ),
     );
