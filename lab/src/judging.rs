@@ -106,9 +106,14 @@ impl<'a> Finding<'a> {
     /// All values lie within the percentage that the claim's statement has: the highest is at most so much above the
     /// lowest. A statement without one, or with several, is broken.
     pub fn agrees(&mut self, what: &str, values: &[(&str, f64)]) -> &mut Self {
-        let Some(fraction) = self.claim.stated_fraction() else {
-            return self.check(false, format!("{what}: the claim does not state one percentage"));
-        };
+        match self.claim.stated_fraction() {
+            Some(fraction) => self.agrees_within(what, values, fraction),
+            None => self.check(false, format!("{what}: the claim does not state one percentage")),
+        }
+    }
+
+    /// The same within a fraction that the statement has in words only.
+    pub fn agrees_within(&mut self, what: &str, values: &[(&str, f64)], fraction: f64) -> &mut Self {
         let lowest = values.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
         let highest = values.iter().map(|(_, value)| *value).fold(f64::NEG_INFINITY, f64::max);
         let apart = highest / lowest - 1.0;

@@ -4,7 +4,7 @@
 //! parameters ── a mechanism off ──► one, two and four channels of 1 MiB ──► MiB/s together
 //! ```
 //!
-//! With turn-over, the port sends one request in a channel's turn and loads the next channel's context; a channel that is
+//! Counts: a channel that is alone has as many reads on the way as one of several. With turn-over, the port sends one request in a channel's turn and loads the next channel's context; a channel that is
 //! alone keeps its context and issues ahead. Without it channels issue ahead whether they are alone or not. Without
 //! contention in memory too, streams do not close each other's rows and the bus turns round at once.
 
@@ -21,9 +21,11 @@ const NEVER: f64 = 1e9;
 /// What is switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Off {
-    /// Threads' turn-over between channels.
+    /// The difference between the two counts of reads on the way.
+    Counts,
+    /// Threads' turn-over between channels, that difference with it.
     TurnOver,
-    /// That, and what rows and turns of the bus cost in memory.
+    /// All that, and what rows and turns of the bus cost in memory.
     Contention,
     /// Batches of writes that reads wait for.
     WriteBatches,
@@ -36,7 +38,11 @@ impl Off {
             return parameters.with("dram-held-writes", NEVER);
         }
         let ahead = parameters.get("reads-ahead")?;
-        let mut ablated = parameters.with("reads-in-turn", ahead)?.with("turn", 0.0)?;
+        let equal = parameters.with("reads-in-turn", ahead)?;
+        if self == Self::Counts {
+            return Ok(equal);
+        }
+        let mut ablated = equal.with("turn", 0.0)?;
         if self == Self::Contention {
             let rows = ["dram-activate", "dram-precharge", "dram-write-recovery"];
             for cost in rows.into_iter().chain(["dram-read-to-write", "dram-write-to-read"]) {

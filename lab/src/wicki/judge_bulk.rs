@@ -51,7 +51,7 @@ fn crossover(case: &Case<'_>) -> Result<Verdict, RunError> {
     let crossing = |label: &str, l2: f64| case.tables.line(CROSSINGS, label).map(|line| line.at(l2));
     let mut finding = Finding::of(case.claim);
     let found = crossing("as measured", l2)?;
-    finding.number(found.unwrap_or(0.0) * KIB);
+    finding.number(found.unwrap_or(0.0) * KIB).check(true, without_level_2(case, l2)?);
     let first = both(premapped, offloaded).find(|(_, copied, moved)| moved > copied).map(|(size, ..)| size);
     let first = first.unwrap_or(0.0) / KIB;
     finding.figure("first power of two at which the offload is faster, KiB", first);
@@ -87,7 +87,7 @@ fn fixed_costs(mapped: &Series, premapped: &Series, offloaded: &Series) -> (f64,
     (took(mapped) - took(premapped), took(offloaded))
 }
 
-/// Whether the crossing moves as arithmetic says, where it was run.
+/// Whether the crossing moves as arithmetic says, as far as within 5 %.
 fn moves(
     finding: &mut Finding<'_>,
     l2: f64,
@@ -103,16 +103,35 @@ fn moves(
         ),
         ("no L2 at all", crossing("no level 2 cache", l2)?, crossing("by arithmetic, no level 2 cache", l2)?),
     ];
-    let Some((found, reckoned)) = found.zip(reckoned) else { return Ok(()) };
     for (what, moved, expected) in cases {
-        let Some((moved, expected)) = moved.zip(expected) else { continue };
+        let (Some((moved, expected)), Some((found, reckoned))) = (moved.zip(expected), found.zip(reckoned))
+        else {
+            finding.check(false, format!("the figure has no crossing with {what}"));
+            continue;
+        };
         finding.figure(format!("with {what}, KiB"), moved);
+        let (ratio, arithmetic) = (moved / found, expected / reckoned);
         let words = format!(
-            "with {what} the crossing goes from {found} to {moved} KiB, by arithmetic from {reckoned} to {expected}"
+            "with {what} the crossing goes from {found} to {moved} KiB, {ratio:.2} times as far, by arithmetic from {reckoned} to \
+             {expected}, {arithmetic:.2} times"
         );
-        finding.check((moved - found).signum() == (expected - reckoned).signum(), words);
+        finding.check((ratio / arithmetic - 1.0).abs() < 0.05, words);
     }
     Ok(())
+}
+
+/// Whether the crossing is in the claim's range without the level 2 cache too, which the system may not have turned on.
+fn without_level_2(case: &Case<'_>, l2: f64) -> Result<String, RunError> {
+    let Some(crossing) = case.tables.line(CROSSINGS, "no level 2 cache")?.at(l2) else {
+        return Err(case.failed("the figure has no crossing without a level 2 cache"));
+    };
+    let within = case.claim.range.is_some_and(|[low, high]| (low..=high).contains(&(crossing * KIB)));
+    Ok(format!(
+        "that is with a level 2 cache of {} KiB, which the thesis does not say was on and Barrelfish's own code does not turn on; \
+         without one it is {crossing} KiB, {} the range",
+        l2 / KIB,
+        if within { "inside" } else { "outside" }
+    ))
 }
 
 fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
