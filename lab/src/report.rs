@@ -23,8 +23,8 @@ use std::fmt;
 pub use machine::Machine;
 pub use page::Page;
 
-use crate::claims::{Claims, Place};
-use crate::verdict::{Status, Verdict};
+use crate::claims::{Claims, Kind, Place};
+use crate::verdict::{Basis, Status, Verdict};
 
 /// Why verdicts do not fit the claims.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -89,6 +89,20 @@ impl Report {
         self.rows.iter().filter(|row| row.status == status).count()
     }
 
+    /// Of these claims those about numbers: how many are predicted, how many have a simulated row, how many there are.
+    pub fn numbers(&self, claims: &Claims) -> [usize; 3] {
+        let ids: Vec<&str> = claims
+            .list()
+            .iter()
+            .filter(|claim| claim.kind == Kind::Number)
+            .map(|claim| claim.id.as_str())
+            .collect();
+        let simulated =
+            self.rows.iter().filter(|row| row.place == Place::Simulated && ids.contains(&row.id.as_str()));
+        let predicted = simulated.clone().filter(|row| row.basis == Some(Basis::Predicted));
+        [predicted.count(), simulated.count(), ids.len()]
+    }
+
     /// The rows as a JSON array, one row a line.
     ///
     /// # Errors
@@ -132,7 +146,7 @@ fn cells(row: &Verdict) -> [String; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verdict::{Basis, Figures};
+    use crate::verdict::Figures;
 
     const TWO: &str = "[[claim]]\nid = 'a'\npaper = 'p'\nsection = '1'\nkind = 'number'\nexpect = 2\nunit = 'us'\n\
                        where = ['simulated', 'live']\nsays = 's'\n\
@@ -176,6 +190,17 @@ mod tests {
         let statuses: Vec<Status> = report.rows().iter().map(|row| row.status).collect();
         assert_eq!(statuses, [Status::NotRun, Status::Pass, Status::Pass]);
         assert!(report.to_string().contains("a  live       pass     2.1 us  within 10 %\n"), "{report}");
+    }
+
+    #[test]
+    fn counts_the_number_claims_that_are_predicted() {
+        let claims = Claims::parse(TWO).expect("well formed");
+        let count = |verdicts| assemble(verdicts).expect("fits").numbers(&claims);
+        assert_eq!(count(vec![]), [0, 1, 1]);
+        assert_eq!(count(vec![verdict("a", Place::Simulated), verdict("b", Place::Simulated)]), [1, 1, 1]);
+        let measured = verdict("a", Place::Live);
+        let calibrated = Verdict { basis: Some(Basis::Calibrated), ..verdict("a", Place::Simulated) };
+        assert_eq!(count(vec![measured, calibrated]), [0, 1, 1]);
     }
 
     #[test]

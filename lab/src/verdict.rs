@@ -56,7 +56,7 @@ pub enum Basis {
     Predicted,
     /// It follows by arithmetic from other claims or from the model.
     Derived,
-    /// Every reachable state was visited.
+    /// Every reachable state was visited, or many by chance or of choice where there are too many; the row says which.
     Explored,
     /// Measured on the machine at hand.
     Measured,

@@ -14,7 +14,7 @@ use super::words::{FEW, expected, figure, found, kind, marked, parts};
 use crate::claims::{Claim, Place};
 use crate::verdict::{Figures, Status, Verdict};
 
-/// How many rows of a place ended how.
+/// How many rows of a place ended how, and how many of the number claims are predicted.
 pub(super) fn counts(page: &Page<'_>) -> Markup {
     let place = |place: Place| {
         let rows = || page.report.rows().iter().filter(move |row| row.place == place);
@@ -30,10 +30,16 @@ pub(super) fn counts(page: &Page<'_>) -> Markup {
             },
         )
     };
+    let [predicted, simulated, all] = page.report.numbers(page.claims);
     html! {
         div.wide { table {
             thead { tr { th { "rows" } @for word in ["pass", "fail", "reported", "not run"] { th scope="col" { (word) } } } }
             tbody { (place(Place::Simulated)) (place(Place::Live)) }
+        } }
+        @if all > 0 { p {
+            (predicted) " of the " (simulated) " number claims with a simulated row are predicted; the others' figures were fitted \
+             or follow from such. The list of claims wants half of the number claims predicted, and has " (all) " in all: those \
+             without a simulated row are measured live only."
         } }
     }
 }
