@@ -252,10 +252,12 @@ fn shares_of_the_dip(
     let whole = |channels| case.tables.value("wicki-fig-11", "1 MiB, aggregate", channels);
     let (one, two) = (whole(1.0)?, whole(2.0)?);
     let (ahead, in_turn) = (case.parameters.get("reads-ahead")?, case.parameters.get("reads-in-turn")?);
+    let share = 1.0 - (counts_one - counts_two) / (one - two);
     Ok(format!(
-        "of the dip from {one:.1} to {two:.1} MiB/s a part rests on two assumed counts, {ahead} reads on the way for a channel that \
+        "of the dip from {one:.1} to {two:.1} MiB/s {:.0} % rest on two assumed counts, {ahead} reads on the way for a channel that \
          is alone and {in_turn} where channels take turns: were both {ahead}, it would go from {counts_one:.1} to {counts_two:.1}; \
-         with turn-over off altogether a dip from {turn_one:.1} to {turn_two:.1} remains, by rows and turns of the bus in memory"
+         with turn-over off altogether a dip from {turn_one:.1} to {turn_two:.1} remains, by rows and turns of the bus in memory",
+        share * 100.0
     ))
 }
 
