@@ -217,3 +217,12 @@ impl<M: Memory> Capabilities<M> {
         }
     }
 }
+
+/// What a failed channel may still write to is never given back, not even at the end of the service.
+impl<M> Drop for Capabilities<M> {
+    fn drop(&mut self) {
+        for index in &self.quarantined {
+            std::mem::forget(self.table.at_mut(*index).and_then(|node| node.kept.take()));
+        }
+    }
+}

@@ -149,6 +149,17 @@ fn memory_leaves_the_table_only_when_nothing_is_in_flight_on_it() {
 }
 
 #[test]
+fn memory_that_a_failed_channel_may_write_outlives_the_table() {
+    let (mut table, root, memory) = with_root();
+    let other = Counted::new(10);
+    table.register(A, other.clone(), ALL).unwrap();
+    let (operation, claims) = admit_fill(&mut table, A, root, (0, 1)).unwrap().into_parts();
+    table.quarantine(&claims);
+    drop((operation, table, claims));
+    assert_eq!((memory.holders(), other.holders()), (1, 0));
+}
+
+#[test]
 fn closing_takes_away_all_a_session_holds_and_what_it_granted() {
     let (mut table, root, memory) = with_root();
     let other_memory = Counted::new(7);
