@@ -145,8 +145,8 @@ const CLOSING_THREADS: u32 = 8;
 /// Unclosed things of a user above which it is turned away, and not listened to.
 const MOST_UNCLOSED: usize = 256;
 /// Of all descriptors that there may be, such a part for what is not closed yet: above that nobody is let in, so that those who are
-/// have the others.
-const UNCLOSED_PART: u64 = 4;
+/// have the others. With 1,024 of them, one user whose things cannot be closed stays below it.
+const UNCLOSED_PART: u64 = 2;
 
 struct Daemon {
     service: Service,
