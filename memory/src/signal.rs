@@ -6,8 +6,7 @@
 //! ```
 //!
 //! A client shares the file description of an eventfd that it is signalled by: it can fill the counter and make a plain
-//! write block. Through io_uring the write waits in the kernel. It can also have so many watch the eventfd that a write takes long:
-//! then a thread of the kernel's does it. Our ring is restricted to these two operations, and calling
+//! write block. Through io_uring the write waits in the kernel. Our ring is restricted to these two operations, and calling
 //! them back, when it is made, so that a process confined by seccomp may keep using it.
 
 use std::io;
@@ -42,22 +41,20 @@ impl Signaller {
     pub fn new(entries: u32) -> io::Result<Self> {
         let ring = IoUring::builder().setup_r_disabled().build(entries)?;
         let codes = [opcode::Write::CODE, opcode::MsgRingData::CODE, opcode::AsyncCancel::CODE];
-        let mut allowed: Vec<_> = codes.map(Restriction::sqe_op).into();
-        allowed.push(Restriction::sqe_flags_allowed(squeue::Flags::ASYNC.bits()));
+        let mut allowed = codes.map(Restriction::sqe_op);
         ring.submitter().register_restrictions(&mut allowed)?;
         ring.submitter().register_enable_rings()?;
         Ok(Self { ring, outstanding: 0, broken: false })
     }
 
-    /// Adds one to an eventfd, `elsewhere` in a thread of the kernel's. `token` comes back when that is done or has failed.
+    /// Adds one to an eventfd. `token` comes back when that is done or has failed.
     ///
     /// # Errors
     /// `WouldBlock` when too many signals are outstanding; those of `io_uring_enter`.
-    pub fn event(&mut self, event: BorrowedFd<'_>, elsewhere: bool, token: u64) -> io::Result<()> {
+    pub fn event(&mut self, event: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         let from = (&raw const ONE).cast();
         let write = opcode::Write::new(types::Fd(event.as_raw_fd()), from, size_of_val(&ONE) as u32);
-        let flags = if elsewhere { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
-        self.submit(write.build().flags(flags).user_data(token))
+        self.submit(write.build().user_data(token))
     }
 
     /// Posts a completion with `user_data` and `result` to the io_uring behind `target`.
@@ -158,10 +155,10 @@ mod tests {
     fn an_eventfd_is_signalled() {
         let Some(mut signaller) = signaller() else { return };
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        for (elsewhere, token) in [(false, 7), (true, 8)] {
-            signaller.event(event.as_fd(), elsewhere, token).unwrap();
-            assert_eq!(ended(&mut signaller, 1), [(token, true)]);
+        for token in [7, 8] {
+            signaller.event(event.as_fd(), token).unwrap();
         }
+        assert_eq!(ended(&mut signaller, 2), [(7, true), (8, true)]);
         let mut count = [0; 8];
         rustix::io::read(&event, &mut count).unwrap();
         assert_eq!(u64::from_ne_bytes(count), 2);
@@ -173,9 +170,9 @@ mod tests {
         let Some(mut signaller) = signaller() else { return };
         let event = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        signaller.event(event.as_fd(), false, 1).unwrap();
+        signaller.event(event.as_fd(), 1).unwrap();
         let other = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        signaller.event(other.as_fd(), false, 2).unwrap();
+        signaller.event(other.as_fd(), 2).unwrap();
         assert_eq!(ended(&mut signaller, 1), [(2, true)], "the other is not kept waiting");
         rustix::io::read(&event, &mut [0; 8]).unwrap();
         assert_eq!(ended(&mut signaller, 1), [(1, true)]);
@@ -188,7 +185,7 @@ mod tests {
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         // Far more than may be on their way at a time.
         for token in 0..200 {
-            signaller.event(event.as_fd(), token % 2 == 0, token).unwrap();
+            signaller.event(event.as_fd(), token).unwrap();
             signaller.call_back(token).unwrap();
             assert_eq!(ended(&mut signaller, 1), [(token, false)]);
             while signaller.outstanding() {
@@ -226,10 +223,10 @@ mod tests {
         let Some(mut signaller) = signaller() else { return };
         let event = eventfd(0, EventfdFlags::empty()).unwrap();
         rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        let sent = (0..100).take_while(|token| signaller.event(event.as_fd(), false, *token).is_ok()).count();
+        let sent = (0..100).take_while(|token| signaller.event(event.as_fd(), *token).is_ok()).count();
         assert_eq!(sent, 16, "twice the submission entries");
         rustix::io::read(&event, &mut [0; 8]).unwrap();
         assert_eq!(ended(&mut signaller, sent).len(), sent);
-        signaller.event(event.as_fd(), false, 0).unwrap();
+        signaller.event(event.as_fd(), 0).unwrap();
     }
 }

@@ -5,25 +5,17 @@
 //! ```
 //!
 //! A signal never blocks ([`memferry_memory::signal`]). One at a time is on its way to each queue: while a client's own doing
-//! holds one up, that client needs no second one. A client whose signal took long, since so many watch its eventfd, has the next ones
-//! sent by another thread. Whether there is anything to wake for is the caller's to know.
+//! holds one up, that client needs no second one. Whether there is anything to wake for is the caller's to know.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
-use memferry_clock::{Clock, Instant};
 use memferry_memory::queue_pair::futex;
 use memferry_memory::signal::Signaller;
 
 use super::Queue;
-use crate::MonotonicClock;
 
 /// Signals that may be on their way before more have to wait: many times what one user has channels.
 const ENTRIES: u32 = 1024;
-/// A signal that takes longer has the next ones sent elsewhere: a hundred times what one takes.
-const LONG_NANOSECONDS: u64 = 100_000;
-/// So many of them, before the lane tries again: it may have been kept from running meanwhile.
-const ELSEWHERE: u32 = 100;
 
 /// Where a client is signalled.
 pub(crate) enum Target {
@@ -36,25 +28,17 @@ pub(crate) enum Target {
 /// What wakes the clients of one lane.
 pub(super) struct Waking {
     signaller: Option<Signaller>,
-    signals: Vec<Signals>,
+    /// By queue: the token of the signal that is on its way.
+    under_way: Vec<Option<u64>>,
     /// Signals sent so far: a late report of one is told from that of a later one.
     sent: u32,
-}
-
-/// Those of one queue.
-#[derive(Clone, Copy, Default)]
-struct Signals {
-    /// The token of the one that is on its way.
-    under_way: Option<u64>,
-    /// So many of the next ones are sent by another thread.
-    elsewhere: u32,
 }
 
 impl Waking {
     pub(super) fn new() -> Self {
         let signaller = Signaller::new(ENTRIES)
             .inspect_err(|error| tracing::debug!("no io_uring, so no client can be signalled: {error}"));
-        Self { signaller: signaller.ok(), signals: Vec::new(), sent: 0 }
+        Self { signaller: signaller.ok(), under_way: Vec::new(), sent: 0 }
     }
 
     /// Whether clients can be signalled.
@@ -82,33 +66,26 @@ impl Waking {
     pub(super) fn signal(&mut self, index: usize, queue: &Queue) {
         self.reap();
         let (Some(signaller), Some(target)) = (&mut self.signaller, &queue.target) else { return };
-        if self.signals.len() <= index {
-            self.signals.resize(index + 1, Signals::default());
+        if self.under_way.len() <= index {
+            self.under_way.resize(index + 1, None);
         }
-        let signals = &mut self.signals[index];
-        if signals.under_way.is_some() {
+        if self.under_way[index].is_some() {
             return;
         }
         self.sent = self.sent.wrapping_add(1);
         let token = u64::from(self.sent) << 32 | index as u64;
         let sent = match target {
-            Target::Event(event) => {
-                let begin = MonotonicClock.now();
-                let sent = signaller.event(event.as_fd(), signals.elsewhere > 0, token);
-                signals.elsewhere =
-                    if took_long(begin) { ELSEWHERE } else { signals.elsewhere.saturating_sub(1) };
-                sent
-            }
+            Target::Event(event) => signaller.event(event.as_fd(), token),
             Target::Ring(ring, user_data) => signaller.ring(ring.as_fd(), (*user_data, 0), token),
         };
-        signals.under_way = sent.is_ok().then_some(token);
+        self.under_way[index] = sent.is_ok().then_some(token);
     }
 
     fn reap(&mut self) {
-        let (Some(signaller), signals) = (&mut self.signaller, &mut self.signals) else { return };
+        let (Some(signaller), under_way) = (&mut self.signaller, &mut self.under_way) else { return };
         signaller.reap(|token, _| {
-            if let Some(of_queue) = signals.get_mut(token as u32 as usize) {
-                of_queue.under_way.take_if(|under_way| *under_way == token);
+            if let Some(of_queue) = under_way.get_mut(token as u32 as usize) {
+                of_queue.take_if(|under_way| *under_way == token);
             }
         });
     }
@@ -116,15 +93,10 @@ impl Waking {
     /// The queue is gone: a signal that its client holds up is called back, so that nobody can use up all there may be.
     pub(super) fn forget(&mut self, index: usize) {
         self.reap();
-        let signals = self.signals.get_mut(index).map(std::mem::take);
-        if let Some(token) = signals.and_then(|signals| signals.under_way)
+        if let Some(token) = self.under_way.get_mut(index).and_then(Option::take)
             && let Some(signaller) = &mut self.signaller
         {
             let _ = signaller.call_back(token);
         }
     }
-}
-
-fn took_long(begin: Instant) -> bool {
-    MonotonicClock.now() > begin.after(Duration::from_nanos(LONG_NANOSECONDS))
 }
