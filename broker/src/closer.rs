@@ -24,11 +24,15 @@ struct Unclosed {
     busy: bool,
 }
 
+impl Unclosed {
+    fn count(&self) -> usize {
+        self.queue.len() + usize::from(self.busy)
+    }
+}
+
 #[derive(Default)]
 struct State {
     users: BTreeMap<u32, Unclosed>,
-    /// Of all users.
-    unclosed: usize,
     ended: bool,
 }
 
@@ -59,21 +63,18 @@ impl Closer {
 
     /// Drops `thing`, which came from `user`, some time.
     pub(crate) fn close(&self, user: u32, thing: impl Send + 'static) {
-        let mut state = self.0.lock();
-        state.users.entry(user).or_default().queue.push_back(Box::new(thing));
-        state.unclosed += 1;
-        drop(state);
+        self.0.lock().users.entry(user).or_default().queue.push_back(Box::new(thing));
         self.0.changed.notify_one();
     }
 
     /// Things of `user` that are not closed yet.
     pub(crate) fn pending(&self, user: u32) -> usize {
-        self.0.lock().users.get(&user).map_or(0, |unclosed| unclosed.queue.len() + usize::from(unclosed.busy))
+        self.0.lock().users.get(&user).map_or(0, Unclosed::count)
     }
 
     /// Things of all users that are not closed yet.
     pub(crate) fn all_pending(&self) -> usize {
-        self.0.lock().unclosed
+        self.0.lock().users.values().map(Unclosed::count).sum()
     }
 }
 
@@ -117,7 +118,6 @@ impl State {
     }
 
     fn closed(&mut self, user: u32) {
-        self.unclosed -= 1;
         if let Some(unclosed) = self.users.get_mut(&user) {
             unclosed.busy = false;
             if unclosed.queue.is_empty() {

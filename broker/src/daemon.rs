@@ -192,7 +192,7 @@ impl Daemon {
         add(signals.as_fd(), SIGNALS)?;
         let (connections, by_session, waiting, deaf) = Default::default();
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let part =
+        let most_unclosed =
             descriptors.map_or(usize::MAX, |all| usize::try_from(all / UNCLOSED_PART).unwrap_or(usize::MAX));
         let mut daemon = Self {
             service,
@@ -202,7 +202,7 @@ impl Daemon {
             signals,
             spare: None,
             paused: false,
-            most_unclosed: part,
+            most_unclosed,
             deaf,
             connections,
             by_session,
@@ -218,6 +218,7 @@ impl Daemon {
         self.closer.all_pending() <= self.most_unclosed && self.keep_spare()
     }
 
+    /// Whether a descriptor is kept to turn a client away with.
     fn keep_spare(&mut self) -> bool {
         if self.spare.is_none() {
             self.spare = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).ok();
@@ -263,7 +264,7 @@ impl Daemon {
 
     fn accept(&mut self, listener: &Listener) {
         if !self.may_accept() {
-            // What was turned away is not closed yet. Without a spare, who comes could neither be let in nor told.
+            // What others sent is not closed yet; without a spare, who comes could neither be let in nor told.
             return self.pause(listener, true);
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

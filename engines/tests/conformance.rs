@@ -210,15 +210,7 @@ fn a_chunk_of_pixels_in_pages_of_their_own_is_short() {
     let destination = Plane { start: 0, x_step: 4096, y_step: 0 };
     let shape = Fill2d { count, destination, color: Color24::new(7).unwrap() };
     let region = Region::new(memory.clone(), 0, 4 << 20).unwrap();
-    let mut engine = CpuEngine::new(1, 64 << 10);
-    let operation = Operation::Fill2d { destination: region, shape };
-    let ticket = engine.post(Descriptor::new(0, operation).unwrap()).unwrap();
-    engine.ring_doorbell();
-    let mut finished = Vec::new();
-    engine.poll(Instant::ORIGIN, &mut finished);
-    engine.cancel(ticket);
-    engine.poll(Instant::ORIGIN, &mut finished);
-    assert_eq!((finished[0].outcome, finished[0].bytes_done), (Err(Failure::Cancelled), 64));
+    assert_eq!(first_poll(64 << 10, Operation::Fill2d { destination: region, shape }), 64);
 }
 
 /// How many bytes the first poll of an operation visits.

@@ -367,19 +367,24 @@ impl Lane {
 
     /// Stops listening to queues; what runs for them is cancelled.
     fn close_where(&mut self, named: impl Fn(&Queue) -> bool) {
-        let mut capabilities = Self::capabilities(&self.shared);
+        let (mut capabilities, mut closed) = (Self::capabilities(&self.shared), Vec::new());
         for (index, slot) in self.queues.iter_mut().enumerate() {
             let Some(queue) = slot.as_mut().filter(|queue| !queue.dead && named(queue)) else { continue };
             self.path.close_queue(QueueKey(index as u32), &mut capabilities);
             queue.dead = true;
             queue.end.close();
-            self.waking.wake_for_good(index, queue);
-            // The client may keep the doorbell open: it must not wake this lane for a queue that is gone.
-            let _ = epoll::delete(&self.epoll, &queue.doorbell);
-            self.dying += 1;
+            closed.push(index);
         }
         let news = capabilities.has_news();
         drop(capabilities);
+        self.dying += closed.len();
+        for index in closed {
+            let Some(queue) = &self.queues[index] else { continue };
+            // How long that takes is in part the client's doing: never with the lock that all lanes share.
+            self.waking.wake_for_good(index, queue);
+            // The client may keep the doorbell open: it must not wake this lane for a queue that is gone.
+            let _ = epoll::delete(&self.epoll, &queue.doorbell);
+        }
         if news {
             self.shared.notify(Notice::Settled);
         }
