@@ -70,11 +70,9 @@ pub(crate) fn end_with_parent() -> Result<(), BenchError> {
     Ok(set_parent_process_death_signal(Some(Signal::TERM))?)
 }
 
-/// Ended on drop.
 pub(crate) struct Ended(Child);
 
 impl Ended {
-    /// Its process.
     pub(crate) fn process(&self) -> u32 {
         self.0.id()
     }
@@ -124,12 +122,10 @@ impl Service {
         Ok(Self { child, socket })
     }
 
-    /// Where it listens.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Its process.
     pub(crate) fn process(&self) -> u32 {
         self.child.0.id()
     }
@@ -159,7 +155,6 @@ impl Holder {
         Ok(Self { child, _input: input, address })
     }
 
-    /// Its process.
     pub(crate) fn process(&self) -> u32 {
         self.child.0.id()
     }
@@ -196,7 +191,6 @@ impl Role {
         Ok(Self { child, input, output: BufReader::new(output) })
     }
 
-    /// Its process.
     pub(crate) fn process(&self) -> u32 {
         self.child.0.id()
     }
@@ -233,12 +227,10 @@ impl Program {
         Ok(Self(Ended(command.spawn()?)))
     }
 
-    /// Its process.
     pub(crate) fn process(&self) -> u32 {
         self.0.0.id()
     }
 
-    /// Whether it runs.
     pub(crate) fn runs(&mut self) -> Result<bool, BenchError> {
         Ok(self.0.0.try_wait()?.is_none())
     }

@@ -94,7 +94,6 @@ impl Sides {
     }
 }
 
-/// Measures the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("copier", ROUNDS);
     let copier = Copier::new(&Client::embedded()?)?;

@@ -165,7 +165,6 @@ fn name(index: usize) -> String {
     format!("file{index}")
 }
 
-/// Measures the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let files = Files::new(run)?;
     let namespaces = Namespaces::new(2);

@@ -63,7 +63,8 @@ fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
         let started = Instant::now();
         for start in 0..BURST {
             let at = (burst * BURST + start) % PLACES * BYTES;
-            let (source, destination) = (pair.source.range(at, BYTES), pair.destination.range(at, BYTES));
+            let source = pair.source.range(at, BYTES);
+            let destination = pair.destination.range(at, BYTES);
             pair.channel.submit(Transfer::copy(&source, &destination)?)?;
         }
         spent += since_ns(started);
@@ -87,7 +88,6 @@ fn by_call(source: &[u8], destination: &mut [u8]) -> Result<f64, BenchError> {
     })
 }
 
-/// Measures the group.
 pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("initiation", ROUNDS);
     let service = Service::start(run)?;
@@ -157,7 +157,8 @@ fn svg(bars: &[(&str, f64)]) -> Result<String, Box<dyn std::error::Error>> {
         .build_cartesian_2d((0.001..100.0).log_scale(), 0.0..bars.len() as f64)?;
     chart.configure_mesh().disable_y_mesh().disable_y_axis().x_desc("microseconds").draw()?;
     for (place, (name, us)) in bars.iter().rev().enumerate() {
-        let (low, colour) = (place as f64, if name.starts_with("here") { 114 } else { 190 });
+        let low = place as f64;
+        let colour = if name.starts_with("here") { 114 } else { 190 };
         let bar = [(0.001, low + 0.15), (*us, low + 0.85)];
         chart.draw_series([Rectangle::new(bar, RGBColor(0, colour, 178).mix(0.5).filled())])?;
         let label = format!("{name}: {us:.3} us");

@@ -130,13 +130,11 @@ pub(crate) fn keep_threads_to(process: u32, name: &str, index: usize) -> Result<
 /// How the CPUs of a run lie to each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// There is one.
     OneCpu,
     /// Threads of one core, which share its units and its caches.
     OneCore,
     /// In one core complex.
     Same,
-    /// In different ones.
     Across,
 }
 
@@ -149,7 +147,6 @@ impl Class {
         }
     }
 
-    /// In words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::OneCpu => "one CPU",

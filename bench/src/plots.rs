@@ -66,7 +66,6 @@ pub(crate) struct Plot {
     pub(crate) title: String,
     /// What the upright axis counts, with its unit.
     pub(crate) values: &'static str,
-    /// The lines.
     pub(crate) series: Vec<Series>,
 }
 

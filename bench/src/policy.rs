@@ -46,7 +46,6 @@ const NORMAL: Load = Load { class: PriorityClass::Normal, ..LOW };
 const HIGH: Load = Load { class: PriorityClass::High, ..LOW };
 const HASTY: Load = Load { class: PriorityClass::High, depth: 1, bytes: 64 << 10, deadline: false };
 
-/// One session.
 struct Member {
     channel: Channel,
     source: Frame,
@@ -59,7 +58,6 @@ struct Member {
 #[derive(Default)]
 struct Got {
     bytes: u64,
-    /// Microseconds.
     latencies: Vec<f64>,
     refused: usize,
     late: usize,
@@ -76,7 +74,8 @@ impl Got {
 impl Member {
     fn new(service: &Service) -> Result<(Client, Self), BenchError> {
         let client = Client::connect(service.socket())?;
-        let (source, destination) = (client.allocate(FRAME_BYTES)?, client.allocate(FRAME_BYTES)?);
+        let source = client.allocate(FRAME_BYTES)?;
+        let destination = client.allocate(FRAME_BYTES)?;
         source.write(0, &random_bytes(FRAME_BYTES as usize, 17))?;
         destination.write(0, &random_bytes(FRAME_BYTES as usize, 19))?;
         let channel = client.open_channel(64)?;
@@ -191,7 +190,6 @@ impl Figures {
     }
 }
 
-/// Measures the group.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("policy", ROUNDS);
     let mut bench = Bench::new(run, 5)?;
@@ -217,7 +215,8 @@ fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError>
     let priority = &mut bench.spell(PolicySettings::of(PolicyKind::Priority), &loads)?;
     let moved = |got: &[Got]| got[1..].iter().map(|got| got.bytes as f64).sum::<f64>();
     let low = moved(priority) / moved(shared);
-    let (old, new) = (&mut shared[0], &mut priority[0]);
+    let old = &mut shared[0];
+    let new = &mut priority[0];
     let name = "high class, 64 KiB beside 12 of 1 MiB: p99 shared / p99 priority";
     figures.add(name, "x", Target::AtLeast(5.0), old.percentile(99) / new.percentile(99));
     let name = "the same, p50 shared / p50 priority";

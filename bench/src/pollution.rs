@@ -84,7 +84,8 @@ fn stream(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError
 
 fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchError> {
     let pair = &mut memory.pair;
-    let (at, bytes) = (at as u64, bytes as u64);
+    let at = at as u64;
+    let bytes = bytes as u64;
     let started = Instant::now();
     let transfer = Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?;
     let ticket = pair.channel.submit(transfer)?;
@@ -220,7 +221,6 @@ fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
-/// Measures the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);

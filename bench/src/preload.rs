@@ -23,7 +23,6 @@ const MOST_ADDED: f64 = 1.4;
 /// How many times as fast as the C library from how many bytes on: of copies between cold memory, of zeroing it.
 const COLD: [(u64, f64); 4] = [(64 << 10, 0.95), (2 << 20, 1.45), (4 << 20, 1.6), (32 << 20, 1.7)];
 const ZERO: [(u64, f64); 2] = [(64 << 10, 0.95), (256 << 10, 2.3)];
-/// Of any copy.
 const NEVER_SLOWER: f64 = 0.95;
 
 /// The program's lines, by kind and bytes.

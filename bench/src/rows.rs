@@ -14,15 +14,11 @@ use crate::timing::median;
 /// What a value has to be.
 #[derive(Clone, Copy)]
 pub(crate) enum Target {
-    /// At most this.
     AtMost(f64),
-    /// At least this.
     AtLeast(f64),
-    /// Only reported.
     None,
 }
 
-/// One figure.
 #[derive(Serialize)]
 pub(crate) struct Row {
     name: String,
@@ -54,7 +50,11 @@ impl Row {
 
     /// A figure there is none of, and why.
     pub(crate) fn not_measured(name: &str, reason: &str) -> Self {
-        let (value, target, holds, min, max) = Default::default();
+        let value = Default::default();
+        let target = Default::default();
+        let holds = Default::default();
+        let min = Default::default();
+        let max = Default::default();
         Self { name: format!("{name}: {reason}"), value, unit: "", target, holds, min, max }
     }
 }

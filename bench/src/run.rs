@@ -21,7 +21,6 @@ use crate::plots::Plot;
 /// What a shell reports for a command that ended by SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// One run.
 pub(crate) struct Run {
     quick: bool,
     only: Vec<String>,

@@ -52,7 +52,6 @@ impl Stages {
     }
 }
 
-/// Measures the group.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("stages", ROUNDS);
     let limits = PathLimits { waiting_per_user: 0 };

@@ -27,7 +27,6 @@ pub(crate) fn each_ns(
     Ok(since_ns(started) / count as f64)
 }
 
-/// Nanoseconds since then.
 pub(crate) fn since_ns(started: Instant) -> f64 {
     started.elapsed().as_nanos() as f64
 }
@@ -61,7 +60,6 @@ impl Work {
         (ns / self.turn_ns) as u64
     }
 
-    /// Works.
     pub(crate) fn run(turns: u64) {
         let mut state = black_box(0x9e37_79b9_7f4a_7c15_u64);
         for _ in 0..turns {
@@ -102,7 +100,6 @@ impl Aligned {
         Self { bytes, start, length }
     }
 
-    /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.length]
     }

@@ -51,7 +51,8 @@ impl Closer {
         let closer = Self(Arc::default());
         let (running, started) = channel();
         for number in 0..threads {
-            let (shared, running) = (Arc::clone(&closer.0), running.clone());
+            let shared = Arc::clone(&closer.0);
+            let running = running.clone();
             std::thread::Builder::new().name(format!("memferry-close-{number}")).spawn(move || {
                 let _ = running.send(());
                 shared.run();

@@ -49,7 +49,6 @@ pub struct ServiceConfig {
     pub chunk_bytes: u64,
     /// Which client gets which engine channel, and who moves on.
     pub policy: PolicySettings,
-    /// Bounds for clients.
     pub quotas: Quotas,
     /// Users whose requests may be of the high class.
     pub high_users: Vec<u32>,
@@ -85,11 +84,8 @@ pub struct Limit {
     pub name: &'static str,
     /// The least it may be.
     pub least: u64,
-    /// The most.
     pub most: u64,
-    /// Both in words.
     pub allowed: &'static str,
-    /// Reads it.
     pub of: fn(&ServiceConfig) -> u64,
 }
 
@@ -119,9 +115,7 @@ const fn limit(
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("{name} is {value}, it has to be {allowed}")]
 pub struct ValueError {
-    /// Which.
     pub name: &'static str,
-    /// As configured.
     pub value: u64,
     /// What it may be.
     pub allowed: &'static str,

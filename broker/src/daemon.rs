@@ -49,11 +49,9 @@ const FIRST_CONNECTION: u64 = 4;
 /// How the daemon is run.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
-    /// Where it listens.
     pub socket: PathBuf,
     /// Permission bits of the socket: who may connect.
     pub mode: u32,
-    /// The service.
     pub service: ServiceConfig,
     /// How long running requests may go on when it stops.
     pub grace: Duration,
@@ -76,9 +74,7 @@ pub enum ServeError {
     /// The event loop failed.
     #[error("the event loop failed ({step}): {source}")]
     Loop {
-        /// What was tried.
         step: &'static str,
-        /// Its error.
         source: io::Error,
     },
 }
@@ -117,7 +113,8 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
         listener.close();
         return Err(error.into());
     }
-    let (address, lanes) = (listener.address(), options.service.lanes);
+    let address = listener.address();
+    let lanes = options.service.lanes;
     tracing::info!(socket = address, lanes, "ready");
     supervisor.tell(&format!("READY=1\nSTATUS=Listening on {address} with {lanes} lanes\n"));
     ready();
@@ -190,7 +187,10 @@ impl Daemon {
         add(listener.socket(), LISTENER)?;
         add(service.notifier(), NOTIFIER)?;
         add(signals.as_fd(), SIGNALS)?;
-        let (connections, by_session, waiting, deaf) = Default::default();
+        let connections = Default::default();
+        let by_session = Default::default();
+        let waiting = Default::default();
+        let deaf = Default::default();
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let most_unclosed =
             descriptors.map_or(usize::MAX, |all| usize::try_from(all / UNCLOSED_PART).unwrap_or(usize::MAX));
@@ -333,7 +333,8 @@ impl Daemon {
     /// Reads one message of a connection: one at a time, so that none keeps the others waiting.
     fn hear(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
-        let (user, mut descriptors) = (connection.user(), Vec::new());
+        let user = connection.user();
+        let mut descriptors = Vec::new();
         let heard = connection.hear(&mut descriptors);
         match heard {
             Ok(Heard::Nothing) => {}
@@ -399,7 +400,8 @@ impl Daemon {
             .connect(connection.introduced(both))
             .map_err(|refused| Violation::Unwelcome(refused.message))?;
         self.by_session.insert(session, token);
-        let (user, process) = (connection.user(), connection.process_id());
+        let user = connection.user();
+        let process = connection.process_id();
         tracing::info!(session = session.0, user, process, "connected");
         connection.welcome(protocol::Welcome { version, features, session })
     }
@@ -438,7 +440,8 @@ impl Daemon {
             let _ = self.service.execute(session, protocol::Command::CloseChannel { channel }, &[]);
         }
         let message = "too many descriptors of the service's are on their way to clients; try again later";
-        let (kind, message) = (protocol::RefusalKind::System, message.to_owned());
+        let kind = protocol::RefusalKind::System;
+        let message = message.to_owned();
         self.reply(token, serial, Err(protocol::Refusal { kind, message }), &[]);
     }
 
@@ -494,7 +497,8 @@ impl Daemon {
             } else {
                 self.service.end(session)
             }
-            let (user, process) = (connection.user(), connection.process_id());
+            let user = connection.user();
+            let process = connection.process_id();
             tracing::info!(session = session.0, user, process, reason, "disconnected");
         }
         self.closer.close(connection.user(), connection);

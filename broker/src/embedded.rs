@@ -37,7 +37,6 @@ const GENERATIONS: usize = 64;
 static SHARED: [Shared; GENERATIONS] =
     [const { Shared { process: AtomicU32::new(0), service: Mutex::new(Weak::new()) } }; GENERATIONS];
 
-/// This process's.
 fn shared_here() -> Option<&'static Mutex<Weak<Embedded>>> {
     let here = std::process::id();
     let mine = |shared: &&Shared| {
@@ -93,7 +92,9 @@ impl Embedded {
         let failed = |step| move |source| StartError::System { step, source };
         let guard = ForkGuard::new().map_err(failed("the fork guard"))?;
         let service = Service::start(config)?;
-        let (over, changed, ending) = Default::default();
+        let over = Default::default();
+        let changed = Default::default();
+        let ending = Default::default();
         let control = Arc::new(Control { service, over, changed, ending });
         let for_thread = Arc::clone(&control);
         let thread = std::thread::Builder::new()
@@ -103,7 +104,6 @@ impl Embedded {
         Ok(Self { control, thread: Some(thread), guard })
     }
 
-    /// The service.
     pub fn service(&self) -> &Service {
         &self.control.service
     }

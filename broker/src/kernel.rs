@@ -40,7 +40,6 @@ pub enum KernelError {
         path.display()
     )]
     NoChannels {
-        /// The device.
         path: PathBuf,
     },
     /// The thread that registers memory did not start.
@@ -167,7 +166,8 @@ struct Wanted {
 
 /// Lets go of all it can before it pins the next: a client may have far more pinned, and take it away again, than there is time for.
 fn work(todo: &Receiver<Chore>) {
-    let (mut backlog, mut warned) = (VecDeque::new(), false);
+    let mut backlog = VecDeque::new();
+    let mut warned = false;
     while let Ok(first) = if backlog.is_empty() { todo.recv().map(Some) } else { Ok(None) } {
         for chore in first.into_iter().chain(todo.try_iter()) {
             match chore {
@@ -214,7 +214,8 @@ impl Offload {
     /// Has memory registered; the answer is a command to the lane, or none where that is not possible.
     pub(crate) fn register(&self, wanted: Vec<Mapping>) {
         for memory in wanted {
-            let (lane, device) = (Arc::clone(&self.lane), Arc::clone(&self.device));
+            let lane = Arc::clone(&self.lane);
+            let device = Arc::clone(&self.device);
             let _ = self.chores.send(Chore::Register(Wanted { lane, device, memory }));
         }
     }

@@ -14,7 +14,6 @@ use memferry_path::{Policy, PolicySettings, SliceCounts, Slices};
 use crate::protocol::{Refusal, RefusalKind};
 use crate::session::refusal;
 
-/// The present policy.
 pub(crate) struct Policies {
     present: Mutex<Present>,
     /// The user this process runs as.
@@ -30,7 +29,8 @@ struct Present {
 
 impl Present {
     fn counts(&self) -> SliceCounts {
-        let (past, now) = (self.past, self.slices.counts());
+        let past = self.past;
+        let now = self.slices.counts();
         SliceCounts {
             slices: past.slices + now.slices,
             strayed_bytes: past.strayed_bytes + now.strayed_bytes,
@@ -47,12 +47,10 @@ impl Policies {
         (Self { present: Mutex::new(present), own_user }, policies)
     }
 
-    /// What it is.
     pub(crate) fn settings(&self) -> PolicySettings {
         self.present().settings.clone()
     }
 
-    /// Slices so far.
     pub(crate) fn counts(&self) -> SliceCounts {
         self.present().counts()
     }

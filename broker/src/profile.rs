@@ -40,7 +40,6 @@ const HEADER: &str = "\
 pub struct Profile {
     /// The CPU's name, as the kernel tells it.
     pub cpu: String,
-    /// The thresholds.
     pub thresholds: Tuning,
 }
 
@@ -50,17 +49,13 @@ pub enum ProfileError {
     /// The file system would not.
     #[error("cannot {what} the profile {}: {source}", path.display())]
     File {
-        /// What was tried.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// It is no profile.
     #[error("the profile {} cannot be understood; run `memferry tune` again or delete it: {message}", path.display())]
     Unreadable {
-        /// The file.
         path: PathBuf,
         /// What is wrong, with its line.
         message: String,
@@ -68,9 +63,7 @@ pub enum ProfileError {
     /// A threshold makes no sense.
     #[error("the profile {} makes no sense; run `memferry tune` again or delete it: {source}", path.display())]
     Threshold {
-        /// The file.
         path: PathBuf,
-        /// Which, and why.
         source: TuningError,
     },
     /// Nobody says where it is to be.

@@ -32,7 +32,6 @@ pub const FEATURE_ASYMMETRIC_FENCES: u64 = 1;
 const HELLO_BYTES: usize = 20;
 const WELCOME_BYTES: usize = 28;
 
-/// The client's handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// Oldest and newest version it speaks.
@@ -91,7 +90,6 @@ pub struct Welcome {
 }
 
 impl Welcome {
-    /// Its bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(self.version.to_le_bytes());
@@ -123,60 +121,45 @@ impl Welcome {
 pub enum Command {
     /// Make the memfd that comes along a frame. One descriptor.
     Register {
-        /// Its bytes.
         length: u64,
         /// The most that may ever be done with it.
         rights: Rights,
     },
     /// A capability with a narrower range or fewer rights.
     Derive {
-        /// What is narrowed.
         handle: Handle,
-        /// Start within it.
         offset: u64,
-        /// Bytes.
         length: u64,
-        /// Rights.
         rights: Rights,
     },
     /// Offer a range to another client.
     Grant {
-        /// What is granted.
         handle: Handle,
-        /// Start within it.
         offset: u64,
-        /// Bytes.
         length: u64,
-        /// Rights.
         rights: Rights,
-        /// To whom.
         to: Grantee,
     },
     /// Take up an offer.
     Accept {
-        /// Its token.
         token: Handle,
     },
     /// Take a capability and all derived from it away; answered when nothing uses it any more.
     Revoke {
-        /// Which.
         handle: Handle,
     },
     /// Open a queue pair.
     OpenChannel {
-        /// Requests it holds.
         capacity: u32,
     },
     /// Close a queue pair.
     CloseChannel {
-        /// Its number.
         channel: u32,
     },
     /// Signal the client by a descriptor when completions come while it has asked for that in its ring.
     Notify {
         /// The queue pair; each can be given one signal.
         channel: u32,
-        /// How.
         by: NotifyBy,
     },
     /// What the engines can do.
@@ -190,7 +173,6 @@ pub enum Command {
     },
     /// Whose a session is.
     Identify {
-        /// Which.
         session: SessionId,
     },
 }
@@ -210,7 +192,6 @@ pub enum NotifyBy {
 /// To whom a grant is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Grantee {
-    /// One session.
     Session(SessionId),
     /// Every session of a user.
     User(u32),
@@ -219,15 +200,10 @@ pub enum Grantee {
 /// What the control side answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// A capability.
     Handle(Handle),
-    /// An accepted offer.
     Accepted {
-        /// The capability.
         handle: Handle,
-        /// Bytes it covers.
         length: u64,
-        /// Its rights.
         rights: Rights,
         /// The session that granted it.
         grantor: SessionId,
@@ -238,7 +214,6 @@ pub enum Answer {
     Channel {
         /// Its number in this session.
         channel: u32,
-        /// Requests it holds.
         capacity: u32,
     },
     /// The queue pair is closed.
@@ -249,7 +224,6 @@ pub enum Answer {
     Engines(EngineStatus),
     /// How the service is doing.
     Status(Status),
-    /// The policy.
     Policy(Box<PolicySettings>),
     /// Whose the session is.
     Identity(Identity),
@@ -276,7 +250,6 @@ pub enum RefusalKind {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What kind.
     pub kind: RefusalKind,
     /// What was wrong, with the values, and what to do.
     pub message: String,
@@ -315,7 +288,6 @@ pub enum Violation {
     Descriptors {
         /// As announced and due.
         expected: u32,
-        /// What came.
         got: u32,
     },
     /// The packet was longer than any message.
@@ -342,7 +314,6 @@ pub struct Envelope<T> {
     pub serial: u32,
     /// Descriptors that come along.
     pub descriptors: u8,
-    /// The message.
     pub body: T,
 }
 
@@ -356,7 +327,6 @@ impl Command {
     }
 }
 
-/// Encodes a message.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     // A message of ours always fits: serialising into a growing buffer has no other failure.
     postcard::to_allocvec(message).unwrap_or_default()
@@ -382,7 +352,8 @@ pub fn decode_command(bytes: &[u8], expected: u32, descriptors: usize) -> Result
     if envelope.serial != expected {
         return Err(Violation::Serial { expected, got: envelope.serial });
     }
-    let (due, announced) = (envelope.body.descriptors(), envelope.descriptors);
+    let due = envelope.body.descriptors();
+    let announced = envelope.descriptors;
     if due != announced || usize::from(announced) != descriptors {
         let got = u32::try_from(descriptors).unwrap_or(u32::MAX);
         return Err(Violation::Descriptors { expected: u32::from(due), got });
@@ -481,8 +452,14 @@ mod tests {
             failures: most,
             bytes_moved: most,
         };
-        let (queues, requests, failures, bytes) = (most, most, most, most);
-        let (parks, waiting, busy, channels) = (most, most, most, u32::MAX);
+        let queues = most;
+        let requests = most;
+        let failures = most;
+        let bytes = most;
+        let parks = most;
+        let waiting = most;
+        let busy = most;
+        let channels = u32::MAX;
         let class_bytes = [most; 3];
         let lane =
             LaneStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };

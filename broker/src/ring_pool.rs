@@ -57,7 +57,8 @@ impl Ring {
         let layout = Layout::new(capacity).map_err(|error| NoRing::System(std::io::Error::other(error)))?;
         let (client, writable) = frame::allocate_sealed(layout.client_words() as u64 * 8, true)?;
         let service = frame::allocate_sealed(layout.service_words() as u64 * 8, false)?;
-        let (length, page) = (writable.length_bytes(), writable.page_bytes());
+        let length = writable.length_bytes();
+        let page = writable.page_bytes();
         let read_only =
             Mapping::shared(client.as_fd(), length, Access::ReadOnly, page).map_err(NoRing::System)?;
         Ok(Self { user, large, client: (client, read_only), service })
@@ -109,7 +110,6 @@ impl Lent {
     }
 }
 
-/// All rings.
 #[derive(Default)]
 pub(crate) struct RingPool {
     lent: BTreeMap<ChannelId, Lent>,

@@ -100,22 +100,17 @@ pub enum StartError {
         "lanes cannot be of the class {class}: {source}; choose another, or give the service CAP_SYS_NICE"
     )]
     Class {
-        /// The class.
         class: &'static str,
-        /// Why not.
         source: std::io::Error,
     },
     /// The machine would not give what is needed.
     #[error("cannot start the service ({step}): {source}")]
     System {
-        /// What was tried.
         step: &'static str,
-        /// Its error.
         source: std::io::Error,
     },
 }
 
-/// A command's result.
 #[derive(Debug)]
 pub enum Executed {
     /// Answered, with descriptors that go along.
@@ -124,7 +119,6 @@ pub enum Executed {
     Later(RevocationId),
 }
 
-/// What [`Service::attend`] found.
 #[derive(Debug, Default)]
 pub struct Attended {
     /// Revocations that somebody waits for, and what is answered: they are over, or a failed channel keeps them from it.
@@ -144,7 +138,6 @@ const WITHHELD: &str = "a channel of an engine failed and may still write to thi
 /// Bytes up to which a transfer of an embedded client is done while the capability table is held: less than claims cost.
 const SHORT_BYTES: u64 = 16 << 10;
 
-/// The service.
 pub struct Service {
     id: ServiceId,
     config: ServiceConfig,
@@ -186,7 +179,9 @@ impl Service {
         let fences = Fences::register();
         let (policies, for_lanes) = Policies::new(&config.policy, handles.len());
         let lanes = Lanes::start(&config, &shared, handles.into_iter().zip(for_lanes))?;
-        let (sessions, rings, started) = (Mutex::default(), Mutex::default(), MonotonicClock.now());
+        let sessions = Mutex::default();
+        let rings = Mutex::default();
+        let started = MonotonicClock.now();
         let id = random_id().map_err(|error| failed("getrandom")(error.into()))?;
         Ok(Self {
             id,
@@ -217,7 +212,6 @@ impl Service {
         self.shared.notifier.as_fd()
     }
 
-    /// Makes [`notifier`](Self::notifier) readable.
     pub(crate) fn wake_control(&self) {
         self.shared.notify(Notice::Settled);
     }

@@ -16,7 +16,6 @@ use crate::protocol::{Refusal, RefusalKind, SessionStatus};
 /// Who a client is.
 #[derive(Clone, Debug)]
 pub struct Introduced {
-    /// Its user.
     pub user: u32,
     /// The number of its process.
     pub process: u32,
@@ -26,7 +25,6 @@ pub struct Introduced {
     pub watched: Option<Arc<OwnedFd>>,
 }
 
-/// One client's connection.
 pub(crate) struct Session {
     pub(crate) client: Introduced,
     /// Channel number to lane.

@@ -216,7 +216,8 @@ impl FrameArena {
         let (pages, tail) = rest.split_at_mut(whole.len());
         head.copy_from_slice(&from[..whole.start]);
         tail.copy_from_slice(&from[whole.end..]);
-        let (by_engine, by_caller) = (pages.len() as u64, (head.len() + tail.len()) as u64);
+        let by_engine = pages.len() as u64;
+        let by_caller = (head.len() + tail.len()) as u64;
         if !pages.is_empty() {
             self.fill_pages(channel, &source, pages)?;
         }

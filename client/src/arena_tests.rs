@@ -18,7 +18,8 @@ fn what_a_failed_engine_still_writes_misses_the_slice_that_was_its_destination()
         list.resize(BYTES, value);
         list
     };
-    let (from, mut to) = (list(3), list(1));
+    let from = list(3);
+    let mut to = list(1);
     let (mut channel, mut lane) = Lane::beside(&client, 4);
     let (copied, late) = std::thread::scope(|scope| {
         let late = scope.spawn(|| lane.end(FAULTED, EngineKind::Kernel));

@@ -255,7 +255,8 @@ impl Client {
         if range.frame().is_window() {
             return Err(CallError::PartOfArena);
         }
-        let (offset, length) = (range.offset(), range.length());
+        let offset = range.offset();
+        let length = range.length();
         let command = Command::Grant { handle: range.frame().handle(), offset, length, rights, to };
         expect_handle(self.session.call(command, Vec::new())?.0)
     }
@@ -293,7 +294,8 @@ impl Client {
     /// [`CallError`].
     pub fn derive(&self, range: &FrameRange, rights: Rights) -> Result<Frame, CallError> {
         self.check_owns(range.frame())?;
-        let (span, length) = (range.span_for(range.length()), range.length());
+        let span = range.span_for(range.length());
+        let length = range.length();
         let command = Command::Derive { handle: span.handle, offset: span.offset, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
         Ok(Frame::derived(range.frame(), handle, length, rights))
@@ -425,7 +427,8 @@ mod tests {
     #[test]
     fn a_memfd_that_may_not_be_written_is_a_frame_without_that_right() {
         let client = Client::embedded().unwrap();
-        let (sealed, opened) = (memfd(), memfd());
+        let sealed = memfd();
+        let opened = memfd();
         rustix::fs::fcntl_add_seals(&sealed, SealFlags::WRITE).unwrap();
         // Whoever opens it to be read cannot add the seals that a frame has.
         rustix::io::pwrite(&opened, &[7; 4096], 0).unwrap();

@@ -80,21 +80,26 @@ impl Frame {
 
     /// A capability narrowed from `of`, which it keeps: with that it would end.
     pub(crate) fn derived(of: &Self, handle: Handle, length: u64, rights: Rights) -> Self {
-        let (session, backing) = (Arc::clone(&of.0.session), Backing::Derived(of.clone()));
+        let session = Arc::clone(&of.0.session);
+        let backing = Backing::Derived(of.clone());
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
     }
 
     /// The window that a block is, under its segment's capability.
     pub(crate) fn of_block(block: SegmentBlock) -> Self {
         let segment = &block.segment().0.0;
-        let (session, handle, rights) = (Arc::clone(&segment.session), segment.handle, segment.rights);
+        let session = Arc::clone(&segment.session);
+        let handle = segment.handle;
+        let rights = segment.rights;
         let length = block.length_bytes();
         Self(Arc::new(Inner { session, handle, length, rights, backing: Backing::Block(block) }))
     }
 
     /// The window of `length` bytes at `offset` of a segment, whose holder promised to keep it.
     pub(crate) fn of_promise(segment: Self, offset: u64, length: u64) -> Self {
-        let (session, handle, rights) = (Arc::clone(&segment.0.session), segment.0.handle, segment.0.rights);
+        let session = Arc::clone(&segment.0.session);
+        let handle = segment.0.handle;
+        let rights = segment.0.rights;
         let backing = Backing::Promised(offset, segment);
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
     }
@@ -363,7 +368,8 @@ mod tests {
     fn a_derived_frame_keeps_what_it_was_derived_from() {
         let client = Client::embedded().unwrap();
         let mut channel = client.open_channel(4).unwrap();
-        let (from, to) = (client.allocate(4096).unwrap(), client.allocate(4096).unwrap());
+        let from = client.allocate(4096).unwrap();
+        let to = client.allocate(4096).unwrap();
         from.write(100, &[7; 50]).unwrap();
         let view = client.derive(&from.range(100, 50), Rights::READ).unwrap();
         drop(from);

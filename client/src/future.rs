@@ -121,7 +121,8 @@ impl AsyncChannel {
         let mut state = match self.0.lock() {
             Ok(state) => state,
             Err(forked) => {
-                let (reason, transfer) = (SubmitReason::Forked(forked), Box::new(transfer));
+                let reason = SubmitReason::Forked(forked);
+                let transfer = Box::new(transfer);
                 return Err(SubmitError { reason, transfer });
             }
         };
@@ -248,7 +249,8 @@ impl Shared {
     fn drive(self: &Arc<Self>, state: &mut State) -> Vec<Waker> {
         let mut wakers = Vec::new();
         if !state.driven {
-            let (weak, bell) = (Arc::downgrade(self), Arc::clone(&self.bell));
+            let weak = Arc::downgrade(self);
+            let bell = Arc::clone(&self.bell);
             let sleeper = state.channel.sleeper();
             let thread = std::thread::Builder::new().name("memferry-futures".to_owned());
             state.driven = thread.spawn(move || run(&weak, &bell, &sleeper)).is_ok();

@@ -25,6 +25,8 @@
 //! needs no daemon. Frames are shared memory that others may write: bytes go in and out by [`Frame::read`] and
 //! [`Frame::write`], never by reference. A channel belongs to one thread at a time.
 
+#![deny(missing_docs)]
+
 mod arena;
 mod channel;
 mod client;
@@ -104,7 +106,8 @@ impl Completion {
 
     /// The end of a transfer that no engine touched, as far as this client can learn.
     fn without_engine(ticket: Ticket, failure: Failure) -> Self {
-        let (outcome, engine) = (Err(failure), EngineKind::None);
+        let outcome = Err(failure);
+        let engine = EngineKind::None;
         Self { ticket, outcome, inherited: false, bytes_done: 0, value: 0, engine }
     }
 }

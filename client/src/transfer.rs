@@ -81,7 +81,8 @@ impl Transfer {
     pub fn copy(source: &FrameRange, destination: &FrameRange) -> Result<Self, TransferError> {
         fits(source, destination)?;
         let length = source.length();
-        let (from, to) = (source.span_for(length), destination.span_for(length));
+        let from = source.span_for(length);
+        let to = destination.span_for(length);
         let operation = Operation::Copy { source: from, destination: to, length };
         Ok(Self::new(operation, frames([source, destination])))
     }
@@ -156,7 +157,8 @@ impl Transfer {
     pub fn compare(first: &FrameRange, second: &FrameRange) -> Result<Self, TransferError> {
         equal(first.length(), second.length())?;
         let length = first.length();
-        let (one, other) = (first.span_for(length), second.span_for(length));
+        let one = first.span_for(length);
+        let other = second.span_for(length);
         Ok(Self::new(Operation::Compare { first: one, second: other, length }, frames([first, second])))
     }
 
@@ -179,7 +181,8 @@ impl Transfer {
     ) -> Result<Self, TransferError> {
         fits(source, destination)?;
         let length = source.length();
-        let (from, to) = (source.span_for(length), destination.span_for(length));
+        let from = source.span_for(length);
+        let to = destination.span_for(length);
         let operation = Operation::CopyCrc { source: from, destination: to, length, seed };
         Ok(Self::new(operation, frames([source, destination])))
     }
@@ -258,7 +261,8 @@ fn frames<const N: usize>(ranges: [&FrameRange; N]) -> Held {
 }
 
 fn fits(source: &FrameRange, destination: &FrameRange) -> Result<(), TransferError> {
-    let (source_bytes, destination_bytes) = (source.length(), destination.length());
+    let source_bytes = source.length();
+    let destination_bytes = destination.length();
     if source_bytes <= destination_bytes {
         Ok(())
     } else {

@@ -92,7 +92,8 @@ impl Zeroing {
         let shared = Arc::new(Shared::default());
         let frames = BTreeMap::new();
         let under_way = VecDeque::new();
-        let (client, pool) = (client.clone(), pool.clone());
+        let client = client.clone();
+        let pool = pool.clone();
         let mut worker =
             Worker { client: client.clone(), pool, channel, frames, under_way, shared: Arc::clone(&shared) };
         let builder = std::thread::Builder::new().name("memferry-zero".to_owned());
@@ -167,7 +168,8 @@ impl Worker {
     }
 
     fn submit(&mut self, used: &UsedBuffer) -> Option<Ticket> {
-        let (segment, index) = (used.buffer().segment(), used.buffer().index());
+        let segment = used.buffer().segment();
+        let index = used.buffer().index();
         if !self.frames.contains_key(&segment.id()) {
             let frame = self.frame(segment.mapping().clone()).ok()?;
             self.frames.insert(segment.id(), frame);
@@ -283,7 +285,8 @@ mod tests {
         let all = pool.statistics().buffers;
         wait_until(|| pool.statistics().zero == all);
         let told = client.status().unwrap().zeroed;
-        let (pool, zeroing) = (pool.statistics(), zeroing.statistics());
+        let pool = pool.statistics();
+        let zeroing = zeroing.statistics();
         println!("{pool:?} {zeroing:?}");
         assert_eq!((zeroing.failed, zeroing.buffers), (0, pool.zeroed));
         assert!(zeroing.buffers > 0 && zeroing.bytes == zeroing.buffers * (16 << 10));
@@ -296,7 +299,9 @@ mod tests {
         let pool = small(128 << 10);
         let client = Client::embedded().unwrap();
         let channel = client.open_channel(OUTSTANDING).unwrap();
-        let (frames, under_way, shared) = Default::default();
+        let frames = Default::default();
+        let under_way = Default::default();
+        let shared = Default::default();
         let mut worker =
             Worker { client: client.clone(), pool: pool.clone(), channel, frames, under_way, shared };
         for done in [Err(Failure::EngineTimedOut), Ok(100)] {
@@ -333,7 +338,9 @@ mod tests {
         let pool = small(128 << 10);
         let client = Client::embedded().unwrap();
         let (channel, mut lane) = Lane::beside(&client, OUTSTANDING);
-        let (frames, under_way, shared) = Default::default();
+        let frames = Default::default();
+        let under_way = Default::default();
+        let shared = Default::default();
         let mut worker =
             Worker { client: client.clone(), pool: pool.clone(), channel, frames, under_way, shared };
         drop(pool.take().unwrap());
@@ -354,7 +361,8 @@ mod tests {
             buffer.read(0, &mut bytes).unwrap();
             assert!(bytes == [7; 128 << 10], "{buffer:?} is somebody's and was zeroed");
         }
-        let (left, failed) = (pool.statistics(), worker.shared.failed.load(Ordering::Relaxed));
+        let left = pool.statistics();
+        let failed = worker.shared.failed.load(Ordering::Relaxed);
         assert_eq!((buffers.len() as u64, left.buffers, left.set_aside, failed), (all - 1, all - 1, 1, 1));
         drop(buffers);
         assert_eq!((pool.trim(), pool.statistics().segments), (0, 1), "its segment stays");

@@ -14,7 +14,6 @@ pub struct EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue.
     pub const fn new() -> Self {
         Self { due: BTreeMap::new(), inserted: 0 }
     }

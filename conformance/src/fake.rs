@@ -85,7 +85,6 @@ pub struct Timing {
 pub enum Fault {
     /// Transfers take their time, move some bytes and end with a failure.
     Fails {
-        /// The outcome.
         failure: Failure,
         /// Bytes moved before (whole pixels of them, and no more than there are).
         after_bytes: u64,
@@ -122,7 +121,6 @@ pub enum Fault {
 pub struct FakeEngine {
     channels: Vec<Channel>,
     timing: Timing,
-    /// The latest poll.
     now: Instant,
 }
 
@@ -252,7 +250,8 @@ impl Engine for FakeEngine {
                 let (bytes_done, value) = move_bytes(job.descriptor.operation(), end.bytes);
                 channel.job = None;
                 let ticket = Ticket { channel: number, serial: channel.serial };
-                let (outcome, engine) = (end.outcome, EngineKind::Simulated);
+                let outcome = end.outcome;
+                let engine = EngineKind::Simulated;
                 finished.push(Finished { ticket, outcome, bytes_done, value, engine });
             }
         }

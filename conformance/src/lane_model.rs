@@ -34,7 +34,6 @@ struct Job {
     ends: Option<Instant>,
 }
 
-/// The lane.
 #[derive(Debug)]
 pub struct LaneModel {
     channels: Vec<Channel>,
@@ -50,7 +49,8 @@ impl LaneModel {
         let channels = (0..channels)
             .map(|_| Channel { serial: 0, turns: 1, job: None, moving_until: Instant::ORIGIN })
             .collect();
-        let (now, busy_until) = (Instant::ORIGIN, Instant::ORIGIN);
+        let now = Instant::ORIGIN;
+        let busy_until = Instant::ORIGIN;
         Self { channels, chunk_bytes: chunk_bytes.max(1), ps_per_byte, now, busy_until }
     }
 
@@ -99,7 +99,8 @@ impl Engine for LaneModel {
             Some(channel) => {
                 channel.serial = channel.serial.wrapping_add(1);
                 let total = descriptor.operation().total_bytes();
-                let (started, cancelled) = (false, false);
+                let started = false;
+                let cancelled = false;
                 channel.job = Some(Job { total, done: 0, started, cancelled, ends: None });
                 return Ok(Ticket { channel: number, serial: channel.serial });
             }

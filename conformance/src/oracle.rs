@@ -18,7 +18,6 @@ pub struct Place {
     pub memory: usize,
     /// The range's first byte within that memory.
     pub offset: u64,
-    /// Its bytes.
     pub length: u64,
 }
 
@@ -172,7 +171,8 @@ pub fn is_part_in_any_order(
     let pixel = |memories: &[Vec<u8>], at: &[(usize, usize)]| -> Vec<u8> {
         at.iter().map(|(memory, at)| memories[*memory][*at]).collect()
     };
-    let (mut new, mut old) = (0, 0);
+    let mut new = 0;
+    let mut old = 0;
     let each_is_either = written.chunks(size).all(|at| {
         let [was, shall, is] = [before, &after, found].map(|memories| pixel(memories, at));
         new += usize::from(was != shall && is == shall);
@@ -303,7 +303,9 @@ pub fn renamed<A, B>(operation: &Operation<A>, mut name: impl FnMut(&A) -> B) ->
 /// Listing 3 in bytes: the offsets of the pixels accessed, in order.
 fn walk(plane: &Plane, count: &Count2d) -> impl Iterator<Item = i128> {
     let mut addr = i128::from(plane.start);
-    let (x_step, y_step, x_count) = (i128::from(plane.x_step), i128::from(plane.y_step), count.x_count);
+    let x_step = i128::from(plane.x_step);
+    let y_step = i128::from(plane.y_step);
+    let x_count = count.x_count;
     // Rows without pixels access nothing, and there may be four billion of them.
     let y_count = if x_count == 0 { 0 } else { count.y_count };
     (1..=y_count).flat_map(move |_| 1..=x_count).map(move |x| {

@@ -30,9 +30,7 @@ pub type Draft = Operation<(usize, u64)>;
 pub struct Served {
     /// Whether it did all it asked for.
     pub outcome: Result<(), Failure>,
-    /// Bytes visited.
     pub bytes_done: u64,
-    /// What was found.
     pub value: u64,
 }
 
@@ -40,7 +38,6 @@ pub struct Served {
 pub trait RequestFixture {
     /// Asks for the operation, and waits for its end.
     fn run(&mut self, draft: &Draft) -> Served;
-    /// Overwrites a frame.
     fn fill(&mut self, frame: usize, bytes: &[u8]);
     /// What a frame holds.
     fn contents(&mut self, frame: usize) -> Vec<u8>;

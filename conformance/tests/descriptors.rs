@@ -32,7 +32,8 @@ proptest! {
     fn descriptors_accept_exactly_what_stays_inside(shape in shape(), lengths in [0..100_u64, 0..100]) {
         let memory = SimMemory::new(vec![0; 100]);
         let place = |length| Place { memory: 0, offset: 0, length };
-        let (source, destination) = (place(lengths[0]), place(lengths[1]));
+        let source = place(lengths[0]);
+        let destination = place(lengths[1]);
         let operation = Operation::Copy2d { source, destination, shape };
         let region = |place: &Place| Region::new(memory.clone(), place.offset, place.length).unwrap();
         let made = Descriptor::new(0, oracle::renamed(&operation, region));

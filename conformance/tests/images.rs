@@ -58,7 +58,8 @@ fn surroundings() -> impl Strategy<Value = Surroundings> {
 impl Surroundings {
     /// The picture within a larger image, and the bytes of that.
     fn around(self, width: u32, height: u32, pixel: PixelSize) -> (Image, u64) {
-        let (all_width, all_height) = (self.left + width + self.right, self.above + height + self.below);
+        let all_width = self.left + width + self.right;
+        let all_height = self.above + height + self.below;
         let pitch_bytes = u64::from(all_width) * pixel.bytes() + self.gap;
         let whole = Image { origin: self.origin, width: all_width, height: all_height, pitch_bytes, pixel };
         let bytes = self.origin + pitch_bytes * u64::from(all_height) + 8;
@@ -106,7 +107,8 @@ proptest! {
         }
         let shape = turned_copy(&source, turn, &destination, transparent).unwrap();
         let whole = |memory, length| Place { memory, offset: 0, length };
-        let (source, destination) = (whole(0, source_bytes), whole(1, destination_bytes));
+        let source = whole(0, source_bytes);
+        let destination = whole(1, destination_bytes);
         oracle::apply(&Operation::Copy2d { source, destination, shape }, &mut memories).unwrap();
         prop_assert_eq!(&memories[1], &expected);
     }

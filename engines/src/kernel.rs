@@ -25,7 +25,6 @@ use memferry_transfer::{
     Refused, Region, Segment, Side, Ticket,
 };
 
-/// Longest transfer, bytes.
 const LONGEST_BYTES: u64 = 1 << 40;
 
 /// How long a service that cannot wait for [`KernelEngine::as_fd`] may sleep while the kernel works.
@@ -63,7 +62,6 @@ struct Job {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Before the doorbell.
     Posted,
     /// After it, not in the kernel yet.
     Ready,
@@ -74,7 +72,6 @@ enum State {
 }
 
 impl KernelEngine {
-    /// What it performs.
     pub const OPERATIONS: Operations =
         Operations::NOP.union(Operations::COPY).union(Operations::FILL).union(Operations::SCATTER_GATHER);
 
@@ -82,12 +79,13 @@ impl KernelEngine {
     /// meanwhile.
     pub fn new(device: Arc<KernelDevice>, channels: u32) -> Self {
         let channels = (0..channels).map(|_| Channel { serial: 0, job: None, suspended: false }).collect();
-        let (running, records) = (BTreeMap::new(), Vec::new());
-        let (polled, bytes_by_dma) = (Instant::ORIGIN, 0);
+        let running = BTreeMap::new();
+        let records = Vec::new();
+        let polled = Instant::ORIGIN;
+        let bytes_by_dma = 0;
         Self { device, channels, running, records, polled, bytes_by_dma }
     }
 
-    /// The device.
     pub fn device(&self) -> &Arc<KernelDevice> {
         &self.device
     }
@@ -170,7 +168,8 @@ impl KernelEngine {
                 _ => Err(Failure::MemoryFault),
             };
             self.bytes_by_dma += record.bytes_by_dma;
-            let (bytes_done, engine) = (record.bytes_done, EngineKind::Kernel);
+            let bytes_done = record.bytes_done;
+            let engine = EngineKind::Kernel;
             finished.push(Finished { ticket, outcome, bytes_done, value: 0, engine });
         }
     }
@@ -309,8 +308,8 @@ fn order(operation: &Operation<Region<KernelMemory>>) -> Option<Order<'_>> {
             length: *length,
         })),
         Operation::Fill { destination, length, pattern } => {
-            let (pattern_bytes, pattern) =
-                (pattern.length_bytes() as u32, u32::from_le_bytes(pattern.word_bytes()));
+            let pattern_bytes = pattern.length_bytes() as u32;
+            let pattern = u32::from_le_bytes(pattern.word_bytes());
             Some(Order::Fill { destination: at(destination, 0), length: *length, pattern, pattern_bytes })
         }
         Operation::ScatterGather { lists } => {
@@ -332,7 +331,8 @@ fn pieces(lists: &Lists<Region<KernelMemory>>) -> Vec<Piece<'_>> {
             let Some(to) = destination else { return pieces };
             let length = (source.length - taken).min(to.length - filled);
             if length > 0 {
-                let (source, destination) = (at(&source.place, taken), at(&to.place, filled));
+                let source = at(&source.place, taken);
+                let destination = at(&to.place, filled);
                 pieces.push(Piece { source, destination, length });
             }
             taken += length;
@@ -348,7 +348,8 @@ fn pieces(lists: &Lists<Region<KernelMemory>>) -> Vec<Piece<'_>> {
 /// Whether the order of pieces may show: bytes are written twice, or read and written. `key` tells memories apart.
 pub(crate) fn touch<M>(lists: &Lists<Region<M>>, key: impl Fn(&M) -> usize) -> bool {
     let range = |segment: &Segment<Region<M>>| {
-        let (place, length) = (&segment.place, segment.length);
+        let place = &segment.place;
+        let length = segment.length;
         (length > 0).then(|| (key(place.memory()), place.offset(), place.offset() + length))
     };
     let mut written: Vec<_> = lists.destination.iter().filter_map(range).collect();

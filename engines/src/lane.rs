@@ -31,7 +31,6 @@ const OF_DEVICE: u32 = 1 << 31;
 /// What the device has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceCounts {
-    /// Transfers it ended.
     pub transfers: u64,
     /// Destination bytes of them.
     pub bytes: u64,
@@ -94,13 +93,15 @@ impl<E: Engine> LaneEngine<E> {
     pub fn with_device(mut self, engine: E, shortest_bytes: u64) -> Self {
         let jobs = (0..self.cpu.capabilities().channels).map(|_| None).collect();
         let operations = engine.capabilities().operations;
-        let (known, wanted, reports, counts) = Default::default();
+        let known = Default::default();
+        let wanted = Default::default();
+        let reports = Default::default();
+        let counts = Default::default();
         self.beside =
             Some(Beside { engine, shortest_bytes, operations, jobs, known, wanted, reports, counts });
         self
     }
 
-    /// The device.
     pub fn device(&self) -> Option<&E> {
         self.beside.as_ref().map(|beside| &beside.engine)
     }
@@ -161,7 +162,9 @@ impl<E: Engine> Beside<E> {
         let own = Descriptor::new(descriptor.channel(), named.ok()?).ok()?;
         let at = self.engine.post(own.with_hint(descriptor.hint())).ok()?;
         let ticket = Ticket { serial: at.serial ^ OF_DEVICE, ..at };
-        let (at, descriptor, cancelled) = (At::Device(at), descriptor.clone(), false);
+        let at = At::Device(at);
+        let descriptor = descriptor.clone();
+        let cancelled = false;
         *self.jobs.get_mut(ticket.channel as usize)? = Some(Job { ticket, at, descriptor, cancelled });
         Some(ticket)
     }
@@ -224,7 +227,8 @@ impl<E: Engine> Beside<E> {
 fn may_be_done_twice(operation: &Operation<Region<Mapping>>) -> bool {
     match operation {
         Operation::Copy { source, destination, length } => {
-            let (from, to) = (source.offset(), destination.offset());
+            let from = source.offset();
+            let to = destination.offset();
             let apart = from + length <= to || to + length <= from;
             apart || source.memory().key() != destination.memory().key()
         }

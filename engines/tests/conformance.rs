@@ -231,7 +231,8 @@ fn a_chunk_of_many_operands_touches_no_more_than_that_of_a_copy() {
     const LENGTH: u64 = 256 << 10;
     let memory = [1, 2, 3].map(|byte| Mapping::owned(vec![byte; LENGTH as usize]));
     let region = |of: usize| Region::new(memory[of].clone(), 0, LENGTH).unwrap();
-    let (length, seed) = (LENGTH, 0);
+    let length = LENGTH;
+    let seed = 0;
     for chunk in [64_u64 << 10, 1 << 10, 64, 63, 1] {
         let bounded = |name: &str, operands: u64, operation| {
             let visited = first_poll(chunk, operation);
@@ -250,7 +251,8 @@ fn a_chunk_of_many_operands_touches_no_more_than_that_of_a_copy() {
         }
         let destinations = [region(1), region(2)];
         bounded("dual copy", 3, Operation::DualCopy { source: region(0), destinations, length });
-        let (source, destination) = (region(0), region(1));
+        let source = region(0);
+        let destination = region(1);
         bounded("copy and crc", 2, Operation::CopyCrc { source, destination, length, seed });
         bounded("compare", 2, Operation::Compare { first: region(0), second: region(0), length });
         bounded("crc", 1, Operation::Crc { source: region(0), length, seed });

@@ -96,7 +96,8 @@ fn an_engine_that_is_dropped_leaves_nothing_to_the_next_one() {
 #[test]
 #[ignore = "needs /dev/memferry; ./x guest runs it"]
 fn memory_of_another_device_is_unsupported() {
-    let (one, other) = (open(), open());
+    let one = open();
+    let other = open();
     let mut engine = KernelEngine::new(one, 1);
     let memory = other.register(Mapping::owned(vec![1; 64])).unwrap();
     let destination = Region::new(memory, 0, 64).unwrap();

@@ -25,7 +25,6 @@ use crate::statistics::Counters;
 /// Answers without a file's bytes that are sent together, in bytes.
 const GATHER: usize = 32 << 10;
 
-/// An answer.
 pub(crate) struct Outgoing {
     pub(crate) head: Vec<u8>,
     pub(crate) body: Body,
@@ -56,7 +55,6 @@ impl Connection {
         self.answer(tools, ticket, Reply::Error { code: error.raw_os_error().cast_unsigned() });
     }
 
-    /// Answers.
     pub(crate) fn answer(&mut self, tools: &Tools, ticket: Ticket, reply: Reply<'_>) {
         if matches!(reply, Reply::Error { .. }) {
             Counters::add(&tools.shared.counters.errors, 1);
@@ -135,7 +133,8 @@ impl Connection {
     fn wait_for_room(&mut self, tools: &mut Tools, handover: Handover) -> io::Result<()> {
         self.outgoing.push_front(Outgoing { head: Vec::new(), body: Body::Handover(handover) });
         self.sending = true;
-        let (socket, ready) = (Arc::clone(&self.socket), libc::POLLOUT as u32);
+        let socket = Arc::clone(&self.socket);
+        let ready = libc::POLLOUT as u32;
         self.launch(Pending::Writable, |token| tools.ring.poll(socket, ready, token))
     }
 

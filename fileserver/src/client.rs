@@ -25,7 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Why there is no answer.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The connection.
     #[error("the connection to the file server failed: {0}")]
     Connection(#[from] io::Error),
     /// The server's answer is an error.
@@ -44,7 +43,6 @@ trait Stream: Read + Write + Send {}
 
 impl<T: Read + Write + Send> Stream for T {}
 
-/// A connection.
 pub struct Client {
     stream: Box<dyn Stream>,
     msize: u32,

@@ -99,7 +99,6 @@ pub(crate) enum Starved {
     Payload,
 }
 
-/// One client's connection.
 pub(crate) struct Connection {
     /// Its number; the upper half of its tokens.
     pub(crate) index: u32,
@@ -127,7 +126,6 @@ pub(crate) struct Connection {
     /// Files of which blocks were read ahead and may still be there.
     aheads: Vec<Weak<OpenFile>>,
     pub(crate) progress: Instant,
-    /// When it connected.
     since: Instant,
     _connected: Connected,
 }
@@ -286,7 +284,8 @@ impl Connection {
             return Ok(());
         }
         self.receiving = true;
-        let (inbox, socket) = (std::mem::take(&mut self.inbox), Arc::clone(&self.socket));
+        let inbox = std::mem::take(&mut self.inbox);
+        let socket = Arc::clone(&self.socket);
         let part = (self.filled, room.min(RECEIVE));
         self.launch(Pending::Receive, |token| tools.ring.receive(socket, inbox, part, token))
     }

@@ -29,7 +29,6 @@ struct Pipe {
     writer: OwnedFd,
 }
 
-/// Empty pipes.
 #[derive(Clone)]
 pub(crate) struct Pipes {
     spare: Rc<RefCell<Vec<Pipe>>>,

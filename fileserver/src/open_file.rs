@@ -63,11 +63,9 @@ impl Stamp {
 pub(crate) struct Span {
     /// Where in the file the read begins.
     pub(crate) start: u64,
-    /// Bytes it reads.
     pub(crate) length: usize,
     /// Where in the file what was asked for begins.
     pub(crate) offset: u64,
-    /// Bytes asked for.
     pub(crate) count: usize,
 }
 
@@ -103,7 +101,6 @@ struct Ahead {
 
 /// What there is for a read.
 pub(crate) enum Found {
-    /// These bytes.
     Bytes(Option<BufferView>),
     /// The block with this number has them and is on its way.
     Coming(u64),
@@ -116,10 +113,8 @@ struct DirectWay {
     align: usize,
 }
 
-/// An open file.
 pub(crate) struct OpenFile {
     pub(crate) file: Arc<OwnedFd>,
-    /// Device and inode.
     pub(crate) id: (u64, u64),
     /// Whether writes go to the end, wherever they are meant to.
     append: bool,
@@ -250,7 +245,8 @@ impl OpenFile {
         let mut aheads = self.aheads.borrow_mut();
         let end = offset.saturating_add(count as u64);
         let covers = |ahead: &Ahead| {
-            let (known, last) = (ahead.start..ahead.start + ahead.length as u64, ahead.stamp.size);
+            let known = ahead.start..ahead.start + ahead.length as u64;
+            let last = ahead.stamp.size;
             known.contains(&offset) && (end <= known.end || last <= known.end)
         };
         let Some(index) = aheads.iter().position(covers) else { return (Found::Nothing, false) };
@@ -275,7 +271,8 @@ impl OpenFile {
     /// device gives for little more than one. What was not wanted in time makes them fewer again.
     pub(crate) fn wanted_ahead(&self) -> usize {
         self.forget_old_aheads();
-        let (window, left) = (self.window.get(), self.aheads.borrow().len());
+        let window = self.window.get();
+        let left = self.aheads.borrow().len();
         if left * 2 > window {
             return 0;
         }

@@ -75,11 +75,9 @@ pub struct Options {
     pub pool_bytes: u64,
     /// Bytes of a file that [`Engine::Auto`] reads past the page cache, since it would fill it.
     pub large_bytes: u64,
-    /// Threads that serve.
     pub threads: usize,
     /// Limits of each client.
     pub limits: Limits,
-    /// Who may attach.
     pub access: Access,
 }
 
@@ -176,7 +174,6 @@ pub enum OptionsError {
     },
 }
 
-/// Who may attach.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Users that may, over a Unix socket, beside the server's own and root.
@@ -213,7 +210,6 @@ impl Key {
 pub(crate) enum Peer {
     /// A process of this user, by the kernel's word.
     User(u32),
-    /// Somebody over TCP.
     Remote,
 }
 

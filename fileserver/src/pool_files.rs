@@ -77,8 +77,10 @@ impl Place {
             _ => libc::S_IFREG | 0o444,
         };
         let size = if self.is_directory() { 0 } else { self.text(pool, server)?.len() as u64 };
-        let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        let (links, block) = (1, 4096);
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        let links = 1;
+        let block = 4096;
         let qid = self.qid();
         Ok(Attributes {
             valid: BASIC_ATTRIBUTES,

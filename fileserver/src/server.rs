@@ -39,29 +39,21 @@ const WRITE_COUNTS: usize = 64;
 /// Why a server does not start.
 #[derive(Debug, Error)]
 pub enum ServerError {
-    /// Its options.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// Its directory.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// Its pool.
     #[error(transparent)]
     Pool(#[from] PoolError),
-    /// Its rings.
     #[error(
         "cannot make an io_uring: {0}; the file server needs Linux 5.19 and kernel.io_uring_disabled = 0"
     )]
     Ring(io::Error),
-    /// Its threads.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
-    /// A socket.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
         address: String,
-        /// Why not.
         source: io::Error,
     },
     /// An address that others reach, without a key.
@@ -69,7 +61,6 @@ pub enum ServerError {
         "{address} can be reached from other machines; give a key file, or listen on a loopback address or a Unix socket"
     )]
     Exposed {
-        /// The address.
         address: String,
     },
 }
@@ -79,7 +70,6 @@ pub enum ServerError {
 pub enum Listener {
     /// A Unix socket, and its path when it is ours to remove.
     Unix(UnixListener, Option<PathBuf>),
-    /// A TCP socket.
     Tcp(TcpListener),
 }
 
@@ -192,7 +182,8 @@ impl Shared {
         let export = Export::open(&options.directory, options.read_only, options.special_files)?;
         let pool = Pool::new(options.pool())?;
         let writes = [const { AtomicU64::new(0) }; WRITE_COUNTS];
-        let (counters, logged) = Default::default();
+        let counters = Default::default();
+        let logged = Default::default();
         Ok(Self { options, export, pool, counters, writes, started: Instant::now(), logged })
     }
 
@@ -230,7 +221,6 @@ impl Shared {
     }
 }
 
-/// Who connected.
 pub(crate) struct Arrival {
     pub(crate) socket: OwnedFd,
     pub(crate) peer: Peer,
@@ -285,8 +275,11 @@ impl Server {
         mut threads: VecDeque<Thread>,
     ) -> Result<Self, ServerError> {
         let bell = || event().map(Arc::new).map_err(ServerError::Thread);
-        let (stop, over) = (bell()?, bell()?);
-        let (inside, stopped, ended) = (Arc::clone(&shared), Arc::clone(&stop), Arc::clone(&over));
+        let stop = bell()?;
+        let over = bell()?;
+        let inside = Arc::clone(&shared);
+        let stopped = Arc::clone(&stop);
+        let ended = Arc::clone(&over);
         for listener in &listeners {
             listener
                 .set_nonblocking()
@@ -305,7 +298,6 @@ impl Server {
         rustix::event::poll(&mut entries, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// What it did.
     pub fn statistics(&self) -> Statistics {
         self.shared.counters.snapshot()
     }
@@ -336,7 +328,8 @@ impl Thread {
         let wake = Arc::new(event().map_err(ServerError::Thread)?);
         let (sender, arrivals) = channel();
         let (ready, started) = channel();
-        let (inside, inbox) = (Arc::clone(shared), Inbox { arrivals, wake: Arc::clone(&wake) });
+        let inside = Arc::clone(shared);
+        let inbox = Inbox { arrivals, wake: Arc::clone(&wake) };
         let handle = std::thread::Builder::new()
             .name(format!("9p-{index}"))
             .spawn(move || worker::run(inside, inbox, &ready))

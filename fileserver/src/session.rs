@@ -35,13 +35,11 @@ const LEAST_MESSAGE: u32 = 4096;
 const MOST_NAMES_ATTACHED: usize = 64;
 /// `unlinkat`'s flag for directories.
 const REMOVE_DIRECTORY: u32 = 0x200;
-/// A lock's status.
 const LOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
 /// What a request comes to.
 pub(crate) enum Outcome {
-    /// It is done.
     Reply(Reply<'static>),
     /// The answer is bytes of a file.
     Read { file: Rc<OpenFile>, offset: u64, count: usize },
@@ -80,7 +78,6 @@ impl Fid {
     }
 }
 
-/// One client's session.
 pub(crate) struct Session {
     shared: Arc<Shared>,
     peer: Peer,
@@ -532,7 +529,8 @@ fn walked<P>(
     step: impl Fn(&P, &[u8]) -> Result<P, Errno>,
     qid: impl Fn(&P) -> Qid,
 ) -> Result<(P, Vec<Qid>), Errno> {
-    let (mut at, mut qids) = (start, Vec::with_capacity(names.len()));
+    let mut at = start;
+    let mut qids = Vec::with_capacity(names.len());
     for name in names {
         match step(&at, name) {
             Ok(next) => at = next,

@@ -82,7 +82,6 @@ macro_rules! counters {
             pub files: [[u64; WHYS.len()]; WAYS.len()],
             /// Reads answered, by way.
             pub reads: [u64; WAYS.len()],
-            /// Bytes of these.
             pub read_bytes: [u64; WAYS.len()],
         }
 
@@ -124,9 +123,7 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Clients that connected.
     clients,
-    /// Clients connected now.
     connected,
     /// Clients that were turned away because there were too many.
     turned_away,
@@ -136,17 +133,13 @@ counters! {
     stalled,
     /// Attaches that were refused.
     refused,
-    /// Requests.
     requests,
     /// Requests answered by an error.
     errors,
     /// Writes past the page cache.
     direct_writes,
-    /// Writes through it.
     cached_writes,
-    /// Bytes written.
     written_bytes,
-    /// Blocks read ahead.
     ahead,
     /// Reads answered from them.
     ahead_used,

@@ -56,7 +56,8 @@ pub(crate) fn run(shared: Arc<Shared>, inbox: Inbox, ready: &Sender<io::Result<(
     };
     let pipes = Pipes::new(shared.options.block_bytes);
     let tools = Tools { ring, pipes, shared, hungry: VecDeque::new() };
-    let (connections, looked) = (BTreeMap::new(), Instant::now());
+    let connections = BTreeMap::new();
+    let looked = Instant::now();
     let mut worker = Worker { tools, inbox, connections, next: 0, looked };
     let _ = ready.send(Ok(()));
     if let Err(error) = worker.serve() {

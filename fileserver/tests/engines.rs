@@ -58,7 +58,8 @@ fn odd_pieces_are_the_same_by_every_engine() {
 
 /// Reads a file with up to `depth` requests outstanding.
 fn read_deep(client: &mut Client, length: u64, depth: u16) -> Vec<u8> {
-    let (mut asked, mut bytes) = (0, vec![0; length as usize]);
+    let mut asked = 0;
+    let mut bytes = vec![0; length as usize];
     let mut ask = |client: &mut Client, tag| {
         client.send(&Request::Read { fid: 1, offset: asked, count: 65_536 }, tag).unwrap();
         let at = asked;
@@ -166,7 +167,8 @@ fn reading_long_blocks_ahead_leaves_buffers_for_others() {
             assert!(client.read(1, block * u64::from(BLOCK), BLOCK, &mut Vec::new()).unwrap() > 0);
         }
     }
-    let (pool, did) = (served.running().pool().statistics(), served.running().statistics());
+    let pool = served.running().pool().statistics();
+    let did = served.running().statistics();
     assert_eq!((pool.refused, did.starved), (0, 0), "{pool:?}\n{did}");
     assert!(did.ahead > 4, "{did}");
     drop(first);

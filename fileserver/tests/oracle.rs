@@ -36,9 +36,11 @@ impl Dice {
 
     /// Fids 1 to 3 are for directories and what is walked to, 4 to 6 for open files.
     fn request(&mut self) -> Request<'static> {
-        let (walked, open) = (1 + self.below(3) as u32, 4 + self.below(3) as u32);
+        let walked = 1 + self.below(3) as u32;
+        let open = 4 + self.below(3) as u32;
         let from = [0, walked][self.below(2) as usize];
-        let (name, offset) = (self.name(), self.below(20_000));
+        let name = self.name();
+        let offset = self.below(20_000);
         match self.below(14) {
             0 => Request::Walk { fid: 0, newfid: walked, names: vec![name.into()] },
             1 => Request::Walk { fid: from, newfid: open, names: vec![name.into()] },
@@ -110,13 +112,15 @@ fn answers_are_those_of_another_server() {
             let path = entry.unwrap().path();
             if path.is_dir() { std::fs::remove_dir_all(path) } else { std::fs::remove_file(path) }.unwrap();
         }
-        let (mut client, mut oracle) = (served.client(), Oracle::new(&theirs.0));
+        let mut client = served.client();
+        let mut oracle = Oracle::new(&theirs.0);
         oracle.ask(&Request::Version { msize: MESSAGE, version: VERSION.into() }, NO_TAG);
         let root =
             Request::Attach { fid: 0, afid: NO_FID, uname: b"".into(), aname: b"/".into(), user: NO_USER };
         assert!(matches!(oracle.ask(&root, 1), Reply::Attach { .. }));
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let (mut agreed, mut open) = (0, [false; 7]);
+        let mut agreed = 0;
+        let mut open = [false; 7];
         for step in 0..300 {
             let request = dice.request();
             if let Request::Lopen { fid, .. } | Request::Lcreate { fid, .. } | Request::Setattr { fid, .. } =

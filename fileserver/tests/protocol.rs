@@ -237,7 +237,8 @@ fn a_client_that_does_not_read_is_held_back_and_then_cut_off_while_others_are_se
 fn half_a_message_and_attaching_nothing_are_cut_off() {
     let Some((served, mut other)) = impatient() else { return };
     // Both at once, so that it takes the time of one.
-    let (mut half, mut stranger) = (served.raw(), served.raw());
+    let mut half = served.raw();
+    let mut stranger = served.raw();
     half.send_bytes(&version(8192)[..10]).unwrap();
     // Whether it gets as far as an answer is up to the machine.
     if stranger.send_bytes(&version(8192)).is_ok() {
@@ -252,7 +253,8 @@ fn a_stranger_that_is_busy_all_the_time_is_cut_off() {
     let Some((served, mut other)) = impatient() else { return };
     // Always in the middle of a message.
     let mut talker = served.raw();
-    let (message, started) = (version(100), Instant::now());
+    let message = version(100);
+    let started = Instant::now();
     let round = [&message[1..], &message[..1]].concat();
     let mut talks = talker.send_bytes(&message[..1]).is_ok();
     while talks {
@@ -326,7 +328,8 @@ fn who_waits_for_a_buffer_is_counted_once_and_gets_it_in_turn() {
     let Some(served) = Served::new() else { return };
     std::fs::write(served.export.at("file"), "as it was").unwrap();
     let starved = || served.running().statistics().starved;
-    let (mut one, mut other) = (served.client(), served.client());
+    let mut one = served.client();
+    let mut other = served.client();
     let mut taken: Vec<_> = std::iter::from_fn(|| served.running().pool().take().ok()).collect();
     // The one that connected later asks first.
     for (nth, client) in [(1, &mut other), (2, &mut one)] {
@@ -393,7 +396,8 @@ fn five_hundred_clients_are_served_and_the_next_turned_away() {
     }) else {
         return;
     };
-    let (limit, wanted) = (rustix::process::getrlimit(rustix::process::Resource::Nofile), 4000);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let wanted = 4000;
     if limit.current.is_some_and(|current| current < wanted) {
         println!("not run: fewer than {wanted} descriptors");
         return;

@@ -24,7 +24,8 @@ fn create(client: &mut Client, fid: u32, name: &'static str) {
 
 /// All names of a directory, read in answers of that many bytes.
 fn names(client: &mut Client, fid: u32, room: u32) -> Vec<String> {
-    let (mut all, mut offset) = (Vec::new(), 0);
+    let mut all = Vec::new();
+    let mut offset = 0;
     loop {
         let Reply::Readdir { data } = client.call(&Request::Readdir { fid, offset, count: room }).unwrap()
         else {
@@ -180,7 +181,8 @@ fn extended_attributes_are_set_told_listed_and_removed() {
 #[test]
 fn locks_exclude_other_clients_and_end_with_their_fid() {
     let Some(served) = Served::new() else { return };
-    let (mut one, mut other) = (served.client(), served.client());
+    let mut one = served.client();
+    let mut other = served.client();
     create(&mut one, 1, "file");
     other.walk(1, "file").unwrap();
     other.open(1, 2).unwrap();

@@ -15,7 +15,8 @@ use memferry_broker::protocol::{
 /// Input: a byte of expected serial, a byte of descriptors that came, then the message.
 pub fn control_message(data: &[u8]) {
     let [serial, descriptors, bytes @ ..] = data else { return };
-    let (serial, came) = (u32::from(*serial), usize::from(*descriptors));
+    let serial = u32::from(*serial);
+    let came = usize::from(*descriptors);
     if let Ok(command) = decode_command(bytes, serial, came) {
         assert_eq!(came, usize::from(command.descriptors()));
         let descriptors = command.descriptors();

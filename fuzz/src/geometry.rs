@@ -31,13 +31,15 @@ pub fn geometry(data: &[u8]) {
     let mut input = Input::new(data);
     let shape = input.u8();
     let pixel = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32][usize::from(shape & 3) % 3];
-    let (mut x_count, mut y_count) = (input.u32(), input.u32());
+    let mut x_count = input.u32();
+    let mut y_count = input.u32();
     if shape & 4 != 0 {
         (x_count, y_count) = (x_count % 64, y_count % 64);
     }
     let count = Count2d { pixel, x_count, y_count };
     let start = input.u64();
-    let (mut x_step, mut y_step) = (input.u64() as i64, input.u64() as i64);
+    let mut x_step = input.u64() as i64;
+    let mut y_step = input.u64() as i64;
     if shape & 8 != 0 {
         (x_step, y_step) = (x_step % 1024, y_step % 1024);
     }
@@ -53,19 +55,23 @@ pub fn geometry(data: &[u8]) {
 
 /// The lowest and the highest offset of a pixel's first byte, `None` when no pixel is visited.
 fn offsets(count: &Count2d, plane: &Plane) -> Option<(i128, i128)> {
-    let (columns, rows) = (i128::from(count.x_count), i128::from(count.y_count));
+    let columns = i128::from(count.x_count);
+    let rows = i128::from(count.y_count);
     if columns == 0 || rows == 0 {
         return None;
     }
-    let (start, x_step, y_step) =
-        (i128::from(plane.start), i128::from(plane.x_step), i128::from(plane.y_step));
+    let start = i128::from(plane.start);
+    let x_step = i128::from(plane.x_step);
+    let y_step = i128::from(plane.y_step);
     if count.pixels() > WALKED_PIXELS {
         // Each of the two independent sums is least and greatest at one of its ends.
         let across = (columns - 1) * x_step;
         let down = (rows - 1) * (across + y_step);
         return Some((start + across.min(0) + down.min(0), start + across.max(0) + down.max(0)));
     }
-    let (mut address, mut lowest, mut highest) = (start, start, start);
+    let mut address = start;
+    let mut lowest = start;
+    let mut highest = start;
     for _ in 0..rows {
         for column in 0..columns {
             (lowest, highest) = (lowest.min(address), highest.max(address));

@@ -46,7 +46,6 @@ struct Rig {
     client: HeapWords,
     /// What the client wrote there.
     written: Vec<u64>,
-    /// Requests taken.
     taken: u32,
     staged: u32,
     published: u32,

@@ -59,7 +59,6 @@ pub struct Claim {
     /// Where it is to be decided; each place gets a row.
     #[serde(rename = "where")]
     pub places: Vec<Place>,
-    /// The statement.
     pub says: String,
     /// Where the text disagrees with itself, or the claim is a reading of it.
     pub note: Option<String>,
@@ -109,13 +108,11 @@ pub enum ClaimsError {
     /// An entry that is to be decided nowhere, or in one place twice.
     #[error("claim `{id}` must name each place at most once, and at least one")]
     Places {
-        /// The claim's id.
         id: String,
     },
     /// A criterion for figures on a claim that is not about figures.
     #[error("claim `{id}` has a criterion for numbers, but its kind is {kind:?}")]
     CriterionWithoutNumber {
-        /// The claim's id.
         id: String,
         /// The kind it states.
         kind: Kind,
@@ -123,7 +120,6 @@ pub enum ClaimsError {
     /// A range without a figure in it, or a tolerance that is not positive.
     #[error("claim `{id}` has a criterion that nothing can meet")]
     ImpossibleCriterion {
-        /// The claim's id.
         id: String,
     },
 }

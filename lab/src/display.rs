@@ -39,7 +39,6 @@ impl Display {
         }
     }
 
-    /// Shows nothing.
     pub(crate) fn hidden() -> Self {
         let bar = ProgressBar::hidden();
         Self { bar, lines: None, hidden: true, ended: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
@@ -59,7 +58,8 @@ impl Display {
     /// All have ended: says how many results were there already.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
-        let (ended, kept) = (self.ended.load(Ordering::Relaxed), self.kept.load(Ordering::Relaxed));
+        let ended = self.ended.load(Ordering::Relaxed);
+        let kept = self.kept.load(Ordering::Relaxed);
         if kept > 0 && !self.hidden {
             eprintln!(
                 "{kept} of {ended} results were there already, of this build; --fresh runs anew what earlier runs left"

@@ -56,11 +56,9 @@ impl Case<'_> {
 /// What decides one claim in one place.
 #[derive(Clone, Copy, Debug)]
 pub struct Judge {
-    /// The claim's id.
     pub claim: &'static str,
     /// Where it decides it.
     pub place: Place,
-    /// Gives the row.
     pub judge: fn(&Case<'_>) -> Result<Verdict, RunError>,
 }
 
@@ -69,7 +67,6 @@ pub struct Judge {
 pub struct Paper {
     /// What claims call it: author and year.
     pub name: &'static str,
-    /// Authors, year, title.
     pub title: &'static str,
     /// Texts of its plans.
     pub plans: &'static [&'static str],
@@ -96,29 +93,23 @@ pub enum RunError {
     /// Two plans for one figure.
     #[error("figure `{figure}` has two plans")]
     FigureTwice {
-        /// The figure.
         figure: String,
     },
     /// A plan names a runner that its paper does not have.
     #[error("figure `{figure}` names the runner `{runner}`, which its paper does not have")]
     NoRunner {
-        /// The figure.
         figure: String,
-        /// The runner.
         runner: String,
     },
     /// A plan names a claim that is not listed.
     #[error("figure `{figure}` names the claim `{claim}`, which is not listed")]
     NoClaim {
-        /// The figure.
         figure: String,
-        /// The claim.
         claim: String,
     },
     /// A judge for a claim that is not listed.
     #[error("there is a judge for `{claim}`, which is not listed")]
     NothingToJudge {
-        /// The claim.
         claim: String,
     },
     /// Something is asked for that neither is a claim nor a figure.
@@ -130,29 +121,21 @@ pub enum RunError {
     /// The settings of a line do not fit its runner.
     #[error("figure `{figure}`, series `{series}`: {error}")]
     Settings {
-        /// The figure.
         figure: String,
-        /// The line.
         series: String,
-        /// What is wrong.
         error: Box<toml::de::Error>,
     },
     /// A runner could not do its work.
     #[error("figure `{figure}`, series `{series}`: {message}")]
     Failed {
-        /// The figure.
         figure: String,
-        /// The line.
         series: String,
-        /// The runner's words.
         message: String,
     },
     /// A judge could not do its work.
     #[error("claim `{claim}`: {message}")]
     Judge {
-        /// The claim.
         claim: String,
-        /// The judge's words.
         message: String,
     },
     /// A judge asks for a protocol that there is not.
@@ -164,19 +147,14 @@ pub enum RunError {
     /// A judge asks for a line that was not made.
     #[error("figure `{figure}` has no series `{label}`")]
     NoSeries {
-        /// The figure.
         figure: String,
-        /// The line.
         label: String,
     },
     /// A judge asks for a point that was not run.
     #[error("figure `{figure}`, series `{label}` has no point at {x}")]
     NoPoint {
-        /// The figure.
         figure: String,
-        /// The line.
         label: String,
-        /// The point.
         x: f64,
     },
 }
@@ -186,7 +164,6 @@ pub enum RunError {
 pub struct Prepared {
     /// What claims call it.
     pub name: &'static str,
-    /// Authors, year, title.
     pub title: &'static str,
     /// The plans that are to be run.
     pub plans: Vec<Plan>,
@@ -201,9 +178,7 @@ pub struct Prepared {
 /// What came of the experiments.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// The figures.
     pub tables: Tables,
-    /// The rows.
     pub verdicts: Vec<Verdict>,
     /// What went wrong, by the figure or the claim, in the order of the plans and the judges.
     pub failures: Vec<(String, RunError)>,
@@ -233,7 +208,8 @@ pub fn prepare(claims: &Claims, only: &[String]) -> Result<Vec<Prepared>, RunErr
 impl Prepared {
     fn read(paper: &Paper) -> Result<Self, RunError> {
         let plans: Vec<Plan> = paper.plans.iter().map(|text| Plan::parse(text)).collect::<Result<_, _>>()?;
-        let (runners, judges) = (paper.runners, paper.judges.concat());
+        let runners = paper.runners;
+        let judges = paper.judges.concat();
         let parameters = Parameters::parse(paper.parameters)?;
         Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, varied: None })
     }
@@ -448,7 +424,8 @@ mod tests {
     fn what_was_done_is_not_done_again_and_what_failed_is() {
         let (prepared, claims) = prepared();
         let (results, directory) = results("resumed");
-        let (first, again) = (attempt(&prepared, &claims, &results), attempt(&prepared, &claims, &results));
+        let first = attempt(&prepared, &claims, &results);
+        let again = attempt(&prepared, &claims, &results);
         std::fs::remove_dir_all(&directory).expect("made above");
         let end = |name: &str, kept| (name.to_owned(), kept);
         assert_eq!(first.0, [end("a", false), end("b", false), end("bad", false), end("good", false)]);

@@ -25,7 +25,6 @@ pub enum FigureError {
     /// It cannot be drawn.
     #[error("cannot draw figure `{figure}`: {error}")]
     Draw {
-        /// The figure.
         figure: String,
         /// What the plotting library says.
         error: DrawError,
@@ -33,7 +32,6 @@ pub enum FigureError {
     /// A file or a directory cannot be written.
     #[error("cannot write {}: {error}", .path.display())]
     Write {
-        /// Its path.
         path: PathBuf,
         /// What the system says.
         error: io::Error,

@@ -28,7 +28,6 @@ pub struct Finding<'a> {
 }
 
 impl<'a> Finding<'a> {
-    /// Nothing yet.
     pub fn of(claim: &'a Claim) -> Self {
         Self { claim, one: None, named: BTreeMap::new(), held: Vec::new(), broken: Vec::new(), reason: None }
     }
@@ -136,7 +135,6 @@ impl<'a> Finding<'a> {
         self.check(holds, format!("{what} {value:.1} is {off:+.1} % off {reference:.1}"))
     }
 
-    /// The row.
     pub fn verdict(self, place: Place, basis: Basis) -> Verdict {
         let status = match (self.broken.is_empty(), self.asks_nothing()) {
             (false, _) => Status::Fail,

@@ -25,7 +25,6 @@ pub mod world;
 
 use crate::experiments::{Paper, Runner};
 
-/// All of them.
 pub const PAPER: Paper = Paper {
     name: "markatos1997",
     title: "E. P. Markatos, M. G. H. Katevenis and others, 1997: \

@@ -18,7 +18,6 @@ mod tables;
 
 use crate::experiments::{Paper, Runner};
 
-/// All of them.
 pub const PAPER: Paper = Paper {
     name: "nava1996",
     title: "A. Nava, 1996: User-Mode DMA (for file servers on Plan 9)",

@@ -22,7 +22,6 @@ mod volume;
 
 use crate::experiments::Paper;
 
-/// All of them.
 pub const PAPER: Paper = Paper {
     name: "papa2014",
     title: "A. Papa, 2014: \

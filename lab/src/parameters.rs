@@ -17,7 +17,6 @@ use serde::Deserialize;
 /// Units of time: parameters in these are what the sensitivity table varies.
 const TIMES: [&str; 5] = ["ps", "ns", "us", "ms", "cycles"];
 
-/// One parameter.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parameter {
@@ -25,7 +24,6 @@ pub struct Parameter {
     pub name: String,
     /// In `unit`; not negative.
     pub value: f64,
-    /// Unit of `value`.
     pub unit: String,
     /// Where the value is from: a manual, the paper, an assumption, or the claim it is calibrated to.
     pub source: String,
@@ -55,9 +53,7 @@ pub enum ParametersError {
     /// A value that is negative or no number.
     #[error("parameter `{name}` is {value}: give it a number that is not negative")]
     Value {
-        /// The parameter.
         name: String,
-        /// Its value.
         value: f64,
     },
     /// A runner asks for what the file does not have.

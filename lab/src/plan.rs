@@ -18,7 +18,6 @@ use crate::parameters::Parameters;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scale {
-    /// Evenly.
     Linear,
     /// By powers of two.
     Log2,
@@ -26,13 +25,10 @@ pub enum Scale {
     Log10,
 }
 
-/// The upright axis.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
-    /// What it counts.
     pub label: String,
-    /// In which unit.
     pub unit: String,
     /// How it is divided.
     pub scale: Scale,
@@ -42,13 +38,10 @@ pub struct Axis {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
-    /// What it counts.
     pub label: String,
-    /// In which unit.
     pub unit: String,
     /// How it is divided.
     pub scale: Scale,
-    /// The points, rising.
     pub points: Option<Vec<f64>>,
     /// The first power of two.
     pub from: Option<u64>,
@@ -104,11 +97,8 @@ pub struct Plan {
     pub seed: u64,
     /// The claims that it helps to decide.
     pub claims: Vec<String>,
-    /// The horizontal axis.
     pub x: Sweep,
-    /// The upright axis.
     pub y: Axis,
-    /// The lines.
     pub series: Vec<SeriesPlan>,
 }
 
@@ -121,19 +111,16 @@ pub enum PlanError {
     /// A figure whose name is no name of a file.
     #[error("figure `{figure}`: use lower-case letters, digits and hyphens only")]
     Name {
-        /// The name.
         figure: String,
     },
     /// A sweep without points that rise, or stated in two ways.
     #[error("figure `{figure}`: give x either rising points, or from and to as powers of two")]
     Sweep {
-        /// The figure.
         figure: String,
     },
     /// No line, or two with one label.
     #[error("figure `{figure}`: give it at least one series, and each a label of its own")]
     Series {
-        /// The figure.
         figure: String,
     },
 }
@@ -182,9 +169,7 @@ impl Plan {
 /// What a runner is given: one line of one figure.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'a> {
-    /// The figure.
     pub plan: &'a Plan,
-    /// The line.
     pub series: &'a SeriesPlan,
     /// The parameters of the paper's model.
     pub parameters: &'a Parameters,

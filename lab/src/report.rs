@@ -32,7 +32,6 @@ pub enum ReportError {
     /// Two experiments decide one claim in one place.
     #[error("claim `{id}` has two verdicts where it is decided {}", .place.word())]
     DecidedTwice {
-        /// The claim's id.
         id: String,
         /// The place in question.
         place: Place,
@@ -61,7 +60,8 @@ impl Report {
     pub fn assemble(claims: &Claims, verdicts: Vec<Verdict>) -> Result<Self, ReportError> {
         let mut decided = BTreeMap::new();
         for verdict in verdicts {
-            let (id, place) = (verdict.id.clone(), verdict.place);
+            let id = verdict.id.clone();
+            let place = verdict.place;
             if decided.insert((id.clone(), place), verdict).is_some() {
                 return Err(ReportError::DecidedTwice { id, place });
             }
@@ -130,7 +130,10 @@ impl fmt::Display for Report {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cells: Vec<[String; 4]> = self.rows.iter().map(cells).collect();
         let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-        let (id, place, status, figures) = (width(0), width(1), width(2), width(3));
+        let id = width(0);
+        let place = width(1);
+        let status = width(2);
+        let figures = width(3);
         for (row, cells) in self.rows.iter().zip(&cells) {
             let [a, b, c, d] = cells;
             writeln!(out, "{a:id$}  {b:place$}  {c:status$}  {d:figures$}  {}", row.why)?;

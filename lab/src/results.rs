@@ -46,7 +46,6 @@ pub struct Key(String);
 /// A result, and what it depends on beside its plan and the program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Made<T> {
-    /// The result.
     pub result: T,
     /// Names of the parameters that were asked for on the way to it.
     pub asked: BTreeSet<String>,
@@ -59,7 +58,6 @@ impl<T> Made<T> {
 }
 
 impl Results {
-    /// Keeps nothing.
     pub fn none() -> Self {
         Self {
             directory: None,
@@ -115,7 +113,6 @@ impl Results {
         self.keep(key, &lines.clone().map(|lines| lines.iter().map(KeptSeries::of).collect::<Vec<_>>()));
     }
 
-    /// Keeps a row.
     pub fn keep_row(&self, key: &Key, row: &Made<Verdict>) {
         self.keep(key, &row.clone().map(|row| KeptRow::of(&row)));
     }
@@ -297,7 +294,8 @@ mod tests {
     fn what_is_kept_comes_back_to_the_bit() {
         let directory = Directory::new("bits");
         let results = directory.results("one");
-        let (figure, claim) = (results.key(&["figure"]), results.key(&["claim"]));
+        let figure = results.key(&["figure"]);
+        let claim = results.key(&["claim"]);
         assert_eq!((results.lines(&figure), results.row(&claim)), (None, None));
         results.keep_lines(&figure, &lines());
         results.keep_row(&claim, &row());

@@ -34,7 +34,6 @@ const BUILT_IN: &str = include_str!("../sensitivity.csv");
 const MADE_OF: &str = "# of plans, parameters and criteria ";
 /// Before the claims, in its second.
 const ABOUT: &str = "# about ";
-/// Its third.
 const HEAD: &str = "claim,figure,base,parameter,at -20 %,at +20 %";
 /// In place of a figure's name in a line about a verdict.
 const VERDICT: &str = "verdict";
@@ -42,13 +41,11 @@ const VERDICT: &str = "verdict";
 /// One figure of a claim, and what one parameter does to it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// The claim's id.
     pub claim: String,
     /// The figure's name in the row; empty where the row has one figure.
     pub figure: String,
     /// Its value with the parameters as they are.
     pub base: f64,
-    /// The parameter.
     pub parameter: String,
     /// Its value with the parameter 20 % lower and 20 % higher, as a fraction of the base, less one.
     pub lower_higher: [f64; 2],
@@ -57,9 +54,7 @@ pub struct Change {
 /// A claim whose verdict one parameter turns, with the reduced sweeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
-    /// The claim's id.
     pub claim: String,
-    /// The parameter.
     pub parameter: String,
     /// The verdict with the parameters as they are.
     pub base: Status,
@@ -92,7 +87,6 @@ pub struct Sensitivity {
     pub claims: Vec<String>,
     /// By claim and figure; some may be too small to be seen.
     pub changes: Vec<Change>,
-    /// By claim.
     pub turns: Vec<Turn>,
     /// The parameters that were not run.
     pub missing: Vec<String>,
@@ -129,8 +123,8 @@ impl Sensitivity {
         let about = about.filter(|id| claims.find(id).is_some()).map(str::to_owned).collect();
         let lines =
             || text.lines().filter(|line| line.split(',').next().is_some_and(|id| claims.find(id).is_some()));
-        let (changes, turns) =
-            (lines().filter_map(parse_change).collect(), lines().filter_map(parse_turn).collect());
+        let changes = lines().filter_map(parse_change).collect();
+        let turns = lines().filter_map(parse_turn).collect();
         let origin = if current { Origin::Project } else { Origin::Before };
         Self { claims: about, changes, turns, missing: Vec::new(), origin }
     }
@@ -264,9 +258,9 @@ pub fn table(
 }
 
 impl Found {
-    /// Of predicted rows.
     fn of(rows: &[Verdict]) -> Self {
-        let (mut values, mut verdicts) = (BTreeMap::new(), BTreeMap::new());
+        let mut values = BTreeMap::new();
+        let mut verdicts = BTreeMap::new();
         for row in rows.iter().filter(|row| row.basis == Some(Basis::Predicted)) {
             verdicts.insert(row.id.clone(), row.status);
             match &row.figures {
@@ -309,7 +303,8 @@ mod tests {
     use super::*;
 
     fn change(figure: &str, lower_higher: [f64; 2]) -> Change {
-        let (claim, parameter) = ("wicki-burst-peak".to_owned(), "l3-cycle".to_owned());
+        let claim = "wicki-burst-peak".to_owned();
+        let parameter = "l3-cycle".to_owned();
         Change { claim, figure: figure.to_owned(), base: 912.5, parameter, lower_higher }
     }
 
@@ -350,7 +345,8 @@ mod tests {
             unit: None,
             why: String::new(),
         };
-        let (pass, fail) = (Status::Pass, Status::Fail);
+        let pass = Status::Pass;
+        let fail = Status::Fail;
         let base = Found::of(&[row("a", pass, 8.0), row("b", fail, 1.0), row("zero", pass, 0.0)]);
         let lower = Found::of(&[row("a", pass, 0.0), row("b", pass, 1.0), row("zero", pass, 1.0)]);
         let higher = Found::of(&[row("a", pass, 10.0), row("zero", pass, 0.0)]);
@@ -371,7 +367,8 @@ mod tests {
         let how = "./x lab --sensitivity --out DIR, then copy DIR/sensitivity.csv over lab/sensitivity.csv";
         assert_eq!(table.origin, Origin::Project, "plans, parameters or criteria have changed: {how}");
         let papers = experiments::prepare(&claims, &[]).expect("checked");
-        let (changes, turns) = (table.changes.iter(), table.turns.iter());
+        let changes = table.changes.iter();
+        let turns = table.turns.iter();
         let names = changes.map(|change| &change.parameter).chain(turns.map(|turn| &turn.parameter));
         for name in names {
             assert!(papers.iter().any(|paper| paper.parameters.get(name).is_ok()), "no parameter {name}");

@@ -17,7 +17,6 @@ use crate::claims::{Claim, Place};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// It holds.
     Pass,
     /// It does not hold; the reason is in `why`.
     Fail,
@@ -81,15 +80,12 @@ pub enum Figures {
     /// One figure, or none.
     #[serde(rename = "value")]
     One(Option<f64>),
-    /// Several, by name.
     #[serde(rename = "values")]
     Named(BTreeMap<String, f64>),
 }
 
-/// One row.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The claim's id.
     pub id: String,
     /// Where it was decided.
     #[serde(rename = "where")]

@@ -33,7 +33,6 @@ use host::Host;
 use crate::experiments::Paper;
 use crate::parameters::{Parameters, ParametersError};
 
-/// All of them.
 pub const PAPER: Paper = Paper {
     name: "wicki2014",
     title: "S. Wicki, 2014: \

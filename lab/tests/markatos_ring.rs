@@ -28,7 +28,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// Both rings.
 struct Both {
     words: HeapWords,
     producer: Producer<WORDS>,
@@ -91,7 +90,8 @@ impl Both {
     fn compare(&self) {
         for slot in 0..CAPACITY {
             let word = |place: usize| self.words.word(place).load(Ordering::Relaxed);
-            let (header, body) = (word(Slots::at(slot)), word(Slots::at(slot) + 1));
+            let header = word(Slots::at(slot));
+            let body = word(Slots::at(slot) + 1);
             if header == 0 {
                 continue;
             }

@@ -53,8 +53,8 @@ where
     P::Engine: Send + Sync,
 {
     let name = scene.name;
-    let (protocol, scene): (&'static P, &'static Scene) =
-        (Box::leak(Box::new(protocol)), Box::leak(Box::new(scene)));
+    let protocol: &'static P = Box::leak(Box::new(protocol));
+    let scene: &'static Scene = Box::leak(Box::new(scene));
     let ours = explore(&Machine::new(protocol, scene), Bounds::ALL);
     let theirs = Theirs(Machine::new(protocol, scene)).checker().threads(1).spawn_bfs().join();
     let broken = theirs.discovery("nothing breaks").is_some();

@@ -111,7 +111,8 @@ fn two_pages_are_equal_but_for_what_is_live() {
         made.machine.time = time.to_owned();
         made.page()
     };
-    let (first, second) = (with("2000-01-01 00:00 UTC"), with("2030-01-01 00:00 UTC"));
+    let first = with("2000-01-01 00:00 UTC");
+    let second = with("2030-01-01 00:00 UTC");
     assert_ne!(first, second);
     assert_eq!(without_live(&first), without_live(&second));
     assert_closed(&first);

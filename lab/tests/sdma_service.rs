@@ -100,7 +100,8 @@ fn the_four_calls_of_the_thesis_give_what_they_should() {
     assert_eq!(machine.contents(frames[1].1.clone()), vec![0x5a; picture.len()]);
     let rotated = machine.contents(frames[2].1.clone());
     for (x, y) in [(0, 0), (63, 0), (0, 31), (63, 31), (17, 5)] {
-        let (from, to) = ((y * 64 + x) * 4, (x * 32 + 31 - y) * 4);
+        let from = (y * 64 + x) * 4;
+        let to = (x * 32 + 31 - y) * 4;
         assert_eq!(rotated[to..to + 4], picture[from..from + 4], "pixel ({x}, {y})");
     }
     let filled = machine.contents(frames[3].1.clone());
@@ -156,7 +157,8 @@ fn after_a_channel_failed_for_good_a_reset_brings_it_back() {
     let timing = Timing { read_latency: 100_000_000, ..Timing::default() };
     let config = Config { timing, ..Config::default() };
     let device = Sdma::new(config, Ram::new(BASE, vec![0; 1 << 20]));
-    let (patience, drain) = (Duration::from_micros(350), Duration::from_micros(1));
+    let patience = Duration::from_micros(350);
+    let drain = Duration::from_micros(1);
     let options = SdmaOptions { patience, drain, ..SdmaOptions::default() };
     let mut machine =
         Machine { service: Service::new(device, 1, options).expect("the model resets"), used: 0 };

@@ -99,7 +99,6 @@ fn half_of_memory() -> u64 {
 /// What an arena holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// Blocks in use.
     pub live_blocks: u64,
     /// Bytes of these, rounded up to what each takes.
     pub live_bytes: u64,
@@ -107,7 +106,6 @@ pub struct Statistics {
     pub peak_bytes: u64,
     /// Segments, in use or spare.
     pub segments: u64,
-    /// Bytes of these.
     pub segment_bytes: u64,
     /// Bytes of blocks that will not be used again while their segment lives.
     pub abandoned_bytes: u64,
@@ -116,13 +114,11 @@ pub struct Statistics {
 /// Why there is no block.
 #[derive(Debug, ThisError)]
 pub enum ArenaError<E: Error + 'static> {
-    /// Nothing to allocate.
     #[error("a block has at least one byte")]
     Empty,
     /// No address space is so large.
     #[error("{length} bytes aligned to {align} are more than can be addressed")]
     TooLong {
-        /// Bytes asked for.
         length: usize,
         /// The alignment asked for.
         align: usize,
@@ -144,15 +140,12 @@ pub enum ArenaError<E: Error + 'static> {
         wanted: u64,
         /// Bytes of its segments.
         held: u64,
-        /// Its limit.
         limit: u64,
     },
     /// No segment could be had.
     #[error("cannot get a segment of {bytes} bytes: {source}")]
     Segment {
-        /// Bytes asked for.
         bytes: u64,
-        /// Why not.
         source: E,
     },
     /// This is a forked child.
@@ -166,13 +159,11 @@ pub enum FreeError {
     /// It lies in no segment of this arena.
     #[error("{address:#x} is not in this arena")]
     Foreign {
-        /// Its address.
         address: usize,
     },
     /// No block begins there, or it was given back before.
     #[error("no block in use begins at {address:#x}; was it given back twice?")]
     NotLive {
-        /// Its address.
         address: usize,
     },
     /// The block there has other bytes.
@@ -180,9 +171,7 @@ pub enum FreeError {
         "the block at {address:#x} takes {found} bytes, which a layout of {size} aligned to {align} does not"
     )]
     Layout {
-        /// Its address.
         address: usize,
-        /// Bytes it takes.
         found: usize,
         /// Bytes of the layout given.
         size: usize,
@@ -232,7 +221,6 @@ struct Segment<Id> {
     detached: bool,
 }
 
-/// A block's place.
 struct Place<Id> {
     mapping: Mapping,
     id: Id,
@@ -273,7 +261,8 @@ impl<S: SegmentSource> Arena<S> {
 
     fn place(&self, layout: Layout) -> Result<Place<S::Id>, ArenaError<S::Error>> {
         self.0.source.check_fork()?;
-        let (length, align) = (layout.size(), layout.align());
+        let length = layout.size();
+        let align = layout.align();
         if length == 0 {
             return Err(ArenaError::Empty);
         }
@@ -444,7 +433,8 @@ impl<Id: Clone> State<Id> {
     }
 
     fn add(&mut self, mapping: Mapping, id: Id, asked: u64) -> usize {
-        let (address, length) = (mapping.pointer().addr(), mapping.length_bytes());
+        let address = mapping.pointer().addr();
+        let length = mapping.length_bytes();
         let first = address.next_multiple_of(PAGE);
         let origin = first - address;
         let pages = Pages::new(first / PAGE, length.saturating_sub(origin) / PAGE);
@@ -468,7 +458,8 @@ impl<Id: Clone> State<Id> {
         address: usize,
         layout: Layout,
     ) -> Result<(&mut Segment<Id>, usize, Shape), FreeError> {
-        let (size, align) = (layout.size(), layout.align());
+        let size = layout.size();
+        let align = layout.align();
         let (segment, offset) = self.segment_of(address).ok_or(FreeError::Foreign { address })?;
         let not_live = FreeError::NotLive { address };
         let shape = if size == 0 { None } else { Shape::of(layout) }.ok_or(not_live)?;

@@ -132,7 +132,8 @@ fn run(steps: &[Step]) {
             }
             Step::Grow { which, by } if !live.is_empty() => {
                 let mut block = live.swap_remove(which % live.len());
-                let (old, new) = (layout(block.size, block.align), layout(block.size + by, block.align));
+                let old = layout(block.size, block.align);
+                let new = layout(block.size + by, block.align);
                 // SAFETY: A: the block is in use and has the old layout; the new one is not shorter.
                 let grown = unsafe { Allocator::grow(&arena, block.pointer, old, new) }.unwrap();
                 block.pointer = grown.cast();
@@ -201,9 +202,11 @@ fn a_limit_is_named_and_holds_until_something_is_freed() {
 
 #[test]
 fn what_is_given_back_twice_or_by_strangers_is_refused_and_changes_nothing() {
-    let (ours, other) = (arena(), arena());
+    let ours = arena();
+    let other = arena();
     for (size, align) in [(24, 8), (5000, 4096), (100_000, 1)] {
-        let (kept, gone) = (allocate(&ours, size, align), allocate(&ours, size, align));
+        let kept = allocate(&ours, size, align);
+        let gone = allocate(&ours, size, align);
         fill(kept, size, 7);
         let address = gone.addr().get();
         assert_eq!(free(&other, gone, size, align), Err(FreeError::Foreign { address }));
@@ -223,7 +226,8 @@ fn what_is_given_back_twice_or_by_strangers_is_refused_and_changes_nothing() {
 #[should_panic(expected = "was it given back twice?")]
 fn a_collection_that_gives_back_twice_panics() {
     let arena = arena();
-    let (block, _other) = (allocate(&arena, 64, 8), allocate(&arena, 64, 8));
+    let block = allocate(&arena, 64, 8);
+    let _other = allocate(&arena, 64, 8);
     // SAFETY: A: given back by its only holder; the second time is what must be found out.
     unsafe {
         arena.deallocate(block, layout(64, 8));
@@ -273,8 +277,10 @@ fn empty_segments_beyond_one_go_back() {
 
 #[test]
 fn only_what_lies_wholly_in_one_segment_is_located() {
-    let (arena, other) = (arena(), arena());
-    let (block, foreign) = (allocate(&arena, 5000, 1), allocate(&other, 100, 1));
+    let other = arena();
+    let arena = arena();
+    let block = allocate(&arena, 5000, 1);
+    let foreign = allocate(&other, 100, 1);
     let (id, offset) = arena.locate(block.as_ptr(), 5000).unwrap();
     let inner = arena.locate(block.as_ptr().wrapping_add(100), 10).unwrap();
     assert_eq!((id, inner), (0, (0, offset + 100)));
@@ -315,7 +321,8 @@ fn collections_grow_shrink_and_outlive_the_handle_they_came_from() {
 #[test]
 fn an_abandoned_block_is_not_used_again_and_goes_with_its_segment() {
     let arena = arena();
-    let (abandoned, kept) = (arena.block(40_000, 1).unwrap(), arena.block(100, 1).unwrap());
+    let abandoned = arena.block(40_000, 1).unwrap();
+    let kept = arena.block(100, 1).unwrap();
     let offset = abandoned.offset();
     abandoned.abandon();
     drop(abandoned);

@@ -12,7 +12,6 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use thiserror::Error;
 
-/// Longest message, bytes.
 pub const MAXIMUM_BYTES: usize = 16 << 10;
 /// Most descriptors a message may carry.
 pub const MAXIMUM_DESCRIPTORS: usize = 4;
@@ -32,9 +31,7 @@ const SO_PEERPIDFD: libc::c_int = 77;
 /// One message as it came.
 #[derive(Debug)]
 pub struct Packet {
-    /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Its descriptors.
     pub descriptors: Vec<OwnedFd>,
 }
 
@@ -53,7 +50,6 @@ pub enum ReceiveError {
     /// More descriptors than any message carries.
     #[error("a packet carries more than {MAXIMUM_DESCRIPTORS} descriptors, or they could not be taken")]
     TooManyDescriptors,
-    /// The socket failed.
     #[error("receiving failed: {0}")]
     System(Errno),
 }
@@ -187,7 +183,8 @@ fn receive_message(
             header = libc::CMSG_NXTHDR(&message, header);
         }
     }
-    let (descriptors, flags) = (descriptors.len() - before, message.msg_flags);
+    let descriptors = descriptors.len() - before;
+    let flags = message.msg_flags;
     Ok(Received { bytes: received_bytes, flags, descriptors, process })
 }
 

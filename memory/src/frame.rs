@@ -46,7 +46,6 @@ pub enum Pages {
 /// Why memory cannot be allocated for a frame.
 #[derive(Debug, Error)]
 pub enum AllocateError {
-    /// Nothing to allocate.
     #[error("a frame has at least one byte")]
     Empty,
     /// Its pages cannot be bound to the node asked for.
@@ -55,11 +54,9 @@ pub enum AllocateError {
     /// The system would not give it.
     #[error("cannot allocate a frame of {length} bytes ({step}): {source}")]
     System {
-        /// Bytes asked for.
         length: u64,
         /// The call that failed.
         step: &'static str,
-        /// Its error.
         source: io::Error,
     },
 }
@@ -119,14 +116,11 @@ pub enum FrameRefused {
     /// Not memory from `memfd_create`.
     #[error("the descriptor is no memfd; allocate frames with memfd_create(MFD_ALLOW_SEALING)")]
     NotMemfd,
-    /// Another user's memory.
     #[error(
         "the memfd belongs to user {owner}, not to the client's user {client}; ask its owner for a grant"
     )]
     Foreign {
-        /// Who made it.
         owner: u32,
-        /// Who sent it.
         client: u32,
     },
     /// The seals cannot be added: sealing is off, was closed before, or the descriptor is read-only.
@@ -134,7 +128,6 @@ pub enum FrameRefused {
         "the memfd lacks seals {missing:#x} and they cannot be added; open it read-write with MFD_ALLOW_SEALING"
     )]
     Unsealable {
-        /// `F_SEAL_*` bits.
         missing: u32,
     },
     /// Its size is not what was announced.
@@ -142,10 +135,8 @@ pub enum FrameRefused {
     SizeDiffers {
         /// What the client said.
         announced: u64,
-        /// What it is.
         size: u64,
     },
-    /// Pages are missing.
     #[error("only {allocated} of {length} bytes are allocated; call fallocate before registering")]
     Sparse {
         /// Bytes of allocated pages.
@@ -164,9 +155,7 @@ pub enum FrameRefused {
     /// A system call failed.
     #[error("cannot take the memfd ({step}): {source}")]
     System {
-        /// The call.
         step: &'static str,
-        /// Its error.
         source: io::Error,
     },
 }

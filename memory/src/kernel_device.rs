@@ -72,7 +72,6 @@ pub struct Query {
 /// Why a device cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Nothing is there.
     #[error("{} is not there; load the module (kernel/README.md), or name its device", path.display())]
     Missing {
         /// Where it was looked for.
@@ -84,13 +83,11 @@ pub enum OpenError {
         path.display()
     )]
     Denied {
-        /// The device.
         path: PathBuf,
     },
     /// It is something else.
     #[error("{} is not the device of the memferry module", path.display())]
     Foreign {
-        /// What was named.
         path: PathBuf,
     },
     /// The module and this program do not understand each other.
@@ -99,17 +96,12 @@ pub enum OpenError {
         path.display()
     )]
     Version {
-        /// The device.
         path: PathBuf,
-        /// The module's.
         found: u32,
     },
-    /// The system refused.
     #[error("cannot open {}: {source}", path.display())]
     System {
-        /// The device.
         path: PathBuf,
-        /// Its reason.
         source: io::Error,
     },
 }
@@ -177,9 +169,7 @@ const _: () = assert!(
 /// A place in registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct At<'a> {
-    /// The memory.
     pub memory: &'a KernelMemory,
-    /// The first byte.
     pub offset: u64,
 }
 
@@ -194,9 +184,7 @@ impl At<'_> {
 pub struct Piece<'a> {
     /// Where they are read.
     pub source: At<'a>,
-    /// Where they go.
     pub destination: At<'a>,
-    /// How many.
     pub length: u64,
 }
 
@@ -207,18 +195,14 @@ pub enum Order<'a> {
     Copy(Piece<'a>),
     /// The pattern over `length` bytes: its lowest `pattern_bytes` (1, 2 or 4), little-endian.
     Fill {
-        /// The first byte.
         destination: At<'a>,
         /// A multiple of `pattern_bytes`.
         length: u64,
-        /// What is repeated.
         pattern: u32,
-        /// Bytes of it.
         pattern_bytes: u32,
     },
     /// Pieces, at most [`MAX_SEGMENTS`]. Those that touch each other have to be `in_order`, which the CPU does.
     List {
-        /// The pieces.
         pieces: Vec<Piece<'a>>,
         /// One after the other.
         in_order: bool,
@@ -416,7 +400,6 @@ struct Registered {
 }
 
 impl KernelMemory {
-    /// What was registered.
     pub fn mapping(&self) -> &Mapping {
         &self.0.mapping
     }

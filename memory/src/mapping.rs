@@ -20,9 +20,7 @@ use crate::fork_guard::{ForkGuard, Forked};
 /// What may be done through a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// Loads only.
     ReadOnly,
-    /// Loads and stores.
     ReadWrite,
 }
 
@@ -34,9 +32,7 @@ pub enum AccessError {
     OutOfRange {
         /// Where the access begins.
         offset: u64,
-        /// Its bytes.
         length: u64,
-        /// Bytes there are.
         available: u64,
     },
     /// A store to read-only memory.
@@ -70,7 +66,6 @@ enum Backing {
     Mapped,
     /// Given back as the `Vec` it was made of: its capacity.
     Owned(usize),
-    /// Its owner's business.
     Lent,
 }
 
@@ -149,7 +144,8 @@ impl Mapping {
         let mut bytes = std::mem::ManuallyDrop::new(bytes);
         let base = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
         let backing = Backing::Owned(bytes.capacity());
-        let (access, damaged) = (Access::ReadWrite, AtomicBool::new(false));
+        let access = Access::ReadWrite;
+        let damaged = AtomicBool::new(false);
         let inner = Inner {
             base,
             length: bytes.len(),
@@ -165,7 +161,9 @@ impl Mapping {
     /// Takes memory in that its owner keeps.
     pub fn lent(memory: Lent) -> Self {
         let Lent { base, length, access } = memory;
-        let (page_bytes, backing, damaged) = (4096, Backing::Lent, AtomicBool::new(false));
+        let page_bytes = 4096;
+        let backing = Backing::Lent;
+        let damaged = AtomicBool::new(false);
         Self(Arc::new(Inner {
             base,
             length,
@@ -198,7 +196,6 @@ impl Mapping {
         matches!(self.0.backing, Backing::Owned(_))
     }
 
-    /// Bytes it covers.
     #[inline]
     pub fn length_bytes(&self) -> usize {
         self.0.length
@@ -270,7 +267,8 @@ impl Mapping {
         if !self.has_own_pages() || !whole || end.is_none() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let (at, flags) = (self.pointer().wrapping_add(offset), MapFlags::PRIVATE | MapFlags::FIXED);
+        let at = self.pointer().wrapping_add(offset);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: M1: the pages lie in this mapping and stay mapped; their bytes are given up by whoever holds them.
         unsafe {
             rustix::mm::mmap_anonymous(at.cast(), length, ProtFlags::READ | ProtFlags::WRITE, flags)?;
@@ -335,7 +333,8 @@ impl Mapping {
         if to.0.access == Access::ReadOnly {
             return Err(AccessError::ReadOnly);
         }
-        let (from, to) = (self.checked(offset, length)?, to.checked(to_offset, length)?);
+        let from = self.checked(offset, length)?;
+        let to = to.checked(to_offset, length)?;
         // SAFETY: M1, M3 and the checks above; as with memmove the two may overlap, and no reference to either is formed (M2).
         unsafe { std::ptr::copy(from, to, length) };
         Ok(())
@@ -424,7 +423,8 @@ mod tests {
         let at = bytes.as_mut_ptr();
         // SAFETY: `bytes` outlives both mappings, and is not looked at while they are used.
         let lend = |access| unsafe { Lent::new(at, 4, access) }.map(Mapping::lent).unwrap();
-        let (writable, fixed) = (lend(Access::ReadWrite), lend(Access::ReadOnly));
+        let writable = lend(Access::ReadWrite);
+        let fixed = lend(Access::ReadOnly);
         writable.write(1, &[9, 8]).unwrap();
         assert_eq!(fixed.write(0, &[7]), Err(AccessError::ReadOnly));
         assert!(!writable.is_owned() && writable.into_owned().is_err());
@@ -436,7 +436,8 @@ mod tests {
 
     #[test]
     fn bytes_are_copied_between_mappings_within_both() {
-        let (from, to) = (Mapping::owned(vec![1, 2, 3, 4]), Mapping::owned(vec![0; 3]));
+        let from = Mapping::owned(vec![1, 2, 3, 4]);
+        let to = Mapping::owned(vec![0; 3]);
         from.copy_to(1, 2, &to, 1).unwrap();
         from.copy_to(0, 3, &from, 1).unwrap();
         let refused = [(2, 3, 0), (0, 3, 1), (u64::MAX, 1, 0), (0, 1, u64::MAX)];
@@ -456,7 +457,8 @@ mod tests {
             for length in [0, 1, 15, 16, 17, 63, 100, 160] {
                 let mapping = Mapping::owned(vec![0; 210]);
                 mapping.write_past_caches(offset, &source[..length]).unwrap();
-                let (offset, bytes) = (offset as usize, mapping.into_owned().unwrap());
+                let offset = offset as usize;
+                let bytes = mapping.into_owned().unwrap();
                 assert_eq!(&bytes[offset..][..length], &source[..length]);
                 assert!(bytes[..offset].iter().chain(&bytes[offset + length..]).all(|byte| *byte == 0));
             }

@@ -130,7 +130,6 @@ impl Spin {
         self.next = self.most;
     }
 
-    /// It did not.
     pub fn was_in_vain(&mut self) {
         self.next /= 2;
     }

@@ -54,18 +54,13 @@ const WORDS: usize = ROWS_AT + ROWS * ROW_WORDS;
 /// Places looked at before something is left out.
 const PROBES: usize = 64;
 
-/// What was called.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Operation {
-    /// `memcpy`.
     Memcpy,
-    /// `memmove`.
     Memmove,
-    /// `mempcpy`.
     Mempcpy,
     /// `memset` to something else than zero.
     Memset,
-    /// `memset` to zero.
     Zero,
 }
 
@@ -78,7 +73,6 @@ pub enum Alignment {
     Words,
     /// Not at words, but equally far from one.
     Alike,
-    /// Otherwise.
     Apart,
 }
 
@@ -99,13 +93,11 @@ impl Alignment {
 pub enum Distance {
     /// Too short to look, or it cannot be told.
     Unknown,
-    /// Neither.
     Near,
     /// Only what is read.
     SourceFar,
     /// Only what is written.
     DestinationFar,
-    /// Both.
     Far,
 }
 
@@ -150,7 +142,6 @@ pub struct Caller {
 /// What is told apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Kind {
-    /// What was called.
     pub operation: Operation,
     /// How long it was: [`size_class`].
     pub size_class: u8,
@@ -198,8 +189,12 @@ impl Kind {
             key >>= bits;
             value
         };
-        let (address, object, distance) = (part(ADDRESS_BITS), part(11), part(3));
-        let (alignment, size_class, operation) = (part(2), part(7), part(3));
+        let address = part(ADDRESS_BITS);
+        let object = part(11);
+        let distance = part(3);
+        let alignment = part(2);
+        let size_class = part(7);
+        let operation = part(3);
         let caller = match usize::try_from(object).ok()?.checked_sub(1) {
             None if address != 0 => return None,
             None => None,
@@ -233,7 +228,6 @@ impl<S: RingStorage> Recorder<S> {
         self.0.word(PROCESSES).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a call.
     pub fn count(&self, kind: Kind, bytes: u64, ticks: u64) {
         let key = kind.key();
         let mut at = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - ROW_BITS)) as usize;
@@ -316,9 +310,7 @@ fn write_name(slot: &[AtomicU64], name: &[u8]) {
 /// A row as it was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// What was counted.
     pub kind: Kind,
-    /// How often.
     pub calls: u64,
     /// Bytes of all of them.
     pub bytes: u64,
@@ -335,14 +327,12 @@ pub struct Object {
     pub is_whole: bool,
 }
 
-/// What was counted.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Recording {
     /// Programs that were started with the recorder.
     pub processes: u64,
     /// Calls that found no room.
     pub left_out_calls: u64,
-    /// Their bytes.
     pub left_out_bytes: u64,
     /// Rows that nobody who counts can have written.
     pub nonsense_rows: usize,
@@ -362,7 +352,6 @@ impl Recording {
 /// Words that are no recording.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReadError {
-    /// Too few.
     #[error("{words} words are no recording: it has {WORDS}")]
     TooShort {
         /// How many there are.
@@ -371,7 +360,6 @@ pub enum ReadError {
     /// Somebody wrote over the first.
     #[error("the recording begins with {found:#x} instead of {MAGIC:#x}: the program wrote into it")]
     Overwritten {
-        /// What stands there.
         found: u64,
     },
 }
@@ -475,7 +463,6 @@ pub fn ticks() -> Option<u64> {
     Some(now)
 }
 
-/// `None`.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub fn ticks() -> Option<u64> {
     None

@@ -133,7 +133,8 @@ impl<const WORDS: usize> Producer<WORDS> {
     pub fn consumed(&mut self, claimed: u32) -> Result<(), ImpossibleCount> {
         let outstanding = self.published.wrapping_sub(self.consumed);
         if claimed.wrapping_sub(self.consumed) > outstanding {
-            let (published, known) = (self.published, self.consumed);
+            let published = self.published;
+            let known = self.consumed;
             return Err(ImpossibleCount { claimed, published, known });
         }
         self.consumed = claimed;
@@ -170,7 +171,8 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// Writes a slot, its header last.
     #[inline]
     fn write<S: RingStorage>(&self, storage: &S, position: u32, slot: &[u64; WORDS]) {
-        let (at, short) = (self.slots.at(position), self.slots.short_words);
+        let at = self.slots.at(position);
+        let short = self.slots.short_words;
         if slot[0] & LONG != 0 {
             storage.store_words(self.slots.rest(position, WORDS), &slot[short..]);
         }
@@ -248,7 +250,8 @@ impl<const WORDS: usize> Consumer<WORDS> {
     /// Takes the next element into `slot`; words beyond a short one stay as they are. Whether there was one.
     #[inline]
     pub fn pop_into<S: RingStorage>(&mut self, storage: &S, slot: &mut [u64; WORDS]) -> bool {
-        let (at, short) = (self.slots.at(self.consumed), self.slots.short_words);
+        let at = self.slots.at(self.consumed);
+        let short = self.slots.short_words;
         let words = storage.slice(at, short);
         let header = words[0].load(Ordering::Acquire);
         if header & SEQUENCE != sequence(self.consumed) {

@@ -29,7 +29,6 @@ impl SchedulingClass {
     pub const ALL: [(Self, &'static str); 4] =
         [(Self::Inherited, "inherited"), (Self::Batch, "batch"), (Self::Idle, "idle"), (Self::Fifo, "fifo")];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(class, _)| *class == self).map_or("", |(_, name)| name)
     }
@@ -46,7 +45,8 @@ impl SchedulingClass {
             Self::Fifo => (libc::SCHED_FIFO, 1),
         };
         // The call itself: musl's function does nothing. Its parameters are one number.
-        let (call, parameters): (_, *const libc::c_int) = (libc::SYS_sched_setscheduler, &raw const priority);
+        let call: _ = libc::SYS_sched_setscheduler;
+        let parameters: *const libc::c_int = &raw const priority;
         // SAFETY: the call reads the parameters, which live on this stack, and changes nothing but this thread's scheduling.
         if unsafe { libc::syscall(call, 0, policy, parameters) } == 0 {
             Ok(())

@@ -18,7 +18,6 @@ use io_uring::{IoUring, opcode, squeue, types};
 /// What is added to an eventfd. It lives as long as any write of it can take.
 static ONE: u64 = 1;
 
-/// Sends signals.
 pub struct Signaller {
     ring: IoUring,
     outstanding: usize,

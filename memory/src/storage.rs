@@ -88,7 +88,6 @@ mod mapped {
             mapping.pointer().cast::<AtomicU64>().is_aligned().then_some(Self { mapping, words })
         }
 
-        /// The mapping.
         pub fn mapping(&self) -> &Mapping {
             &self.mapping
         }

@@ -27,7 +27,6 @@ const SLOTS: u32 = 512;
 /// What an operation held.
 #[derive(Debug)]
 pub enum Held {
-    /// Only a descriptor.
     Nothing,
     /// Bytes that were received into.
     Bytes(Vec<u8>),
@@ -44,14 +43,12 @@ pub struct Done {
     pub token: u64,
     /// Its result: bytes, or poll events.
     pub result: io::Result<u32>,
-    /// What it held.
     pub held: Held,
 }
 
 /// What happened to registrations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registrations {
-    /// Segments registered now.
     pub segments: u64,
     /// Operations on registered buffers.
     pub fixed: u64,
@@ -73,7 +70,6 @@ struct Message {
     parts: [libc::iovec; 2],
 }
 
-/// The ring.
 pub struct Ring {
     ring: IoUring,
     flights: Vec<Option<Flight>>,
@@ -99,7 +95,9 @@ impl Ring {
             .build(entries)
             .or_else(|_| IoUring::builder().setup_cqsize(completions).build(entries))?;
         let registers = ring.submitter().register_buffers_sparse(SLOTS).is_ok();
-        let (flights, vacant, slots) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let flights = Vec::new();
+        let vacant = Vec::new();
+        let slots = BTreeMap::new();
         Ok(Self { ring, flights, vacant, slots, registers, registrations: Registrations::default() })
     }
 
@@ -170,7 +168,8 @@ impl Ring {
         token: u64,
     ) -> io::Result<()> {
         buffer.check(at, count).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let (to, fd) = (buffer.pointer().wrapping_add(at), Fd(file.as_raw_fd()));
+        let to = buffer.pointer().wrapping_add(at);
+        let fd = Fd(file.as_raw_fd());
         let entry = match self.slot(buffer.segment()) {
             Some(slot) => opcode::ReadFixed::new(fd, to, length(count)?, slot).offset(offset).build(),
             None => opcode::Read::new(fd, to, length(count)?).offset(offset).build(),
@@ -189,7 +188,8 @@ impl Ring {
         offset: u64,
         token: u64,
     ) -> io::Result<()> {
-        let (from, fd) = (view.buffer().pointer().wrapping_add(view.offset()), Fd(file.as_raw_fd()));
+        let from = view.buffer().pointer().wrapping_add(view.offset());
+        let fd = Fd(file.as_raw_fd());
         let count = length(view.length())?;
         let entry = match self.slot(view.buffer().segment()) {
             Some(slot) => opcode::WriteFixed::new(fd, from, count, slot).offset(offset).build(),

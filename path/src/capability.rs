@@ -28,7 +28,6 @@ use table::{Node, Table};
 /// Who may accept an offer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Recipient {
-    /// One session.
     Session(SessionId),
     /// Every session of a user.
     User(u32),
@@ -44,7 +43,6 @@ pub enum CapabilityError {
     /// The session holds no such capability.
     #[error("handle {0} names nothing in this session")]
     Unknown(Handle),
-    /// It was revoked.
     #[error("handle {0} was revoked")]
     Revoked(Handle),
     /// The range leaves the capability's.
@@ -54,7 +52,6 @@ pub enum CapabilityError {
         handle: Handle,
         /// Start of the wanted range.
         offset: u64,
-        /// Its bytes.
         length: u64,
         /// Bytes the capability covers.
         available: u64,
@@ -64,7 +61,6 @@ pub enum CapabilityError {
     Rights {
         /// What was to be narrowed.
         handle: Handle,
-        /// Its rights.
         held: Rights,
         /// The rights asked for; empty is refused too.
         wanted: Rights,
@@ -78,7 +74,6 @@ pub enum CapabilityError {
     /// The session holds as many capabilities as it may.
     #[error("this client holds {limit} capabilities, its quota; revoke some")]
     Quota {
-        /// The quota.
         limit: usize,
     },
 }
@@ -88,9 +83,7 @@ pub enum CapabilityError {
 pub struct Accepted {
     /// The capability in the accepting session.
     pub handle: Handle,
-    /// Bytes it covers.
     pub length: u64,
-    /// Its rights.
     pub rights: Rights,
     /// The session that granted it.
     pub grantor: SessionId,
@@ -128,7 +121,6 @@ pub struct Admitted<M> {
 }
 
 impl<M> Admitted<M> {
-    /// Whose it is.
     pub fn session(&self) -> SessionId {
         self.session
     }
@@ -173,7 +165,9 @@ impl<M> Admitted<M> {
 impl<M: Clone> Admitted<M> {
     /// The same request once more, without claims: good while the original keeps its own.
     pub(crate) fn again(&self) -> Self {
-        let (operation, session, terms) = (self.operation.clone(), self.session, self.terms);
+        let operation = self.operation.clone();
+        let session = self.session;
+        let terms = self.terms;
         Self { operation, claims: Claims::none(), session, terms }
     }
 }
@@ -281,7 +275,9 @@ impl<M: Memory> Capabilities<M> {
         if !meant {
             return Err(CapabilityError::NoSuchOffer(token));
         }
-        let (range, rights, grantor) = ((offer.offset, offer.length), offer.rights, offer.session);
+        let range = (offer.offset, offer.length);
+        let rights = offer.rights;
+        let grantor = offer.session;
         let handle =
             self.hold(Node::new(session, memory.clone(), range, rights, Some(token.index()), None))?;
         Ok(Accepted { handle, length: range.1, rights, grantor })

@@ -25,7 +25,6 @@ use crate::policy::{Acts, Ask, Choice, Outstanding, Policy};
 /// What an engine channel is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChannelState {
-    /// Nothing.
     Free,
     /// It holds a descriptor.
     Busy,
@@ -66,7 +65,9 @@ pub(crate) struct Unfolded<M> {
 impl<M> Placed<M> {
     /// The engine's descriptor and what the ledger keeps meanwhile.
     pub(crate) fn unfold(self) -> Unfolded<M> {
-        let (channel, origin, terms) = (self.channel, self.origin, *self.admitted.terms());
+        let channel = self.channel;
+        let origin = self.origin;
+        let terms = *self.admitted.terms();
         let ask = ask(&self.admitted, origin.user);
         let (operation, claims) = self.admitted.into_parts();
         // Admission checked the same bounds; should the two ever disagree, the request fails and nothing moves.
@@ -120,7 +121,6 @@ pub(crate) struct Channels<M> {
     waiting_count: usize,
     /// Of those that wait, how many have a deadline.
     timed: usize,
-    /// By queue.
     of_queue: Vec<Waiting>,
     /// Queues of which requests wait.
     waiting_queues: usize,
@@ -135,9 +135,15 @@ impl<M> Channels<M> {
     pub(crate) fn new(channels: u32, waiting_per_user: usize) -> Self {
         let states = vec![ChannelState::Free; channels as usize];
         let holders = vec![None; channels as usize];
-        let (held, waiting, of_queue, places) = Default::default();
-        let (crowded, waiting_count, timed) = (false, 0, 0);
-        let (waiting_queues, pass) = (0, 0);
+        let held = Default::default();
+        let waiting = Default::default();
+        let of_queue = Default::default();
+        let places = Default::default();
+        let crowded = false;
+        let waiting_count = 0;
+        let timed = 0;
+        let waiting_queues = 0;
+        let pass = 0;
         Self {
             states,
             holders,

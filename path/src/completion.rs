@@ -30,7 +30,6 @@ pub struct Reservation {
 pub struct Delivery {
     /// The queue it belongs to.
     pub queue: QueueKey,
-    /// What happened.
     pub completion: Completion,
     /// The client was told how far it had come before.
     pub watermarked: bool,
@@ -145,7 +144,6 @@ impl Ledger {
         }
     }
 
-    /// Requests running.
     pub(crate) fn count(&self) -> usize {
         self.count
     }

@@ -41,9 +41,7 @@ impl Fate {
 
 /// A request as it comes from admission.
 pub(crate) enum Arrived<M> {
-    /// It failed there.
     Refused(Failure),
-    /// A transfer.
     Transfer(Admitted<M>),
     /// A loop over what follows.
     Repeat(u32),
@@ -81,7 +79,6 @@ enum Link {
     Broken(Failure),
 }
 
-/// Not started yet.
 struct Held<M> {
     step: Step<M>,
     origin: Origin,
@@ -125,8 +122,13 @@ struct Chain<M> {
 
 impl<M: Clone> Chain<M> {
     fn new(origin: Origin, terms: Terms, linked: bool, rounds: u32) -> Self {
-        let (members, quarantine) = (Vec::new(), None);
-        let (at, done, running, stop, ending) = (0, 0, false, false, None);
+        let members = Vec::new();
+        let quarantine = None;
+        let at = 0;
+        let done = 0;
+        let running = false;
+        let stop = false;
+        let ending = None;
         let engine = EngineKind::None;
         Self { origin, terms, linked, rounds, members, at, done, running, stop, ending, quarantine, engine }
     }
@@ -223,7 +225,9 @@ pub(crate) struct Order<M> {
 
 impl<M: Clone> Order<M> {
     fn new() -> Self {
-        let (incoming, link, held) = (Incoming::Nothing, Link::Kept, VecDeque::new());
+        let incoming = Incoming::Nothing;
+        let link = Link::Kept;
+        let held = VecDeque::new();
         Self { incoming, link, held, collecting: None, looping: None }
     }
 
@@ -280,7 +284,9 @@ impl<M: Clone> Order<M> {
                 if !origin.linked
                     && let Some(chain) = self.collecting.take()
                 {
-                    let (origin, linked, fenced) = (chain.origin, chain.linked, chain.terms.fenced);
+                    let origin = chain.origin;
+                    let linked = chain.linked;
+                    let fenced = chain.terms.fenced;
                     self.held.push_back(Held { step: Step::Loop(chain), origin, linked, fenced });
                 }
                 Ok(())

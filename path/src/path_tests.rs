@@ -127,7 +127,6 @@ impl Bed {
         completion
     }
 
-    /// When it came.
     fn completed_at(&self, tag: u64) -> u128 {
         let named = |(_, delivery): &&(_, Delivery)| delivery.completion.tag == tag;
         self.log.iter().find(named).expect("no such completion").0.picoseconds()
@@ -144,6 +143,7 @@ fn at(picoseconds: u128) -> Instant {
 
 /// A completion of a request that no engine had.
 fn refused(tag: u64, failure: Failure) -> Completion {
-    let (outcome, engine) = (Err(failure), EngineKind::None);
+    let outcome = Err(failure);
+    let engine = EngineKind::None;
     Completion { tag, outcome, inherited: false, bytes_done: 0, value: 0, engine }
 }

@@ -69,10 +69,8 @@ pub use weighted::Weighted;
 
 use crate::channel::ChannelState;
 
-/// A policy's answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {
-    /// This free channel.
     Channel(u32),
     /// None is free of the `usable` channels this client may use.
     Busy {
@@ -84,13 +82,11 @@ pub enum Choice {
 /// A request as a policy sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ask {
-    /// Whose it is.
     pub client: SessionId,
     /// The user behind the client.
     pub user: u32,
     /// Its class; admission has checked that the client may use it.
     pub class: PriorityClass,
-    /// Bytes it visits.
     pub bytes: u64,
     /// When it is given up.
     pub deadline: Option<Instant>,
@@ -106,7 +102,6 @@ impl Ask {
 /// A request that was taken in and has not ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Outstanding {
-    /// What it asked.
     pub ask: Ask,
     /// Bytes of it that are done, as far as the engine tells.
     pub done: u64,
@@ -121,9 +116,7 @@ bitflags::bitflags! {
     /// The steps a policy takes besides choosing channels.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct Acts: u8 {
-        /// [`Policy::accept`].
         const ACCEPTS = 1;
-        /// [`Policy::urgency`].
         const ORDERS = 1 << 1;
         /// [`Policy::pace`] and [`Policy::moved`]. Short requests then go through channels too.
         const PACES = 1 << 2;

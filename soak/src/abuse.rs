@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use crate::random::Random;
 
-/// What is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Abuse {
     /// A client is killed.
@@ -63,7 +62,8 @@ mod tests {
 
     #[test]
     fn everything_comes_about_and_not_all_at_once() {
-        let (mut random, now) = (Random::new(3), Instant::now());
+        let mut random = Random::new(3);
+        let now = Instant::now();
         let mut schedule = Schedule::new(now, &mut random);
         assert_eq!(schedule.due(now, &mut random), None);
         let mut seen = Vec::new();

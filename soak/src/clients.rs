@@ -51,7 +51,6 @@ pub(crate) struct Running {
     since: Instant,
     /// When it last said something, or was let go on.
     pub(crate) heard: Instant,
-    /// Stopped until then.
     pub(crate) stopped: Option<Instant>,
     pub(crate) killed: bool,
     /// It may have little memory or few descriptors.
@@ -66,8 +65,12 @@ pub(crate) struct Running {
 impl Running {
     pub(crate) fn new(kind: Kind, seed: u64, number: u64, started: Started, limited: bool) -> Self {
         let heard = Instant::now();
-        let (service, completions, bytes) = (0, 0, 0);
-        let (stopped, killed, findings) = (None, false, false);
+        let service = 0;
+        let completions = 0;
+        let bytes = 0;
+        let stopped = None;
+        let killed = false;
+        let findings = false;
         let since = heard;
         Self {
             since,
@@ -138,7 +141,8 @@ pub(crate) fn heard(client: &mut Running, text: &str, past: &Past, report: &mut 
     match what {
         "hello" => client.service = number() as u32,
         "at" => {
-            let (completions, bytes) = (number(), number());
+            let completions = number();
+            let bytes = number();
             report.completions += completions.saturating_sub(client.completions);
             report.bytes += bytes.saturating_sub(client.bytes);
             *report.by_kind.entry(client.kind.name()).or_default() +=
@@ -171,7 +175,8 @@ pub(crate) fn ended(
     report: &mut Report,
 ) -> Result<Option<ExitStatus>, crate::SoakError> {
     if client.stopped.is_none() && client.heard.elapsed() > SILENCE && !client.killed {
-        let (title, threads) = (client.title(), client.started.threads());
+        let title = client.title();
+        let threads = client.started.threads();
         report.find(format!("{title} says nothing; its threads: {threads}; {}", client.started.errors()));
         client.kill();
     }
@@ -201,12 +206,13 @@ impl Recipe<'_> {
         limits: &[String],
     ) -> Option<(Vec<String>, Option<PathBuf>)> {
         let text = |path: &Path| path.display().to_string();
-        let (socket, seed) = (text(&self.directory.join("service")), seed.to_string());
+        let socket = text(&self.directory.join("service"));
+        let seed = seed.to_string();
         Some(match kind {
             Kind::C => (vec![text(self.programs.c_client.as_ref()?), socket, seed], None),
             Kind::Python => {
-                let (python, client) =
-                    (self.programs.python.as_ref()?, self.programs.python_client.as_ref()?);
+                let python = self.programs.python.as_ref()?;
+                let client = self.programs.python_client.as_ref()?;
                 (vec![text(python), text(client), socket, seed], None)
             }
             Kind::Part(role) => {

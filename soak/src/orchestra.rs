@@ -139,7 +139,8 @@ impl Orchestra<'_> {
         self.say_what_is_left_out();
         Report::print_head();
         let mut schedule = Schedule::new(Instant::now(), &mut self.random);
-        let (mut sampled, pause) = (Instant::now(), self.whole / ROWS);
+        let mut sampled = Instant::now();
+        let pause = self.whole / ROWS;
         let mut counted = (0, 0);
         while !self.is_over() {
             self.keep_services()?;
@@ -193,7 +194,8 @@ impl Orchestra<'_> {
         if self.files.is_some() && self.service.is_some() {
             return self.watch_services();
         }
-        let (number, life) = (self.number(), abuse::life(self.whole, &mut self.random));
+        let number = self.number();
+        let life = abuse::life(self.whole, &mut self.random);
         let desk = Desk {
             command: &self.command,
             directory: self.recipe.directory,
@@ -329,7 +331,8 @@ impl Orchestra<'_> {
 
     fn settled(&mut self, what: &'static str, service: &Service, held: Option<crate::process::Held>) {
         let Some(after) = held else { return };
-        let (at, age) = (self.began.elapsed().as_secs_f64(), service.since.elapsed().as_secs_f64());
+        let at = self.began.elapsed().as_secs_f64();
+        let age = service.since.elapsed().as_secs_f64();
         self.report.settled.push(Settled { at, age, what, before: service.first, after });
     }
 
@@ -344,7 +347,8 @@ impl Orchestra<'_> {
     }
 
     fn start(&mut self, kind: Kind) -> Result<(), SoakError> {
-        let (number, seed) = (self.number(), self.random.next());
+        let number = self.number();
+        let seed = self.random.next();
         let mut limits = Vec::new();
         if kind == Kind::Part(Role::Mover) {
             match self.random.below(6) {
@@ -461,7 +465,8 @@ impl Orchestra<'_> {
             if done > *counted {
                 (*counted, *since) = (done, Instant::now());
             } else if since.elapsed() > IDLE {
-                let (name, seconds) = (kind.name(), since.elapsed().as_secs());
+                let name = kind.name();
+                let seconds = since.elapsed().as_secs();
                 self.report.find(format!("no client of kind {name} got anything done in {seconds} s"));
                 *since = Instant::now();
             }
@@ -469,7 +474,8 @@ impl Orchestra<'_> {
     }
 
     fn sample(&mut self, seconds: f64, counted: &mut (u64, u64)) {
-        let (completions, bytes) = (self.report.completions, self.report.bytes);
+        let completions = self.report.completions;
+        let bytes = self.report.bytes;
         let rate = |now: u64, before: u64| (now - before) as f64 / seconds;
         let sample = Sample {
             at: self.began.elapsed().as_secs_f64(),

@@ -62,7 +62,8 @@ impl Started {
             command.env("LD_PRELOAD", library);
         }
         let mut child = command.spawn()?;
-        let (output, said) = (child.stdout.take().ok_or("no output of a process")?, said.clone());
+        let output = child.stdout.take().ok_or("no output of a process")?;
+        let said = said.clone();
         let ear = std::thread::spawn(move || {
             for text in BufReader::new(output).lines().map_while(Result::ok) {
                 if said.send(Line { number, text }).is_err() {

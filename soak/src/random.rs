@@ -59,7 +59,8 @@ mod tests {
 
     #[test]
     fn equal_seeds_tell_equal_numbers_within_their_bounds() {
-        let (mut one, mut other) = (Random::new(7), Random::new(7));
+        let mut one = Random::new(7);
+        let mut other = Random::new(7);
         for end in 1..200 {
             let number = one.between(3, 3 + end);
             assert_eq!(number, other.between(3, 3 + end));

@@ -15,7 +15,6 @@ pub(crate) struct Sample {
     pub(crate) completions: f64,
     /// Bytes that were moved and compared, of each second.
     pub(crate) bytes: f64,
-    /// Clients that run.
     pub(crate) clients: usize,
     /// What the service holds.
     pub(crate) service: Option<Held>,
@@ -30,21 +29,15 @@ pub(crate) struct Settled {
     pub(crate) at: f64,
     /// Seconds this process had lived.
     pub(crate) age: f64,
-    /// Which one.
     pub(crate) what: &'static str,
-    /// As it began.
     pub(crate) before: Held,
-    /// Now.
     pub(crate) after: Held,
 }
 
-/// The whole.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) seed: u64,
-    /// Seconds asked for.
     pub(crate) seconds: f64,
-    /// Seconds it ran.
     pub(crate) ran: f64,
     /// It was ended early.
     pub(crate) interrupted: bool,
@@ -80,7 +73,6 @@ impl Report {
         }
     }
 
-    /// Counts what happened.
     pub(crate) fn count(&mut self, event: &'static str) {
         *self.events.entry(event).or_default() += 1;
     }
@@ -132,7 +124,8 @@ impl Report {
         }
         self.not_run.iter().for_each(|what| println!("not run: {what}"));
         self.findings.iter().for_each(|what| println!("FINDING: {what}"));
-        let (count, end) = (self.findings.len(), if self.interrupted { ", interrupted" } else { "" });
+        let count = self.findings.len();
+        let end = if self.interrupted { ", interrupted" } else { "" };
         println!(
             "\nsoak: {count} findings in {:.0} s{end}, {} completions and {:.1} GiB checked; again with --seed {}",
             self.ran,

@@ -195,7 +195,8 @@ impl Plane {
         if count.pixels() == 0 {
             return Ok(None);
         }
-        let (right, bottom) = (count.x_count - 1, count.y_count - 1);
+        let right = count.x_count - 1;
+        let bottom = count.y_count - 1;
         let corners = [(0, 0), (right, 0), (0, bottom), (right, bottom)];
         let offsets = corners.map(|(x, y)| self.offset_of(count, x, y));
         let lowest = offsets.into_iter().fold(i128::MAX, i128::min);
@@ -235,7 +236,8 @@ impl Copy2d {
         destination: &Addr2d,
         transparent: Option<Color24>,
     ) -> Result<Self, GeometryError> {
-        let (source, destination) = (source.plane(&count)?, destination.plane(&count)?);
+        let source = source.plane(&count)?;
+        let destination = destination.plane(&count)?;
         Ok(Self { count, source, destination, transparent })
     }
 }

@@ -113,7 +113,8 @@ impl Image {
         let right = u64::from(x) + u64::from(width);
         let bottom = u64::from(y) + u64::from(height);
         if right > u64::from(self.width) || bottom > u64::from(self.height) {
-            let (width, height) = (self.width, self.height);
+            let width = self.width;
+            let height = self.height;
             return Err(ImageError::OutsideImage { right, bottom, width, height });
         }
         let origin = u64::from(y)
@@ -194,8 +195,10 @@ pub fn turned_copy(
         return Err(ImageError::SizesDiffer { width, height });
     }
     let (count, rows) = destination.rows()?;
-    let (size, pitch) = (source.pixel.bytes() as i64, source.pitch()?);
-    let (right, bottom) = (source.width.saturating_sub(1), source.height.saturating_sub(1));
+    let size = source.pixel.bytes() as i64;
+    let pitch = source.pitch()?;
+    let right = source.width.saturating_sub(1);
+    let bottom = source.height.saturating_sub(1);
     let (from, across, down) = match turn {
         Turn::Upright => ((0, 0), size, pitch),
         Turn::FlipHorizontal => ((right, 0), -size, pitch),

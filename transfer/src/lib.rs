@@ -11,6 +11,7 @@
 //! is the path's work; moving bytes is an engine's.
 
 #![no_std]
+#![deny(missing_docs)]
 
 extern crate alloc;
 

@@ -404,7 +404,8 @@ impl<R> Operation<R> {
                 Operation::Xor { sources, destination, length: *length }
             }
             Self::Compare { first, second, length } => {
-                let (first, second) = (plain(Source, first, *length)?, plain(Source, second, *length)?);
+                let first = plain(Source, first, *length)?;
+                let second = plain(Source, second, *length)?;
                 Operation::Compare { first, second, length: *length }
             }
             Self::Crc { source, length, seed } => {

@@ -12,7 +12,6 @@ use std::fmt;
 pub(crate) struct Violation {
     /// Relative to the root of the workspace.
     pub(crate) path: String,
-    /// Counted from one.
     pub(crate) line: usize,
     pub(crate) message: String,
     pub(crate) remedy: String,

@@ -69,7 +69,6 @@ struct Sides {
     ucx: bool,
 }
 
-/// One way, ns.
 struct Latency {
     ours: f64,
     socket: f64,
@@ -97,7 +96,8 @@ impl Sides {
         let mut partner = Partner::start(run.directory(), service)?;
         let (set, receiver) = partner.open(2, 2, LONGEST)?;
         let consumer = Consumer::new(receiver, &partner.client, 2, LONGEST)?;
-        let (buffer, reader) = (random_bytes(usize::try_from(LONGEST)?, 3), Reader::new());
+        let buffer = random_bytes(usize::try_from(LONGEST)?, 3);
+        let reader = Reader::new();
         Ok(Self { partner, peer, frames: (set, consumer), buffer, reader, ucx: ucx::installed() })
     }
 
@@ -263,7 +263,6 @@ impl Sides {
     }
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("messages", ROUNDS);
     let service = Service::start(run)?;

@@ -102,7 +102,6 @@ impl Line {
     }
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("modes", ROUNDS);
     let service = Service::start(run)?;
@@ -190,8 +189,9 @@ mod tests {
 
     #[test]
     fn ratios_are_of_rounds_and_held_to_their_targets() {
-        let (mapped, before, hit) =
-            (vec![(80.0, 90.0), (90.0, 99.0)], vec![(10.0, 20.0), (10.0, 20.0)], vec![(10.4, 20.0); 2]);
+        let mapped = vec![(80.0, 90.0), (90.0, 99.0)];
+        let before = vec![(10.0, 20.0), (10.0, 20.0)];
+        let hit = vec![(10.4, 20.0); 2];
         let of = |way: Way| match way {
             MAPPED => Some(&mapped[..]),
             PRE_MAPPED | OFFLOADED => Some(&before[..]),

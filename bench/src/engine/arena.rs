@@ -28,7 +28,6 @@ impl Random {
         Self(seed | 1)
     }
 
-    /// The next.
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -54,7 +53,6 @@ pub(crate) enum Pages {
 }
 
 impl Pages {
-    /// In words.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Huge => "huge pages",
@@ -89,7 +87,6 @@ impl Arena {
         Ok(Self { mapping, start, length })
     }
 
-    /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.mapping[self.start..self.start + self.length]
     }

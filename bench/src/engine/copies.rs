@@ -56,7 +56,8 @@ fn each(
 ) -> Result<(), BenchError> {
     let (destination, source) = field.both();
     for at in places {
-        let (to, from) = (at + piece.to_skew, at + piece.from_skew);
+        let to = at + piece.to_skew;
+        let from = at + piece.from_skew;
         copy(&mut destination[to..to + piece.bytes], &source[from..from + piece.bytes])?;
     }
     Ok(())
@@ -120,18 +121,15 @@ fn cold_rows(run: &Run, field: &mut Field, pages: Pages) -> Result<Vec<Row>, Ben
     Ok(rows)
 }
 
-/// Measures part `cold`.
 pub(super) fn cold(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError> {
     cold_rows(run, field, Pages::Huge)
 }
 
-/// Measures part `pages`.
 pub(super) fn ordinary_pages(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
     cold_rows(run, &mut Field::new(field_bytes(run), Pages::Ordinary)?, Pages::Ordinary)
 }
 
-/// Measures part `again`.
 pub(super) fn again(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError> {
     let mut points = points(AGAIN.map(|(bytes, _)| bytes), Heat::Hot, field);
     Sides::new(field, &WAYS[..=AUTO]).measure(run, "same buffers", ROUNDS, &mut points)?;
@@ -142,7 +140,6 @@ pub(super) fn again(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError
     Ok(points.iter().zip(AGAIN).map(row).collect())
 }
 
-/// Measures part `sizes`.
 pub(super) fn sizes(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for (heat, file) in [(Heat::Hot, "copy-hot"), (Heat::Cold, "copy-cold")] {
@@ -160,7 +157,8 @@ pub(super) fn sizes(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError
         let title = format!("copy on one thread, {}, huge pages", heat.name());
         run.plot(&speed_plot(file, &title, &points[..aligned], &NAMES[..=AUTO]))?;
         let (piece, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, AUTO])?;
-        let (least, heat) = (piece.name(), heat.name());
+        let least = piece.name();
+        let heat = heat.name();
         run.say(&format!("copy, every size, {heat}: least against glibc at {least}"));
         let title =
             format!("copy, every size from 64 B to {}, {heat}, auto: the least", size_name(MOST.min(most)));

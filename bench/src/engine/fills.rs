@@ -35,7 +35,6 @@ const ZERO_SIZES: [usize; 2] = [4 << 10, 16 << 20];
 /// Those with a row of their own.
 const ZERO_ROWS: [usize; 4] = [4 << 10, 64 << 10, 1 << 20, 16 << 20];
 const ZERO_AT_LEAST: f64 = 2.3;
-/// In a cache.
 const ZERO_NEVER_BELOW: f64 = 0.95;
 const FILL_AT_LEAST: f64 = 0.97;
 
@@ -138,7 +137,6 @@ fn bytes(run: &Run, field: &mut Field, heat: Heat, file: &'static str) -> Result
     Ok(Row::new(title, "ratio", Target::AtLeast(FILL_AT_LEAST), &ratios))
 }
 
-/// Measures part `fills`.
 pub(super) fn measure(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError> {
     let mut rows = zeros(run, field, Heat::Hot, "zero-hot")?;
     rows.extend(zeros(run, field, Heat::Cold, "zero-cold")?);

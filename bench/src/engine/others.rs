@@ -100,7 +100,8 @@ fn plain_compare(buffers: &mut Buffers, places: &[usize], piece: &Piece) -> Resu
 }
 
 fn compare(buffers: &mut Buffers, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
-    let (first, second) = (buffers.region(0, piece.bytes)?, buffers.region(1, piece.bytes)?);
+    let first = buffers.region(0, piece.bytes)?;
+    let second = buffers.region(1, piece.bytes)?;
     perform(&Operation::Compare { first, second, length: piece.bytes as u64 }, places)
 }
 
@@ -128,11 +129,11 @@ fn plain_copy_crc(buffers: &mut Buffers, places: &[usize], piece: &Piece) -> Res
 }
 
 fn copy_crc(buffers: &mut Buffers, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
-    let (source, destination) = (buffers.region(0, piece.bytes)?, region(&buffers.written, piece.bytes)?);
+    let source = buffers.region(0, piece.bytes)?;
+    let destination = region(&buffers.written, piece.bytes)?;
     perform(&Operation::CopyCrc { source, destination, length: piece.bytes as u64, seed: 0 }, places)
 }
 
-/// Measures part `others`.
 pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let mut buffers = Buffers::new(SIZES[SIZES.len() - 1]);
     let mut rows = Vec::new();

@@ -44,7 +44,6 @@ impl Piece {
         Self { bytes, to_skew: 0, from_skew: 0 }
     }
 
-    /// In words.
     pub(crate) fn name(&self) -> String {
         let Self { bytes, to_skew, from_skew } = *self;
         let size = size_name(bytes);
@@ -76,7 +75,6 @@ pub(crate) enum Heat {
 }
 
 impl Heat {
-    /// In a word.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Hot => "hot",

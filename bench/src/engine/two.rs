@@ -60,7 +60,8 @@ fn alone(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchEr
 
 /// The transfer of a piece at a place.
 fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchError> {
-    let (at, bytes) = (at as u64, piece.bytes as u64);
+    let at = at as u64;
+    let bytes = piece.bytes as u64;
     Ok(Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?)
 }
 
@@ -114,7 +115,9 @@ fn against_alone(point: &Point, pages: Pages) -> Vec<Row> {
     let row = |class: Class| {
         let judged = class == Class::Across && pages == Pages::Huge;
         let target = if judged { Target::AtLeast(ACROSS_AT_LEAST) } else { Target::None };
-        let (pages, size, class_name) = (pages.name(), point.piece.name(), class.name());
+        let pages = pages.name();
+        let size = point.piece.name();
+        let class_name = class.name();
         let title = format!("two cores against ours on one, {pages}, cold, {size}, {class_name}");
         Row::new(title, "ratio", target, &point.ratios_in(class, ALONE, PERFORM))
     };
@@ -138,7 +141,8 @@ fn sweep(
     sides.measure(run, &format!("two {}", heat.name()), rounds, &mut points)?;
     let counts = CLASSES.map(|class| points.iter().map(|point| point.rounds_in(class)).sum::<usize>());
     let [same, across] = counts;
-    let (pages, heat) = (pages.name(), heat.name());
+    let pages = pages.name();
+    let heat = heat.name();
     run.say(&format!("two cores, {pages}, {heat}: {same} rounds in one core complex, {across} across"));
     Ok(points)
 }
@@ -160,7 +164,6 @@ fn memory(run: &Run, pages: Pages) -> Result<Both, BenchError> {
     Ok(Both { field, pair })
 }
 
-/// Measures part `two`.
 pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let mut all = Vec::new();
     for pages in [Pages::Huge, Pages::Ordinary] {

@@ -23,7 +23,6 @@ struct Namespace {
     address: String,
 }
 
-/// Some namespaces.
 pub(super) struct Namespaces(Vec<Namespace>);
 
 impl Namespaces {
@@ -60,7 +59,9 @@ impl Namespace {
         // Another run has another net, most probably.
         let net = format!("10.213.{}", (own % 120) * 2 + index);
         let interface = format!("mf{own}n{index}");
-        let (target, near, far) = (process.to_string(), format!("{net}.1/24"), format!("{net}.2/24"));
+        let target = process.to_string();
+        let near = format!("{net}.1/24");
+        let far = format!("{net}.2/24");
         let inside = ["nsenter", "-t", &target, "-n", "ip"];
         let outside = ["ip"];
         let steps: [(&[&str], Vec<&str>); 5] = [

@@ -45,7 +45,6 @@ impl Receiver {
         }
     }
 
-    /// Lets it begin.
     pub(super) fn go(&mut self) -> Result<(), BenchError> {
         self.0.say("go")
     }
@@ -61,7 +60,6 @@ impl Receiver {
     }
 }
 
-/// Is a receiver.
 pub(super) fn receive(
     protocol: &str,
     address: &str,

@@ -42,7 +42,8 @@ fn answer(mut socket: TcpStream, directory: PathBuf) -> Result<(), BenchError> {
         socket.read_exact(&mut request)?;
         let word =
             |at: usize| request[at..at + 8].iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte));
-        let (index, mut offset) = (word(0), word(8));
+        let index = word(0);
+        let mut offset = word(8);
         if file.as_ref().is_none_or(|(open, ..)| *open != index) {
             let opened = File::open(directory.join(super::name(usize::try_from(index)?)))?;
             let length = opened.metadata()?.len();

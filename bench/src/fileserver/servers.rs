@@ -22,7 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Where Debian puts it.
 const DIOD: &str = "/usr/sbin/diod";
 
-/// A server.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     /// Ours, through the page cache with two copies.
@@ -31,7 +30,6 @@ pub(super) enum Kind {
     Pool,
     /// Ours, as it chooses.
     Auto,
-    /// Debian's.
     Diod,
     /// A loop around `sendfile`.
     Sendfile,

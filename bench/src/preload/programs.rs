@@ -189,7 +189,8 @@ impl Workload {
         if let Some((library, variables)) = with {
             timed.env("LD_PRELOAD", library).envs(variables.iter().copied());
         }
-        let (cpu, started) = (cpu_of_children()?, Instant::now());
+        let cpu = cpu_of_children()?;
+        let started = Instant::now();
         let output = timed.output()?;
         let time = since_ns(started) * 1e-9;
         if !output.status.success() {

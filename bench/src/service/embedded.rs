@@ -31,7 +31,6 @@ pub(super) fn inline_copy(
     done(channel.perform(Transfer::copy(source, destination)?)?)
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("embedded", ROUNDS);
     let most = SIZES[SIZES.len() - 1].0;

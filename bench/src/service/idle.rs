@@ -70,7 +70,6 @@ fn resident_mib(process: u32) -> Result<f64, BenchError> {
     Ok(kib as f64 / 1024.0)
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let service = Service::start(run)?;
     let mut pair = Pair::new(Client::connect(service.socket())?, 1 << 16)?;

@@ -66,7 +66,6 @@ fn service_round(pair: &mut Pair, case: &Case) -> Result<(f64, f64), BenchError>
     Ok((mapped_before, mapped_each))
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("mapping", ROUNDS);
     let service = Service::start(run)?;

@@ -90,7 +90,6 @@ impl Sides {
     }
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("moved", ROUNDS);
     let most = SIZES[SIZES.len() - 1].0;

@@ -97,7 +97,6 @@ impl Sides {
     }
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("overlap", ROUNDS);
     let service = Service::start(run)?;

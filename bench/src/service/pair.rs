@@ -27,7 +27,8 @@ pub(crate) struct Pair {
 impl Pair {
     /// Two frames of `bytes`; the source's are random, the destination's were written.
     pub(crate) fn new(client: Client, bytes: u64) -> Result<Self, BenchError> {
-        let (source, destination) = (client.allocate(bytes)?, client.allocate(bytes)?);
+        let source = client.allocate(bytes)?;
+        let destination = client.allocate(bytes)?;
         let mut channel = client.open_channel(64)?;
         fill(&source, bytes)?;
         let ticket = channel.submit(Transfer::copy(&source.all(), &destination.all())?)?;

@@ -15,7 +15,6 @@ use crate::BenchError;
 use crate::children::Holder;
 use crate::timing::Aligned;
 
-/// Both ends.
 pub(crate) struct Peer {
     holder: Holder,
     buffer: Aligned,
@@ -43,7 +42,6 @@ impl Peer {
         }
     }
 
-    /// What was read.
     pub(crate) fn buffer(&self) -> &[u8] {
         self.buffer.bytes()
     }

@@ -81,7 +81,8 @@ impl Sides {
 
     /// Nanoseconds until a batch was submitted and until the last of it was back, for each of it.
     fn batch(&mut self) -> Result<(f64, f64), BenchError> {
-        let (mut submitting, mut all) = (Vec::new(), Vec::new());
+        let mut submitting = Vec::new();
+        let mut all = Vec::new();
         for _ in 0..50 {
             let started = Instant::now();
             self.pair.channel.submit_batch((0..BATCH).map(|_| Transfer::nop()))?;
@@ -120,7 +121,6 @@ impl Sides {
     }
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("start", ROUNDS);
     let service = Service::start(run)?;

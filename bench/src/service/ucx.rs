@@ -35,7 +35,6 @@ const RETRY: Duration = Duration::from_millis(50);
 /// Transfers under way in a stream.
 const WINDOW: usize = 2;
 
-/// What is compared.
 #[derive(Clone, Copy)]
 enum Kind {
     /// Time of one: ours over theirs.
@@ -44,7 +43,6 @@ enum Kind {
     Bandwidth,
 }
 
-/// One comparison.
 struct Test {
     title: &'static str,
     ucx: &'static str,
@@ -120,10 +118,12 @@ pub(crate) fn installed() -> bool {
 pub(crate) fn report(test: &str, bytes: u64, count: usize) -> Result<Report, BenchError> {
     // Free a moment ago; whoever takes it meanwhile makes the test fail.
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string();
-    let (client_cpu, server_cpu) = (cpu(0)?.to_string(), cpu(1)?.to_string());
+    let client_cpu = cpu(0)?.to_string();
+    let server_cpu = cpu(1)?.to_string();
     let mut server = Program::start(&[PROGRAM, "-c", &server_cpu, "-p", &port], &ENVIRONMENT)?;
     let warm_up = (count / 10).max(1).to_string();
-    let (size, count) = (bytes.to_string(), count.to_string());
+    let size = bytes.to_string();
+    let count = count.to_string();
     let words = [
         PROGRAM,
         "127.0.0.1",
@@ -198,7 +198,6 @@ fn one_round(pair: &mut Pair, test: &Test) -> Result<(f64, f64), BenchError> {
     })
 }
 
-/// Measures the part.
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     if !installed() {
         return Ok(TESTS.iter().map(|test| Row::not_measured(test.title, NOT_INSTALLED)).collect());

@@ -23,7 +23,6 @@ const ROUNDS: usize = 15;
 /// Bytes of pictures turned in a round, at least.
 const ROUND_BYTES: usize = 32 << 20;
 
-/// What is measured.
 struct Case {
     work: Work,
     side: u32,
@@ -78,7 +77,8 @@ impl Case {
             let pictures = Pictures::new(self.work, self.side, self.pixel_bytes, kind)?;
             pictures.compare(opencv)?;
             let count = (ROUND_BYTES / pictures.bytes()).max(1);
-            let (mut ratios, mut speeds) = (Vec::new(), Vec::new());
+            let mut ratios = Vec::new();
+            let mut speeds = Vec::new();
             for _ in 0..rounds {
                 let ours = pictures.run(count)?;
                 let theirs = opencv.run(self.work.command(), count)?;

@@ -33,14 +33,15 @@ impl Opencv {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["--with-parent", &python, "-c", SCRIPT]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (input, output) = (child.stdin.take(), child.stdout.take());
-        let (input, output) = (input.ok_or("no input of a child")?, output.ok_or("no output of a child")?);
+        let input = child.stdin.take();
+        let output = child.stdout.take();
+        let input = input.ok_or("no input of a child")?;
+        let output = output.ok_or("no output of a child")?;
         let mut opencv = Self { child, input, output: BufReader::new(output), version: String::new() };
         opencv.version = opencv.answer()?;
         Ok(opencv)
     }
 
-    /// What runs there.
     pub(super) fn version(&self) -> &str {
         &self.version
     }

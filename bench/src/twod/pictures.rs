@@ -40,7 +40,6 @@ pub(super) enum Work {
 }
 
 impl Work {
-    /// In words.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Rotate90 => "rotate 90",
@@ -108,7 +107,6 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    /// In words.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Frames => "in memfds",
@@ -194,7 +192,8 @@ impl Pictures {
         opencv.run(self.work.command(), 1)?;
         opencv.ask(&format!("result {}", path_of(&result.0)))?;
         self.run(1)?;
-        let (mut ours, mut theirs) = (vec![0; PIECE], vec![0; PIECE]);
+        let mut ours = vec![0; PIECE];
+        let mut theirs = vec![0; PIECE];
         for at in (0..self.bytes).step_by(PIECE) {
             self.destination.read(at as u64, &mut ours)?;
             result.1.read(at as u64, &mut theirs)?;

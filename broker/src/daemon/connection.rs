@@ -57,7 +57,9 @@ impl Connection {
 
     /// Who the client is.
     pub(super) fn introduced(&self, asymmetric_fences: bool) -> Introduced {
-        let (user, process, watched) = (self.user, self.process_id, Some(Arc::clone(&self.process)));
+        let user = self.user;
+        let process = self.process_id;
+        let watched = Some(Arc::clone(&self.process));
         Introduced { user, process, asymmetric_fences, watched }
     }
 

@@ -28,11 +28,8 @@ pub enum ListenError {
     /// The socket could not be made.
     #[error("cannot listen on {} ({step}): {source}", path.display())]
     Socket {
-        /// Where.
         path: PathBuf,
-        /// What was tried.
         step: &'static str,
-        /// Its error.
         source: io::Error,
     },
     /// What a supervisor handed over is not what it takes.

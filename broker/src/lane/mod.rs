@@ -55,7 +55,6 @@ pub(crate) enum LaneCommand {
     Open(Opened),
     /// Signal a client, from now on, when it is woken.
     Notify { session: SessionId, channel: u32, user: u32, target: Target },
-    /// Stop serving one.
     CloseChannel { session: SessionId, channel: u32 },
     /// Stop serving all of a session's.
     CloseSession { session: SessionId },
@@ -95,8 +94,11 @@ pub(crate) struct LaneHandle {
 impl LaneHandle {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let (commands, counters) = Default::default();
-        let (pending, revoked, signals) = Default::default();
+        let commands = Default::default();
+        let counters = Default::default();
+        let pending = Default::default();
+        let revoked = Default::default();
+        let signals = Default::default();
         Ok(Self { commands, pending, revoked, wake, signals, counters })
     }
 
@@ -158,7 +160,6 @@ enum Seen {
     Nothing,
 }
 
-/// The thread's state.
 pub(crate) struct Lane {
     /// Its number in the crew of lanes.
     number: usize,
@@ -195,8 +196,12 @@ impl Lane {
             // Level-triggered: what the module ended is taken in the next turn.
             epoll::add(&epoll, offload, epoll::EventData::new_u64(KERNEL), epoll::EventFlags::IN)?;
         }
-        let (queues, woken) = (Vec::new(), Vec::new());
-        let (stopping, dying, turns, waking) = (None, 0, 0, Waking::new());
+        let queues = Vec::new();
+        let woken = Vec::new();
+        let stopping = None;
+        let dying = 0;
+        let turns = 0;
+        let waking = Waking::new();
         handle.signals.store(waking.signals(), Ordering::Relaxed);
         Ok(Self {
             number,
@@ -367,7 +372,8 @@ impl Lane {
 
     /// Stops listening to queues; what runs for them is cancelled.
     fn close_where(&mut self, named: impl Fn(&Queue) -> bool) {
-        let (mut capabilities, mut closed) = (Self::capabilities(&self.shared), Vec::new());
+        let mut capabilities = Self::capabilities(&self.shared);
+        let mut closed = Vec::new();
         for (index, slot) in self.queues.iter_mut().enumerate() {
             let Some(queue) = slot.as_mut().filter(|queue| !queue.dead && named(queue)) else { continue };
             self.path.close_queue(QueueKey(index as u32), &mut capabilities);
@@ -404,7 +410,9 @@ impl Lane {
                     let Opened { session, channel, user, class, end, doorbell, counters } = opened;
                     let key = self.path.open_queue(session, user);
                     self.path.grant_class(key, class);
-                    let (target, dead, looked) = (None, false, serving::never_looked(self.turns));
+                    let target = None;
+                    let dead = false;
+                    let looked = serving::never_looked(self.turns);
                     let queue =
                         Queue { session, channel, user, end, target, doorbell, dead, looked, counters };
                     self.open(key, queue);
@@ -477,7 +485,9 @@ impl Lane {
     }
 
     fn open(&mut self, key: QueueKey, queue: Queue) {
-        let (index, session, channel) = (key.0 as usize, queue.session, queue.channel);
+        let index = key.0 as usize;
+        let session = queue.session;
+        let channel = queue.channel;
         // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(u64::from(key.0));
@@ -497,7 +507,8 @@ impl Lane {
     fn let_go(&mut self, index: usize) {
         let Some(mut queue) = self.queues[index].take() else { return };
         self.dying -= usize::from(queue.dead);
-        let (session, channel) = (queue.session, queue.channel);
+        let session = queue.session;
+        let channel = queue.channel;
         queue.counters.gone();
         self.waking.forget(index);
         let user = queue.user;

@@ -27,7 +27,6 @@ impl Pinning {
     /// All, with their names.
     pub const ALL: [(Self, &'static str); 2] = [(Self::Off, "off"), (Self::Spread, "spread")];
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(pinning, _)| *pinning == self).map_or("", |(_, name)| name)
     }

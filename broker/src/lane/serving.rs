@@ -48,7 +48,8 @@ impl Lane {
         }
         let key = QueueKey(index as u32);
         let mut capabilities = Self::capabilities(&self.shared);
-        let (mut batch, mut violation) = (Batch::default(), None);
+        let mut batch = Batch::default();
+        let mut violation = None;
         let mut slot = [0; wire::SUBMISSION_WORDS];
         while !batch.is_full() {
             if batch.taken > 0 {
@@ -108,14 +109,16 @@ impl Lane {
         }
         queue.looked = self.turns;
         queue.end.cancels_changed();
-        let (key, mut capabilities) = (QueueKey(index as u32), Self::capabilities(&self.shared));
+        let key = QueueKey(index as u32);
+        let mut capabilities = Self::capabilities(&self.shared);
         self.path.cancel_where(key, |tag| queue.end.cancel_requested(tag), &mut capabilities);
         self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
     }
 
     /// Tells clients how far their long requests have come.
     pub(super) fn tell_progress(&mut self) {
-        let (queues, waking) = (&self.queues, &mut self.waking);
+        let queues = &self.queues;
+        let waking = &mut self.waking;
         self.path.tell_progress(|key, tag, watermark| {
             let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
             if !queue.dead && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
@@ -129,7 +132,9 @@ impl Lane {
         if !self.path.has_deliveries() {
             return;
         }
-        let (mut failures, mut bytes, mut overruns) = (0, 0, Vec::new());
+        let mut failures = 0;
+        let mut bytes = 0;
+        let mut overruns = Vec::new();
         self.woken.clear();
         for Delivery { queue: key, completion, watermarked } in self.path.take_deliveries() {
             let failed = u64::from(completion.outcome.is_err());
@@ -202,7 +207,8 @@ impl Taking<'_> {
     /// Takes one request: does it at once, or hands it to the path.
     #[inline]
     fn take(&mut self, slot: &wire::SubmissionSlot, batch: &mut Batch) -> Result<(), Violation> {
-        let (end, tag) = (&mut self.queue.end, wire::tag_of(slot));
+        let end = &mut self.queue.end;
+        let tag = wire::tag_of(slot);
         let cancelled = end.cancels_asked() && end.cancel_requested(tag);
         let may_start = !self.stopping && !cancelled;
         let room = end.known_completion_room();
@@ -251,7 +257,9 @@ fn completed(tag: u64, ended: &Ended) -> wire::CompletionSlot {
     if ended.outcome.is_ok() {
         return wire::encode_success(tag, ended.bytes_done, ended.value, EngineKind::CpuLane);
     }
-    let (outcome, bytes_done, value) = (ended.outcome, ended.bytes_done, ended.value);
+    let outcome = ended.outcome;
+    let bytes_done = ended.bytes_done;
+    let value = ended.value;
     let engine = EngineKind::CpuLane;
     wire::encode_completion(&Completion { tag, outcome, inherited: false, bytes_done, value, engine })
 }

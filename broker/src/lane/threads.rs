@@ -81,7 +81,8 @@ impl Lanes {
         let spins = number + 1 < cpus() as usize;
         let lane = Lane::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, spins)
             .map_err(|error| failed("epoll")(error.into()))?;
-        let (tell, class) = (tell.clone(), config.lane_class);
+        let tell = tell.clone();
+        let class = config.lane_class;
         let thread = std::thread::Builder::new().name(format!("memferry-lane-{number}")).spawn(move || {
             // The CPU may have been taken away since it was looked for: then the lane runs anywhere.
             let _ = place.map(keep_on);
@@ -100,7 +101,6 @@ impl Lanes {
         }
     }
 
-    /// How many.
     pub(crate) fn count(&self) -> usize {
         self.handles.len()
     }
@@ -110,7 +110,6 @@ impl Lanes {
         &self.handles[number]
     }
 
-    /// Those of all.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &LaneHandle> {
         self.handles.iter().map(Arc::as_ref)
     }

@@ -12,9 +12,7 @@ pub struct ServiceId(pub u128);
 /// Whose a session is, by the service's own knowledge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Identity {
-    /// The service.
     pub service: ServiceId,
-    /// The session's user.
     pub user: u32,
     /// Its process, as the service sees it: processes in a PID namespace of their own have another number there.
     pub process: u32,
@@ -33,7 +31,6 @@ pub struct EngineStatus {
     pub preemption_bytes: Option<u64>,
     /// Channels of each engine.
     pub channels: u32,
-    /// Engines: lanes.
     pub engines: u32,
     /// The highest priority class the client may use.
     pub class: PriorityClass,
@@ -56,7 +53,6 @@ pub struct Status {
     pub open_sessions: u64,
     /// What they hold: the asking one, then others as far as a message goes.
     pub sessions: Vec<SessionStatus>,
-    /// Each lane.
     pub lanes: Vec<LaneStatus>,
     /// Buffers of pools, zeroed in the background.
     pub zeroed: ZeroedStatus,
@@ -69,7 +65,6 @@ pub struct Status {
 pub struct ZeroedStatus {
     /// Buffers that the engine zeroed.
     pub buffers: u64,
-    /// Bytes of these.
     pub bytes: u64,
     /// Buffers that the engine failed at or was not given, which the CPU cleared.
     pub failed: u64,
@@ -81,17 +76,11 @@ pub const STATUS_SESSIONS: usize = 100;
 /// What a session holds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// Its name.
     pub session: SessionId,
-    /// Its user.
     pub user: u32,
-    /// Its process.
     pub process: u32,
-    /// Queue pairs.
     pub channels: u32,
-    /// Frames it registered.
     pub frames: u32,
-    /// Their bytes.
     pub bytes: u64,
     /// Requests taken from its queue pairs.
     pub requests: u64,
@@ -110,11 +99,9 @@ pub struct SessionStatus {
 pub struct LaneStatus {
     /// Queue pairs it serves.
     pub queues: u64,
-    /// Requests taken.
     pub requests: u64,
     /// Of these, completed with a failure.
     pub failures: u64,
-    /// Destination bytes visited.
     pub bytes: u64,
     /// Times it went to sleep.
     pub parks: u64,

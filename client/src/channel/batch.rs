@@ -90,7 +90,8 @@ impl Channel {
         let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
         let ticket = Ticket { channel: self.identity, tag };
         let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
-        let (inherited, engine) = (false, EngineKind::CpuLane);
+        let inherited = false;
+        let engine = EngineKind::CpuLane;
         Ok(match ended {
             Ok(Ended { outcome, bytes_done, value }) => {
                 Completion { ticket, outcome, inherited, bytes_done, value, engine }

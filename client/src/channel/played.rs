@@ -56,7 +56,10 @@ impl Lane {
             std::thread::yield_now();
         };
         let request = wire::decode_request(&slot, |first, words| self.0.fetch_list(first, words)).unwrap();
-        let (tag, inherited, bytes_done, value) = (wire::tag_of(&slot), false, 0, 0);
+        let tag = wire::tag_of(&slot);
+        let inherited = false;
+        let bytes_done = 0;
+        let value = 0;
         let ended = memferry_transfer::Completion { tag, outcome, inherited, bytes_done, value, engine };
         self.0.stage(&wire::encode_completion(&ended)).unwrap();
         if self.0.publish() {

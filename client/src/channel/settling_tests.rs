@@ -73,7 +73,8 @@ fn a_buffer_that_nobody_touches_any_more_is_used_again() {
 #[test]
 fn what_is_performed_by_the_cpu_is_never_handed_over() {
     let client = Client::embedded().unwrap();
-    let (frame, mut channel) = (client.allocate(4096).unwrap(), client.open_channel(4).unwrap());
+    let frame = client.allocate(4096).unwrap();
+    let mut channel = client.open_channel(4).unwrap();
     let fill = || Transfer::fill(&frame.all(), Pattern::Byte(7));
     let done = channel.perform_by_cpu(&fill()).unwrap();
     assert_eq!((done.outcome, done.engine, done.bytes_done), (Ok(()), EngineKind::CpuLane, 4096));

@@ -278,7 +278,8 @@ impl Pending {
         let mut at = bytes.start;
         let itself = |at: u64, end: u64| Segment { said: at, from: at, length: end - at, absorbed: false };
         for (to, piece) in self.written_in(bytes).filter(|_| self.keeps(Rule::Absorb)) {
-            let (start, end) = (to.max(bytes.start), (to + piece.length).min(bytes.end));
+            let start = to.max(bytes.start);
+            let end = (to + piece.length).min(bytes.end);
             if at < start {
                 segments.push(itself(at, start));
             }
@@ -300,7 +301,8 @@ impl Pending {
         if length == 0 || to == from {
             return Ok(());
         }
-        let (into, out) = (to..to + length, from..from + length);
+        let into = to..to + length;
+        let out = from..from + length;
         if to.abs_diff(from) < length.min(GRANULE) {
             return Err(Obstacle::Overlap);
         }
@@ -343,7 +345,8 @@ impl Pending {
     /// Whether a copy may be made by the caller before it does anything else. What was to come to its destination is then
     /// dropped.
     pub(super) fn at_once(&mut self, to: u64, from: u64, length: u64) -> bool {
-        let (into, out) = (to..to + length, from..from + length);
+        let into = to..to + length;
+        let out = from..from + length;
         let readers = self.keeps(Rule::ReadersFirst) && self.read_in(&into).next().is_some();
         let held = readers || self.written_in(&out).next().is_some() || self.disturbs(&into, &out);
         if !held {
@@ -390,7 +393,8 @@ impl Pending {
 
     /// Begins to move some of `part`, or of what holds it back; `part` lies in one piece. `None` while moves are in the way.
     fn advance(&mut self, part: Range<u64>, most: u64) -> Option<Move> {
-        let (mut part, mut turns) = (part, 0_u32);
+        let mut part = part;
+        let mut turns = 0_u32;
         loop {
             turns += 1;
             debug_assert!(turns < 1 << 20, "pieces wait for one another in a circle");

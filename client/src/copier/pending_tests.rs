@@ -113,7 +113,8 @@ impl World {
             }
             return;
         }
-        let (index, steps) = (self.random(self.flights.len()), 1 + self.random(6));
+        let index = self.random(self.flights.len());
+        let steps = 1 + self.random(6);
         for _ in 0..steps {
             let Flight { begun, done, kept } = &mut self.flights[index];
             let byte = kept.as_ref().map_or(self.memory[begun.from as usize + *done], |kept| kept[*done]);
@@ -144,8 +145,11 @@ impl World {
 
     /// As the queue does it.
     fn amemcpy(&mut self, to: usize, from: usize, length: usize, short: bool) -> Checked {
-        let (wide_to, wide_from, wide_length) = (to as u64, from as u64, length as u64);
-        let (into, out) = (wide_to..wide_to + wide_length, wide_from..wide_from + wide_length);
+        let wide_to = to as u64;
+        let wide_from = from as u64;
+        let wide_length = length as u64;
+        let into = wide_to..wide_to + wide_length;
+        let out = wide_from..wide_from + wide_length;
         if short && self.pending.at_once(wide_to, wide_from, wide_length) {
             self.memory.copy_within(from..from + length, to);
             return Ok(());
@@ -223,7 +227,8 @@ impl World {
     fn compare(&self, bytes: Range<usize>, after: &Action) -> Checked {
         for byte in bytes {
             if self.oracle[byte].is_some_and(|wanted| wanted != self.memory[byte]) {
-                let (wanted, found) = (self.oracle[byte], self.memory[byte]);
+                let wanted = self.oracle[byte];
+                let found = self.memory[byte];
                 return Err(format!("after {after:?} byte {byte} is {found}, not {wanted:?}"));
             }
         }

@@ -115,7 +115,8 @@ impl<A: AddressSpace> CopyQueue<A> {
         if !client.is_embedded() {
             return Err(CopierError::NotEmbedded);
         }
-        let (pending, statistics) = (Pending::new(MOST_PIECES), CopierStatistics::default());
+        let pending = Pending::new(MOST_PIECES);
+        let statistics = CopierStatistics::default();
         let shared = Arc::new(Shared {
             client: client.clone(),
             space,
@@ -333,9 +334,12 @@ impl<A: AddressSpace> Shared<A> {
 
     /// Moves bytes; says how many the engine did.
     fn transfer(&self, begun: &Move) -> u64 {
-        let (mut done, mut by_engine) = (0, 0);
+        let mut done = 0;
+        let mut by_engine = 0;
         while done < begun.length {
-            let (to, from, left) = (begun.to + done, begun.from + done, begun.length - done);
+            let to = begun.to + done;
+            let from = begun.from + done;
+            let left = begun.length - done;
             done += match self.by_engine(to, from, left) {
                 Some(moved) => {
                     by_engine += moved;

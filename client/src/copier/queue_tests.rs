@@ -100,7 +100,9 @@ fn amemcpy_returns_while_nothing_moves_and_csync_moves_what_it_is_asked_for_alon
 #[test]
 fn a_chain_moves_once_and_what_lies_between_never_when_it_is_given_up() {
     let queue = held_up();
-    let (a, b, c) = (0, 2 * MIB, 4 * MIB);
+    let a = 0;
+    let b = 2 * MIB;
+    let c = 4 * MIB;
     queue.amemcpy(b, a, MIB).unwrap();
     queue.amemcpy(c, b, MIB).unwrap();
     queue.forget(b, MIB).unwrap();

@@ -27,7 +27,8 @@ fn bytes_of(buffer: &memferry::Buffer) -> Vec<u8> {
 #[test]
 fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
     let client = client();
-    let (arena, mut channel) = (arena(&client), client.open_channel(16).expect("a channel"));
+    let arena = arena(&client);
+    let mut channel = client.open_channel(16).expect("a channel");
     let buffers: Vec<_> = (0..20).map(|_| arena.buffer(1000).expect("room")).collect();
     buffers[0].write(0, &[9; 1000]).expect("its own bytes");
     for pair in buffers.windows(2) {
@@ -47,7 +48,8 @@ fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
 #[test]
 fn a_transfer_keeps_its_buffers_until_its_completion_was_taken() {
     let client = client();
-    let (arena, mut channel) = (arena(&client), client.open_channel(4).expect("a channel"));
+    let arena = arena(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let _keeps_the_segment = arena.buffer(1).expect("room");
     let buffer = arena.buffer(4096).expect("room");
     let held = arena.statistics().live_bytes;
@@ -74,7 +76,8 @@ fn endless_in(buffer: &memferry::Buffer) -> Transfer {
 #[test]
 fn buffers_of_a_dropped_channel_are_not_used_again() {
     let client = client();
-    let (arena, mut channel) = (arena(&client), client.open_channel(4).expect("a channel"));
+    let arena = arena(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let keeps_the_segment = arena.buffer(1).expect("room");
     let buffer = arena.buffer(4096).expect("room");
     channel.submit(endless_in(&buffer)).expect("room");
@@ -94,7 +97,8 @@ fn buffers_of_a_dropped_channel_are_not_used_again() {
 #[test]
 fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
     let client = client();
-    let (arena, mut channel) = (arena(&client), client.open_channel(4).expect("a channel"));
+    let arena = arena(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let (before, buffer, after) = {
         let mut buffers = (0..3).map(|_| arena.buffer(4096).expect("room"));
         (buffers.next().expect("one"), buffers.next().expect("one"), buffers.next().expect("one"))
@@ -134,9 +138,11 @@ fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
 
 #[test]
 fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
-    let (owner, peer) = (Client::embedded().expect("a client"), Client::embedded().expect("another"));
+    let owner = Client::embedded().expect("a client");
+    let peer = Client::embedded().expect("another");
     let arena = arena(&owner);
-    let (_keeps_the_segment, buffer) = (arena.buffer(1).expect("room"), arena.buffer(4096).expect("room"));
+    let _keeps_the_segment = arena.buffer(1).expect("room");
+    let buffer = arena.buffer(4096).expect("room");
     let rights = Rights::READ | Rights::WRITE | Rights::GRANT;
     let refused = owner.grant(&buffer.range(), rights, Grantee::Session(peer.session()));
     assert!(matches!(refused, Err(CallError::PartOfArena)));
@@ -159,8 +165,10 @@ fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
 #[test]
 fn slices_of_collections_are_copied_while_they_are_borrowed() {
     let client = client();
-    let (arena, mut channel) = (arena(&client), client.open_channel(4).expect("a channel"));
-    let (mut from, mut to) = (list(&arena, 20_000, 3), list(&arena, 20_000, 0));
+    let arena = arena(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
+    let mut from = list(&arena, 20_000, 3);
+    let mut to = list(&arena, 20_000, 0);
     from[10_000] = 4;
     let copied = arena.copy(&mut channel, &from[1..19_999], &mut to[1..19_999]).expect("copied");
     assert_eq!((copied.by_engine, copied.by_caller), (3 * 4096, 19_998 - 3 * 4096));
@@ -190,8 +198,10 @@ fn slices_of_collections_are_copied_while_they_are_borrowed() {
 #[test]
 fn a_revoked_segment_fails_a_copy_and_leaves_the_memory() {
     let client = client();
-    let (arena, mut channel) = (arena(&client), client.open_channel(4).expect("a channel"));
-    let (from, mut to) = (list(&arena, 8192, 3), list(&arena, 8192, 1));
+    let arena = arena(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
+    let from = list(&arena, 8192, 3);
+    let mut to = list(&arena, 8192, 1);
     let handle = arena.buffer(1).expect("room").range().frame().handle();
     client.revoke(handle).expect("revoked");
     assert!(matches!(arena.copy(&mut channel, &from, &mut to), Err(CopyError::Failed(_))));
@@ -202,7 +212,8 @@ fn a_revoked_segment_fails_a_copy_and_leaves_the_memory() {
 #[expect(unsafe_code, reason = "to promise is unsafe")]
 fn promised_memory_is_named_within_its_bounds() {
     let client = client();
-    let (arena, mut channel) = (arena(&client), client.open_channel(4).expect("a channel"));
+    let arena = arena(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let mut list = list(&arena, 300, 1);
     // SAFETY: the list lives, and is not looked at, until the completions were taken.
     let promised = unsafe { Promised::new(list.as_mut_ptr(), 300) };
@@ -257,13 +268,14 @@ fn threads_allocate_move_and_free_at_once() {
     let arena = arena(&client);
     std::thread::scope(|scope| {
         for thread in 1..=3_u8 {
-            let (client, arena) = (&client, &arena);
+            let client = &client;
+            let arena = &arena;
             scope.spawn(move || {
                 let mut channel = client.open_channel(4).expect("a channel");
                 for round in 0..200_usize {
                     let length = [100, 3000, 9000, 70_000][(round + usize::from(thread)) % 4];
-                    let (from, to) =
-                        (arena.buffer(length).expect("room"), arena.buffer(length).expect("room"));
+                    let from = arena.buffer(length).expect("room");
+                    let to = arena.buffer(length).expect("room");
                     assert!(bytes_of(&to) == vec![0; length], "an old byte is visible");
                     from.write(0, &vec![thread; length]).expect("its own bytes");
                     let transfer = Transfer::copy(&from.range(), &to.range()).expect("fits");

@@ -43,7 +43,8 @@ impl<'a> Program<'a> {
     }
 
     fn turn(&mut self) {
-        let (one, other) = (self.random.below(4), self.random.below(4));
+        let one = self.random.below(4);
+        let other = self.random.below(4);
         let (start, length) = self.random.range();
         match self.random.below(10) {
             0..5 => {
@@ -128,8 +129,10 @@ fn what_was_copied_from_a_buffer_outlives_it() {
 #[test]
 fn what_leaves_a_buffer_or_is_another_copiers_is_refused() {
     let client = client();
-    let (copier, other) = (Copier::new(&client).unwrap(), Copier::new(&client).unwrap());
-    let (to, from) = (copier.adopt(vec![1; 100]).unwrap(), other.adopt(vec![2; 100]).unwrap());
+    let copier = Copier::new(&client).unwrap();
+    let other = Copier::new(&client).unwrap();
+    let to = copier.adopt(vec![1; 100]).unwrap();
+    let from = other.adopt(vec![2; 100]).unwrap();
     assert_eq!(copier.amemcpy(&to.all(), &from.all()), Err(AmemcpyError::ForeignBuffer));
     let lengths = AmemcpyError::Lengths { from: 9, to: 10 };
     assert_eq!(copier.amemcpy(&to.range(0, 10), &to.range(50, 9)), Err(lengths));

@@ -7,7 +7,8 @@ use super::*;
 #[test]
 fn a_cancelled_transfer_tells_what_it_did() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let ticket = channel.submit(endless(&to)).expect("room");
     until(|| contents(&to)[0] != 0);
     channel.cancel(ticket).expect("outstanding");
@@ -20,7 +21,8 @@ fn a_cancelled_transfer_tells_what_it_did() {
 #[test]
 fn a_transfer_cancelled_before_it_was_published_does_nothing_endless() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let ticket = channel.stage(endless(&to)).expect("room");
     channel.cancel(ticket).expect("outstanding");
     channel.publish();
@@ -32,7 +34,8 @@ fn a_transfer_cancelled_before_it_was_published_does_nothing_endless() {
 #[test]
 fn a_cancelled_transfer_that_waits_for_a_channel_never_runs() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(8).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(8).expect("a channel");
     let running: Vec<_> = (0..3).map(|_| channel.submit(endless(&to)).expect("room")).collect();
     let refused = channel.submit(Transfer::nop().refuse_when_busy()).expect("room");
     let completion = channel.wait(refused, PATIENCE).expect("a completion");
@@ -55,7 +58,8 @@ fn a_cancelled_transfer_that_waits_for_a_channel_never_runs() {
 #[test]
 fn deadlines_hold_before_the_start_while_waiting_and_while_running() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(8).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(8).expect("a channel");
     for past in [
         Transfer::nop().with_deadline(Instant::ORIGIN),
         endless(&to).with_deadline(Instant::ORIGIN),
@@ -85,7 +89,9 @@ fn deadlines_hold_before_the_start_while_waiting_and_while_running() {
 #[test]
 fn frames_dropped_while_bytes_move_live_until_the_completion_was_taken() {
     let client = client();
-    let (from, to, kept) = (frame(&client), frame(&client), frame(&client));
+    let from = frame(&client);
+    let to = frame(&client);
+    let kept = frame(&client);
     let mut channel = client.open_channel(8).expect("a channel");
     from.write(0, &[9; FRAME_BYTES as usize]).expect("the frame's own bytes");
     // With a deadline they go to the lane, short as they are.
@@ -107,7 +113,8 @@ fn frames_dropped_while_bytes_move_live_until_the_completion_was_taken() {
 #[test]
 fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(8).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(8).expect("a channel");
     for _ in 0..5 {
         channel.submit(endless(&to)).expect("room");
     }
@@ -117,7 +124,8 @@ fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
     let session = &client.status().expect("a status").sessions[0];
     assert_eq!((session.channels, session.frames), (0, 0));
     // The engine channels are free again.
-    let (to, mut channel) = (frame(&client), client.open_channel(8).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(8).expect("a channel");
     let fill = Transfer::fill(&to.all(), Pattern::Byte(1)).refuse_when_busy();
     let ticket = channel.submit(fill).expect("room");
     assert_eq!(outcome(channel.wait(ticket, PATIENCE).expect("a completion")), Ok(FRAME_BYTES));
@@ -126,7 +134,8 @@ fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
 #[test]
 fn a_client_can_be_dropped_with_everything_running() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(8).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(8).expect("a channel");
     channel.submit(endless(&to)).expect("room");
     drop(client);
     drop(to);
@@ -136,7 +145,8 @@ fn a_client_can_be_dropped_with_everything_running() {
 #[test]
 fn revoking_a_frame_ends_its_transfers_and_its_handle() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(8).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(8).expect("a channel");
     let running = channel.submit(endless(&to)).expect("room");
     until(|| contents(&to)[0] != 0);
     client.revoke(to.handle()).expect("revoked");

@@ -36,7 +36,8 @@ fn open(client: &Client, capacity: u32) -> AsyncChannel {
 #[test]
 fn a_transfer_is_awaited_without_a_runtime() {
     let client = client();
-    let (source, destination) = (frame(&client), frame(&client));
+    let source = frame(&client);
+    let destination = frame(&client);
     source.write(0, &[7; FRAME_BYTES as usize]).expect("its bytes");
     let channel = open(&client, 4);
     for _ in 0..50 {
@@ -55,7 +56,8 @@ fn many_tasks_of_tokio_share_a_channel() {
         let channel = open(&client, 64);
         let tasks: Vec<_> = (0..40_u8)
             .map(|byte| {
-                let (channel, frame) = (channel.clone(), frame(&client));
+                let channel = channel.clone();
+                let frame = frame(&client);
                 tokio::spawn(async move {
                     let fill = Transfer::fill(&frame.all(), Pattern::Byte(byte));
                     let completion = channel.submit(fill).expect("room").await;
@@ -120,7 +122,8 @@ fn futures_outlive_their_channel_and_wake_the_waker_they_were_polled_with_last()
     let channel = open(&client, 4);
     let mut pending = Box::pin(channel.submit(endless(&frame)).expect("room"));
     drop(channel);
-    let (first, second) = (Arc::new(Count(AtomicU32::new(0))), Arc::new(Count(AtomicU32::new(0))));
+    let first = Arc::new(Count(AtomicU32::new(0)));
+    let second = Arc::new(Count(AtomicU32::new(0)));
     for count in [&first, &second] {
         let waker = Waker::from(Arc::clone(count));
         assert!(pending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());

@@ -6,8 +6,10 @@ use super::*;
 
 #[test]
 fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
-    let (owner, peer) = (Client::embedded().expect("a client"), Client::embedded().expect("another"));
-    let (shared, private) = (frame(&owner), frame(&peer));
+    let owner = Client::embedded().expect("a client");
+    let peer = Client::embedded().expect("another");
+    let shared = frame(&owner);
+    let private = frame(&peer);
     shared.write(0, &[5; FRAME_BYTES as usize]).expect("the frame's own bytes");
     let token = owner.grant(&shared.range(100, 50), Rights::READ, Grantee::Session(peer.session()));
     let token = token.expect("granted");
@@ -41,7 +43,8 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
 
 #[test]
 fn revoking_a_grant_ends_the_peers_transfers_first() {
-    let (owner, peer) = (Client::embedded().expect("a client"), Client::embedded().expect("another"));
+    let owner = Client::embedded().expect("a client");
+    let peer = Client::embedded().expect("another");
     let shared = frame(&owner);
     let rights = Rights::READ | Rights::WRITE;
     let token = owner.grant(&shared.all(), rights, Grantee::Session(peer.session())).expect("granted");

@@ -31,7 +31,8 @@ const TURNS: [Turn; 7] = [
 #[test]
 fn images_are_cropped_and_turned_pixel_by_pixel() {
     let client = client();
-    let (from, to) = (frame(&client), frame(&client));
+    let from = frame(&client);
+    let to = frame(&client);
     let mut channel = client.open_channel(2).expect("a channel");
     let bytes = noise(FRAME_BYTES as usize, 7);
     from.write(0, &bytes).expect("the frame's own bytes");
@@ -64,7 +65,8 @@ fn images_are_cropped_and_turned_pixel_by_pixel() {
 #[test]
 fn a_filled_image_leaves_the_gaps_between_rows_alone() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(2).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(2).expect("a channel");
     let image = Image { origin: 8, width: 3, height: 4, pitch_bytes: 20, pixel: PixelSize::Bits32 };
     let fill = image.fill(Color24::new(0x0a_0b0c).expect("24 bits")).expect("a good image");
     let ticket = channel.submit(Transfer::fill_2d(&to.range(100, 0), fill)).expect("room");
@@ -79,7 +81,8 @@ fn a_filled_image_leaves_the_gaps_between_rows_alone() {
 #[test]
 fn a_fill_that_its_pattern_does_not_divide_is_refused() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(2).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(2).expect("a channel");
     let ticket = channel.submit(Transfer::fill(&to.range(0, 7), Pattern::Word(1))).expect("room");
     let completion = channel.wait(ticket, PATIENCE).expect("a completion");
     assert_eq!(outcome(completion), Err(Failure::FillLength { pattern_bytes: 4 }));
@@ -93,7 +96,8 @@ fn a_fill_that_its_pattern_does_not_divide_is_refused() {
 #[test]
 fn memory_of_this_process_can_be_moved_where_it_lies() {
     let client = client();
-    let (shared, mut channel) = (frame(&client), client.open_channel(2).expect("a channel"));
+    let shared = frame(&client);
+    let mut channel = client.open_channel(2).expect("a channel");
     let bytes = noise(1001, 3);
     let own = client.register_owned(bytes.clone()).expect("an embedded service");
     assert_eq!(own.length(), 1001);

@@ -28,9 +28,11 @@ fn cache(client: &Client, entries: usize, bytes: u64) -> Registrations {
 fn the_same_memfd_gives_the_same_frame_by_whatever_descriptor() {
     let client = client();
     let cache = cache(&client, 10, 1 << 20);
-    let (one, other) = (memfd(4096), memfd(8192));
+    let one = memfd(4096);
+    let other = memfd(8192);
     let again = one.try_clone().expect("a duplicate");
-    let (first, second) = (cache.memfd(&one).expect("taken"), cache.memfd(&again).expect("known"));
+    let first = cache.memfd(&one).expect("taken");
+    let second = cache.memfd(&again).expect("known");
     assert_eq!((first.handle(), first.length()), (second.handle(), 4096));
     assert_ne!(cache.memfd(&other).expect("taken").handle(), first.handle());
     let expected = RegistrationStatistics { hits: 1, misses: 2, evictions: 0, entries: 2, bytes: 3 * 4096 };
@@ -46,7 +48,8 @@ fn the_same_memfd_gives_the_same_frame_by_whatever_descriptor() {
 #[test]
 fn threads_register_a_memfd_once() {
     let client = client();
-    let (cache, descriptor) = (cache(&client, 10, 1 << 20), memfd(4096));
+    let cache = cache(&client, 10, 1 << 20);
+    let descriptor = memfd(4096);
     let handles: Vec<_> = std::thread::scope(|scope| {
         let register = || cache.memfd(&descriptor).expect("taken").handle();
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(register)).collect();
@@ -82,9 +85,10 @@ fn the_longest_unused_is_evicted_and_what_is_in_use_never() {
 #[test]
 fn an_invalidated_frame_is_of_no_use_and_is_registered_anew() {
     let client = client();
-    let (cache, file) = (cache(&client, 3, 1 << 20), memfd(4096));
-    let (stale, mut channel) =
-        (cache.memfd(&file).expect("taken"), client.open_channel(4).expect("a channel"));
+    let cache = cache(&client, 3, 1 << 20);
+    let file = memfd(4096);
+    let stale = cache.memfd(&file).expect("taken");
+    let mut channel = client.open_channel(4).expect("a channel");
     let running = channel.submit(endless(&stale)).expect("room");
     cache.invalidate(&stale).expect("revoked");
     stale.write(0, &[0]).expect("its own bytes");
@@ -102,7 +106,8 @@ fn an_invalidated_frame_is_of_no_use_and_is_registered_anew() {
 #[test]
 fn owned_memory_comes_back_with_what_was_moved_there() {
     let client = client();
-    let (cache, mut channel) = (cache(&client, 3, 1 << 20), client.open_channel(4).expect("a channel"));
+    let cache = cache(&client, 3, 1 << 20);
+    let mut channel = client.open_channel(4).expect("a channel");
     let memory = vec![1; 100];
     let address = memory.as_ptr();
     let frame = cache.owned(memory).expect("taken");

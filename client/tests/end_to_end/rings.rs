@@ -7,7 +7,8 @@ use super::*;
 #[test]
 fn staged_transfers_start_when_they_are_published() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(16).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(16).expect("a channel");
     let fill = |byte: u8| Transfer::fill(&to.range(u64::from(byte) * 200, 200), Pattern::Byte(byte + 1));
     let tickets: Vec<_> = (0..16).map(|byte| channel.stage(fill(byte)).expect("room")).collect();
     std::thread::sleep(Duration::from_millis(5));
@@ -27,7 +28,8 @@ fn staged_transfers_start_when_they_are_published() {
 #[test]
 fn the_ticket_of_a_performed_transfer_is_not_outstanding() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let done = channel.perform(Transfer::zero(&to.all())).expect("done");
     assert_eq!(channel.wait(done.ticket, Some(Duration::ZERO)), Err(WaitError::UnknownTicket));
     assert_eq!(channel.cancel(done.ticket), Err(WaitError::UnknownTicket));
@@ -38,7 +40,8 @@ fn the_ticket_of_a_performed_transfer_is_not_outstanding() {
 #[test]
 fn a_full_channel_gives_the_transfer_back() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     assert_eq!(channel.capacity(), 4);
     let endless_one = channel.submit(endless(&to)).expect("room");
     for _ in 0..3 {
@@ -57,8 +60,10 @@ fn a_full_channel_gives_the_transfer_back() {
 
 #[test]
 fn frames_of_another_client_are_refused_and_given_back() {
-    let (client, other) = (client(), client());
-    let (own, foreign) = (frame(&client), frame(&other));
+    let other = client();
+    let client = client();
+    let own = frame(&client);
+    let foreign = frame(&other);
     let mut channel = client.open_channel(2).expect("a channel");
     for transfer in [
         Transfer::copy(&own.all(), &foreign.all()).expect("fits"),
@@ -90,7 +95,8 @@ fn a_copy_to_too_little_room_cannot_be_described() {
 #[test]
 fn a_wait_that_times_out_leaves_the_transfer_running() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let running = channel.submit(endless(&to)).expect("room");
     let done = channel.submit(Transfer::nop()).expect("room");
     assert_eq!(channel.wait(running, Some(Duration::ZERO)), Err(WaitError::TimedOut));
@@ -109,8 +115,8 @@ fn a_wait_that_times_out_leaves_the_transfer_running() {
 #[test]
 fn tickets_are_known_until_their_completion_was_taken() {
     let client = client();
-    let (mut one, mut two) =
-        (client.open_channel(2).expect("a channel"), client.open_channel(2).expect("another"));
+    let mut one = client.open_channel(2).expect("a channel");
+    let mut two = client.open_channel(2).expect("another");
     assert_eq!(one.wait_any(PATIENCE), Err(WaitError::UnknownTicket));
     let ticket = one.submit(Transfer::nop()).expect("room");
     assert_eq!(two.wait(ticket, PATIENCE), Err(WaitError::UnknownTicket));
@@ -127,12 +133,15 @@ fn tickets_are_known_until_their_completion_was_taken() {
 
 #[test]
 fn a_ticket_of_another_clients_channel_is_none_of_ones_own() {
-    let (client, other) = (client(), client());
+    let other = client();
+    let client = client();
     let open = |client: &Client| client.open_channel(2).expect("a channel");
     // The first of each, which their services name alike, and the first ticket of each.
-    let (mut one, mut two) = (open(&client), open(&other));
+    let mut one = open(&client);
+    let mut two = open(&other);
     let submit = |channel: &mut Channel| channel.submit(Transfer::nop()).expect("room");
-    let (first, second) = (submit(&mut one), submit(&mut two));
+    let first = submit(&mut one);
+    let second = submit(&mut two);
     assert_eq!(first.tag(), second.tag());
     assert_ne!(first, second);
     assert_eq!(two.wait(first, PATIENCE), Err(WaitError::UnknownTicket));
@@ -144,7 +153,8 @@ fn a_ticket_of_another_clients_channel_is_none_of_ones_own() {
 #[test]
 fn waiting_for_any_gives_each_completion_once() {
     let client = client();
-    let (to, mut channel) = (frame(&client), client.open_channel(64).expect("a channel"));
+    let to = frame(&client);
+    let mut channel = client.open_channel(64).expect("a channel");
     let length = |index: u64| 1 + index * 61 % 977;
     let submit = |index| {
         let fill = Transfer::fill(&to.range(0, length(index)), Pattern::Byte(1));
@@ -172,7 +182,8 @@ fn channels_serve_threads_of_their_own_side_by_side() {
         for thread in 1..=4_u8 {
             let client = client.clone();
             scope.spawn(move || {
-                let (from, to) = (frame(&client), frame(&client));
+                let from = frame(&client);
+                let to = frame(&client);
                 let mut channel = client.open_channel(4).expect("a channel");
                 for round in 0..40_u8 {
                     let byte = thread.wrapping_mul(50).wrapping_add(round);
@@ -197,7 +208,8 @@ fn channels_serve_threads_of_their_own_side_by_side() {
 #[test]
 fn short_transfers_are_done_when_submit_returns_and_their_completions_wait_in_order() {
     let client = client();
-    let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let frame = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let short = |byte| Transfer::fill(&frame.range(1, 4), Pattern::Byte(byte));
     let tickets = [7, 8, 9].map(|byte| channel.submit(short(byte)).expect("room"));
     assert_eq!(contents(&frame)[1..5], [9; 4], "before any completion was taken");
@@ -212,7 +224,8 @@ fn short_transfers_are_done_when_submit_returns_and_their_completions_wait_in_or
 #[test]
 fn completions_nobody_takes_of_short_transfers_fill_the_channel_and_none_is_lost() {
     let client = client();
-    let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let frame = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let mut tickets = Vec::new();
     let refused = loop {
         match channel.submit(Transfer::fill(&frame.range(0, 8), Pattern::Byte(1))) {
@@ -232,7 +245,8 @@ fn completions_nobody_takes_of_short_transfers_fill_the_channel_and_none_is_lost
 #[test]
 fn short_transfers_wait_for_what_holds_them_back() {
     let client = client();
-    let (a, b) = (client.allocate(1 << 16).expect("a frame"), frame(&client));
+    let a = client.allocate(1 << 16).expect("a frame");
+    let b = frame(&client);
     let mut channel = client.open_channel(8).expect("a channel");
     let last = a.range((1 << 16) - 64, 64);
     let linked = channel.submit(Transfer::fill(&a.all(), Pattern::Byte(7)).linked()).expect("room");

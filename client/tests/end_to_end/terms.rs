@@ -50,7 +50,8 @@ fn a_fenced_nop_ends_a_batch() {
 #[test]
 fn a_loop_runs_its_rounds_or_until_stopped_and_others_are_served_meanwhile() {
     let client = client();
-    let (one, two) = (frame(&client), frame(&client));
+    let one = frame(&client);
+    let two = frame(&client);
     let mut channel = client.open_channel(8).expect("a channel");
     let chain = |rounds| {
         [
@@ -114,8 +115,10 @@ fn a_loop_whose_members_never_come_ends_at_its_deadline_and_is_not_performed() {
 
 #[test]
 fn a_batch_of_which_a_part_cannot_be_submitted_loses_nothing() {
-    let (client, stranger) = (client(), client());
-    let (own, foreign) = (frame(&client), frame(&stranger));
+    let stranger = client();
+    let client = client();
+    let own = frame(&client);
+    let foreign = frame(&stranger);
     let mut channel = client.open_channel(4).expect("a channel");
     let fill = |frame: &memferry::Frame, byte| Transfer::fill(&frame.all(), Pattern::Byte(byte));
     let batch = [fill(&own, 1), fill(&foreign, 2), fill(&own, 3)];
@@ -127,7 +130,6 @@ fn a_batch_of_which_a_part_cannot_be_submitted_loses_nothing() {
     assert_eq!(outcome(first), Ok(FRAME_BYTES));
     let tickets = channel.submit_batch(refused.rest).expect("the rest");
     assert_eq!(outcome(channel.wait(tickets[0], PATIENCE).expect("a completion")), Ok(FRAME_BYTES));
-    // More than fit.
     let refused = channel.submit_batch((0..10).map(|_| endless(&own))).unwrap_err();
     assert_eq!(refused.error.reason, SubmitReason::Full { capacity: 4 });
     assert_eq!((refused.submitted.len(), refused.rest.len()), (4, 5));
@@ -150,8 +152,8 @@ fn hold_back_after(client: &Client, bytes: u64) -> PolicySettings {
 fn a_part_is_there_before_the_whole() {
     const BYTES: u64 = 32 << 20;
     let client = client();
-    let (source, destination) =
-        (client.allocate(BYTES).expect("a frame"), client.allocate(BYTES).expect("a frame"));
+    let source = client.allocate(BYTES).expect("a frame");
+    let destination = client.allocate(BYTES).expect("a frame");
     let mut channel = client.open_channel(2).expect("a channel");
     source.write(BYTES - 1, &[5]).expect("its byte");
     source.write(0, &[6]).expect("its byte");
@@ -198,7 +200,8 @@ fn the_part_of_an_overlapping_copy_that_is_there_first_is_the_last() {
 #[test]
 fn classes_are_granted_and_engines_announced() {
     let client = client();
-    let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let frame = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let engines = client.engines().expect("an answer");
     assert_eq!((engines.operations, engines.class), (Operations::OF_MEMORY, PriorityClass::High));
     assert_eq!((engines.channels, engines.engines, engines.preemption_bytes), (3, 1, Some(16 << 10)));
@@ -212,7 +215,8 @@ fn classes_are_granted_and_engines_announced() {
 #[test]
 fn lists_that_cannot_be_are_refused_before_they_are_sent() {
     let client = client();
-    let (frame, mut channel) = (frame(&client), client.open_channel(4).expect("a channel"));
+    let frame = frame(&client);
+    let mut channel = client.open_channel(4).expect("a channel");
     let million = vec![frame.range(0, 1); 1_000_000];
     let refused = Transfer::scatter_gather(&million, &million).unwrap_err();
     assert_eq!(refused, TransferError::Count { what: "segments", count: 1_000_000, least: 0, most: 1024 });

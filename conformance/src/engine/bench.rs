@@ -169,7 +169,8 @@ impl<X: EngineFixture> Bench<X> {
         for (number, (memory, expected)) in self.memories.iter().zip(&self.expected).enumerate() {
             let found = self.fixture.contents(memory);
             if let Some(at) = (0..expected.len()).find(|&at| found.get(at) != Some(&expected[at])) {
-                let (found, wanted) = (found.get(at), expected[at]);
+                let found = found.get(at);
+                let wanted = expected[at];
                 panic!("byte {at} of memory {number} is {found:?}, not {wanted}, after {what:?}");
             }
         }

@@ -207,7 +207,8 @@ pub(super) fn all_channels_finish_once_each<X: EngineFixture>(make: &impl Fn(Eng
     let copies: Vec<_> = (0..channels as usize)
         .map(|channel| {
             let length = lengths[channel];
-            let (source, destination) = (place(channel, 8, length), place(channel, 1020, length));
+            let source = place(channel, 8, length);
+            let destination = place(channel, 1020, length);
             Operation::Copy { source, destination, length }
         })
         .collect();
@@ -291,7 +292,8 @@ pub(super) fn kinds_that_are_not_announced_are_refused<X: EngineFixture>(make: &
     // The memories of the suite are nobody's registers, whatever the engine knows of devices.
     for (device, unit) in [(Side::Source, SyncUnit::Block), (Side::Destination, SyncUnit::Element)] {
         let shape = Synchronized { device, element: PixelSize::Bits32, elements: 4, frames: 1, unit };
-        let (source, destination) = (place(0, 16, 16), place(1, 16, 16));
+        let source = place(0, 16, 16);
+        let destination = place(1, 16, 16);
         let synchronized = Operation::Synchronized { source, destination, shape };
         let refused = bench.try_post(1, &synchronized).expect_err("took plain memory for a device");
         assert_eq!(refused.reason, RefusalReason::Unsupported);
@@ -305,7 +307,8 @@ pub(super) fn watermarks_cover_what_is_final<X: EngineFixture>(make: &impl Fn(En
         let mut bench = Bench::new(make, SETUP, &memories());
         let ticket = bench.post(0, &operation);
         bench.engine().ring_doorbell();
-        let (mut finished, mut highest) = (Vec::new(), 0);
+        let mut finished = Vec::new();
+        let mut highest = 0;
         let mut done = bench.expected.clone();
         oracle::apply(&operation, &mut done).expect("confined");
         while finished.is_empty() {

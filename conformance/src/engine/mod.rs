@@ -32,7 +32,6 @@ pub struct EngineSetup {
 pub trait EngineFixture {
     /// Memory as the engine addresses it.
     type Memory: Memory;
-    /// The engine.
     type Engine: Engine<Memory = Self::Memory>;
 
     /// The engine; always the same one.

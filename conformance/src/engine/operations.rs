@@ -104,7 +104,8 @@ fn lists() -> Vec<Operation<Place>> {
 fn looks() -> Vec<Operation<Place>> {
     let mut operations = Vec::new();
     for length in [0, 1, 7, 64, 200] {
-        let (source, destination) = (place(0, 17, length), place(1, 33, length));
+        let source = place(0, 17, length);
+        let destination = place(1, 33, length);
         for count in [1, 2, 5] {
             let sources: Box<[_]> = (0..count).map(|index| place(0, 20 + 9 * index, length)).collect();
             operations.push(Operation::Xor { sources: sources.clone(), destination, length });
@@ -136,7 +137,8 @@ fn looks() -> Vec<Operation<Place>> {
 fn simple_operations() -> Vec<Operation<Place>> {
     let mut operations = vec![Operation::Nop];
     for length in [1, 3, 64, 65, 200] {
-        let (source, destination) = (place(0, 17, 201), place(1, 100, 203));
+        let source = place(0, 17, 201);
+        let destination = place(1, 100, 203);
         operations.push(Operation::Copy { source, destination, length });
     }
     let color = Color24::new(0xab_cdef).expect("24 bits");
@@ -174,7 +176,8 @@ fn shapes() -> Vec<Operation<Place>> {
             for source_walk in walks {
                 let shape =
                     Copy2d { count, source: source_walk, destination: destination_walk, transparent: None };
-                let (source, destination) = (place(0, 18, 400), place(1, 21, 400));
+                let source = place(0, 18, 400);
+                let destination = place(1, 21, 400);
                 operations.push(Operation::Copy2d { source, destination, shape });
                 // Onto itself, from a little above and a little below.
                 for offset in [20, 21, 22] {
@@ -198,7 +201,8 @@ fn neighbours() -> Vec<Operation<Place>> {
         let upwards = Plane { start: last_row, y_step: pixel.bytes() as i64 - 2 * row, ..walk };
         let length = count.total_bytes();
         for distance in length - 2..=length + 1 {
-            let (low, high) = (place(0, 60, length), place(0, 60 + distance, length));
+            let low = place(0, 60, length);
+            let high = place(0, 60 + distance, length);
             for (source, destination) in [(low, high), (high, low)] {
                 for walks in [[walk, walk], [upwards, walk], [walk, upwards], [upwards, upwards]] {
                     let shape = Copy2d { count, source: walks[0], destination: walks[1], transparent: None };
@@ -219,7 +223,8 @@ pub(super) fn overlapping_copies_are_memmoves<X: EngineFixture>(make: &impl Fn(E
     }
     for length in [1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK, 3 * CHUNK + 5] {
         for distance in [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, length - 1, length, length + 1] {
-            let (low, high) = (place(0, 40, length), place(0, 40 + distance, length));
+            let low = place(0, 40, length);
+            let high = place(0, 40 + distance, length);
             for (source, destination) in [(low, high), (high, low)] {
                 bench.run(&Operation::Copy { source, destination, length });
             }
@@ -230,7 +235,8 @@ pub(super) fn overlapping_copies_are_memmoves<X: EngineFixture>(make: &impl Fn(E
 pub(super) fn operations_of_no_bytes_finish<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let setup = EngineSetup { channels: 1, chunk_bytes: 16 };
     let mut bench = Bench::new(make, setup, &memories());
-    let (source, destination) = (place(0, 16, 8), place(1, BYTES, 0));
+    let source = place(0, 16, 8);
+    let destination = place(1, BYTES, 0);
     let announced = bench.engine().capabilities();
     let mut operations = vec![
         Operation::Nop,

@@ -304,7 +304,8 @@ impl Draft {
             }
             Kind::CopyCrc { length, seed } => {
                 let (source, destination) = places([*length; 2]);
-                let (length, seed) = (*length, *seed);
+                let length = *length;
+                let seed = *seed;
                 (source, destination, Operation::CopyCrc { source, destination, length, seed })
             }
         };
@@ -314,7 +315,9 @@ impl Draft {
 
     /// The walk that goes as low as the slack before it, and the bytes it needs.
     fn plane(&self, count: &Count2d, [x_step, y_step]: [i64; 2]) -> (Plane, u64) {
-        let (mut at, mut lowest, mut highest) = (0, 0, 0);
+        let mut at = 0;
+        let mut lowest = 0;
+        let mut highest = 0;
         for _ in 0..count.y_count {
             for x in 1..=count.x_count {
                 (lowest, highest) = (lowest.min(at), highest.max(at));

@@ -39,11 +39,9 @@ pub enum AccessKind {
 /// An access on its way to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Where it begins.
     pub address: u32,
     /// How many bytes it carries.
     pub bytes: u32,
-    /// What it does.
     pub kind: AccessKind,
 }
 
@@ -90,7 +88,6 @@ impl Ram {
         Self { base, bytes }
     }
 
-    /// What it holds.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }

@@ -63,7 +63,6 @@ impl<C> Complaints<C> {
         self.left_out
     }
 
-    /// Takes them away.
     pub(crate) fn take(&mut self) -> Vec<C> {
         self.left_out = 0;
         core::mem::take(&mut self.list)

@@ -61,7 +61,6 @@ struct Due {
     event: Event,
 }
 
-/// The device.
 #[derive(Debug)]
 pub struct Ioat<B> {
     config: Config,

@@ -29,7 +29,6 @@ impl<B> WithRegister<B> {
         Self { bus, register, received: VecDeque::new(), sent: Vec::new(), underflows: 0 }
     }
 
-    /// The bus behind.
     pub const fn bus(&self) -> &B {
         &self.bus
     }

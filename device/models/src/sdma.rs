@@ -55,7 +55,6 @@ enum Event {
     Reset,
 }
 
-/// The device.
 #[derive(Debug)]
 pub struct Sdma<B> {
     config: Config,

@@ -318,7 +318,8 @@ proptest! {
             2 => Body::Type2(shape(words)),
             _ => Body::Type3,
         };
-        let (next, header) = (Next::from_bits(next), Header::from_bits(header));
+        let next = Next::from_bits(next);
+        let header = Header::from_bits(header);
         let descriptor = Descriptor { next, header, source, destination, body };
         let mut bytes = [0; MAX_BYTES];
         match descriptor.encode(&mut bytes) {

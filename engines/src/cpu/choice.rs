@@ -27,7 +27,6 @@ use super::tuning::{LEAST_HINTED_BYTES, Tuning};
 pub(super) enum Manner {
     /// As the C library does.
     Cached,
-    /// Past the caches.
     Streaming,
     /// Past the caches, and the source's lines are put out of them.
     Flushing,
@@ -36,9 +35,7 @@ pub(super) enum Manner {
 /// What is to be done with the bytes, as far as the choice depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Work {
-    /// They are copied.
     Copy,
-    /// They become zero.
     Zero,
     /// They are overwritten with something else: writing takes as long either way.
     Fill,

@@ -38,7 +38,6 @@ pub(super) struct OutsideRegion;
 /// Pixels at equal distances within a region.
 #[derive(Debug)]
 pub(super) struct Run<'a, M> {
-    /// Where they lie.
     pub(super) region: &'a Region<M>,
     /// Offset of the first pixel's first byte.
     pub(super) first: i128,
@@ -138,7 +137,6 @@ pub(super) fn region_ticks<M: Borrow<Mapping>>(
 pub(super) enum Distance {
     /// In a cache, or too short to look at.
     Near,
-    /// In memory.
     Far,
     /// Nowhere yet: nobody has touched it, and the kernel makes its pages when somebody does.
     Untouched,
@@ -212,7 +210,8 @@ pub(super) fn equal_bytes<M: Borrow<Mapping>>(
     at: u64,
     length: u64,
 ) -> Result<u64, OutsideRegion> {
-    let (first, second) = (contiguous(first, at, length)?, contiguous(second, at, length)?);
+    let first = contiguous(first, at, length)?;
+    let second = contiguous(second, at, length)?;
     let level = Cpu::of_this_process().level;
     // SAFETY: M1, M2: both ranges were just checked to lie in their regions. M4: the level is this CPU's.
     Ok(unsafe { raw::first_difference(level, first, second, length as usize) } as u64)
@@ -256,7 +255,8 @@ pub(super) fn xor<M: Borrow<Mapping>>(
         *place = contiguous(source, at, length)?.cast_const();
     }
     let to = contiguous(writable(destination)?, at, length)?;
-    let (level, places) = (Cpu::of_this_process().level, &places[..group.len()]);
+    let level = Cpu::of_this_process().level;
+    let places = &places[..group.len()];
     // SAFETY: M1, M2, M3: all ranges were just checked to lie in their regions, the destination's mapping is writable. M4.
     unsafe {
         match manner {
@@ -418,9 +418,7 @@ fn strided<M: Borrow<Mapping>>(
 
 /// A pixel as it lies in memory.
 trait Pixel: Copy {
-    /// Its little-endian value.
     fn value(self) -> u32;
-    /// Its size.
     const SIZE: PixelSize;
 }
 

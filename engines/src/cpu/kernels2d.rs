@@ -26,7 +26,6 @@ pub(super) use raw::{DEPTH_BYTES, Stores, WIDTH_BYTES};
 /// Rows of a rectangle whose pixels lie side by side.
 #[derive(Debug)]
 pub(super) struct Rectangle<'a, M> {
-    /// Where it lies.
     pub(super) region: &'a Region<M>,
     /// Offset of the first row's first pixel.
     pub(super) first: i128,

@@ -31,7 +31,6 @@ pub enum MeasureError {
     Memory {
         /// What was asked for.
         bytes: u64,
-        /// Why not.
         source: io::Error,
     },
     /// An error of this module.
@@ -131,11 +130,13 @@ impl Field {
     /// Calls of one way, one after the other; nanoseconds each.
     fn round(&mut self, memory: Memory, bytes: u64, way: Way<'_>) -> Result<f64, OutsideRegion> {
         let places = self.bytes / bytes;
-        let (mut place, stride) = (self.next() % places, (self.next() % places) | 1);
+        let mut place = self.next() % places;
+        let stride = (self.next() % places) | 1;
         if memory == Memory::Near {
             (0..3).try_for_each(|_| way(place * bytes, bytes))?;
         }
-        let (started, mut calls) = (Instant::now(), 0u32);
+        let started = Instant::now();
+        let mut calls = 0u32;
         loop {
             if memory == Memory::Far {
                 place = (place + stride) % places;
@@ -214,8 +215,10 @@ fn far_ticks(field: &mut Field) -> Result<u64, OutsideRegion> {
 }
 
 fn stream_cold_bytes(field: &mut Field, far_ticks: u64) -> Result<u64, OutsideRegion> {
-    let (source, destination) = (field.source.clone(), field.destination.clone());
-    let (from, to) = (part(&source, 0, field.bytes)?, part(&destination, 0, field.bytes)?);
+    let source = field.source.clone();
+    let destination = field.destination.clone();
+    let from = part(&source, 0, field.bytes)?;
+    let to = part(&destination, 0, field.bytes)?;
     let mut gains = Vec::new();
     for bytes in sizes(16 << 10, 4 << 20) {
         let mut plain = |at, bytes| kernels::copy(Manner::Cached, &from, at, &to, at, bytes);
@@ -230,8 +233,10 @@ fn stream_cold_bytes(field: &mut Field, far_ticks: u64) -> Result<u64, OutsideRe
 }
 
 fn stream_always_bytes(field: &mut Field) -> Result<u64, OutsideRegion> {
-    let (source, destination) = (field.source.clone(), field.destination.clone());
-    let (from, to) = (part(&source, 0, field.bytes)?, part(&destination, 0, field.bytes)?);
+    let source = field.source.clone();
+    let destination = field.destination.clone();
+    let from = part(&source, 0, field.bytes)?;
+    let to = part(&destination, 0, field.bytes)?;
     let mut gains = Vec::new();
     for bytes in sizes(1 << 20, field.bytes / 2) {
         let mut plain = |at, bytes| kernels::copy(Manner::Cached, &from, at, &to, at, bytes);
@@ -245,7 +250,8 @@ fn stream_always_bytes(field: &mut Field) -> Result<u64, OutsideRegion> {
 fn zero_cold_bytes(field: &mut Field, far_ticks: u64) -> Result<u64, OutsideRegion> {
     let destination = field.destination.clone();
     let to = part(&destination, 0, field.bytes)?;
-    let (mut far, mut near) = (Vec::new(), Vec::new());
+    let mut far = Vec::new();
+    let mut near = Vec::new();
     for bytes in sizes(16 << 10, 4 << 20) {
         let look = |at, bytes| kernels::is_far(&part(&destination, at, bytes)?, bytes, far_ticks, None);
         let zero = |manner, at, bytes| kernels::fill(manner, &to, at, bytes, [0; 4]);
@@ -279,7 +285,8 @@ fn share(field: &mut Field, tuning: &mut Tuning) -> Result<(), OutsideRegion> {
         all.into_iter().for_each(|threshold| *threshold = NEVER);
         return Ok(());
     }
-    let (over, sleeps) = (AtomicBool::new(false), AtomicBool::new(false));
+    let over = AtomicBool::new(false);
+    let sleeps = AtomicBool::new(false);
     let helping = std::sync::OnceLock::<std::thread::Thread>::new();
     let crew = Crew::new(1, |_| {});
     std::thread::scope(|scope| {
@@ -315,8 +322,10 @@ fn sharing(
     (least, most): (u64, u64),
     wake: impl Fn(),
 ) -> Result<Vec<(u64, f64)>, OutsideRegion> {
-    let (source, destination) = (field.source.clone(), field.destination.clone());
-    let (from, to) = (part(&source, 0, field.bytes)?, part(&destination, 0, field.bytes)?);
+    let source = field.source.clone();
+    let destination = field.destination.clone();
+    let from = part(&source, 0, field.bytes)?;
+    let to = part(&destination, 0, field.bytes)?;
     let mut gains = Vec::new();
     for bytes in sizes(least, most) {
         let mut alone = |at, bytes| kernels::copy(manner, &from, at, &to, at, bytes);

@@ -55,7 +55,6 @@ const TILE_BYTES: u64 = (kernels2d::WIDTH_BYTES * kernels2d::DEPTH_BYTES) as u64
 /// Segments and sources up to which one is.
 const IMMEDIATE_OPERANDS: usize = 8;
 
-/// Longest transfer, bytes.
 pub const LONGEST_BYTES: u64 = 1 << 40;
 
 /// Copy lanes on the calling thread.
@@ -208,8 +207,10 @@ impl Engine for CpuEngine {
     }
 
     fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
-        let (mut active, mut index) = (false, 0);
-        let (crew, for_others) = (self.crew.as_deref(), self.for_others);
+        let mut active = false;
+        let mut index = 0;
+        let crew = self.crew.as_deref();
+        let for_others = self.for_others;
         let means = Means { chunk_bytes: self.chunk_bytes, crew, for_others };
         let mut first_unstarted = self.busy.len() - self.posted;
         while let Some(number) = self.busy.get(index).copied() {
@@ -226,8 +227,10 @@ impl Engine for CpuEngine {
             } else {
                 self.posted -= 1;
             }
-            let (ticket, bytes_done) = (Ticket { channel: number, serial }, state.done);
-            let (value, engine) = (state.value, EngineKind::CpuLane);
+            let ticket = Ticket { channel: number, serial };
+            let bytes_done = state.done;
+            let value = state.value;
+            let engine = EngineKind::CpuLane;
             finished.push(Finished { ticket, outcome, bytes_done, value, engine });
         }
         active
@@ -309,7 +312,8 @@ impl Job {
         if !self.started {
             return None;
         }
-        let (operation, hint) = (self.descriptor.operation(), self.descriptor.hint());
+        let operation = self.descriptor.operation();
+        let hint = self.descriptor.hint();
         for _ in 0..turns {
             match progress::advance(operation, hint, &mut self.state, means) {
                 Ok(false) => {}

@@ -47,7 +47,9 @@ pub(super) fn copy<M: Borrow<Mapping>>(
     let moved = match (way, shape.transparent) {
         (Some(Way::Rows(grid)), None) => grid.runs(done, chunk_bytes, |[from, to], pixels| match stores {
             Stores::Cached => {
-                let (from, to, bytes) = (inside(from)?, inside(to)?, pixels * size.bytes());
+                let from = inside(from)?;
+                let to = inside(to)?;
+                let bytes = pixels * size.bytes();
                 kernels::copy(Manner::Cached, source, from, destination, to, bytes)
             }
             Stores::Streaming => kernels2d::copy(size, (source, from), (destination, to), pixels, stores),
@@ -95,7 +97,8 @@ fn copy_pixels<M: Borrow<Mapping>>(
     transparent: Option<Color24>,
 ) -> Result<u64, OutsideRegion> {
     let [from, to] = grid.lines.map(|line| step(line.across));
-    let (from, to) = (from?, to?);
+    let from = from?;
+    let to = to?;
     grid.runs(done, chunk_bytes, |[from_first, to_first], pixels| {
         let from = Run { region: source, first: from_first, step: from };
         let to = Run { region: destination, first: to_first, step: to };
@@ -217,7 +220,8 @@ impl<const N: usize> Grid<N> {
             across: i128::from(plane.x_step),
             down: plane.row_advance(count),
         });
-        let (columns, rows) = (u64::from(count.x_count), u64::from(count.y_count));
+        let columns = u64::from(count.x_count);
+        let rows = u64::from(count.y_count);
         Self { pixel: count.pixel, columns, rows, lines }.merged()
     }
 
@@ -246,7 +250,8 @@ impl<const N: usize> Grid<N> {
     /// The same pixels in an order in which the first line runs upwards along x, if it runs along an axis at all.
     fn upward(&self) -> Self {
         let pixel = self.pixel_bytes();
-        let (line, mut grid) = (self.lines[0], *self);
+        let line = self.lines[0];
+        let mut grid = *self;
         if line.across.abs() != pixel && line.down.abs() == pixel && self.rows > 1 {
             grid = Self { columns: self.rows, rows: self.columns, ..*self }
                 .with_lines(|line| (line.start, line.down, line.across));
@@ -282,7 +287,8 @@ impl<const N: usize> Grid<N> {
     /// Whether the line visits no byte twice, as far as is easily seen: along one axis pixels lie side by side or farther
     /// apart, and along the other beyond all of those.
     fn writes_once(&self, line: usize) -> bool {
-        let (across, down) = (self.lines[line].across.abs(), self.lines[line].down.abs());
+        let across = self.lines[line].across.abs();
+        let down = self.lines[line].down.abs();
         let beyond = |step: i128, count: u64, other: i128| {
             let length = step.checked_mul(i128::from(count));
             step >= self.pixel_bytes() && length.is_some_and(|length| other >= length)

@@ -27,7 +27,6 @@ use super::{blocks, plane, tuning};
 /// How far an operation has come.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct State {
-    /// Bytes visited.
     pub(super) done: u64,
     /// What was found so far.
     pub(super) value: u64,
@@ -97,7 +96,8 @@ fn first_written<M>(operation: &Operation<Region<M>>) -> Option<Sides<'_, M>> {
             Some(((None, destination), *length))
         }
         Operation::ScatterGather { lists } => {
-            let (source, destination) = (lists.source.first(), lists.destination.first()?);
+            let source = lists.source.first();
+            let destination = lists.destination.first()?;
             Some(((source.map(|segment| &segment.place), &destination.place), destination.length))
         }
         Operation::Nop
@@ -223,7 +223,8 @@ fn shared_copy<M: Borrow<Mapping>>(
     state: &mut State,
     means: Means<'_>,
 ) -> Result<Option<u64>, Failure> {
-    let (tuning, done) = (tuning::current(), state.done);
+    let tuning = tuning::current();
+    let done = state.done;
     let left = total - done;
     let Some(crew) = means.crew.filter(|_| left >= tuning.share_awake_bytes) else { return Ok(None) };
     let least_asleep = match state.manner() {
@@ -242,7 +243,8 @@ fn shared_copy<M: Borrow<Mapping>>(
     }
     let length = left.min(means.chunk_bytes.saturating_mul(1 + sharing));
     let piece = piece_bytes(length, sharing);
-    let (from, to) = ((source, done), (destination, done));
+    let from = (source, done);
+    let to = (destination, done);
     crew.copy(state.manner(), from, to, length, piece).map_err(|MemoryFault| Failure::MemoryFault)??;
     Ok(Some(length))
 }
@@ -311,7 +313,8 @@ fn scatter_gather<M: Borrow<Mapping>>(
     done: u64,
     length: u64,
 ) -> Result<u64, Failure> {
-    let (mut from, mut to) = (Cursor::at(&lists.source, done), Cursor::at(&lists.destination, done));
+    let mut from = Cursor::at(&lists.source, done);
+    let mut to = Cursor::at(&lists.destination, done);
     let mut moved = 0;
     while moved < length
         && let (Some(source), Some(destination)) = (from.left.first(), to.left.first())
@@ -320,9 +323,12 @@ fn scatter_gather<M: Borrow<Mapping>>(
         let before = from.within.min(to.within);
         let after = (source.length - from.within).min(destination.length - to.within);
         let bytes = after.min(length - moved);
-        let (source, destination) = (&source.place, &destination.place);
-        let (start, other_start) = (from.within - before, to.within - before);
-        let (low, high) = (address(source) + start, address(destination) + other_start);
+        let source = &source.place;
+        let destination = &destination.place;
+        let start = from.within - before;
+        let other_start = to.within - before;
+        let low = address(source) + start;
+        let high = address(destination) + other_start;
         let down = low < high && high - low < before + after;
         let at = if down { after - bytes } else { before };
         let manner = if bytes < SHORT_PIECE { Manner::Cached } else { manner };
@@ -342,7 +348,8 @@ pub(super) fn runs_down<M: Borrow<Mapping>>(
     destination: &Region<M>,
     length: u64,
 ) -> bool {
-    let (from, to) = (address(source), address(destination));
+    let from = address(source);
+    let to = address(destination);
     from < to && to - from < length
 }
 

@@ -24,7 +24,6 @@ pub(super) struct Tiles {
     pub(super) first: [i128; 2],
     /// Columns of the source.
     pub(super) columns: u64,
-    /// Its rows.
     pub(super) rows: u64,
     /// Bytes from the first pixel in the source to that of the tiles that follow.
     pub(super) after: i128,
@@ -93,7 +92,8 @@ impl<'a> Tiling<'a> {
         let first = (done - band.before).checked_div(column_bytes).unwrap_or(0);
         // A chunk ends after whole tiles, so it begins with one.
         let first = first / self.width() * self.width();
-        let (mut columns, mut cost) = (0, 0);
+        let mut columns = 0;
+        let mut cost = 0;
         while first + columns < self.grid.columns {
             let tile = self.width().min(self.grid.columns - first - columns);
             cost += tile * column_bytes + self.new_pages(&band, first + columns, tile);
@@ -119,7 +119,8 @@ impl<'a> Tiling<'a> {
         let [from, to] = self.grid.lines;
         let page = |offset: i128| offset.div_euclid(PAGE_BYTES as i128);
         let enters = |start: i128, at: u64, count: u64| {
-            let (first, last) = (i128::from(at), i128::from(at + count) - 1);
+            let first = i128::from(at);
+            let last = i128::from(at + count) - 1;
             let [before, last] = [first - 1, last].map(|index| page(start + index * self.grid.pixel_bytes()));
             at == 0 || before != last
         };

@@ -44,9 +44,7 @@ pub enum TuningError {
     /// Shorter than any copy that could gain by going past the caches.
     #[error("{name} = {value} is below {least}: a shorter transfer never gains by it")]
     TooShort {
-        /// Which.
         name: &'static str,
-        /// Its value.
         value: u64,
         /// The least it may be.
         least: u64,
@@ -54,9 +52,7 @@ pub enum TuningError {
     /// A request this long must not keep the thread that submits it.
     #[error("{name} = {value} is above {most}")]
     TooLong {
-        /// Which.
         name: &'static str,
-        /// Its value.
         value: u64,
         /// The most it may be.
         most: u64,
@@ -64,9 +60,7 @@ pub enum TuningError {
     /// A copy would always stream before it may when cold.
     #[error("stream_always_bytes = {always} is below stream_cold_bytes = {cold}")]
     OutOfOrder {
-        /// `stream_always_bytes`.
         always: u64,
-        /// `stream_cold_bytes`.
         cold: u64,
     },
     /// Thresholds were installed, or used, before.
@@ -130,7 +124,8 @@ impl Tuning {
                 return Err(TuningError::TooLong { name, value, most });
             }
         }
-        let (always, cold) = (self.stream_always_bytes, self.stream_cold_bytes);
+        let always = self.stream_always_bytes;
+        let cold = self.stream_cold_bytes;
         if always < cold { Err(TuningError::OutOfOrder { always, cold }) } else { Ok(()) }
     }
 }
@@ -205,7 +200,8 @@ mod tests {
         let sound = Tuning::of_this_machine();
         let short = Tuning { zero_cold_bytes: 64, ..sound };
         assert!(short.check().unwrap_err().to_string().contains("zero_cold_bytes = 64"));
-        let (cold, always) = (1 << 20, 1 << 16);
+        let cold = 1 << 20;
+        let always = 1 << 16;
         let odd = Tuning { stream_cold_bytes: cold, stream_always_bytes: always, ..sound };
         assert_eq!(odd.check(), Err(TuningError::OutOfOrder { always, cold }));
     }

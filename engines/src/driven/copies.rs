@@ -56,7 +56,6 @@ impl Chunks {
         self.done == self.whole.bytes
     }
 
-    /// Its bytes.
     pub(super) fn length(&self) -> u64 {
         self.whole.bytes
     }
@@ -97,7 +96,6 @@ impl Cuts {
         &self.lists
     }
 
-    /// The next part.
     pub(super) fn peek(&self) -> Option<Part> {
         let [from, to] = &self.lists;
         let ((source, source_left), (destination, destination_left)) = (*from.last()?, *to.last()?);

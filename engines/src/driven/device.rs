@@ -19,7 +19,6 @@ use memferry_registers::{Device, NarrowIo, RegisterIo};
 pub struct Shared<D>(Rc<RefCell<D>>);
 
 impl<D> Shared<D> {
-    /// Shares a device.
     pub fn new(device: D) -> Self {
         Self(Rc::new(RefCell::new(device)))
     }

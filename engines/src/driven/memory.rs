@@ -44,7 +44,6 @@ impl BusMemory {
         }
     }
 
-    /// Its first byte.
     pub const fn address(&self) -> u32 {
         self.address
     }

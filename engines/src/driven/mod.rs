@@ -29,7 +29,8 @@ fn admit<'a, Slot, Plan, Planless>(
     busy: impl Fn(&Slot) -> bool,
     plan: Result<Plan, Planless>,
 ) -> Result<(&'a mut Slot, Plan), RefusalReason> {
-    let (number, operation) = (descriptor.channel(), descriptor.operation());
+    let number = descriptor.channel();
+    let operation = descriptor.operation();
     let slot = slot.ok_or(RefusalReason::NoSuchChannel(number))?;
     if busy(slot) {
         return Err(RefusalReason::Busy(number));

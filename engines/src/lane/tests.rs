@@ -99,7 +99,8 @@ impl Bed {
     }
 
     fn copy(&self, length: u64) -> Operation<Region<Mapping>> {
-        let (source, destination) = (self.region(0, 0, length), self.region(1, 0, length));
+        let source = self.region(0, 0, length);
+        let destination = self.region(1, 0, length);
         Operation::Copy { source, destination, length }
     }
 
@@ -137,7 +138,8 @@ fn long_transfers_of_registered_memory_are_the_devices() {
     let mut bed = Bed::new(&[]);
     assert_eq!(bed.run(&bed.copy(99)), CPU, "a short one");
     assert_eq!(bed.run(&bed.copy(100)), DEVICE);
-    let (destination, length) = (bed.region(1, 0, 100), 100);
+    let destination = bed.region(1, 0, 100);
+    let length = 100;
     let fill = Operation::Fill { destination, length, pattern: Pattern::Byte(1) };
     assert_eq!(bed.run(&fill), DEVICE);
     let crc = Operation::Crc { source: bed.region(0, 0, 100), length: 100, seed: 0 };

@@ -24,8 +24,10 @@ fn transfer(
     (elements, frames, unit): (u32, u32, SyncUnit),
 ) -> Descriptor<BusMemory> {
     let shape = Synchronized { device, element: PixelSize::Bits32, elements, frames, unit };
-    let (port, memory) = (Region::new(register(), 0, 4), Region::new(memory, 0, shape.total_bytes()));
-    let (port, memory) = (port.expect("inside"), memory.expect("inside"));
+    let port = Region::new(register(), 0, 4);
+    let memory = Region::new(memory, 0, shape.total_bytes());
+    let port = port.expect("inside");
+    let memory = memory.expect("inside");
     let (source, destination) = if device == Side::Source { (port, memory) } else { (memory, port) };
     Descriptor::new(channel, Operation::Synchronized { source, destination, shape }).expect("inside")
 }

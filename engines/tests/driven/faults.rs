@@ -12,7 +12,8 @@ use super::{BASE, Fixture};
 #[test]
 fn memory_that_answers_with_errors_faults_that_transfer_only() {
     let mut fixture = Fixture::new(2, SdmaOptions::default());
-    let (bad, good) = (fixture.copy(0, 4096), fixture.copy(1, 4096));
+    let bad = fixture.copy(0, 4096);
+    let good = fixture.copy(1, 4096);
     let Operation::Copy { destination, .. } = bad.operation() else { panic!("it is a copy") };
     let address = destination.memory().address();
     fixture.device.with(|device| device.faults().bus_error_at(address + 1024..=address + 1027));
@@ -68,7 +69,8 @@ fn a_stuck_channel_is_stopped_and_others_go_on() {
     let mut fixture =
         Fixture::new(2, SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() });
     fixture.device.with(|device| device.faults().stick(0));
-    let (stuck, good) = (fixture.copy(0, 4096), fixture.copy(1, 4096));
+    let stuck = fixture.copy(0, 4096);
+    let good = fixture.copy(1, 4096);
     for descriptor in [stuck, good] {
         fixture.engine.post(descriptor).expect("free");
     }
@@ -102,8 +104,8 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
         let mut posted = Vec::new();
         for channel in 0..CHANNELS {
             let length = 1 + noise.below(2000) as usize;
-            let (source, room) =
-                (fixture.allocate(&vec![7; length]), fixture.allocate(&vec![0; length + 128]));
+            let source = fixture.allocate(&vec![7; length]);
+            let room = fixture.allocate(&vec![0; length + 128]);
             let destination = Region::new(room, 64, length as u64).expect("inside");
             let source = Region::new(source, 0, length as u64).expect("inside");
             let copy = Operation::Copy { source, destination, length: length as u64 };
@@ -111,7 +113,9 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
             posted.push((fixture.engine.post(descriptor).expect("free"), room, length));
         }
         let address = BASE + noise.below(fixture.used as u64) as u32;
-        let (lost, stuck, kind) = (1 + noise.below(3) as u32, noise.below(4) as usize, noise.below(4));
+        let lost = 1 + noise.below(3) as u32;
+        let stuck = noise.below(4) as usize;
+        let kind = noise.below(4);
         fixture.device.with(|device| match kind {
             0 => device.faults().bus_error_at(address..=address + 8),
             1 => device.faults().lose_interrupts(lost),
@@ -126,7 +130,8 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
             posted.iter().map(|post| post.0).collect::<Vec<_>>()
         );
         for (end, (_, room, length)) in ends.iter().zip(&posted) {
-            let (found, done) = (fixture.contents(room), end.bytes_done as usize);
+            let found = fixture.contents(room);
+            let done = end.bytes_done as usize;
             assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
             assert!(
                 found[..64].iter().chain(&found[64 + length..]).all(|byte| *byte == 0),
@@ -141,7 +146,8 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
 fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
     // A read takes so long that a long transfer is overdue while one is on its way, and that it cannot drain in time.
     let timing = Timing { read_latency: 100_000_000, ..Timing::default() };
-    let (patience, drain) = (Duration::from_micros(350), Duration::from_micros(1));
+    let patience = Duration::from_micros(350);
+    let drain = Duration::from_micros(1);
     let options = SdmaOptions { patience, drain, ..SdmaOptions::default() };
     let mut fixture = Fixture::over(Config { timing, ..Config::default() }, 2, options);
     let failing = fixture.copy(0, 4096);
@@ -156,7 +162,8 @@ fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
     let running = fixture.copy(1, 4096);
     fixture.engine.post(running).expect("free");
     fixture.engine.ring_doorbell();
-    let (now, mut finished) = (fixture.now, Vec::new());
+    let now = fixture.now;
+    let mut finished = Vec::new();
     fixture.engine.poll(now, &mut finished);
     assert!(finished.is_empty(), "the other channel is at work");
     fixture.engine.reset().expect("the device resets");

@@ -22,7 +22,8 @@ fn gather(source: BusMemory, destination: BusMemory, count: u64, length: u64) ->
 /// Gathers pieces, and tells whether descriptors were written for them.
 fn gathers(mut fixture: Fixture, count: u64, length: u64) -> bool {
     let noise: Vec<u8> = (0..2 * count * length).map(|at| (at * 37 + at / 251) as u8).collect();
-    let (from, to) = (fixture.allocate(&noise), fixture.allocate(&vec![0; (count * length) as usize]));
+    let from = fixture.allocate(&noise);
+    let to = fixture.allocate(&vec![0; (count * length) as usize]);
     fixture.engine.post(gather(from, to, count, length)).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
@@ -59,7 +60,8 @@ fn pieces_that_read_what_earlier_ones_wrote_keep_their_order() {
 #[test]
 fn an_error_within_a_list_ends_it_and_the_channel_serves_on() {
     let mut fixture = Fixture::with_lists(1, SdmaOptions::default());
-    let (from, to) = (fixture.allocate(&[5; 2048]), fixture.allocate(&[0; 1024]));
+    let from = fixture.allocate(&[5; 2048]);
+    let to = fixture.allocate(&[0; 1024]);
     let bad = from.address() + 1024;
     fixture.device.with(|device| device.faults().bus_error_at(bad..=bad + 3));
     fixture.engine.post(gather(from, to, 16, 64)).expect("free");

@@ -88,9 +88,11 @@ impl Fixture {
 
     /// A copy of `length` bytes between memories made for it.
     fn copy(&mut self, channel: u32, length: usize) -> Descriptor<BusMemory> {
-        let (source, destination) = (self.allocate(&vec![7; length]), self.allocate(&vec![0; length]));
+        let source = self.allocate(&vec![7; length]);
+        let destination = self.allocate(&vec![0; length]);
         let region = |memory| Region::new(memory, 0, length as u64).expect("inside");
-        let (source, destination) = (region(source), region(destination));
+        let source = region(source);
+        let destination = region(destination);
         Descriptor::new(channel, Operation::Copy { source, destination, length: length as u64 })
             .expect("inside")
     }
@@ -181,12 +183,14 @@ fn caches_are_maintained_around_each_hardware_transfer() {
     fixture.engine = fixture.engine.with_caches(Box::new(maintained.clone()));
     let copy = fixture.copy(0, 128);
     let Operation::Copy { source, destination, .. } = copy.operation() else { panic!("it is a copy") };
-    let (from, to) = (u64::from(source.memory().address()), u64::from(destination.memory().address()));
+    let from = u64::from(source.memory().address());
+    let to = u64::from(destination.memory().address());
     fixture.engine.post(copy).expect("free");
     fixture.engine.ring_doorbell();
     assert_eq!(fixture.finish().len(), 1);
     let around = |at| {
-        let (read, written) = (("clean", from + at, 64), ("clean and invalidate", to + at, 64));
+        let read = ("clean", from + at, 64);
+        let written = ("clean and invalidate", to + at, 64);
         [read, written, ("invalidate", to + at, 64)]
     };
     assert_eq!(*maintained.0.borrow(), [around(0), around(64)].concat());

@@ -31,7 +31,8 @@ fn serves(fixture: &mut Fixture, channel: u32) {
 #[test]
 fn memory_that_answers_with_errors_faults_that_transfer_only() {
     let mut fixture = Fixture::new(2, options());
-    let (bad, good) = (fixture.copy(0, 4096), fixture.copy(1, 4096));
+    let bad = fixture.copy(0, 4096);
+    let good = fixture.copy(1, 4096);
     let address = destination(&bad);
     fixture.device.with(|device| device.faults().bus_error_at(address + 2050..=address + 2051));
     let tickets = [bad, good].map(|descriptor| fixture.engine.post(descriptor).expect("free"));
@@ -122,7 +123,8 @@ fn a_device_that_tells_nothing_serves_slowly() {
 fn a_stuck_channel_times_out_and_is_reset_while_others_go_on() {
     let mut fixture = Fixture::new(2, options());
     fixture.device.with(|device| device.faults().stick(0));
-    let (stuck, good) = (fixture.copy(0, 4096), fixture.copy(1, 4096));
+    let stuck = fixture.copy(0, 4096);
+    let good = fixture.copy(1, 4096);
     for descriptor in [stuck, good] {
         fixture.engine.post(descriptor).expect("free");
     }
@@ -152,7 +154,8 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
     let running = fixture.copy(1, 100_000);
     fixture.engine.post(running).expect("free");
     fixture.engine.ring_doorbell();
-    let (now, mut finished) = (fixture.now, Vec::new());
+    let now = fixture.now;
+    let mut finished = Vec::new();
     fixture.engine.poll(now, &mut finished);
     assert!(finished.is_empty(), "the other channel is at work");
     let waiting = fixture.copy(0, 64);
@@ -188,8 +191,8 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
         let mut posted = Vec::new();
         for channel in 0..CHANNELS {
             let length = 1 + noise.below(2000) as usize;
-            let (source, room) =
-                (fixture.allocate(&vec![7; length]), fixture.allocate(&vec![0; length + 128]));
+            let source = fixture.allocate(&vec![7; length]);
+            let room = fixture.allocate(&vec![0; length + 128]);
             let destination = Region::new(room, 64, length as u64).expect("inside");
             let source = Region::new(source, 0, length as u64).expect("inside");
             let copy = Operation::Copy { source, destination, length: length as u64 };
@@ -197,7 +200,9 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
             posted.push((fixture.engine.post(descriptor).expect("free"), room, length));
         }
         let address = u64::from(BASE) + noise.below(fixture.used as u64);
-        let (lost, channel, kind) = (1 + noise.below(3) as u32, noise.below(4) as usize, noise.below(7));
+        let lost = 1 + noise.below(3) as u32;
+        let channel = noise.below(4) as usize;
+        let kind = noise.below(7);
         fixture.device.with(|device| match kind {
             0 => device.faults().bus_error_at(address..=address + 8),
             1 => device.faults().lose_interrupts(lost),
@@ -218,7 +223,8 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
             posted.iter().map(|post| post.0).collect::<Vec<_>>()
         );
         for (end, (_, room, length)) in ends.iter().zip(&posted) {
-            let (found, done) = (fixture.contents(room), end.bytes_done as usize);
+            let found = fixture.contents(room);
+            let done = end.bytes_done as usize;
             assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
             let outside = found[..64].iter().chain(&found[64 + length..]);
             assert!(outside.into_iter().all(|byte| *byte == 0), "{end:?}: outside");

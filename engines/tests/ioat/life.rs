@@ -64,7 +64,8 @@ fn draft(fixture: &mut Fixture, noise: &mut Noise) -> (Operation<Region<BusMemor
 }
 
 fn check(fixture: &Fixture, end: &Finished, expected: &Expected) {
-    let (done, found) = (end.bytes_done as usize, fixture.contents(&expected.destination));
+    let done = end.bytes_done as usize;
+    let found = fixture.contents(&expected.destination);
     assert!(found[..done] == expected.after[..done], "{end:?}: what is told is done");
     match end.outcome {
         Ok(()) => assert_eq!(done, found.len(), "{end:?}"),
@@ -86,7 +87,8 @@ fn at_any_moment_anything_may_be_asked_for() {
             0 => Completion::Poll(Duration::from_micros(1)),
             _ => Completion::Interrupt,
         };
-        let (patience, chunk_bytes) = (Duration::from_micros(200), 8 + 8 * noise.below(20));
+        let patience = Duration::from_micros(200);
+        let chunk_bytes = 8 + 8 * noise.below(20);
         let options = IoatOptions { completion, patience, chunk_bytes, ..IoatOptions::default() };
         let mut fixture = Fixture::with_rings(4 * 64 * (5 + noise.below(12)), 4, options);
         let mut waiting: BTreeMap<Ticket, Expected> = BTreeMap::new();

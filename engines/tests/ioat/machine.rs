@@ -89,7 +89,8 @@ impl Fixture {
 
     /// A copy of `length` bytes between memories made for it.
     pub(crate) fn copy(&mut self, channel: u32, length: usize) -> Descriptor<BusMemory> {
-        let (source, destination) = (self.allocate(&vec![7; length]), self.allocate(&vec![0; length]));
+        let source = self.allocate(&vec![7; length]);
+        let destination = self.allocate(&vec![0; length]);
         copy_between(channel, source, destination)
     }
 
@@ -103,7 +104,8 @@ impl Fixture {
 pub(crate) fn copy_between(channel: u32, source: BusMemory, destination: BusMemory) -> Descriptor<BusMemory> {
     let length = memferry_transfer::Memory::length(&source);
     let region = |memory| Region::new(memory, 0, length).expect("inside");
-    let (source, destination) = (region(source), region(destination));
+    let source = region(source);
+    let destination = region(destination);
     Descriptor::new(channel, Operation::Copy { source, destination, length }).expect("inside")
 }
 

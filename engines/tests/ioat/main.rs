@@ -153,10 +153,8 @@ fn many_sources_and_the_destination_among_them_are_all_read() {
 #[test]
 fn long_lists_go_as_chains_with_few_interrupts() {
     let mut fixture = Fixture::new(1, IoatOptions::default());
-    let (from, to) = (
-        fixture.allocate(&(0..=255).cycle().take(64_000).collect::<Vec<u8>>()),
-        fixture.allocate(&[0; 32_000]),
-    );
+    let from = fixture.allocate(&(0..=255).cycle().take(64_000).collect::<Vec<u8>>());
+    let to = fixture.allocate(&[0; 32_000]);
     let segment = |memory, offset, length| Segment {
         place: Region::new(memory, offset, length).expect("inside"),
         length,

@@ -37,7 +37,8 @@ impl Fixture {
     /// A copy that runs, and its two sides.
     fn running(&mut self, channel: u32, length: usize) -> (BusMemory, BusMemory) {
         let bytes: Vec<u8> = (0..length).map(|at| (at * 7 + 1) as u8 | 1).collect();
-        let (from, to) = (self.allocate(&bytes), self.allocate(&vec![0; length]));
+        let from = self.allocate(&bytes);
+        let to = self.allocate(&vec![0; length]);
         self.engine.post(copy_between(channel, from, to)).expect("free");
         self.engine.ring_doorbell();
         (from, to)
@@ -149,6 +150,7 @@ fn others_have_what_a_suspended_channel_does_not_take() {
         assert!(!suspended || finished[0].ticket.channel == 0);
         fixture.device.with(|device| device.now()).nanoseconds()
     };
-    let (alone, shared) = (seconds(&mut fixture(), true), seconds(&mut fixture(), false));
+    let alone = seconds(&mut fixture(), true);
+    let shared = seconds(&mut fixture(), false);
     assert!(shared > alone * 5 / 4 && shared < alone * 4, "alone {alone} ns, with three others {shared} ns");
 }

@@ -91,7 +91,8 @@ fn stopped_copy_is_finished_by_what_was_left() {
     machine.pass(Duration::from_micros(20));
     let progress = driver.stop(&channel, Duration::from_millis(1)).unwrap();
     assert!(!progress.ended);
-    let (length, half) = (0x1_0000, SIZE as usize / 2);
+    let length = 0x1_0000;
+    let half = SIZE as usize / 2;
     let memory = machine.memory();
     assert_ne!(memory[..length], memory[half..half + length], "it was stopped before its end");
     let mut left = 0;

@@ -130,7 +130,8 @@ fn chain_runs_its_channels_one_after_the_other() {
 fn loop_goes_round_until_it_is_ended() {
     let machine = Machine::new();
     let (mut driver, _trusted) = machine.driver();
-    let (first, second) = (driver.allocate().unwrap(), driver.allocate().unwrap());
+    let first = driver.allocate().unwrap();
+    let second = driver.allocate().unwrap();
     driver.configure(&first, &copy(BASE, BASE + 0x1000, 256), None).unwrap();
     driver.configure(&second, &copy(BASE, BASE + 0x2000, 256), None).unwrap();
     driver.link(&[&first, &second], ChainEnd::Loop).unwrap();

@@ -72,7 +72,6 @@ impl Machine {
 
 pub(crate) type Driver<'a> = Sdma<Bus<'a>, Present<'a>>;
 
-/// The registers.
 pub(crate) struct Bus<'a>(&'a Machine);
 
 impl RegisterIo for Bus<'_> {
@@ -87,7 +86,6 @@ impl RegisterIo for Bus<'_> {
     }
 }
 
-/// The clock.
 pub(crate) struct Present<'a>(&'a Machine);
 
 impl Clock for Present<'_> {

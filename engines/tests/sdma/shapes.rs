@@ -55,7 +55,8 @@ proptest! {
     ) {
         let machine = Machine::new();
         let before = machine.memory();
-        let (from, to) = (LOWER + skew.0, UPPER - SIZE / 8 + skew.1);
+        let from = LOWER + skew.0;
+        let to = UPPER - SIZE / 8 + skew.1;
         transfer(&machine, Operation::Copy, LinearPieces::copy(from, to, length).unwrap());
         let changes = (0..length).map(|at| (to + at, byte(&before, from + at))).collect();
         prop_assert_eq!(machine.memory(), changed(before, changes));
@@ -83,7 +84,8 @@ proptest! {
         let machine = Machine::new();
         let before = machine.memory();
         let grid = Grid { element, x_count: counts.0, y_count: counts.1 };
-        let (from, to) = (in_pixels(from, element), in_pixels(to, element));
+        let from = in_pixels(from, element);
+        let to = in_pixels(to, element);
         let color = u32::from(byte(&before, from.start)) * 0x01_0101;
         if is_transparent {
             // The first pixel has the colour, so that one is left out for certain.

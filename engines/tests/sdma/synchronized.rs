@@ -74,7 +74,8 @@ fn requests_of_the_destination_end_the_transfer() {
             machine.pass(Duration::from_micros(50));
         }
         assert!(wait(&machine, &mut driver, &channel).is_end());
-        let (memory, last) = (machine.memory(), (BUFFER - BASE) as usize + 44);
+        let memory = machine.memory();
+        let last = (BUFFER - BASE) as usize + 44;
         assert_eq!(memory[0x100..0x104], memory[last..last + 4], "the last word is in the register");
         machine.assert_obeyed();
     }

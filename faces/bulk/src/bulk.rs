@@ -38,7 +38,6 @@ pub enum PutError {
     /// There is no such frame.
     #[error("the producer has frames 0 to {last}, not {index}")]
     NoFrame {
-        /// Which was named.
         index: usize,
         /// The last there is.
         last: usize,
@@ -57,7 +56,6 @@ pub enum TakeError {
     /// The consumer's frames could not be made.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// None came.
     #[error(transparent)]
     Receive(#[from] ReceiveError),
     /// Bytes came instead of a frame.
@@ -66,7 +64,6 @@ pub enum TakeError {
     /// It is longer than the consumer's frames.
     #[error("a frame of {length} bytes was put; the consumer's hold {available}")]
     TooLong {
-        /// Bytes put.
         length: u64,
         /// Bytes of each of the consumer's frames.
         available: u64,
@@ -138,7 +135,8 @@ impl Producer {
     /// [`PutError`].
     pub fn put(&mut self, index: usize, length: u64, limit: Option<Duration>) -> Result<(), PutError> {
         self.check(index)?;
-        let (frame, kind) = (&self.frames[index], index as u32);
+        let frame = &self.frames[index];
+        let kind = index as u32;
         let loan = match self.mode {
             Mode::MappedEachRequest => self.sender.offer_mapped_once(kind, frame, (0, length), limit)?,
             Mode::PreMapped => self.sender.offer_mapped(kind, frame, (0, length), limit)?,
@@ -164,7 +162,6 @@ pub struct Taken {
     pub frame: usize,
     /// The producer's frame that they were in, by its own word.
     pub from: usize,
-    /// Bytes.
     pub length: u64,
 }
 
@@ -239,7 +236,8 @@ impl Consumer {
     /// Has the engine begin; what cannot be begun is told in its turn.
     fn begin(&mut self, offer: Offer) {
         let index = self.next_frame();
-        let (length, available) = (offer.length(), self.frames[index].length());
+        let length = offer.length();
+        let available = self.frames[index].length();
         let begun = match length > available {
             true => Err(TakeError::TooLong { length, available }),
             false => self.receiver.pull(offer, &self.frames[index].all()).map_err(TakeError::from),
@@ -253,7 +251,8 @@ impl Consumer {
     /// Copies what is mapped here.
     fn copy(&mut self, offer: &Offer) -> Result<Taken, TakeError> {
         let frame = self.next_frame();
-        let (length, available) = (offer.length(), self.frames[frame].length());
+        let length = offer.length();
+        let available = self.frames[frame].length();
         if length > available {
             return Err(TakeError::TooLong { length, available });
         }

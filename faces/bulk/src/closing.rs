@@ -20,7 +20,6 @@ use crate::error::ConnectError;
 const MOST: u32 = 256;
 /// How long a connection waits for others' descriptors to be closed: those that are not slow by intention are by then.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Between two looks.
 const NAP: Duration = Duration::from_millis(5);
 
 /// Descriptors of a process that are not closed yet, in the low half, and which process it is. A forked child has those of its

@@ -152,7 +152,8 @@ fn guarded(socket: OwnedFd) -> Result<Socket, ConnectError> {
 fn seqpacket(path: &Path, flags: SocketFlags) -> Result<(Socket, SocketAddrUnix), ConnectError> {
     let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
     let address = SocketAddrUnix::new(path).map_err(failed)?;
-    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let family = AddressFamily::UNIX;
+    let kind = SocketType::SEQPACKET;
     let socket =
         rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | flags, None).map_err(failed)?;
     sockopt::set_socket_passcred(&socket, true).map_err(failed)?;
@@ -169,7 +170,8 @@ impl Listener {
         let failed = |source: Errno| ConnectError::Socket { path: path.to_owned(), source: source.into() };
         let (socket, address) = seqpacket(path, SocketFlags::NONBLOCK)?;
         rustix::net::bind(socket.as_fd(), &address).map_err(failed)?;
-        let (silent, turn) = Default::default();
+        let silent = Default::default();
+        let turn = Default::default();
         let listener = Self { socket, path: path.to_owned(), silent, turn };
         rustix::net::listen(listener.socket.as_fd(), 16).map_err(failed)?;
         Ok(listener)
@@ -409,7 +411,8 @@ mod tests {
     #[test]
     fn a_limit_holds_though_another_thread_accepts() {
         let path = std::env::temp_dir().join(format!("memferry-turns-{}.sock", std::process::id()));
-        let (listener, client) = (Listener::bind(&path).unwrap(), Client::embedded().unwrap());
+        let listener = Listener::bind(&path).unwrap();
+        let client = Client::embedded().unwrap();
         let accept = |limit| listener.accept(&client, Options::default(), Some(limit)).map(drop);
         std::thread::scope(|scope| {
             let other = scope.spawn(|| accept(Duration::from_secs(20)));

@@ -16,17 +16,13 @@ pub enum ConnectError {
     /// The socket could not be made, bound or connected.
     #[error("cannot use the socket {}: {source}; does the other process listen there?", path.display())]
     Socket {
-        /// Where.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// A system call on a connected socket failed.
     #[error("cannot connect the two processes ({step}): {source}")]
     System {
-        /// The call.
         step: &'static str,
-        /// Its error.
         source: io::Error,
     },
     /// The memory of this end could not be had.
@@ -46,16 +42,13 @@ pub enum ConnectError {
         "this process cannot take the other's memory ({step}): {source}; close something and connect again"
     )]
     Shortage {
-        /// The call.
         step: &'static str,
-        /// Its error.
         source: io::Error,
     },
     /// Too many descriptors that other processes sent are not closed yet: some of them were made to be slow to close. Who may
     /// connect is a matter of the socket's directory.
     #[error("{pending} descriptors that other processes sent are not closed yet; connect again later")]
     Closing {
-        /// How many.
         pending: u32,
     },
     /// The other process sent memory that is not safe to map, or said what is not so.
@@ -74,17 +67,13 @@ pub enum SendError {
         "a message of {length} bytes; this connection takes up to {longest}, send it in parts or offer a frame"
     )]
     TooLong {
-        /// Its bytes.
         length: u64,
-        /// What may be.
         longest: u64,
     },
     /// The range leaves its frame.
     #[error("{length} bytes at {offset} leave the frame's {available}")]
     OutOfRange {
-        /// Where it begins.
         offset: u64,
-        /// Its bytes.
         length: u64,
         /// Bytes of the frame.
         available: u64,
@@ -120,7 +109,6 @@ pub enum SendError {
     Forked(#[from] Forked),
 }
 
-/// No message came.
 #[derive(Debug, Error)]
 pub enum ReceiveError {
     /// None came in time.
@@ -138,18 +126,14 @@ pub enum ReceiveError {
     /// A frame was offered whose grant cannot be taken up, as when it was revoked; the connection goes on.
     #[error("message of kind {kind} offers a frame that cannot be had: {source}")]
     Refused {
-        /// The message's kind.
         kind: u32,
-        /// Why not.
         source: CallError,
     },
     /// A frame was offered mapped and this process has not what it takes to map it; the connection goes on. It is tried again
     /// with the next offer of it; without its descriptor the other end has to forget the frame first.
     #[error("message of kind {kind} offers a frame that this process cannot map: {source}; close something")]
     Shortage {
-        /// The message's kind.
         kind: u32,
-        /// Why not.
         source: io::Error,
     },
     /// Memory that the other process wrote a message to has failed; the connection is of no use any more.
@@ -180,7 +164,6 @@ pub enum PullReason {
     /// The destination has not its length.
     #[error("{offered} bytes were offered and the destination has {available}; pull them to a range as long")]
     Length {
-        /// Bytes offered.
         offered: u64,
         /// Bytes of the destination.
         available: u64,
@@ -197,16 +180,13 @@ pub enum PullReason {
 #[derive(Debug, Error)]
 #[error("{reason}")]
 pub struct PullError {
-    /// Why not.
     pub reason: PullReason,
-    /// What was offered.
     pub offer: Offer,
 }
 
 /// The oldest pull has not ended well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum FinishError {
-    /// None was begun.
     #[error("nothing is being pulled")]
     Nothing,
     /// It was not done in time; it goes on.
@@ -215,9 +195,7 @@ pub enum FinishError {
     /// The engine could not do it: revoked, a process or the service gone. The destination holds any of old and new bytes.
     #[error("message of kind {kind} was not pulled: {failure}")]
     Failed {
-        /// The message's kind.
         kind: u32,
-        /// Why not.
         failure: Failure,
     },
     /// This is a forked child.

@@ -22,11 +22,9 @@ pub(crate) enum Lending {
     Mapped,
 }
 
-/// One export.
 pub(crate) struct Export {
     /// Keeps the memory, and with it its handle's meaning.
     frame: Frame,
-    /// What is mapped.
     shared: Option<SharedFrame>,
     offset: u64,
     length: u64,
@@ -45,11 +43,9 @@ pub struct ExportStatistics {
     pub misses: u64,
     /// Exports that made room for others.
     pub evictions: u64,
-    /// Exports there are.
     pub entries: u64,
 }
 
-/// Exports by number.
 pub(crate) struct Exports {
     entries: [Option<Export>; EXPORTS],
     lookups: u64,
@@ -57,7 +53,6 @@ pub(crate) struct Exports {
 }
 
 impl Exports {
-    /// None.
     pub(crate) fn empty() -> Self {
         Self { entries: [const { None }; EXPORTS], lookups: 0, counts: ExportStatistics::default() }
     }
@@ -67,7 +62,8 @@ impl Exports {
     /// Handles name frames of one client; memory that is mapped may be any client's and is known by itself.
     pub(crate) fn find(&mut self, range: &FrameRange, shared: Option<&SharedFrame>) -> Option<(u32, u64)> {
         self.lookups += 1;
-        let (handle, end) = (range.frame().handle(), range.offset().checked_add(range.length())?);
+        let handle = range.frame().handle();
+        let end = range.offset().checked_add(range.length())?;
         let (index, export) = self.entries.iter_mut().enumerate().find_map(|(index, entry)| {
             let export = entry.as_mut()?;
             let same = match (&export.shared, shared) {

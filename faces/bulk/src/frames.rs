@@ -36,7 +36,6 @@ impl SharedFrame {
         Ok(Self { descriptor: Arc::new(descriptor), frame })
     }
 
-    /// The frame.
     pub fn frame(&self) -> &Frame {
         &self.frame
     }

@@ -66,7 +66,6 @@ pub(crate) struct Peer {
     pub(crate) socket: Socket,
     /// The peer's process, where it is known and is not this one.
     pub(crate) process: Option<OwnedFd>,
-    /// Its user.
     pub(crate) user: u32,
     lost: AtomicBool,
     /// Times the descriptor was armed, by either end of ours.
@@ -83,7 +82,9 @@ impl Peer {
         user: u32,
     ) -> Self {
         let (own, theirs) = memories;
-        let (lost, armed, answered) = Default::default();
+        let lost = Default::default();
+        let armed = Default::default();
+        let answered = Default::default();
         Self { own, theirs, fences, socket, process, user, lost, armed, answered }
     }
 
@@ -117,7 +118,6 @@ impl Peer {
         self.fences.heavy();
     }
 
-    /// What to poll.
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

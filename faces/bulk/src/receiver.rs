@@ -69,12 +69,10 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// The message's kind.
     pub fn kind(&self) -> u32 {
         self.kind
     }
 
-    /// Its bytes.
     pub fn length(&self) -> u64 {
         self.length
     }
@@ -125,12 +123,10 @@ pub enum Content<'a> {
     Range(Offer),
 }
 
-/// A message.
 #[derive(Debug)]
 pub struct Message<'a> {
     /// What it is, as the sender named it.
     pub kind: u32,
-    /// What it holds.
     pub content: Content<'a>,
 }
 
@@ -143,9 +139,7 @@ enum Arrived {
 /// A range that has been pulled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pulled {
-    /// The message's kind.
     pub kind: u32,
-    /// Its bytes.
     pub length: u64,
 }
 
@@ -236,7 +230,6 @@ impl Receiver {
         if self.broken { Err(ReceiveError::Broken(Violation::Earlier)) } else { Ok(()) }
     }
 
-    /// Ends the connection.
     fn end(&mut self, violation: Violation) -> ReceiveError {
         self.broken = true;
         ReceiveError::Broken(violation)
@@ -308,7 +301,8 @@ impl Receiver {
     ) -> Result<Option<Arrived>, ReceiveError> {
         let broken = |violation| Err(ReceiveError::Broken(violation));
         if total > self.longest {
-            let (what, most) = ("bytes of a message", self.longest);
+            let what = "bytes of a message";
+            let most = self.longest;
             return broken(Violation::Bounds { what, value: total, most });
         }
         let whole = total as usize;
@@ -323,7 +317,8 @@ impl Receiver {
         }
         let place = self.buffer.part(come, end, whole);
         // Its bounds were checked: the area is mapped as a whole. The memory cannot be taken away, being sealed, but it can fail.
-        let (from, area) = (AREA_AT + u64::from(at), self.peer.theirs.mapping());
+        let from = AREA_AT + u64::from(at);
+        let area = self.peer.theirs.mapping();
         let read = guarded([area], || area.read(from, place));
         read.map_err(|_| ReceiveError::MemoryFault)?.map_err(|_| ReceiveError::MemoryFault)?;
         if end == whole {
@@ -355,7 +350,8 @@ impl Receiver {
             }
             Import::Granted(_) | Import::Mapped(_) => {}
         }
-        let (import, once) = (Arc::clone(import), *once);
+        let import = Arc::clone(import);
+        let once = *once;
         if once {
             *entry = None;
         }
@@ -396,7 +392,8 @@ impl Receiver {
 
     fn begin(&mut self, offer: &Offer, to: &FrameRange) -> Result<Ticket, PullReason> {
         let Import::Granted(frame) = &*offer.import else { return Err(PullReason::Mapped) };
-        let (offered, available) = (offer.length, to.length());
+        let offered = offer.length;
+        let available = to.length();
         if offered > available {
             return Err(PullReason::Length { offered, available });
         }
@@ -437,7 +434,8 @@ impl Receiver {
     }
 
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), ReceiveError> {
-        let (peer, ring) = (&self.peer, &self.ring);
+        let peer = &self.peer;
+        let ring = &self.ring;
         let ready = || ring.ready(&peer.theirs);
         let closed = || peer.theirs.word(SENDER_CLOSED).load(Ordering::Acquire) != 0;
         let sleep = Sleep { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE };

@@ -107,7 +107,8 @@ impl Sender {
     /// [`SendError`].
     pub fn send(&mut self, kind: u32, bytes: &[u8], limit: Option<Duration>) -> Result<(), SendError> {
         self.check()?;
-        let (length, longest) = (bytes.len() as u64, self.longest);
+        let length = bytes.len() as u64;
+        let longest = self.longest;
         if length > longest {
             return Err(SendError::TooLong { length, longest });
         }
@@ -123,7 +124,8 @@ impl Sender {
         for piece in bytes.chunks(PIECE_BYTES as usize) {
             let wanted = piece.len() as u32;
             let (at, took) = self.room(deadline, |area| area.take(wanted))?;
-            let (area, at_byte) = (self.peer.own.mapping(), AREA_AT + u64::from(at));
+            let area = self.peer.own.mapping();
+            let at_byte = AREA_AT + u64::from(at);
             // The area is all ours, and the place within it.
             let _ = match length >= PAST_CACHES {
                 true => area.write_past_caches(at_byte, piece),
@@ -289,7 +291,9 @@ impl Sender {
         deadline: Option<Instant>,
     ) -> Result<(u32, u64), SendError> {
         self.check()?;
-        let (offset, length, available) = (range.offset(), range.length(), range.frame().length());
+        let offset = range.offset();
+        let length = range.length();
+        let available = range.frame().length();
         if offset.checked_add(length).is_none_or(|end| end > available) {
             return Err(SendError::OutOfRange { offset, length, available });
         }
@@ -389,7 +393,8 @@ impl Sender {
 
     /// Waits until the other end is done with more.
     fn wait(&mut self, deadline: Option<Instant>) -> Result<(), SendError> {
-        let (peer, known) = (&self.peer, self.ring.known_consumed());
+        let peer = &self.peer;
+        let known = self.ring.known_consumed();
         let closed = || peer.theirs.word(RECEIVER_CLOSED).load(Ordering::Acquire) != 0;
         let more = || peer.theirs.word(RETIRED).load(Ordering::Relaxed) as u32 != known;
         let sleep = Sleep { parked: SENDER_PARKED, wake: ROOM_WAKE };

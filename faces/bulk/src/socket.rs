@@ -58,7 +58,8 @@ pub(crate) struct Socket {
 impl Socket {
     pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
         let guard = ForkGuard::new()?;
-        let (kept, room) = Default::default();
+        let kept = Default::default();
+        let room = Default::default();
         Ok(Self { socket: Some(socket), kept, room, guard })
     }
 

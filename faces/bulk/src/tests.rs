@@ -145,7 +145,8 @@ fn what_is_too_long_is_refused_where_it_is_sent() {
 #[test]
 fn offered_ranges_are_pulled_whole_at_any_place_and_length() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let (from, to) = (ours.allocate(1 << 20).unwrap(), theirs.allocate(2 << 20).unwrap());
+    let from = ours.allocate(1 << 20).unwrap();
+    let to = theirs.allocate(2 << 20).unwrap();
     let bytes = noise(1 << 20, 5);
     from.write(0, &bytes).unwrap();
     for (offset, length) in [(0, 1 << 20), (3, 4097), (77, 0), ((1 << 20) - 1, 1), (4095, 2)] {
@@ -167,7 +168,8 @@ fn offered_ranges_are_pulled_whole_at_any_place_and_length() {
 #[test]
 fn eight_pulls_are_under_way_at_once_and_end_in_order() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let (from, to) = (ours.allocate(8 << 16).unwrap(), theirs.allocate(8 << 16).unwrap());
+    let from = ours.allocate(8 << 16).unwrap();
+    let to = theirs.allocate(8 << 16).unwrap();
     let bytes = noise(8 << 16, 8);
     from.write(0, &bytes).unwrap();
     let range = |index: u64| (index << 16, 1 << 16);
@@ -192,7 +194,8 @@ fn eight_pulls_are_under_way_at_once_and_end_in_order() {
 #[test]
 fn mapped_offers_are_copied_by_this_cpu_and_no_engine() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let (from, to) = (SharedFrame::allocate(&ours, 8192).unwrap(), theirs.allocate(8192).unwrap());
+    let from = SharedFrame::allocate(&ours, 8192).unwrap();
+    let to = theirs.allocate(8192).unwrap();
     let bytes = noise(8192, 6);
     from.frame().write(0, &bytes).unwrap();
     for once in [false, true, true, false] {
@@ -224,7 +227,8 @@ fn mapped_offers_are_copied_by_this_cpu_and_no_engine() {
 #[test]
 fn a_range_that_leaves_its_frame_or_its_destination_is_refused() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let (from, to) = (ours.allocate(4096).unwrap(), theirs.allocate(4096).unwrap());
+    let from = ours.allocate(4096).unwrap();
+    let to = theirs.allocate(4096).unwrap();
     for (offset, length) in [(1, 4096), (u64::MAX, 2), (0, u64::MAX)] {
         let refused = sender.offer(1, &from.range(offset, length), SOON);
         assert!(matches!(refused, Err(SendError::OutOfRange { .. })), "{refused:?}");
@@ -245,7 +249,8 @@ fn a_range_that_leaves_its_frame_or_its_destination_is_refused() {
 #[test]
 fn what_was_revoked_is_an_error_of_one_message_and_can_be_offered_again() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let (from, to) = (ours.allocate(4096).unwrap(), theirs.allocate(4096).unwrap());
+    let from = ours.allocate(4096).unwrap();
+    let to = theirs.allocate(4096).unwrap();
     from.write(0, &[9; 4096]).unwrap();
     // Revoked after the other end took it up, and before.
     for taken_up in [true, false] {
@@ -275,7 +280,8 @@ fn what_was_revoked_is_an_error_of_one_message_and_can_be_offered_again() {
 #[test]
 fn more_exports_than_there_are_numbers_take_turns() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let (from, to) = (ours.allocate(100 << 12).unwrap(), theirs.allocate(4096).unwrap());
+    let from = ours.allocate(100 << 12).unwrap();
+    let to = theirs.allocate(4096).unwrap();
     for index in 0..100u64 {
         from.write(index << 12, &[index as u8; 4096]).unwrap();
     }
@@ -314,7 +320,8 @@ fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
     let frames: Vec<_> = (0..6).map(|_| SharedFrame::allocate(&ours, 4096).unwrap()).collect();
     for (index, frame) in frames.iter().enumerate() {
         frame.frame().write(0, &[index as u8 + 1; 4096]).unwrap();
-        let (kind, all) = (index as u32, (0, 4096));
+        let kind = index as u32;
+        let all = (0, 4096);
         let _loan = match index % 3 {
             1 => sender.offer_mapped(kind, frame, all, SOON).unwrap(),
             2 => sender.offer_mapped_once(kind, frame, all, SOON).unwrap(),
@@ -334,7 +341,8 @@ fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
 #[test]
 fn what_is_under_way_is_taken_though_a_slot_without_a_message_follows() {
     let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
-    let (one, other) = (ours.allocate(4096).unwrap(), ours.allocate(4096).unwrap());
+    let one = ours.allocate(4096).unwrap();
+    let other = ours.allocate(4096).unwrap();
     let loan = sender.offer(1, &one.all(), SOON).unwrap();
     sender.export(&other.all(), SOON).unwrap();
     let mut consumer = crate::Consumer::new(receiver, &theirs, 2, 4096).unwrap();
@@ -347,8 +355,8 @@ fn frames_of_another_client_are_not_taken_for_this_ones() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     // A service of its own gives the same handles again.
     let stranger = Client::embedded_with(memferry::ServiceConfig::default()).unwrap();
-    let (mine, foreign) =
-        (SharedFrame::allocate(&ours, 4096).unwrap(), SharedFrame::allocate(&stranger, 4096).unwrap());
+    let mine = SharedFrame::allocate(&ours, 4096).unwrap();
+    let foreign = SharedFrame::allocate(&stranger, 4096).unwrap();
     let _loan = sender.offer(1, &mine.frame().all(), SOON).unwrap();
     let refused = sender.offer(2, &foreign.frame().all(), SOON);
     assert!(matches!(refused, Err(SendError::ForeignFrame)), "{refused:?}");

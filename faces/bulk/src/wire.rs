@@ -32,7 +32,6 @@ pub(crate) const RECEIVER_CLOSED: usize = 5 * LINE + 1;
 pub(crate) const SLOT_WORDS: usize = 8;
 /// Slots of one direction.
 pub(crate) const SLOTS: u32 = 64;
-/// Where they lie.
 pub(crate) const RING: Slots = Slots { first_word: 6 * LINE, capacity: SLOTS, short_words: SLOT_WORDS };
 /// Where the area begins, and its bytes.
 pub(crate) const AREA_AT: u64 = 8192;
@@ -63,9 +62,7 @@ pub enum Violation {
     /// A number in a slot is out of its bounds.
     #[error("it sent {what} {value}; the most is {most}")]
     Bounds {
-        /// Which.
         what: &'static str,
-        /// What it was.
         value: u64,
         /// What it may be.
         most: u64,
@@ -88,7 +85,6 @@ pub enum Violation {
     /// The session it says is its own is not, or no more.
     #[error("it says that it is session {session}, which is not process {process}'s")]
     Session {
-        /// What it said.
         session: SessionId,
         /// The process that said it.
         process: u32,
@@ -99,7 +95,6 @@ pub enum Violation {
     /// It offered what somebody else granted to this client.
     #[error("it offered what session {grantor} granted, and not its own")]
     Grantor {
-        /// Who granted it.
         grantor: SessionId,
     },
     /// Its count of slots cannot be.
@@ -113,7 +108,6 @@ pub enum Violation {
 /// A slot in words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Slot {
-    /// A whole message.
     Inline { kind: u32, length: usize, bytes: [u8; INLINE_BYTES] },
     /// A piece of a message of `total` bytes, at `at` of the area.
     Piece { kind: u32, first: bool, total: u64, at: u32, length: u32 },
@@ -181,7 +175,8 @@ impl Slot {
     /// # Errors
     /// [`Violation`].
     pub(crate) fn decode(words: &[u64; SLOT_WORDS]) -> Result<Self, Violation> {
-        let (sort, bit) = ((words[0] >> 32) as u8, words[0] >> 40 & 1 != 0);
+        let sort = (words[0] >> 32) as u8;
+        let bit = words[0] >> 40 & 1 != 0;
         let (kind, second) = halves(words[1]);
         match sort {
             INLINE => {
@@ -193,7 +188,8 @@ impl Slot {
                 Ok(Self::Inline { kind, length: second as usize, bytes })
             }
             PIECE => {
-                let (total, at) = (words[2], words[3]);
+                let total = words[2];
+                let at = words[3];
                 if second == 0 {
                     return Err(Violation::Pieces);
                 }
@@ -227,7 +223,8 @@ mod tests {
                 .prop_map(|(kind, bytes, length)| Slot::Inline { kind, length, bytes }),
             (any::<u32>(), any::<bool>(), 1..=PIECE_BYTES, any::<u32>(), any::<u64>()).prop_map(
                 |(kind, first, length, at, total)| {
-                    let (at, total) = (at % (AREA_BYTES - length + 1), total.max(u64::from(length)));
+                    let at = at % (AREA_BYTES - length + 1);
+                    let total = total.max(u64::from(length));
                     Slot::Piece { kind, first, total, at, length }
                 }
             ),

@@ -58,9 +58,11 @@ fn nobody_connects_while_too_much_is_not_closed_yet() {
         return;
     }
     let path = std::env::temp_dir().join(format!("memferry-closing-{}.sock", std::process::id()));
-    let (listener, client) = (Listener::bind(&path).unwrap(), Client::embedded().unwrap());
+    let listener = Listener::bind(&path).unwrap();
+    let client = Client::embedded().unwrap();
     let accept = || listener.accept(&client, Options::default(), SOON).map(drop);
-    let (mut takers, mut attackers) = (Vec::new(), Vec::new());
+    let mut takers = Vec::new();
+    let mut attackers = Vec::new();
     for _ in 0..2 {
         let (slow, ends) = lingering();
         takers.extend(ends);
@@ -87,7 +89,8 @@ fn nobody_connects_while_too_much_is_not_closed_yet() {
     let other = Client::embedded().unwrap();
     std::thread::scope(|scope| {
         let connected = scope.spawn(|| connect(&path, &other, Options::default()).map(drop));
-        let (accepted, connected) = (accept(), connected.join().unwrap());
+        let accepted = accept();
+        let connected = connected.join().unwrap();
         assert!(accepted.is_ok() && connected.is_ok(), "{accepted:?}, {connected:?}");
     });
 }

@@ -130,13 +130,15 @@ pub unsafe extern "C" fn mf_amemcpy(
     length: usize,
 ) -> mf_error {
     call(|| {
-        let (destination, source): (*mut u8, *const u8) = (destination.cast(), source.cast());
+        let destination: *mut u8 = destination.cast();
+        let source: *const u8 = source.cast();
         let entry = table::copier(copier)?;
         bytes("destination", destination, length)?;
         bytes("source", source, length)?;
         check("source", source, length, Access::ReadOnly)?;
         check("destination", destination, length, Access::ReadWrite)?;
-        let (to, from) = (destination.expose_provenance(), source.expose_provenance());
+        let to = destination.expose_provenance();
+        let from = source.expose_provenance();
         Ok(entry.amemcpy(to as u64, from as u64, length as u64)?)
     })
 }

@@ -131,7 +131,8 @@ pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_describe(frame: mf_frame, length: *mut u64, rights: *mut u32) -> mf_error {
     call(|| {
-        let (length, rights) = (Out::optional("length", length)?, Out::optional("rights", rights)?);
+        let length = Out::optional("length", length)?;
+        let rights = Out::optional("rights", rights)?;
         let entry = table::frame(frame)?;
         if let Some(length) = length {
             length.store(entry.frame.length());
@@ -170,7 +171,8 @@ pub unsafe extern "C" fn mf_frame_map(
     length: *mut u64,
 ) -> mf_error {
     call(|| {
-        let (memory, length) = (Out::new("memory", memory)?, Out::optional("length", length)?);
+        let memory = Out::new("memory", memory)?;
+        let length = Out::optional("length", length)?;
         let entry = table::frame(frame)?;
         let (base, bytes, _) = entry.frame.pointer().ok_or_else(not_mapped)?;
         memory.store(base.cast());
@@ -204,7 +206,8 @@ fn mapped(
     if access == Access::ReadWrite && allowed == Access::ReadOnly {
         return Err(AccessError::ReadOnly.into());
     }
-    let (length, available) = (length as u64, available as u64);
+    let length = length as u64;
+    let available = available as u64;
     if offset.checked_add(length).is_none_or(|end| end > available) {
         return Err(AccessError::OutOfRange { offset, length, available }.into());
     }
@@ -326,7 +329,8 @@ mod tests {
 
     #[test]
     fn bytes_are_read_and_written_within_one_frame_though_they_overlap() {
-        let (mut client, mut frame) = (mf_client::default(), mf_frame::default());
+        let mut client = mf_client::default();
+        let mut frame = mf_frame::default();
         let mut memory: *mut c_void = std::ptr::null_mut();
         let pattern: Vec<u8> = (0..=255).collect();
         // SAFETY: results go to variables of these types; the bytes lie in the frame, which no transfer uses.
@@ -358,7 +362,8 @@ mod tests {
 
     #[test]
     fn lent_memory_is_free_when_no_other_call_touches_it() {
-        let (mut client, mut frame) = (mf_client::default(), mf_frame::default());
+        let mut client = mf_client::default();
+        let mut frame = mf_frame::default();
         let mut memory = vec![0_u8; 4096];
         // SAFETY: results go to variables of these types, and the memory outlives the frame.
         unsafe {

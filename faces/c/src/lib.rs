@@ -15,6 +15,7 @@
 //! The header is written by cbindgen from this crate (`tests/header.rs` says when it is not), so comments on what is exported
 //! are read by C programmers.
 
+#![deny(missing_docs)]
 #![allow(unsafe_code, reason = "pointers come from C; each block names what it rests on")]
 #![allow(clippy::missing_safety_doc, reason = "C1, above, is the contract of every function")]
 #![allow(nonstandard_style, reason = "names are those that C programs see")]

@@ -127,7 +127,8 @@ enum Found {
 
 /// Asks for the mappings of a range; `None` where the kernel does not answer that.
 fn ask(maps: &OwnedFd, start: *const u8, length: usize, access: Access) -> Option<Found> {
-    let (mut at, end) = (start.addr() as u64, (start.addr() + length) as u64);
+    let mut at = start.addr() as u64;
+    let end = (start.addr() + length) as u64;
     while at < end {
         match query(maps, at) {
             Ok(found) if found.found & READABLE == 0 => return Some(Found::Missing),
@@ -207,7 +208,8 @@ fn with_lanes(destination: *mut u8, source: *const u8, length: usize) -> Result<
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_copy(destination: *mut c_void, source: *const c_void, length: usize) -> mf_error {
     call(|| {
-        let (destination, source): (*mut u8, *const u8) = (destination.cast(), source.cast());
+        let destination: *mut u8 = destination.cast();
+        let source: *const u8 = source.cast();
         bytes("destination", destination, length)?;
         bytes("source", source, length)?;
         check("source", source, length, Access::ReadOnly)?;

@@ -150,7 +150,8 @@ pub unsafe extern "C" fn mf_submit_fill_2d(
 ) -> mf_error {
     submit(channel, terms, ticket, || {
         let shape = input("shape", shape)?;
-        let (count, color) = (shape.count()?, color(shape.color)?);
+        let count = shape.count()?;
+        let color = color(shape.color)?;
         let fill = memferry::Fill2d { count, destination: shape.destination.plane(), color };
         Ok(Transfer::fill_2d(&range(destination)?, fill))
     })
@@ -217,7 +218,8 @@ pub unsafe extern "C" fn mf_submit_xor(
     ticket: *mut mf_ticket,
 ) -> mf_error {
     submit(channel, terms, ticket, || {
-        let (from, to) = (ranges("sources", sources, source_count)?, range(destination)?);
+        let from = ranges("sources", sources, source_count)?;
+        let to = range(destination)?;
         from.iter().try_for_each(|source| refuse_partial_overlap(source, &to))?;
         Ok(Transfer::xor(&from, &to)?)
     })
@@ -279,7 +281,9 @@ pub unsafe extern "C" fn mf_submit_dual_copy(
     ticket: *mut mf_ticket,
 ) -> mf_error {
     submit(channel, terms, ticket, || {
-        let (from, one, other) = (range(source)?, range(first)?, range(second)?);
+        let from = range(source)?;
+        let one = range(first)?;
+        let other = range(second)?;
         let written = |to: &FrameRange| to.frame().range(to.offset(), from.length());
         let pairs = [
             (from.clone(), written(&one)),

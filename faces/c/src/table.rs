@@ -279,7 +279,8 @@ pub(crate) fn range_of(range: mf_range) -> Result<(Shared<FrameEntry>, FrameRang
     let entry = frame(range.frame)?;
     let length = match range.length {
         MF_TO_END => entry.frame.length().checked_sub(range.offset).ok_or_else(|| {
-            let (offset, available) = (range.offset, entry.frame.length());
+            let offset = range.offset;
+            let available = entry.frame.length();
             Fault::new(
                 mf_error::OutOfRange,
                 format!("offset {offset} is beyond the frame's {available} bytes"),

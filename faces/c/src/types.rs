@@ -431,7 +431,8 @@ impl mf_shape_2d {
 
     pub(crate) fn copy(&self) -> Result<Copy2d, Fault> {
         let transparent = if self.transparent == 0 { None } else { Some(color(self.color)?) };
-        let (source, destination) = (self.source.plane(), self.destination.plane());
+        let source = self.source.plane();
+        let destination = self.destination.plane();
         Ok(Copy2d { count: self.count()?, source, destination, transparent })
     }
 }

@@ -78,7 +78,8 @@ fn every_structure_of_the_header_is_compared() {
     let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("memferry.h")).unwrap();
     let structures =
         header.lines().filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(" {"));
-    let (text, mut count) = (text(), 0);
+    let text = text();
+    let mut count = 0;
     for structure in structures {
         assert!(text.contains(&format!("sizeof({structure})")), "{structure}");
         count += 1;

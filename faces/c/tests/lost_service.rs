@@ -19,7 +19,9 @@ use memferry_c::*;
 
 /// A channel of a client of its own, with a transfer that has no end.
 fn busy(path: &CString) -> mf_channel {
-    let (mut client, mut frame, mut channel) = Default::default();
+    let mut client = Default::default();
+    let mut frame = Default::default();
+    let mut channel = Default::default();
     let plane = mf_plane { start: 0, x_step: 0, y_step: 0 };
     let endless = mf_shape_2d {
         pixel_bytes: 1,
@@ -67,7 +69,8 @@ fn a_service_that_was_killed_is_missed_by_who_polls_seldom_and_by_who_arms_again
     let service = Service::start("killed");
     let path = &service.socket;
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
-    let (polled, armed) = (busy(&name), busy(&name));
+    let polled = busy(&name);
+    let armed = busy(&name);
     let mut event = -1;
     // SAFETY: the result goes to a variable of its type.
     let signalled = unsafe { mf_eventfd(armed, &mut event) } == mf_error::None;

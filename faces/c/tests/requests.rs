@@ -33,7 +33,8 @@ fn succeeded(error: mf_error) {
 
 impl Program {
     fn open() -> Self {
-        let (mut client, mut channel) = (mf_client::default(), mf_channel::default());
+        let mut client = mf_client::default();
+        let mut channel = mf_channel::default();
         let mut frames = vec![mf_frame::default(); requests::FRAMES];
         // SAFETY: results go to variables of these types.
         unsafe {
@@ -95,7 +96,8 @@ impl Program {
         terms: *const mf_terms,
         ticket: &mut mf_ticket,
     ) -> mf_error {
-        let (from, to) = (self.list(&lists.source), self.list(&lists.destination));
+        let from = self.list(&lists.source);
+        let to = self.list(&lists.destination);
         // SAFETY: arrays with their lengths; `terms` is null or the caller's.
         unsafe {
             mf_submit_scatter_gather(
@@ -128,11 +130,13 @@ impl Program {
                     mf_submit_crc32c(channel, range(source, *length), *seed, terms, ticket)
                 }
                 Operation::CopyCrc { source, destination, length, seed } => {
-                    let (from, to) = (range(source, *length), range(destination, *length));
+                    let from = range(source, *length);
+                    let to = range(destination, *length);
                     mf_submit_copy_crc32c(channel, from, to, *seed, terms, ticket)
                 }
                 Operation::DualCopy { source, destinations: [one, other], length } => {
-                    let (one, other) = (range(one, *length), range(other, *length));
+                    let one = range(one, *length);
+                    let other = range(other, *length);
                     mf_submit_dual_copy(channel, range(source, *length), one, other, terms, ticket)
                 }
                 _ => unreachable!("{draft:?} is submitted elsewhere or needs a device"),

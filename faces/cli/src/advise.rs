@@ -113,7 +113,8 @@ fn print(rows: &[Row], cpus: usize) -> Result<(), CommandError> {
         let gain = |gain: Gain| {
             format!("{:5.2}  ({:.2} to {:.2})", gain.median, gain.lower_quartile, gain.upper_quartile)
         };
-        let (computing, waiting) = (gain(row.computing), gain(row.waiting));
+        let computing = gain(row.computing);
+        let waiting = gain(row.waiting);
         say!("{:>10}  {:<6} {computing:<26} {waiting:<26}", Bytes(row.bytes).to_string(), place(row.far));
     }
     say!("\nnear: the same buffers over and over. far: memory that is in no cache.\n");
@@ -182,7 +183,8 @@ impl Sides {
 
     fn measure(&mut self, bytes: u64, far: bool) -> Result<Row, CommandError> {
         let count = (ROUND_BYTES / bytes).max(1);
-        let (mut computing, mut waiting) = (Vec::new(), Vec::new());
+        let mut computing = Vec::new();
+        let mut waiting = Vec::new();
         for round in 0..=ROUNDS {
             let alone = self.copies((bytes, far), count, 0);
             let work = (alone.as_nanos() as f64 / count as f64 * self.pace) as u64;
@@ -207,8 +209,10 @@ impl Sides {
     }
 
     fn copies(&mut self, what: (u64, bool), count: u64, work: u64) -> Duration {
-        let (source, destination) = (&self.own.0, &mut self.own.1);
-        let (cpu, started) = (thread_cpu(), Instant::now());
+        let source = &self.own.0;
+        let destination = &mut self.own.1;
+        let cpu = thread_cpu();
+        let started = Instant::now();
         for _ in 0..count {
             let at = Self::place(&mut self.at[0], what) as usize;
             let range = at..at + what.0 as usize;
@@ -234,7 +238,8 @@ impl Sides {
         let started = Instant::now();
         for _ in 0..count {
             let at = Self::place(&mut self.at[1], what);
-            let (source, destination) = (self.frames.0.range(at, what.0), self.frames.1.range(at, what.0));
+            let source = self.frames.0.range(at, what.0);
+            let destination = self.frames.1.range(at, what.0);
             let ticket = self.channel.submit(Transfer::copy(&source, &destination)?)?;
             compute(work);
             self.channel.wait(ticket, None)?.outcome?;

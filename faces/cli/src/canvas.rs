@@ -112,7 +112,8 @@ impl Canvas {
     pub(crate) fn picture(&self) -> Result<Picture, CommandError> {
         let mut pixels = vec![0; usize::try_from(self.bytes())?];
         self.frame.read(0, &mut pixels)?;
-        let (width, height) = (self.image.width, self.image.height);
+        let width = self.image.width;
+        let height = self.image.height;
         Ok(Picture { width, height, kind: self.kind, pixels, colours: self.colours.clone() })
     }
 }

@@ -105,7 +105,8 @@ pub(crate) fn load(named: Option<&Path>) -> Result<Options, CommandError> {
 fn read(path: &Path) -> Result<Options, CommandError> {
     let (file, about) = files::open_source(path)?;
     if about.len() > LONGEST_BYTES {
-        let (name, length) = (path.display(), about.len());
+        let name = path.display();
+        let length = about.len();
         return Err(format!("{name} is no configuration file: it has {length} bytes").into());
     }
     let mut bytes = Vec::new();
@@ -129,9 +130,11 @@ fn parse(text: &str) -> Result<Options, Vec<Mistake>> {
             format!("{}; `memferry config default` prints a file as it should be", one_line(error.message()));
         vec![at(error.span().unwrap_or(0..0), message)]
     })?;
-    let (mut options, mut mistakes) = (Options::default(), Vec::new());
+    let mut options = Options::default();
+    let mut mistakes = Vec::new();
     for (name, value) in table.get_ref() {
-        let (name, span) = (name.get_ref().as_ref(), name.span());
+        let span = name.span();
+        let name = name.get_ref().as_ref();
         match (SECTIONS.iter().find(|section| section.name == name), value.get_ref()) {
             (Some(section), DeValue::Table(entries)) => {
                 for (key, value) in entries {

@@ -137,7 +137,8 @@ impl<'a> Copy<'a> {
         while !self.under_way.is_empty() {
             self.finish_oldest()?;
         }
-        let (mover, buffers) = (&mut self.mover, &mut self.buffers);
+        let mover = &mut self.mover;
+        let buffers = &mut self.buffers;
         let memory = (&buffers.0[..length], &mut buffers.1[..length]);
         let rounds = rounds_for(length as u64).min(7);
         self.samples.take(rounds, memory, || mover.carry_out(transfer.clone()).map(|_| ()))
@@ -162,7 +163,8 @@ impl<'a> Copy<'a> {
 
     fn report(self, took: Duration) -> Result<(), CommandError> {
         self.bar.end();
-        let (written, seconds) = (self.written, took.as_secs_f64());
+        let written = self.written;
+        let seconds = took.as_secs_f64();
         if written == 0 {
             say!("copied 0 bytes in {seconds:.3} s: there was nothing to move");
             return Ok(());

@@ -65,9 +65,11 @@ impl Samples {
     ) -> Result<(), CommandError> {
         self.bytes = source.len() as u64;
         for round in 0..=rounds {
-            let (cpu, started) = (thread_cpu(), Instant::now());
+            let cpu = thread_cpu();
+            let started = Instant::now();
             transfer()?;
-            let (took, spent) = (started.elapsed(), thread_cpu().saturating_sub(cpu));
+            let took = started.elapsed();
+            let spent = thread_cpu().saturating_sub(cpu);
             let started = Instant::now();
             destination.copy_from_slice(black_box(source));
             black_box(&mut *destination);
@@ -81,7 +83,6 @@ impl Samples {
         Ok(())
     }
 
-    /// The medians.
     pub(crate) fn comparison(mut self) -> Comparison {
         Comparison {
             bytes: self.bytes,

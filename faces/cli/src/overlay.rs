@@ -73,9 +73,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let below = Canvas::of(mover.client(), &base)?;
     let above = Canvas::of(mover.client(), &top)?;
     let transfer = below.overlaid(&above, arguments.at, Some(arguments.key))?;
-    let (cpu, started) = (thread_cpu(), Instant::now());
+    let cpu = thread_cpu();
+    let started = Instant::now();
     let completion = mover.carry_out(transfer)?;
-    let (took, spent) = (started.elapsed(), thread_cpu().saturating_sub(cpu));
+    let took = started.elapsed();
+    let spent = thread_cpu().saturating_sub(cpu);
     let result = below.picture()?;
     result.save(&arguments.output)?;
     let seen = completion.bytes_done;

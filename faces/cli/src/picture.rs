@@ -143,7 +143,6 @@ impl Picture {
         Ok(Self { width, height, kind, pixels, colours })
     }
 
-    /// Encodes as PNG.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, CommandError> {
         let mut info = Info::with_size(self.width, self.height);
         (info.color_type, info.bit_depth) = self.kind.format();

@@ -113,7 +113,8 @@ impl Rate {
     fn ticks_per_second(&self) -> Option<f64> {
         const LEAST: Duration = Duration::from_millis(20);
         std::thread::sleep(LEAST.saturating_sub(self.begun.elapsed()));
-        let (elapsed, now) = (self.begun.elapsed(), ticks()?);
+        let elapsed = self.begun.elapsed();
+        let now = ticks()?;
         let passed = now.checked_sub(self.ticks?).filter(|passed| *passed > 0)?;
         Some(passed as f64 / elapsed.as_secs_f64())
     }

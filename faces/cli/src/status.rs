@@ -71,7 +71,8 @@ fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandE
     let redraws = std::io::stdout().is_terminal() && !json;
     let mut before: Option<(Status, Instant)> = None;
     loop {
-        let (status, now) = (client.status()?, Instant::now());
+        let status = client.status()?;
+        let now = Instant::now();
         let since = before.as_ref().map(|(status, then)| (status, now - *then));
         let look = Look { own: client.session(), status: &status, before: since };
         let text = if json {
@@ -95,8 +96,8 @@ fn watch(client: &Client, interval: Duration, json: bool) -> Result<(), CommandE
 fn drawn_over(lines: &[String]) -> String {
     let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok();
     let fits = |cells: Option<u16>| cells.filter(|cells| *cells > 0).map_or(usize::MAX, usize::from);
-    let (width, height) =
-        (fits(size.map(|size| size.ws_col)), fits(size.map(|size| size.ws_row)).saturating_sub(1));
+    let width = fits(size.map(|size| size.ws_col));
+    let height = fits(size.map(|size| size.ws_row)).saturating_sub(1);
     // Home, each line cleared to its end, then what was drawn below before.
     let mut drawn = String::from("\x1b[H");
     for line in lines.iter().take(height.max(1)) {

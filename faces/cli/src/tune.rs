@@ -129,14 +129,16 @@ fn hand_over_and_wait(channel: &mut Channel) -> Result<(), CommandError> {
 fn inline_bytes() -> Result<u64, CommandError> {
     const TRIES: usize = 31;
     let client = Client::embedded()?;
-    let (source, destination) = (client.allocate(LONGEST)?, client.allocate(LONGEST)?);
+    let source = client.allocate(LONGEST)?;
+    let destination = client.allocate(LONGEST)?;
     source.write(0, &random_bytes(usize::try_from(LONGEST)?, 5))?;
     let mut channel = client.open_channel(16)?;
     let mut found = 0;
     for bytes in
         std::iter::successors(Some(64), |bytes| Some(bytes * 2)).take_while(|bytes| *bytes <= LONGEST)
     {
-        let (mut inline, mut handed) = (Vec::new(), Vec::new());
+        let mut inline = Vec::new();
+        let mut handed = Vec::new();
         for _ in 0..TRIES {
             handed.push(each_ns(&mut channel, hand_over_and_wait)?);
             inline.push(each_ns(&mut channel, |channel| {

@@ -74,9 +74,11 @@ fn turn(input: &Path, output: &Path, turn: Turn, socket: Option<&Path>) -> Resul
     let mut mover = Mover::open(socket)?;
     let source = Canvas::of(mover.client(), &picture)?;
     let (turned, transfer) = source.turned(mover.client(), turn)?;
-    let (cpu, started) = (thread_cpu(), Instant::now());
+    let cpu = thread_cpu();
+    let started = Instant::now();
     let completion = mover.carry_out(transfer)?;
-    let (took, spent) = (started.elapsed(), thread_cpu().saturating_sub(cpu));
+    let took = started.elapsed();
+    let spent = thread_cpu().saturating_sub(cpu);
     let turned = turned.picture()?;
     turned.save(output)?;
     say!(

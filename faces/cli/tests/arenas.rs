@@ -28,7 +28,8 @@ fn buffers_of_transfers_that_a_lost_service_never_ended_are_not_used_again() {
     let mut service = Service::start(&[]);
     let (client, arena) = arena(&service);
     let mut channel = client.open_channel(4).unwrap();
-    let (kept, buffer) = (arena.buffer(100).unwrap(), arena.buffer(4096).unwrap());
+    let kept = arena.buffer(100).unwrap();
+    let buffer = arena.buffer(4096).unwrap();
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let endless = Fill2d { count, destination, color: Color24::new(7).unwrap() };
@@ -53,7 +54,8 @@ fn a_copy_between_slices_ends_with_a_lost_service_and_takes_the_pages_out_of_use
     let mut service = Service::start(&[]);
     let (client, arena) = arena(&service);
     let mut channel = client.open_channel(4).unwrap();
-    let (mut from, mut to) = (ArenaVec::new_in(arena.allocator()), ArenaVec::new_in(arena.allocator()));
+    let mut from = ArenaVec::new_in(arena.allocator());
+    let mut to = ArenaVec::new_in(arena.allocator());
     from.resize(20_000, 1_u8);
     to.resize(20_000, 2_u8);
     arena.copy(&mut channel, &from, &mut to[..10_000]).expect_err("of two lengths");

@@ -37,7 +37,6 @@ fn meet(service: &Service, role: &str) -> (Role, Client, Sender, Receiver) {
     (role, client, sender, receiver)
 }
 
-/// The role's end.
 fn join(socket: &Path) -> (Client, Sender, Receiver) {
     let client = Client::connect(socket).unwrap();
     let (sender, receiver) = connect(meeting(socket), &client, Options::default()).unwrap();
@@ -62,7 +61,8 @@ fn role_produces() {
     let (client, sender, _receiver) = join(&socket);
     let mut producer = Producer::new(sender, &client, (8, FRAME), mode).unwrap();
     for round in 0..16u64 {
-        let (index, length) = (round as usize % 8, LENGTHS[round as usize % LENGTHS.len()]);
+        let index = round as usize % 8;
+        let length = LENGTHS[round as usize % LENGTHS.len()];
         producer.frame(index, PATIENCE).unwrap().write(0, &noise(length as usize, round)).unwrap();
         producer.put(index, length, PATIENCE).unwrap();
     }
@@ -295,9 +295,11 @@ fn messages_go_on_without_a_service_and_offers_are_refused() {
 
 #[test]
 fn clients_of_different_services_offer_frames_mapped_only() {
-    let (service, other) = (Service::start(&[]), Service::start(&[]));
+    let service = Service::start(&[]);
+    let other = Service::start(&[]);
     let listener = Listener::bind(meeting(&service.socket)).unwrap();
-    let (ours, theirs) = (service.client(), other.client());
+    let ours = service.client();
+    let theirs = other.client();
     std::thread::scope(|scope| {
         let there = scope.spawn(|| connect(meeting(&service.socket), &theirs, Options::default()).unwrap());
         let (mut sender, _receiver) = listener.accept(&ours, Options::default(), PATIENCE).unwrap();

@@ -157,7 +157,8 @@ fn who_names_the_session_of_another_process_is_not_connected() {
 #[test]
 fn a_peer_of_another_service_that_grants_all_the_same_is_cut_off() {
     let service = Service::start(&[]);
-    let (client, granting) = (service.client(), service.client());
+    let client = service.client();
+    let granting = service.client();
     let path = service.socket.with_extension("meeting");
     let listener = Listener::bind(&path).unwrap();
     let frame = granting.allocate(4096).unwrap();
@@ -173,7 +174,8 @@ fn a_peer_of_another_service_that_grants_all_the_same_is_cut_off() {
 #[test]
 fn one_who_says_nothing_keeps_nobody_waiting() {
     let service = Service::start(&[]);
-    let (ours, theirs) = (service.client(), service.client());
+    let ours = service.client();
+    let theirs = service.client();
     let path = service.socket.with_extension("meeting");
     let listener = Listener::bind(&path).unwrap();
     let _silent: Vec<_> = (0..3).map(|_| silent(&path)).collect();
@@ -217,7 +219,8 @@ fn one_who_says_nothing_is_turned_away_when_its_time_is_over() {
 #[test]
 fn memory_that_a_peer_cuts_or_punches_in_the_middle_stays() {
     let service = Service::start(&[]);
-    let (client, theirs) = (service.client(), service.client());
+    let client = service.client();
+    let theirs = service.client();
     let path = service.socket.with_extension("meeting");
     let listener = Listener::bind(&path).unwrap();
     let id = client.identify(client.session()).unwrap().service;

@@ -109,11 +109,11 @@ fn random(length: usize, seed: u64) -> Vec<u8> {
     (0..length).map(|_| next()).collect()
 }
 
-// ---- copy ----
 
 #[test]
 fn copy_gives_the_same_bytes_embedded_and_through_a_service() {
-    let (place, service) = (Place::new(), Service::start(&[]));
+    let place = Place::new();
+    let service = Service::start(&[]);
     // Around the pieces the command moves, and more pieces than it has under way.
     for length in [1, 4095, 4097, 8 << 20, (8 << 20) + 1, (40 << 20) + 12_345] {
         let bytes = random(length, length as u64);
@@ -135,7 +135,8 @@ fn copy_gives_the_same_bytes_embedded_and_through_a_service() {
 #[test]
 fn copy_makes_an_empty_file_and_shortens_one_that_was_longer() {
     let place = Place::new();
-    let (empty, target) = (place.file("empty", b""), place.file("target", b"longer"));
+    let empty = place.file("empty", b"");
+    let target = place.file("target", b"longer");
     assert!(succeed(memferry!["copy", &empty, &target]).contains("copied 0 bytes"));
     assert_eq!(std::fs::read(&target).unwrap(), b"");
 }
@@ -160,7 +161,8 @@ fn copy_refuses_what_is_no_file_to_copy() {
 #[test]
 fn copy_leaves_the_destination_alone_when_nobody_listens() {
     let place = Place::new();
-    let (source, target) = (place.file("source", b"new"), place.file("target", b"old"));
+    let source = place.file("source", b"new");
+    let target = place.file("target", b"old");
     let nobody = place.path("nobody.sock");
     assert_fails(memferry!["copy", &source, &target, "--socket", &nobody], "is `memferry serve` running?");
     drop(UnixListener::bind(&nobody).unwrap());
@@ -168,7 +170,6 @@ fn copy_leaves_the_destination_alone_when_nobody_listens() {
     assert_eq!(std::fs::read(&target).unwrap(), b"old");
 }
 
-// ---- pictures ----
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Png {
@@ -234,7 +235,8 @@ impl Png {
 
 #[test]
 fn rotate_turns_clockwise_and_four_quarters_give_the_original() {
-    let (place, service) = (Place::new(), Service::start(&[]));
+    let place = Place::new();
+    let service = Service::start(&[]);
     for format in FORMATS {
         let original = Png::random(37, 23, format);
         let input = place.file("0.png", &original.encode());
@@ -258,7 +260,8 @@ fn rotate_turns_clockwise_and_four_quarters_give_the_original() {
 fn flip_mirrors_and_twice_gives_the_original() {
     let place = Place::new();
     let original = Png::random(31, 8, (ColorType::Rgb, BitDepth::Eight));
-    let (input, output) = (place.file("in.png", &original.encode()), place.path("out.png"));
+    let input = place.file("in.png", &original.encode());
+    let output = place.path("out.png");
     let horizontal = original.moved((31, 8), |x, y| (30 - x, y));
     let vertical = original.moved((31, 8), |x, y| (x, 7 - y));
     for (direction, flipped) in [("--horizontal", horizontal), ("--vertical", vertical)] {
@@ -281,7 +284,8 @@ fn keyed(format: (ColorType, BitDepth), color: &[u8], key: &[u8], key_at: (u32, 
 
 #[test]
 fn overlay_leaves_out_the_key_and_cuts_off_at_the_right_and_the_bottom() {
-    let (place, service) = (Place::new(), Service::start(&[]));
+    let place = Place::new();
+    let service = Service::start(&[]);
     let cases: [(_, &[u8], &[u8], &str); 4] = [
         ((ColorType::Rgb, BitDepth::Eight), &[1, 2, 3], &[0x12, 0x34, 0x56], "123456"),
         // The alpha is not compared.
@@ -292,7 +296,8 @@ fn overlay_leaves_out_the_key_and_cuts_off_at_the_right_and_the_bottom() {
     for (format, color, key, name) in cases {
         let base = Png::random(10, 6, format);
         let top = keyed(format, color, key, (1, 0));
-        let (below, above) = (place.file("base.png", &base.encode()), place.file("top.png", &top.encode()));
+        let below = place.file("base.png", &base.encode());
+        let above = place.file("top.png", &top.encode());
         let output = place.path("out.png");
         for (at, cut) in [((2, 1), false), ((8, 4), true)] {
             let at_text = format!("{},{}", at.0, at.1);
@@ -380,7 +385,6 @@ fn a_picture_that_claims_to_be_enormous_is_refused_at_once() {
     }
 }
 
-// ---- serve ----
 
 #[test]
 fn serve_ends_well_on_sigterm_and_takes_its_socket_with_it() {
@@ -395,7 +399,8 @@ fn serve_ends_well_on_sigterm_and_takes_its_socket_with_it() {
 
 #[test]
 fn a_second_service_on_the_same_socket_is_refused_and_a_stale_socket_replaced() {
-    let (place, service) = (Place::new(), Service::start(&[]));
+    let place = Place::new();
+    let service = Service::start(&[]);
     let second = memferry!["serve", "--socket", &service.socket];
     assert_fails(second, "a service is already listening on");
     service.assert_serves();
@@ -462,7 +467,6 @@ fn a_reader_that_goes_away_ends_a_command_quietly() {
     assert_eq!(errors, "");
 }
 
-// ---- demo ----
 
 /// A demo that keeps its files in `place`, with a small file to share.
 fn demo(place: &Place, temporary: &Place) -> Command {
@@ -486,7 +490,8 @@ fn is_alive(process: u32) -> bool {
 
 #[test]
 fn demo_passes_and_leaves_nothing_behind() {
-    let (place, temporary) = (Place::new(), Place::new());
+    let place = Place::new();
+    let temporary = Place::new();
     let said = succeed(demo(&place, &temporary));
     assert!(said.contains("All five steps went as told"), "{said}");
     assert_eq!(said.matches("refused: ").count(), 3, "{said}");
@@ -500,7 +505,8 @@ fn demo_passes_and_leaves_nothing_behind() {
 
 #[test]
 fn demo_takes_a_picture_of_any_size_and_refuses_bad_ones_before_it_starts() {
-    let (place, temporary) = (Place::new(), Place::new());
+    let place = Place::new();
+    let temporary = Place::new();
     let small = place.file("small.png", &Png::random(5, 3, (ColorType::Grayscale, BitDepth::Eight)).encode());
     let mut command = demo(&place, &temporary);
     command.arg("--image").arg(&small);
@@ -530,7 +536,8 @@ fn started_demo(
 
 #[test]
 fn an_interrupted_demo_fails_and_leaves_nothing_behind() {
-    let (place, temporary) = (Place::new(), Place::new());
+    let place = Place::new();
+    let temporary = Place::new();
     let (mut child, mut output, processes) = started_demo(&mut demo(&place, &temporary));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     output.read_to_string(&mut String::new()).unwrap();
@@ -541,7 +548,8 @@ fn an_interrupted_demo_fails_and_leaves_nothing_behind() {
 
 #[test]
 fn a_demo_whose_service_dies_fails_and_leaves_nothing_behind() {
-    let (place, temporary) = (Place::new(), Place::new());
+    let place = Place::new();
+    let temporary = Place::new();
     let (mut child, mut output, processes) = started_demo(&mut demo(&place, &temporary));
     kill_process(Pid::from_raw(processes[0] as i32).unwrap(), Signal::KILL).unwrap();
     output.read_to_string(&mut String::new()).unwrap();
@@ -552,7 +560,8 @@ fn a_demo_whose_service_dies_fails_and_leaves_nothing_behind() {
 
 #[test]
 fn processes_of_a_killed_demo_end() {
-    let (place, temporary) = (Place::new(), Place::new());
+    let place = Place::new();
+    let temporary = Place::new();
     let (mut child, _output, processes) = started_demo(&mut demo(&place, &temporary));
     child.kill().unwrap();
     child.wait().unwrap();

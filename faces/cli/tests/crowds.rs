@@ -150,7 +150,8 @@ fn clients_are_turned_away_with_words_when_descriptors_run_out() {
     // With an odd and an even number left: a connection costs two.
     for spare in [6, 7] {
         let service = Service::start(&[]);
-        let (first, mut others) = (service.client(), Vec::new());
+        let first = service.client();
+        let mut others = Vec::new();
         // Nothing has been closed so far that could give descriptors back later.
         let before = descriptors(&service);
         leave_descriptors(&service, spare);
@@ -233,7 +234,8 @@ fn channels_are_refused_with_words_when_memory_runs_out() {
 #[test]
 fn every_line_of_the_json_log_parses_and_says_who_and_why() {
     let directory = fresh_directory();
-    let (socket, log) = (directory.join("s"), directory.join("log"));
+    let socket = directory.join("s");
+    let log = directory.join("log");
     let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
     command
         .args(["serve", "--no-config", "--log-format=json", "--quota-sessions=3", "--socket"])

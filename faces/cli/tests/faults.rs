@@ -166,7 +166,8 @@ fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
 #[test]
 fn a_dead_grantor_takes_its_grants_along() {
     let service = Service::start(&[]);
-    let (owner, peer) = (service.client(), service.client());
+    let owner = service.client();
+    let peer = service.client();
     let frame = owner.allocate(4096).unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());
     let granted = peer.accept(owner.grant(&frame.all(), Rights::all(), user).unwrap()).unwrap();
@@ -265,8 +266,8 @@ fn role_serves_with_failing_memory() {
             let frames = maps.lines().filter(|line| line.contains("memferry-frame")).filter_map(range);
             let (start, end) = frames.max_by_key(|(start, end)| end - start).unwrap();
             let empty = rustix::fs::memfd_create("empty", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            let (protection, flags) =
-                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
             // SAFETY: replaces one of this process's own mappings at its place; touching it raises SIGBUS.
             let mapped =
                 unsafe { libc::mmap(start as *mut _, end - start, protection, flags, empty.as_raw_fd(), 0) };
@@ -290,7 +291,8 @@ fn memory_that_fails_in_a_lane_faults_its_owner_and_nobody_else() {
     let socket = directory.join("socket");
     let mut role = Role::start("role_serves_with_failing_memory", &socket);
     assert_eq!(role.hear(), "ready");
-    let (owner, peer) = (Client::connect(&socket).unwrap(), Client::connect(&socket).unwrap());
+    let owner = Client::connect(&socket).unwrap();
+    let peer = Client::connect(&socket).unwrap();
     let failing = owner.allocate(1 << 20).unwrap();
     let mut of_owner = owner.open_channel(4).unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());

@@ -136,7 +136,8 @@ fn a_full_disk_is_an_error_of_the_write_and_no_more() {
     }
     let mut client = place.client();
     create(&mut client, b"file");
-    let (block, mut end) = ([7; 50_000], limit - 120_000);
+    let block = [7; 50_000];
+    let mut end = limit - 120_000;
     let error = loop {
         match client.write(1, end, &block) {
             Ok(count) => end += u64::from(count),

@@ -107,7 +107,9 @@ fn status_watched_fails_when_the_service_ends() {
 fn samples(text: &str) -> Vec<(String, f64)> {
     let is_name =
         |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.is_empty();
-    let (mut found, mut family, mut kind) = (Vec::new(), String::new(), String::new());
+    let mut found = Vec::new();
+    let mut family = String::new();
+    let mut kind = String::new();
     assert!(text.ends_with('\n'));
     for line in text.lines() {
         if let Some(help) = line.strip_prefix("# HELP ") {
@@ -215,12 +217,14 @@ fn body(answer: &str) -> &str {
 
 #[test]
 fn the_exporter_answers_curl_over_tcp_and_a_unix_socket_and_tells_when_the_service_is_down() {
-    let (service, directory) = (Service::start(&[]), fresh_directory());
+    let service = Service::start(&[]);
+    let directory = fresh_directory();
     let path: PathBuf = directory.join("metrics.sock");
     let mut exporter = Exporter::start(&service.socket, "127.0.0.1:0");
     let mut unix = Exporter::start(&service.socket, &format!("unix:{}", path.display()));
     let ask = || {
-        let (url, path) = (format!("http://{}/metrics", exporter.address), path.to_str().unwrap());
+        let url = format!("http://{}/metrics", exporter.address);
+        let path = path.to_str().unwrap();
         let outputs = [curl(&[&url]), curl(&["--unix-socket", path, "http://localhost/metrics?a=b"])];
         let of_curl = outputs.into_iter().flatten().map(|output| String::from_utf8(output.stdout).unwrap());
         // Without curl the same is asked by hand.
@@ -296,7 +300,8 @@ fn slow_clients_are_sent_away_in_time_and_one_too_many_at_once() {
     // Their threads end after them.
     wait_until("served again", || {
         // Who is turned away in passing, with what was asked unread, may be told by a reset.
-        let (mut stream, mut answer) = (exporter.connect(), String::new());
+        let mut stream = exporter.connect();
+        let mut answer = String::new();
         let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
         asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200 ")
     });

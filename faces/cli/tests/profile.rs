@@ -175,7 +175,8 @@ fn noise_in_the_recording_is_told_and_harms_nobody() {
 #[test]
 fn the_report_and_the_picture_are_written_where_asked_and_the_output_is_the_programs_own() {
     let place = fresh_directory();
-    let (report, plot) = (place.join("report.json"), place.join("plot.svg"));
+    let report = place.join("report.json");
+    let plot = place.join("plot.svg");
     let mut command = profile(&["--json", "--to"]);
     command.arg(&report).arg("--plot").arg(&plot);
     let output = command.args(["sh", "-c", "echo out; echo err >&2; exit 7"]).output().unwrap();

@@ -106,8 +106,8 @@ fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
                 for (x_count, y_count) in [(0, 9), (1, 1), (2, 3), (u32::MAX, u32::MAX)] {
                     tag += 1;
                     let count = Count2d { pixel: PixelSize::Bits32, x_count, y_count };
-                    let (walk, rows) =
-                        (Plane { start, x_step, y_step }, Plane { start: 0, x_step: 0, y_step: 0 });
+                    let walk = Plane { start, x_step, y_step };
+                    let rows = Plane { start: 0, x_step: 0, y_step: 0 };
                     let shape = Copy2d { count, source: walk, destination: rows, transparent: None };
                     let request = Request::copy_2d(Span::new(handle, 0), Span::new(handle, 0), shape);
                     let slot = encoded(tag, &request);
@@ -300,7 +300,8 @@ fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() 
 #[test]
 fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
     let service = Service::start(&["--channels=1", "--policy=exclusive"]);
-    let (first, second) = (service.client(), service.client());
+    let first = service.client();
+    let second = service.client();
     let mut of_first = first.open_channel(4).unwrap();
     let mut of_second = second.open_channel(4).unwrap();
     let ticket = of_first.submit(Transfer::nop()).unwrap();

@@ -146,7 +146,8 @@ fn what_is_no_listening_socket_of_packets_is_refused_with_a_remedy() {
 #[test]
 fn sockets_meant_for_another_process_are_left_alone() {
     let place = Place::new();
-    let (given, own) = (place.path("given"), place.path("own"));
+    let given = place.path("given");
+    let own = place.path("own");
     let own_text = own.to_str().unwrap();
     let mut service = activated(listening(&given), "LISTEN_PID=1 LISTEN_FDS=1", &["--socket", own_text]);
     assert_eq!(service.line(), format!("listening on {own_text}\n"));
@@ -283,7 +284,8 @@ fn told(socket: &UnixDatagram) -> String {
 #[test]
 fn the_supervisor_is_told_ready_and_stopping_by_path_and_by_abstract_name() {
     let place = Place::new();
-    let (path, notified) = (place.path("s"), place.path("notify"));
+    let path = place.path("s");
+    let notified = place.path("notify");
     let name = format!("memferry-test-{}", std::process::id());
     let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
     for (socket, environment) in [
@@ -329,7 +331,8 @@ fn of_services_that_start_at_once_over_a_stale_socket_one_listens() {
             Started(command.spawn().unwrap())
         };
         let started: Vec<_> = (0..8).map(start).collect();
-        let (mut listening, mut refused) = (Vec::new(), 0);
+        let mut listening = Vec::new();
+        let mut refused = 0;
         for mut service in started {
             if service.line().is_empty() {
                 let said = service.failure();

@@ -136,7 +136,8 @@ impl Filling {
 
     /// Lets everybody write to the source's pages of which these were the last bytes. News that are not read yet keep it from that.
     fn allow(&self, source: usize, page: usize, pages: usize) {
-        let (start, end) = (source + page * PAGE, source + (page + pages) * PAGE);
+        let start = source + page * PAGE;
+        let end = source + (page + pages) * PAGE;
         self.context.allow(start & !(PAGE - 1), (end & !(PAGE - 1)) - (start & !(PAGE - 1)));
     }
 

@@ -24,17 +24,13 @@ use crate::places::Files;
 use crate::system::{self, Descriptor, Undisturbed};
 use crate::{confine, split, start, userfault};
 
-/// No lane.
 const CLOSED: u32 = 0;
-/// It waits.
 const FREE: u32 = 1;
 /// Somebody describes a request, or starts the lane.
 const TAKEN: u32 = 2;
-/// It is described.
 const POSTED: u32 = 3;
 /// The lane does it.
 const ACCEPTED: u32 = 4;
-/// It does not.
 const REFUSED: u32 = 5;
 /// The caller knows that the lane does it.
 const RUNNING: u32 = 6;
@@ -72,7 +68,6 @@ static STACK: Stack = Stack(UnsafeCell::new([0; STACK_BYTES]));
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// To go away.
     Leave,
     /// To answer for a copy, and make it afterwards.
     Guard,
@@ -173,7 +168,8 @@ pub(crate) fn dismiss() {
         post(Kind::Leave, nothing);
     }
     // The kernel counts one thread less a moment after it cleared the number.
-    let (process, number) = (system::process() as usize, LAST.load(Ordering::Relaxed) as usize);
+    let process = system::process() as usize;
+    let number = LAST.load(Ordering::Relaxed) as usize;
     for _ in 0..MOST_LOOKS_FOR_THE_LAST {
         // SAFETY: no signal is sent, and no memory touched.
         let there = unsafe { system::call(libc::SYS_tgkill, [process, number, 0, 0, 0, 0]) };
@@ -217,7 +213,8 @@ fn begin(_: &Undisturbed) {
         return;
     }
     let top = STACK.0.get().cast::<c_void>().wrapping_byte_add(STACK_BYTES);
-    let (tid, none) = (TID.as_ptr(), std::ptr::null_mut::<c_void>());
+    let tid = TID.as_ptr();
+    let none = std::ptr::null_mut::<c_void>();
     // SAFETY: the stack is nobody's: the last lane's number is cleared. The thread shares this memory and never ends the process's use
     // of it; the C library's function changes `errno` only when it fails, and that is put back.
     let number = unsafe {

@@ -85,7 +85,6 @@ pub unsafe extern "C" fn __memcpy_chk(
     unsafe { memcpy(to, from, bytes) }
 }
 
-/// `memmove`, likewise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __memmove_chk(
     to: *mut c_void,
@@ -98,7 +97,6 @@ pub unsafe extern "C" fn __memmove_chk(
     unsafe { memmove(to, from, bytes) }
 }
 
-/// `mempcpy`, likewise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __mempcpy_chk(
     to: *mut c_void,
@@ -111,7 +109,6 @@ pub unsafe extern "C" fn __mempcpy_chk(
     unsafe { mempcpy(to, from, bytes) }
 }
 
-/// `memset`, likewise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __memset_chk(
     to: *mut c_void,
@@ -201,7 +198,8 @@ pub unsafe extern "C" fn setns(descriptor: c_int, kind: c_int) -> c_int {
 #[cold]
 #[inline(never)]
 unsafe fn copy_long(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
-    let (there, here) = (to.expose_provenance(), from.expose_provenance());
+    let there = to.expose_provenance();
+    let here = from.expose_provenance();
     // SAFETY: the caller's promise; but for `memmove` the ranges are apart.
     unsafe {
         match start::mode() {
@@ -219,7 +217,8 @@ unsafe fn copy_long(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut 
 /// # Safety
 /// As `memcpy`.
 unsafe fn now(to: usize, from: usize, bytes: usize) {
-    let (to, from) = (with_exposed_provenance_mut::<u8>(to), with_exposed_provenance::<u8>(from));
+    let to = with_exposed_provenance_mut::<u8>(to);
+    let from = with_exposed_provenance::<u8>(from);
     // SAFETY: the caller's promise.
     unsafe {
         if !slices::copy_past_caches(to, from, bytes) {

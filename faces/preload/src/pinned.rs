@@ -77,7 +77,8 @@ impl Pinned {
         let mut other = Self::new();
         for (pipe, place) in self.pipes.iter().flatten().filter(|pipe| pipe.held > 0).zip(&mut other.pipes) {
             let Some(copy) = Pipe::new() else { system::end_process() };
-            let (from, to) = (pipe.ends[0] as usize, copy.ends[1] as usize);
+            let from = pipe.ends[0] as usize;
+            let to = copy.ends[1] as usize;
             // SAFETY: it touches no memory.
             let held = unsafe {
                 system::call(libc::SYS_tee, [from, to, pipe.held, libc::SPLICE_F_NONBLOCK as usize, 0, 0])

@@ -42,7 +42,6 @@ const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 const SHARED: u64 = 8;
 
-/// What `PAGEMAP_SCAN` takes.
 #[repr(C)]
 #[derive(Default)]
 struct Scan {

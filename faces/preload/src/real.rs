@@ -69,7 +69,6 @@ pub(crate) unsafe fn memset(to: *mut c_void, byte: c_int, bytes: usize) -> *mut 
     unsafe { std::mem::transmute::<*mut c_void, Set>(MEMSET.load(Ordering::Relaxed))(to, byte, bytes) }
 }
 
-/// What `prctl` takes.
 pub(crate) type Arguments = [c_ulong; 4];
 type Control = unsafe extern "C" fn(c_int, c_ulong, c_ulong, c_ulong, c_ulong) -> c_int;
 
@@ -131,7 +130,8 @@ pub(crate) fn check(bytes: usize, room: usize) {
 
 /// Volatile, byte by byte: a loop that the compiler recognised would become a call of what it stands in for.
 unsafe extern "C" fn early_move(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
-    let (destination, source) = (to.cast::<u8>(), from.cast::<u8>());
+    let destination = to.cast::<u8>();
+    let source = from.cast::<u8>();
     // SAFETY: the caller's promise for `bytes` bytes of both.
     let move_one = |at: usize| unsafe {
         ptr::write_volatile(destination.add(at), ptr::read_volatile(source.add(at)));
@@ -144,7 +144,6 @@ unsafe extern "C" fn early_move(to: *mut c_void, from: *const c_void, bytes: usi
     to
 }
 
-/// As above.
 unsafe extern "C" fn early_set(to: *mut c_void, byte: c_int, bytes: usize) -> *mut c_void {
     for at in 0..bytes {
         // SAFETY: the caller's promise for `bytes` bytes.

@@ -35,7 +35,8 @@ pub(crate) fn forget() {
 /// # Safety
 /// As `memcpy`.
 pub(crate) unsafe fn copy(to: usize, from: usize, bytes: usize) {
-    let (mut at, mut shares) = (0, lane::is_ours());
+    let mut at = 0;
+    let mut shares = lane::is_ours();
     if shares {
         lane::rouse();
     }
@@ -79,7 +80,6 @@ unsafe fn together(slice: Whole, shares: &mut bool) -> bool {
     *shares
 }
 
-/// The lane's part.
 pub(crate) fn help(slice: Whole) {
     let mut taken = berth::join(&WORD);
     let joined = taken.is_some();

@@ -34,7 +34,6 @@ static MODE: AtomicU8 = AtomicU8::new(Mode::Alone as u8);
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Mode {
-    /// By the caller.
     Alone,
     /// By the caller and a lane.
     Split,
@@ -119,7 +118,8 @@ extern "C" fn start() {
 /// Copies that return early where they can be had. Else this is said, and the wish in the environment changed, so that whoever is
 /// started from here does not say it again.
 fn later_or_less() -> Mode {
-    let (possible, device) = (lanes_can_be(), userfault::device());
+    let possible = lanes_can_be();
+    let device = userfault::device();
     let permitted = Userfault::open(device).map(Userfault::close).is_ok();
     device.into_iter().for_each(system::close);
     let why = match (possible, permitted) {

@@ -13,7 +13,6 @@ use std::sync::atomic::AtomicU32;
 
 /// What the kernel answers when it does not do it.
 pub(crate) type Number = i32;
-/// A descriptor.
 pub(crate) type Descriptor = i32;
 
 /// Bytes of a page; where they are others, no copy is handed to a lane.
@@ -52,7 +51,8 @@ pub(crate) struct Undisturbed(u64);
 
 impl Undisturbed {
     pub(crate) fn new() -> Self {
-        let (all, mut before) = (u64::MAX, 0u64);
+        let all = u64::MAX;
+        let mut before = 0u64;
         // SAFETY: it reads one set and writes the other, of eight bytes each.
         let _ =
             unsafe { call(libc::SYS_rt_sigprocmask, [0, address(&all), address(&raw mut before), 8, 0, 0]) };
@@ -108,7 +108,6 @@ pub(crate) fn open(path: &CStr, flags: i32) -> Result<Descriptor, Number> {
         .map(|descriptor| descriptor as Descriptor)
 }
 
-/// Closes it.
 pub(crate) fn close(descriptor: Descriptor) {
     // SAFETY: only descriptors opened here are closed, by whoever opened them.
     let _ = unsafe { call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]) };
@@ -117,7 +116,8 @@ pub(crate) fn close(descriptor: Descriptor) {
 /// Reads what is there now, from the beginning of a file or the front of a stream.
 pub(crate) fn read(descriptor: Descriptor, into: &mut [u8], from_beginning: bool) -> Result<usize, Number> {
     let number = if from_beginning { libc::SYS_pread64 } else { libc::SYS_read };
-    let (start, length) = (into.as_mut_ptr().addr(), into.len());
+    let start = into.as_mut_ptr().addr();
+    let length = into.len();
     // SAFETY: it writes within the slice.
     unsafe { call(number, [descriptor as usize, start, length, 0, 0, 0]) }
 }

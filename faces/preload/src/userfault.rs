@@ -137,7 +137,8 @@ impl Userfault {
 
     /// Puts whole pages at an address where none are; how many bytes were put, and what kept it from the rest.
     pub(crate) fn put(self, to: usize, bytes: &[u8]) -> (usize, Option<NotPut>) {
-        let (from, length) = (bytes.as_ptr().addr() as u64, bytes.len() as u64);
+        let from = bytes.as_ptr().addr() as u64;
+        let length = bytes.len() as u64;
         let mut put = Put { to: to as u64, from, bytes: length, mode: 0, done: 0 };
         // SAFETY: the request takes this structure, reads the slice and only adds pages where none are and a copy promised them.
         let Err(number) = (unsafe { system::control(self.0, COPY, &mut put) }) else {

@@ -148,7 +148,8 @@ fn nobody_sees_a_byte_from_before_a_copy_or_from_after_it() {
         [(None, "1"), (Some(""), "1"), (Some("split"), "1"), (Some("async"), "3"), (Some("async"), "3")]
     {
         let output = run(program, &[rounds], mode);
-        let (wrote, said) = (text(&output.stdout), text(&output.stderr));
+        let wrote = text(&output.stdout);
+        let said = text(&output.stderr);
         assert!(output.status.success() && wrote.ends_with("ok\n"), "{mode:?}: {said}");
         let later = mode == Some("async") && !said.contains(NOT_ASYNCHRONOUS);
         println!("{mode:?}: {wrote}");
@@ -162,7 +163,8 @@ fn nothing_that_is_done_to_either_range_loses_a_page() {
     let program = compiled("disturbed");
     for (mode, rounds) in [(None, "20"), (Some("async"), "120")] {
         let output = run(&program, &[rounds], mode);
-        let (wrote, said) = (text(&output.stdout), text(&output.stderr));
+        let wrote = text(&output.stdout);
+        let said = text(&output.stderr);
         assert!(output.status.success() && wrote.ends_with("ok\n"), "{mode:?}: {said}");
         println!("{mode:?}: {wrote}");
     }
@@ -176,7 +178,8 @@ fn without_the_right_to_it_no_copy_is_asynchronous_and_this_is_said_once() {
     // A run that crashed may have had the same number.
     let _ = std::fs::remove_dir_all(&place);
     std::fs::create_dir(&place).expect("a directory");
-    let (library_there, program) = (place.join("library.so"), place.join("unseen"));
+    let library_there = place.join("library.so");
+    let program = place.join("unseen");
     for (from, to) in [(library(), &library_there), (unseen(), &program)] {
         // By another process: what this one has open to write, a child forked by another test has too for a moment,
         // and the program cannot be started then.
@@ -193,7 +196,8 @@ fn without_the_right_to_it_no_copy_is_asynchronous_and_this_is_said_once() {
     }
     let output = run_within(LIMIT, &mut command);
     std::fs::remove_dir_all(&place).expect("it can be removed");
-    let (wrote, said) = (text(&output.stdout), text(&output.stderr));
+    let wrote = text(&output.stdout);
+    let said = text(&output.stderr);
     assert!(output.status.success() && wrote.matches("ok\n").count() == 2, "{wrote}{said}");
     if Path::new("/proc/sys/vm/unprivileged_userfaultfd").exists() {
         let open = std::fs::read("/proc/sys/vm/unprivileged_userfaultfd").expect("it can be read");

@@ -129,7 +129,8 @@ impl Client {
             (None, Some(user)) => Grantee::User(user),
             _ => return Err(PyValueError::new_err("say to which session or to which user")),
         };
-        let (client, rights) = (self.shared.client()?, letters(rights)?);
+        let client = self.shared.client()?;
+        let rights = letters(rights)?;
         let token = py.detach(|| client.grant(&range, rights, to));
         Ok(token.map_err(errors::of_call)?.bits())
     }

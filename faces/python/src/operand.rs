@@ -142,7 +142,9 @@ fn layout(what: &str, buffer: &PyUntypedBuffer) -> PyResult<(usize, Option<Image
     if buffer.suboffsets().is_some() {
         return Err(strided());
     }
-    let (shape, strides, item) = (buffer.shape(), buffer.strides(), buffer.item_size());
+    let shape = buffer.shape();
+    let strides = buffer.strides();
+    let item = buffer.item_size();
     let (width, pixel) = match shape {
         [_, width] if strides[1] == item as isize => (*width, item),
         [_, width, channels] if strides[2] == item as isize && strides[1] == (item * channels) as isize => {
@@ -151,7 +153,8 @@ fn layout(what: &str, buffer: &PyUntypedBuffer) -> PyResult<(usize, Option<Image
         _ if buffer.is_c_contiguous() => return Ok((buffer.len_bytes(), None)),
         _ => return Err(strided()),
     };
-    let (height, row) = (shape[0], width * pixel);
+    let height = shape[0];
+    let row = width * pixel;
     let pitch = if height > 1 { strides[0] } else { row as isize };
     let pitch = usize::try_from(pitch).ok().filter(|pitch| *pitch >= row).ok_or_else(strided)?;
     let length = if height == 0 || row == 0 { 0 } else { (height - 1) * pitch + row };
@@ -214,13 +217,15 @@ const LETS_GO: usize = 64 << 10;
 /// Copies between memory of this process at once where that takes less than lending it; the bytes copied.
 pub(crate) fn copy_here(py: Python<'_>, source: &Part, destination: &Part) -> Option<u64> {
     let frames = source.range.is_some() && destination.range.is_some();
-    let (from, to) = (source.memory?, destination.memory?);
+    let from = source.memory?;
+    let to = destination.memory?;
     if frames || from.length > to.length || from.length >= LENDING_PAYS || to.access == Access::ReadOnly {
         return None;
     }
     // The fields one by one would be captured as pointers, which may not cross.
     let copy = move || {
-        let (from, to) = (&from, &to);
+        let from = &from;
+        let to = &to;
         // SAFETY: P1: the parts hold both ranges; they may overlap.
         unsafe { std::ptr::copy(from.start, to.start, from.length) };
     };

@@ -237,8 +237,11 @@ impl Shared {
 
     /// A copy that was done without the service.
     pub(crate) fn done_here(&self, bytes_done: u64) -> NativeTransfer {
-        let (ticket, engine) = (Ticket::NONE, EngineKind::CpuLane);
-        let (outcome, inherited, value) = (Ok(()), false, 0);
+        let ticket = Ticket::NONE;
+        let engine = EngineKind::CpuLane;
+        let outcome = Ok(());
+        let inherited = false;
+        let value = 0;
         let ended = memferry::Completion { ticket, outcome, inherited, bytes_done, value, engine };
         NativeTransfer::ended(Arc::clone(&self.home), ended)
     }

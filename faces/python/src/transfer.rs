@@ -145,7 +145,8 @@ impl Running {
         // What is known of the memory is known by its own end, not by that of another before it.
         let own = completion;
         completion.outcome = before.and(completion.outcome);
-        let (pending, hold) = (state.pending.take(), state.hold.take());
+        let pending = state.pending.take();
+        let hold = state.hold.take();
         drop(state);
         // The last of a channel closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
         drop(pending);

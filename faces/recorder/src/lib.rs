@@ -70,17 +70,14 @@ with_return_address!(
     (to: *mut c_void, from: *const c_void, bytes: usize, room: usize)
 );
 with_return_address!(
-    /// `memmove`, likewise.
     __memmove_chk, record::memmove_checked, "r8", "x4",
     (to: *mut c_void, from: *const c_void, bytes: usize, room: usize)
 );
 with_return_address!(
-    /// `mempcpy`, likewise.
     __mempcpy_chk, record::mempcpy_checked, "r8", "x4",
     (to: *mut c_void, from: *const c_void, bytes: usize, room: usize)
 );
 with_return_address!(
-    /// `memset`, likewise.
     __memset_chk, record::memset_checked, "r8", "x4",
     (to: *mut c_void, byte: c_int, bytes: usize, room: usize)
 );

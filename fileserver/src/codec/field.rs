@@ -21,33 +21,26 @@ pub enum Malformed {
     Short {
         /// Bytes of the field.
         wanted: usize,
-        /// Bytes left.
         left: usize,
     },
     /// Bytes after the last field.
     #[error("{left} bytes follow the last field of a message")]
     Trailing {
-        /// How many.
         left: usize,
     },
-    /// No such message.
     #[error("there is no message number {kind} in 9P2000.L")]
     Kind {
-        /// The number.
         kind: u8,
     },
     /// A list that is too long.
     #[error("a list of {count} items; {MOST_NAMES} are allowed")]
     List {
-        /// Its items.
         count: usize,
     },
     /// A write of other bytes than follow.
     #[error("a write of {count} bytes is followed by {follow}")]
     Count {
-        /// Bytes announced.
         count: u32,
-        /// Bytes that follow.
         follow: u32,
     },
 }

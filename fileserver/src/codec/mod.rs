@@ -35,7 +35,6 @@ pub const MOST_NAMES: usize = 16;
 
 /// Messages' numbers that requests are told apart by before they are decoded.
 pub const TVERSION: u8 = 100;
-/// See [`TVERSION`].
 pub const TWRITE: u8 = 118;
 
 /// A string of bytes.
@@ -44,7 +43,6 @@ pub type Text<'a> = Cow<'a, [u8]>;
 /// What a file is known by: 13 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Qid {
-    /// Bits of [`qid_kind`].
     pub kind: u8,
     /// Changes with the file, where the server can tell.
     pub version: u32,
@@ -52,11 +50,8 @@ pub struct Qid {
     pub path: u64,
 }
 
-/// Bits of [`Qid::kind`].
 pub mod qid_kind {
-    /// A directory.
     pub const DIRECTORY: u8 = 0x80;
-    /// A symbolic link.
     pub const SYMLINK: u8 = 0x02;
 }
 
@@ -65,7 +60,6 @@ pub mod qid_kind {
 pub struct Header {
     /// Bytes of the whole message.
     pub size: u32,
-    /// Its number.
     pub kind: u8,
     /// The tag that a reply repeats.
     pub tag: u16,
@@ -83,9 +77,7 @@ impl Header {
 /// The fields of a Twrite before its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteHead {
-    /// The file.
     pub fid: u32,
-    /// Where in it.
     pub offset: u64,
     /// Bytes of data that follow.
     pub count: u32,
@@ -145,7 +137,6 @@ macro_rules! messages {
                 Ok(message)
             }
 
-            /// The whole message.
             pub fn encode(&self, tag: u16) -> Vec<u8> {
                 let mut bytes = vec![0; 4];
                 match self {
@@ -260,28 +251,20 @@ macro_rules! fields {
 fields! {
     /// What a Tsetattr changes; `valid` says which fields count.
     Change {
-        /// Bits of [`change`].
         valid: u32,
-        /// Permission bits.
         mode: u32,
-        /// Owner.
         uid: u32,
-        /// Group.
         gid: u32,
-        /// Bytes.
         size: u64,
         /// Seconds of the time of access.
         atime: u64,
-        /// Its nanoseconds.
         atime_nanos: u64,
         /// Seconds of the time of change.
         mtime: u64,
-        /// Its nanoseconds.
         mtime_nanos: u64,
     }
 }
 
-/// Bits of [`Change::valid`].
 #[allow(missing_docs, reason = "the names are the protocol's")]
 pub mod change {
     pub const MODE: u32 = 0x1;
@@ -301,21 +284,16 @@ pub const BASIC_ATTRIBUTES: u64 = 0x7ff;
 fields! {
     /// What an Rgetattr tells of a file.
     Attributes {
-        /// Which fields count.
         valid: u64,
         /// What it is known by.
         qid: Qid,
         /// Kind and permission bits.
         mode: u32,
-        /// Owner.
         uid: u32,
-        /// Group.
         gid: u32,
-        /// Hard links.
         links: u64,
         /// The device, when it is one.
         rdev: u64,
-        /// Bytes.
         size: u64,
         /// Bytes to read or write at a time.
         block: u64,
@@ -323,23 +301,16 @@ fields! {
         blocks: u64,
         /// Seconds of the time of access.
         atime: u64,
-        /// Its nanoseconds.
         atime_nanos: u64,
         /// Seconds of the time of change.
         mtime: u64,
-        /// Its nanoseconds.
         mtime_nanos: u64,
         /// Seconds of the time of change of anything.
         ctime: u64,
-        /// Its nanoseconds.
         ctime_nanos: u64,
-        /// Not told.
         btime: u64,
-        /// Not told.
         btime_nanos: u64,
-        /// Not told.
         generation: u64,
-        /// Not told.
         data_version: u64,
     }
 }
@@ -353,7 +324,6 @@ pub struct Entry<'a> {
     pub next: u64,
     /// The kind as `d_type` has it.
     pub kind: u8,
-    /// Its name.
     pub name: Text<'a>,
 }
 

@@ -18,7 +18,6 @@ use rustix::io::Errno;
 use super::{Export, Node};
 use crate::codec::Entry;
 
-/// An open directory.
 pub(crate) struct Listing {
     directory: Arc<OwnedFd>,
     device: u64,

@@ -21,7 +21,6 @@ pub(crate) enum LockKind {
 }
 
 impl LockKind {
-    /// The protocol's number.
     pub(crate) fn of(number: u8) -> Result<Self, Errno> {
         match number {
             0 => Ok(Self::Read),

@@ -50,19 +50,14 @@ pub enum ExportError {
     /// It cannot be opened.
     #[error("cannot open the directory {}: {source}", path.display())]
     Open {
-        /// Its path.
         path: PathBuf,
-        /// Why not.
         source: io::Error,
     },
     /// The kernel has no `openat2` (before 5.6), or `/proc` is not mounted.
     #[error("cannot serve {} safely ({what}): {source}", path.display())]
     Unsafe {
-        /// Its path.
         path: PathBuf,
-        /// What is missing.
         what: &'static str,
-        /// How it failed.
         source: io::Error,
     },
 }
@@ -99,7 +94,8 @@ impl Export {
     /// The root as a client's node, counted in its `budget`.
     pub(crate) fn root(&self, budget: &Budget) -> Result<Rc<Node>, Errno> {
         let counted = budget.one()?;
-        let (parent, name) = (None, Vec::new());
+        let parent = None;
+        let name = Vec::new();
         let id = self.root_id;
         let kind = FileType::Directory;
         Ok(Rc::new(Node { descriptor: Arc::clone(&self.root), parent, name, kind, id, counted }))
@@ -156,7 +152,6 @@ pub(crate) struct Node {
     parent: Option<Rc<Self>>,
     name: Vec<u8>,
     kind: FileType,
-    /// Device and inode.
     id: (u64, u64),
     counted: Counted,
 }

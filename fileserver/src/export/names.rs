@@ -68,7 +68,8 @@ impl Node {
     }
 
     pub(crate) fn rename(&self, name: &[u8], directory: &Self, new: &[u8]) -> Result<(), Errno> {
-        let (name, new) = (checked(name)?, checked(new)?);
+        let name = checked(name)?;
+        let new = checked(new)?;
         rustix::fs::renameat_with(self.descriptor(), name, directory.descriptor(), new, RenameFlags::empty())
     }
 

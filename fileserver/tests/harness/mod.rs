@@ -23,7 +23,6 @@ pub(crate) const MESSAGE: u32 = (64 << 10) + 24;
 pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    /// An empty directory.
     pub(crate) fn new() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +55,8 @@ pub(crate) struct Served {
 impl Served {
     /// Serves an empty directory with options changed as told; `None`, with a word, without io_uring.
     pub(crate) fn with(change: impl FnOnce(&mut Options)) -> Option<Self> {
-        let (export, outside) = (Folder::new(), Folder::new());
+        let export = Folder::new();
+        let outside = Folder::new();
         let socket = outside.at("socket");
         let mut options = Options::new(&export.0);
         options.threads = 1;
@@ -92,7 +92,6 @@ impl Served {
         Client::unix(&self.socket).unwrap()
     }
 
-    /// The server.
     pub(crate) fn running(&self) -> &Server {
         self.server.as_ref().unwrap()
     }

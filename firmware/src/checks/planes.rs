@@ -27,7 +27,8 @@ pub(super) fn single_index() -> Result<(), Failure> {
         Bench::new(0)?.transfer(&ChannelConfig::new(Operation::Copy, piece))?;
         let size = element.bytes();
         compare(|offset| {
-            let (pixel, byte) = (offset / size, offset % size);
+            let pixel = offset / size;
+            let byte = offset % size;
             (pixel < 100).then(|| Buffer::SOURCE.get(pixel * 3 * size + byte))
         })?;
     }
@@ -48,7 +49,8 @@ pub(super) fn rows_apart() -> Result<(), Failure> {
         )?;
         Bench::new(3)?.transfer_all(Operation::Copy, plan)?;
         compare(|offset| {
-            let (row, column) = (offset / (WIDTH * size), offset % (WIDTH * size));
+            let row = offset / (WIDTH * size);
+            let column = offset % (WIDTH * size);
             (row < HEIGHT).then(|| Buffer::SOURCE.get(pitch + row * pitch + column))
         })?;
     }
@@ -76,7 +78,8 @@ fn turn(
         let plan = PlanePieces::copy(grid, source, destination)?;
         Bench::new(4)?.transfer_all(Operation::Copy, plan)?;
         compare(|offset| {
-            let (pixel, byte) = (offset / size, offset % size);
+            let pixel = offset / size;
+            let byte = offset % size;
             let (x, y) = origin(pixel % width, pixel / width);
             (pixel < width * height).then(|| Buffer::SOURCE.get((y * WIDTH + x) * size + byte))
         })?;

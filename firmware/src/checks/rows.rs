@@ -82,7 +82,8 @@ pub(super) fn fill_32() -> Result<(), Failure> {
 /// Every third element has the colour and must not be written.
 fn transparent(element: Element, color: u32) -> Result<(), Failure> {
     scramble();
-    let (size, colored) = (element.bytes(), color.to_le_bytes());
+    let size = element.bytes();
+    let colored = color.to_le_bytes();
     for at in 0..ELEMENTS * FRAMES * size {
         let is_colored = (at / size).is_multiple_of(3);
         let byte = colored[(at % size) as usize];

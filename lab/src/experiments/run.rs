@@ -23,7 +23,6 @@ use crate::workers::spread;
 /// Figures that failed, with what went wrong.
 type Failed = Vec<(String, RunError)>;
 
-/// Names of parameters.
 type Names = BTreeSet<String>;
 
 /// One attempt at a paper's experiments.
@@ -101,7 +100,9 @@ impl<'a> Run<'a> {
             lines
         };
         let mut lines = spread(&jobs, line).into_iter();
-        let (mut tables, mut failed, mut asked) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut tables = Vec::new();
+        let mut failed = Vec::new();
+        let mut asked = BTreeMap::new();
         for plan in plans {
             let own: Vec<Result<Made<Vec<Series>>, RunError>> =
                 lines.by_ref().take(plan.series.len()).collect();
@@ -124,7 +125,8 @@ impl<'a> Run<'a> {
             return (Ok(lines), true);
         }
         let Some(runner) = self.prepared.runners.iter().find(|runner| runner.name == plan.runner) else {
-            let (figure, runner) = (plan.figure.clone(), plan.runner.clone());
+            let figure = plan.figure.clone();
+            let runner = plan.runner.clone();
             return (Err(RunError::NoRunner { figure, runner }), false);
         };
         let parameters = self.prepared.parameters.watched();

@@ -12,7 +12,8 @@ use crate::table::Table;
 
 /// The table as text.
 pub fn csv(table: &Table) -> String {
-    let (x, y) = (&table.plan.x, &table.plan.y);
+    let x = &table.plan.x;
+    let y = &table.plan.y;
     let x = quoted(&format!("{} ({})", x.label, x.unit));
     let y = quoted(&format!("{} ({}), simulated", y.label, y.unit));
     let mut text = format!("series,{x},{y}\n");

@@ -66,7 +66,6 @@ impl Scale {
 /// How a picture is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// Width and height.
     pub size: (u32, u32),
     /// How many labels there are room for along the horizontal axis.
     pub x_labels: usize,
@@ -185,7 +184,8 @@ fn plotting(error: impl std::fmt::Display) -> DrawError {
 fn free_corner(lines: &[Points], (x, y): (Range<f64>, Range<f64>)) -> SeriesLabelPosition {
     let share = |value: f64, range: &Range<f64>| (value - range.start) / (range.end - range.start);
     // Of the picture; a legend is about as wide as this, and a line of it as high.
-    let (width, height) = (0.4, 0.06 * lines.len() as f64);
+    let width = 0.4;
+    let height = 0.06 * lines.len() as f64;
     let covered = |left: bool, upper: bool| -> usize {
         let within = |(at, over): (f64, f64)| {
             (if left { at < width } else { at > 1.0 - width })

@@ -26,10 +26,8 @@ pub enum Replacement {
     PseudoRandom,
 }
 
-/// One cache level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
-    /// Bytes it holds.
     pub size_bytes: u64,
     /// Lines of a set.
     pub ways: usize,
@@ -67,9 +65,7 @@ pub struct Processor {
     pub line_fills: u32,
     /// Lines that a prefetcher fetches ahead, besides.
     pub prefetch_lines: u32,
-    /// From the nearest.
     pub levels: Vec<Level>,
-    /// Behind them.
     pub memory: Backing,
 }
 
@@ -81,11 +77,8 @@ pub enum ProcessorError {
         "a level of {size_bytes} bytes in {ways} ways of {line_bytes}-byte lines has no power of two of sets"
     )]
     Geometry {
-        /// The level's size.
         size_bytes: u64,
-        /// Its ways.
         ways: usize,
-        /// The processor's lines.
         line_bytes: u64,
     },
     /// Something that must be above zero is not.
@@ -109,7 +102,6 @@ struct Cache {
     replacement: Replacement,
     /// State of the pseudo-random choice (xorshift).
     chance: u64,
-    /// Picoseconds.
     latency: u64,
     read: u64,
     write: u64,
@@ -196,7 +188,6 @@ fn picoseconds(ns: f64) -> u64 {
 pub struct Hierarchy {
     line_bytes: u64,
     levels: Vec<Cache>,
-    /// Picoseconds.
     issue: u64,
     fetch: u64,
     carry: u64,
@@ -239,7 +230,8 @@ impl Hierarchy {
     /// Picoseconds that the processor takes to copy `length` bytes.
     pub fn copy(&mut self, source: u64, destination: u64, length: u64) -> u64 {
         let lines = length.div_ceil(self.line_bytes);
-        let (from, to) = (source / self.line_bytes, destination / self.line_bytes);
+        let from = source / self.line_bytes;
+        let to = destination / self.line_bytes;
         (0..lines).map(|at| self.issue + self.touch(from + at, false) + self.touch(to + at, true)).sum()
     }
 

@@ -64,7 +64,8 @@ fn dirty_lines_pushed_out_of_the_last_level_take_bandwidth() {
 fn what_fits_is_copied_fast_again_and_what_alternates_beyond_it_is_not() {
     for replacement in [Replacement::LeastRecent, Replacement::PseudoRandom] {
         let mut caches = caches(replacement);
-        let (first, again) = (caches.copy(0, 1024, 256), caches.copy(0, 1024, 256));
+        let first = caches.copy(0, 1024, 256);
+        let again = caches.copy(0, 1024, 256);
         assert!(again * 4 < first, "{replacement:?}: {again} after {first}");
         let mut alternating = caches.clone();
         let mut round =
@@ -105,7 +106,8 @@ fn least_recent_replacement_is_that_of_a_list() {
     let mut state = 12_345u64;
     for _ in 0..10_000 {
         state = scrambled(state);
-        let (line, write) = (state % 40, state & 64 != 0);
+        let line = state % 40;
+        let write = state & 64 != 0;
         let set = &mut sets[(line % 4) as usize];
         let place = set.iter().position(|(there, _)| *there == line);
         assert_eq!(cache.finds(line, write), place.is_some());

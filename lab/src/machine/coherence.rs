@@ -38,7 +38,6 @@ pub enum Arrangement {
     AfterOnly,
     /// The source cleaned before, the destination invalidated after: the destination is left alone before.
     CleanThenInvalidate,
-    /// Mapped without caching.
     NonCacheable,
 }
 
@@ -86,7 +85,6 @@ pub struct Violation {
 /// What an exploration found: for each promise the shortest way to break it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// States visited.
     pub states: usize,
     /// The device read what the program had overwritten.
     pub stale_source: Option<Violation>,
@@ -143,7 +141,8 @@ impl CacheMaintenance for Recorder {
 fn shipped() -> [Vec<Step>; 2] {
     let pieces = LinearPieces::copy(SOURCE, DESTINATION, LINE).into_iter().flatten();
     let config = pieces.map(|piece| ChannelConfig::new(Operation::Copy, piece)).next();
-    let (mut before, mut after) = (Recorder::default(), Recorder::default());
+    let mut before = Recorder::default();
+    let mut after = Recorder::default();
     if let Some(config) = config {
         config.prepare_caches(&mut before);
         config.finish_caches(&mut after);

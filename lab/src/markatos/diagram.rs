@@ -83,13 +83,18 @@ fn arc(from: At, to: At, labels: &[String]) -> String {
             y0 - STATE - 14.0
         );
     }
-    let (dx, dy) = (x1 - x0, y1 - y0);
+    let dx = x1 - x0;
+    let dy = y1 - y0;
     let length = dx.hypot(dy);
-    let (ux, uy) = (dx / length, dy / length);
+    let ux = dx / length;
+    let uy = dy / length;
     let bend = 40.0;
-    let (mx, my) = ((x0 + x1) / 2.0 - uy * bend, (y0 + y1) / 2.0 + ux * bend);
-    let (sx, sy) = (x0 + ux * STATE - uy * 8.0, y0 + uy * STATE + ux * 8.0);
-    let (ex, ey) = (x1 - ux * STATE - uy * 8.0, y1 - uy * STATE + ux * 8.0);
+    let mx = (x0 + x1) / 2.0 - uy * bend;
+    let my = (y0 + y1) / 2.0 + ux * bend;
+    let sx = x0 + ux * STATE - uy * 8.0;
+    let sy = y0 + uy * STATE + ux * 8.0;
+    let ex = x1 - ux * STATE - uy * 8.0;
+    let ey = y1 - uy * STATE + ux * 8.0;
     let mut text = format!(
         "<path d=\"M{sx:.1},{sy:.1} Q{mx:.1},{my:.1} {ex:.1},{ey:.1}\" fill=\"none\" stroke=\"black\" \
          marker-end=\"url(#tip)\"/>"

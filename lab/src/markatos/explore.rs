@@ -33,12 +33,10 @@ impl Bounds {
     pub const FIRST_BREACH: Self = Self { first_breach: true, ..Self::ALL };
 }
 
-/// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Exploration {
     /// Distinct states that were visited.
     pub states: usize,
-    /// Moves between them.
     pub moves: usize,
     /// Moves from the beginning to the farthest of them.
     pub depth: u32,
@@ -125,13 +123,9 @@ pub struct Reached<E> {
 /// A move between two states; a breach leads to none.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
-    /// From here.
     pub from: u32,
-    /// To here.
     pub to: Option<u32>,
-    /// By this.
     pub chosen: Move,
-    /// Which did this.
     pub happening: Happening,
 }
 

@@ -44,9 +44,7 @@ impl fmt::Display for Page {
 /// A transfer that is asked for, or that was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// Where it reads.
     pub source: Page,
-    /// Where it writes.
     pub destination: Page,
     /// Units; more than [`PAGE_UNITS`] run past the pages.
     pub size: u8,
@@ -97,11 +95,8 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Both.
     pub const BOTH: Self = Self { read: true, write: true };
-    /// Loads only.
     pub const READ: Self = Self { read: true, write: false };
-    /// Stores only.
     pub const WRITE: Self = Self { read: false, write: true };
 }
 
@@ -147,13 +142,10 @@ impl PageTable {
 /// Registers that only the kernel maps (figure 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Register {
-    /// DMA_SOURCE.
     Source,
-    /// DMA_DESTINATION.
     Destination,
     /// DMA_SIZE, which starts the transfer.
     Size,
-    /// DMA_STATUS.
     Status,
 }
 
@@ -164,7 +156,6 @@ pub enum Place {
     Shadow {
         /// The page that is passed.
         page: Page,
-        /// CONTEXT_ID.
         context: u8,
     },
     /// The page of a register context (3.1).
@@ -177,9 +168,7 @@ pub enum Place {
     Record(u8),
     /// A word of a private ring.
     Ring {
-        /// Whose.
         of: u8,
-        /// Which.
         word: u8,
     },
 }
@@ -201,9 +190,7 @@ impl fmt::Display for Place {
 /// The kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// LOAD.
     Load,
-    /// STORE.
     Store,
     /// Both at once: SHRIMP's compare-and-exchange, or ENQCMD.
     Exchange,
@@ -212,26 +199,21 @@ pub enum Kind {
 /// One access that reaches the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Access {
-    /// What it is.
     pub kind: Kind,
-    /// Where it goes.
     pub at: Place,
     /// What it carries; zero for a load.
     pub data: Word,
 }
 
 impl Access {
-    /// LOAD.
     pub const fn load(at: Place) -> Self {
         Self { kind: Kind::Load, at, data: 0 }
     }
 
-    /// STORE.
     pub const fn store(at: Place, data: Word) -> Self {
         Self { kind: Kind::Store, at, data }
     }
 
-    /// Both at once.
     pub const fn exchange(at: Place, data: Word) -> Self {
         Self { kind: Kind::Exchange, at, data }
     }
@@ -258,7 +240,6 @@ pub enum Held {
 pub enum Step {
     /// A memory barrier: what was issued before has reached the engine.
     Barrier,
-    /// An access.
     Access(Access, Held),
 }
 
@@ -318,16 +299,13 @@ pub struct Idle<E> {
     pub engine: E,
     /// The transfer that begins.
     pub starts: Option<Transfer>,
-    /// In words.
     pub says: &'static str,
 }
 
 /// A process as a protocol sees it: which it is, what it may touch, and which sizes it passes when it is malicious.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
-    /// Its number.
     pub who: u8,
-    /// Its rights.
     pub table: &'a PageTable,
     /// Sizes that it tries.
     pub sizes: &'a [u8],
@@ -341,7 +319,6 @@ pub trait Protocol {
     /// The front end after a reset; the kernel has set up contexts, keys and page tables for these processes.
     fn reset(&self, tables: &[PageTable]) -> Self::Engine;
 
-    /// One honest initiation.
     fn program(&self, who: u8, wants: Transfer) -> Vec<Step>;
 
     /// What an honest process concludes from a word, having read `read` others before in this initiation.

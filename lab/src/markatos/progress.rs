@@ -157,8 +157,12 @@ impl Edges {
     fn parts(&self) -> Vec<u32> {
         const NEW: u32 = u32::MAX;
         let states = self.first.len() - 1;
-        let (mut index, mut low, mut part) = (vec![NEW; states], vec![0; states], vec![NEW; states]);
-        let (mut open, mut path, mut count) = (Vec::new(), Vec::new(), 0);
+        let mut index = vec![NEW; states];
+        let mut low = vec![0; states];
+        let mut part = vec![NEW; states];
+        let mut open = Vec::new();
+        let mut path = Vec::new();
+        let mut count = 0;
         for root in 0..states as u32 {
             if index[root as usize] != NEW {
                 continue;

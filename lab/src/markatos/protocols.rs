@@ -35,7 +35,6 @@ pub trait Explorable: Sync {
     fn progress(&self, scene: &Scene) -> Progress;
     /// What moves did, line by line.
     fn story(&self, scene: &Scene, moves: &[Move]) -> Story;
-    /// One honest initiation.
     fn program(&self, who: u8, wants: Transfer) -> Vec<Step>;
     /// Whether a page table allows an honest initiation.
     fn is_allowed(&self, who: u8, wants: Transfer, table: &PageTable) -> bool;
@@ -72,7 +71,6 @@ pub struct Entry {
     pub source: &'static str,
     /// Of a weakened one: what it lacks.
     pub lacks: Option<&'static str>,
-    /// The protocol.
     pub protocol: &'static dyn Explorable,
 }
 

@@ -19,25 +19,21 @@ use super::world::{Move, Scene};
 /// What is to be shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The protocol's name.
     pub protocol: String,
     /// One with a write buffer, two or three.
     pub processes: u8,
     /// Whether one of several is malicious.
     pub attack: bool,
-    /// One or two.
     pub cpus: u8,
 }
 
 /// Why nothing can be shown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
-    /// No such protocol.
     #[error("there is no protocol `{name}`; choose one of: {known}")]
     Unknown {
         /// What was asked for.
         name: String,
-        /// What there is.
         known: String,
     },
     /// An attack with nobody to be attacked.
@@ -130,7 +126,8 @@ pub fn deep(entry: &Entry, most: usize) -> Vec<Deep> {
     let mut lines = Vec::new();
     for (scene, small) in larger.into_iter().zip([scenes::attacked(), scenes::two_honest()]) {
         for cpus in [1, 2] {
-            let (scene, small) = (Scene { cpus, ..scene.clone() }, Scene { cpus, ..small.clone() });
+            let scene = Scene { cpus, ..scene.clone() };
+            let small = Scene { cpus, ..small.clone() };
             let found = entry.protocol.explore(&scene, Bounds { states: most, ..Bounds::ALL });
             let broke = !found.breaches.is_empty() && holds(&small);
             let how = if found.breaches.is_empty() { "nothing breaks" } else { "broken" };

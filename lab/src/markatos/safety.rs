@@ -73,7 +73,8 @@ fn holds(finding: &mut Finding<'_>, entry: &Entry, scenes: &[Scene]) -> Vec<Expl
     finding.figure(format!("states of {}", entry.name), states as f64);
     for (scene, found) in scenes.iter().zip(&explored) {
         let honest = scene.processes.iter().filter(|process| matches!(process.role, Role::Honest(_))).count();
-        let (name, with) = (entry.name, scene.name);
+        let name = entry.name;
+        let with = scene.name;
         if let Some((breach, moves)) = found.shortest(|_| true) {
             finding.check(false, format!("{name} with {with}: {breach}, after {} moves", moves.len()));
         } else if !found.complete || found.succeeded.len() < honest {
@@ -322,7 +323,8 @@ fn contexts(case: &Case<'_>) -> Result<Verdict, RunError> {
     let refused = |pick: fn(&(&'static str, bool, bool)) -> bool| {
         words.iter().filter(|row| !pick(row)).map(|row| row.0).collect::<Vec<_>>()
     };
-    let (source, destination) = (refused(|row| row.1), refused(|row| row.2 || !row.1));
+    let source = refused(|row| row.1);
+    let destination = refused(|row| row.2 || !row.1);
     finding.check(
         source == ["shrimp-1", "keys"],
         format!("a source that may only be read is too little for: {}", source.join(", ")),

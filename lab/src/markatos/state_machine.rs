@@ -31,7 +31,6 @@ pub const fn compared(address: u32) -> u16 {
 /// Where the machine is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum At {
-    /// Nothing is begun.
     #[default]
     S0,
     /// DEST holds the address of a store.
@@ -45,23 +44,19 @@ pub enum At {
 }
 
 impl At {
-    /// All states.
     pub const ALL: [Self; 5] = [At::S0, At::S1, At::S2, At::S3, At::S4];
 }
 
 /// Which register the data path compares with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
-    /// DEST.
     Destination,
-    /// SOURCE.
     Source,
 }
 
 /// What the machine does on one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
-    /// The next state.
     pub to: At,
     /// STATUS; driven onto the bus on a load only.
     pub status: Word,
@@ -69,7 +64,6 @@ pub struct Transition {
     pub loads_destination: bool,
     /// SRC_LD: SOURCE takes the address.
     pub loads_source: bool,
-    /// The transfer begins.
     pub starts: bool,
 }
 
@@ -175,7 +169,9 @@ mod tests {
 
     #[test]
     fn the_whole_sequence_starts_and_any_other_address_in_it_does_not() {
-        let (a, b, c) = (0x2000, 0x4000, 0x6000);
+        let a = 0x2000;
+        let b = 0x4000;
+        let c = 0x6000;
         let whole = [(b, false), (a, true), (b, false), (a, true), (b, true)];
         let run = |accesses: &[(u32, bool)]| {
             let mut path = DataPath::default();

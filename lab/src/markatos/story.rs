@@ -21,7 +21,6 @@ const WIDTH: usize = 34;
 pub struct Line {
     /// In whose column it stands; the engine's own doing has none.
     pub who: Option<u8>,
-    /// What is done.
     pub text: String,
     /// What comes of it.
     pub note: String,
@@ -32,7 +31,6 @@ pub struct Line {
 pub struct Story {
     /// One for each process.
     pub heads: Vec<String>,
-    /// The lines.
     pub lines: Vec<Line>,
     /// What was broken at its end.
     pub breach: Option<Breach>,

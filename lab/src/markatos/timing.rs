@@ -132,7 +132,6 @@ fn initiation(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 enum Message {
     /// Word by word; they need no barrier between them.
     Stores,
-    /// By the engine.
     Transfer {
         protocol: String,
         #[serde(default)]
@@ -183,7 +182,8 @@ fn table_1(case: &Case<'_>) -> Result<Verdict, RunError> {
     {
         let predicted = found.get("extended-shadow").copied().unwrap_or_default();
         finding.figure("residual of the predicted row, %", (predicted / extended - 1.0) * 100.0);
-        let (load, store) = (repeated - 2.0 * extended, (keys - extended) / 2.0);
+        let load = repeated - 2.0 * extended;
+        let store = (keys - extended) / 2.0;
         let words = format!(
             "the table's rows do not add up: repeated-passing less twice extended-shadow leaves {load:.2} for one load, key-based \
              less extended-shadow {store:.2} for one store, and the two together should then be {:.2}, not {extended}",

@@ -17,13 +17,11 @@ use super::protocols::{CATALOGUE, Entry};
 use super::scenes::{self, on_two_cpus};
 use super::world::{Breach, Scene};
 
-/// It.
 pub const JUDGE: Judge = Judge { claim: "markatos-two-cpus", place: Place::Simulated, judge: two_cpus };
 
 /// What was found of one protocol.
 #[derive(Clone, Debug)]
 pub struct Row {
-    /// Its name.
     pub name: &'static str,
     /// States that were visited on two CPUs.
     pub states: usize,

@@ -24,7 +24,6 @@ use super::protocols::repeated5::{FIGURE_10, Repeated5};
 use super::state_machine::FAIL;
 use super::timing::Costs;
 
-/// Its figure.
 const FIGURE: &str = "markatos-verification";
 /// Quanta of one run: ten seconds.
 const QUANTA: u32 = 1000;
@@ -41,13 +40,11 @@ pub const JUDGE: Judge =
 /// What is not told, and is swept.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown {
-    /// Processes.
     pub processes: u8,
     /// How far a quantum differs from its length at most, nanoseconds.
     pub jitter: f64,
     /// From the end of one initiation to the beginning of the next, nanoseconds.
     pub gap: f64,
-    /// Where chance begins.
     pub seed: u64,
 }
 
@@ -58,7 +55,6 @@ pub struct Rates {
     pub errors: f64,
     /// Loads that read FAIL.
     pub fails: f64,
-    /// Initiations that succeeded.
     pub successes: f64,
 }
 
@@ -68,7 +64,6 @@ struct Looping {
     next: usize,
 }
 
-/// The run.
 struct Run<'a> {
     costs: &'a Costs,
     gap: f64,
@@ -83,7 +78,6 @@ impl Run<'_> {
         gap + process.accesses.get(process.next).map_or(0.0, |access| self.costs.access(access.kind))
     }
 
-    /// One access.
     fn step(&mut self, process: &mut Looping) {
         let Some(access) = process.accesses.get(process.next).copied() else { return };
         let answer = FIGURE_10.arrive(&mut self.engine, access);
@@ -185,7 +179,8 @@ fn verification(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let sweep: Sweep = line.settings()?;
     let parameters = line.parameters;
     let costs = Costs::at(parameters, parameters.get("bus-clock")?)?;
-    let (quantum, switch) = (parameters.get("quantum")? * 1e6, parameters.get("system-call")?);
+    let quantum = parameters.get("quantum")? * 1e6;
+    let switch = parameters.get("system-call")?;
     let mut points = Vec::new();
     for gap in line.plan.points() {
         let mut values = Vec::new();
@@ -243,7 +238,8 @@ fn context_switch_errors(case: &Case<'_>) -> Result<Verdict, RunError> {
             off * 100.0
         ),
     );
-    let (lowest, highest) = (line("errors, lowest run")?, line("errors, highest run")?.peak());
+    let lowest = line("errors, lowest run")?;
+    let highest = line("errors, highest run")?.peak();
     let lowest = lowest.points.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
     finding.figure("errors, lowest run", lowest).figure("errors, highest run", highest);
     let locked = mean("errors, quantum without jitter")?;
@@ -292,7 +288,8 @@ mod tests {
             });
             Looping { accesses: accesses.collect(), next: 0 }
         };
-        let (mut first, mut second) = (process(0), process(1));
+        let mut first = process(0);
+        let mut second = process(1);
         (0..4).for_each(|_| run.step(&mut first));
         (0..2).for_each(|_| run.step(&mut second));
         assert_eq!(run.rates.errors, 1.0, "line 6: rejected");

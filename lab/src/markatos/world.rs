@@ -26,23 +26,19 @@ pub enum Role {
     Malicious,
 }
 
-/// A process.
 #[derive(Clone, Debug)]
 pub struct Process {
     /// What it is after.
     pub role: Role,
-    /// Its rights.
     pub table: PageTable,
 }
 
 /// Who is there, and on what machine.
 #[derive(Clone, Debug)]
 pub struct Scene {
-    /// In words.
     pub name: &'static str,
     /// One to three; with two CPUs they are dealt out in turn.
     pub processes: Vec<Process>,
-    /// One or two.
     pub cpus: u8,
     /// Whether stores go through a write buffer that merges and reorders.
     pub buffered: bool,
@@ -83,7 +79,6 @@ type Buffer = [Option<(Place, Word)>; 2];
 /// Everything that decides what may happen next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State<E> {
-    /// The front end.
     pub engine: E,
     actors: [Actor; MOST_PROCESSES],
     running: [u8; 2],
@@ -93,7 +88,6 @@ pub struct State<E> {
 /// How an access leaves the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
-    /// To the engine.
     Direct,
     /// A store into the write buffer, behind what is there.
     Buffered,
@@ -108,23 +102,17 @@ pub enum Way {
 pub enum Move {
     /// The scheduler gives a CPU to another process.
     Switch {
-        /// To whom.
         to: u8,
     },
     /// A process takes its next step.
     Step {
-        /// Who.
         who: u8,
-        /// Of which program.
         program: u8,
-        /// How.
         way: Way,
     },
     /// A buffered store reaches the engine.
     Drain {
-        /// Whose buffer.
         cpu: u8,
-        /// Which entry.
         entry: u8,
     },
     /// The engine goes on by itself, in one of the ways that it has.
@@ -136,7 +124,6 @@ pub enum Move {
 pub struct Happening {
     /// The access that was issued, or that reached the engine.
     pub access: Option<Access>,
-    /// What was read.
     pub word: Option<Word>,
     /// What began, as the engine carries it out.
     pub starts: Option<Transfer>,
@@ -150,9 +137,7 @@ pub struct Happening {
 
 /// A protocol in a scene.
 pub struct Machine<'a, P: Protocol> {
-    /// The protocol.
     pub protocol: &'a P,
-    /// The scene.
     pub scene: &'a Scene,
     programs: Vec<Vec<Vec<Step>>>,
 }
@@ -168,7 +153,6 @@ impl<'a, P: Protocol> Machine<'a, P> {
         Self { protocol, scene, programs }
     }
 
-    /// The beginning.
     pub fn reset(&self) -> State<P::Engine> {
         let tables: Vec<PageTable> = self.scene.processes.iter().map(|process| process.table).collect();
         State {
@@ -373,7 +357,8 @@ impl<'a, P: Protocol> Machine<'a, P> {
             return;
         };
         let meaning = read.map_or(Meaning::GoOn, |word| self.protocol.meaning(who, before, word));
-        let (asked, started) = (wants.len() as u8, actor.started);
+        let asked = wants.len() as u8;
+        let started = actor.started;
         match meaning {
             Meaning::Again => return,
             Meaning::GoOn if !is_last => actor.step = at + 1,

@@ -15,7 +15,6 @@
 /// How it is built.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Geometry {
-    /// One turn.
     pub(super) turn: f64,
     /// Bytes of a track.
     pub(super) track: u64,
@@ -25,7 +24,6 @@ pub(super) struct Geometry {
     pub(super) seek_track: f64,
     /// Over a third of the disk.
     pub(super) seek_average: f64,
-    /// Its size.
     pub(super) bytes: f64,
     /// What the disk and the driver do for each command.
     pub(super) command: f64,
@@ -33,7 +31,6 @@ pub(super) struct Geometry {
     pub(super) bus: f64,
     /// Bytes of a segment of the buffer; none without a buffer.
     pub(super) segment: u64,
-    /// Segments.
     pub(super) segments: usize,
     /// Whether it finishes reading ahead for one reader before it reads ahead for another: shows what the usual rule costs.
     pub(super) finishes: bool,
@@ -56,7 +53,6 @@ struct Segment {
     used: f64,
 }
 
-/// The disk.
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     geometry: Geometry,
@@ -170,7 +166,8 @@ impl Disk {
     fn carried(&self, segment: &Segment, bytes: std::ops::Range<u64>, at: f64) -> f64 {
         let mut done = at;
         for run in &segment.runs {
-            let (from, until) = (run.from.max(bytes.start), run.until.min(bytes.end));
+            let from = run.from.max(bytes.start);
+            let until = run.until.min(bytes.end);
             if from < until {
                 let begins = done.max(self.passed(run, from));
                 done = (begins + (until - from) as f64 * self.geometry.bus).max(self.passed(run, until));
@@ -191,7 +188,8 @@ impl Disk {
     fn arrives(&self, byte: u64, at: f64) -> f64 {
         let Geometry { turn, track, skew, phase, .. } = self.geometry;
         let ready = at + self.seek(byte, at);
-        let (whole, part) = (byte / track, byte % track);
+        let whole = byte / track;
+        let part = byte % track;
         let angle = whole as f64 * skew + part as f64 / track as f64 * turn + phase;
         ready + (angle - ready).rem_euclid(turn)
     }
@@ -221,7 +219,8 @@ impl Disk {
         if self.passed(run, run.until) <= at {
             return run.until;
         }
-        let (mut low, mut high) = (run.from, run.until);
+        let mut low = run.from;
+        let mut high = run.until;
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             if self.passed(run, middle) <= at { low = middle } else { high = middle }

@@ -152,7 +152,9 @@ fn explored(case: &Case<'_>) -> Result<Verdict, RunError> {
     for (name, interface) in
         [("zero-knowledge", Interface::Zero), ("complete-knowledge", Interface::Complete)]
     {
-        let (mut direct, mut copied, mut wrong) = (0, 0, 0);
+        let mut direct = 0;
+        let mut copied = 0;
+        let mut wrong = 0;
         for buffer in buffers() {
             let (went, is_right) = read(interface, buffer, true);
             let skips = (went == Went::Directly) == buffer.qualifies().is_some();

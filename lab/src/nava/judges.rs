@@ -18,7 +18,6 @@ use super::machine::BLOCK;
 use super::raw::again;
 use super::tables::PARTS;
 
-/// What decides them.
 pub(super) const JUDGES: [Judge; 4] = [
     Judge { claim: "nava-standalone-vs-user", place: Place::Simulated, judge: standalone },
     Judge { claim: "nava-cat", place: Place::Simulated, judge: cat },
@@ -74,7 +73,8 @@ fn of_two_clients(case: &Case<'_>) -> Result<String, RunError> {
     let mut parts = Vec::new();
     for server in ["mfs", "umfs"] {
         let at = |label: &str| case.tables.value(BANDWIDTH, label, 2.0);
-        let (found, other) = (at(server)?, at(&format!("{server}{FINISHES}"))?);
+        let found = at(server)?;
+        let other = at(&format!("{server}{FINISHES}"))?;
         let off = |value: f64| (value / stated(case, &format!("{server}-2")) - 1.0) * 100.0;
         let moves = if off(other).abs() < off(found).abs() { "nearer" } else { "farther" };
         parts.push(format!(
@@ -83,7 +83,8 @@ fn of_two_clients(case: &Case<'_>) -> Result<String, RunError> {
             off(found)
         ));
     }
-    let (delay, bandwidth) = (stated(case, "umfs-2-delay"), stated(case, "umfs-2"));
+    let delay = stated(case, "umfs-2-delay");
+    let bandwidth = stated(case, "umfs-2");
     Ok(format!(
         "with two clients each read ends the disk's reading ahead for the other client, so that half of the blocks wait for the \
          platter. That is not all: a disk that finished reading ahead would give {}. The paper's own figures for two clients \
@@ -101,7 +102,9 @@ fn stated(case: &Case<'_>, name: &str) -> f64 {
 fn cat(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let at = |label: &str| case.tables.value("nava-table-2", label, BLOCK as f64);
-    let (cat, ucat, theory) = (at("cat")?, at("ucat")?, at("theory")?);
+    let cat = at("cat")?;
+    let ucat = at("ucat")?;
+    let theory = at("theory")?;
     finding.number(cat - ucat);
     for (name, value) in [("cat, ms", cat), ("ucat, ms", ucat), ("theory, ms", theory)] {
         finding.figure(name, value);
@@ -134,7 +137,9 @@ fn file_server(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut others = Vec::new();
     for (clients, stated) in AHEAD {
         let value = |server: &str| case.tables.value(BANDWIDTH, server, clients);
-        let (mfs, dmafs, umfs) = (value("mfs")?, value("dmafs")?, value("umfs")?);
+        let mfs = value("mfs")?;
+        let dmafs = value("dmafs")?;
+        let umfs = value("umfs")?;
         found.insert(format!("remote-{clients}"), gain(dmafs, umfs));
         let ahead = gain(mfs, dmafs);
         finding.figure(format!("mfs above dmafs, {clients} remote, %"), ahead);

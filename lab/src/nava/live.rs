@@ -134,7 +134,8 @@ fn read_all(address: &str) -> Result<(), Failed> {
     let mut client = client.attach((64 << 10) + 24, "/")?;
     client.walk(1, "file")?;
     client.open(1, 0)?;
-    let (mut bytes, mut at) = (Vec::with_capacity(64 << 10), 0);
+    let mut bytes = Vec::with_capacity(64 << 10);
+    let mut at = 0;
     loop {
         bytes.clear();
         match client.read(1, at, 64 << 10, &mut bytes)? {

@@ -24,7 +24,6 @@ pub(super) const BLOCK: u64 = 64 << 10;
 pub(super) struct Machine {
     /// Into the kernel and back.
     pub(super) entry: f64,
-    /// Copying a byte.
     pub(super) copy: f64,
     /// Bytes of data of a message.
     pub(super) message: u64,

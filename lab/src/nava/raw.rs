@@ -28,11 +28,8 @@ const READS: [u64; 2] = [100, 2000];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Order {
-    /// The one after.
     Sequential,
-    /// Any.
     Random,
-    /// The same.
     Fixed,
 }
 
@@ -98,7 +95,9 @@ pub(super) fn again(parameters: &Parameters, user_mode_dma: bool) -> Result<(f64
 fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, chance: &mut Chance) -> (f64, f64) {
     let blocks = disk.bytes() / bytes - 1;
     let copy = if reader.user_mode_dma { 0.0 } else { bytes as f64 * machine.copy };
-    let (mut at, mut began, mut found) = (0.0, 0.0, 0);
+    let mut at = 0.0;
+    let mut began = 0.0;
+    let mut found = 0;
     for read in 0..READS[0] + READS[1] {
         if read == READS[0] {
             (began, found) = (at, disk.found());

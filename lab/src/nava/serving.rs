@@ -42,12 +42,10 @@ impl Server {
     pub(super) const UMFS: Self = Self { entries: true, disk_copy: true, network_copy: true, streams: true };
     /// The one with user-mode DMA.
     pub(super) const DMAFS: Self = Self { disk_copy: false, ..Self::UMFS };
-    /// The standalone one.
     pub(super) const MFS: Self =
         Self { entries: false, disk_copy: false, network_copy: false, streams: false };
 }
 
-/// What was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {
     /// Of each client, the mean over clients, in Mbit/s.
@@ -116,7 +114,6 @@ struct Reader {
     ended: Option<f64>,
 }
 
-/// Machines, wire, disk.
 #[derive(Debug)]
 pub(super) struct Room<'a> {
     machine: &'a Machine,
@@ -382,7 +379,8 @@ impl<'a> Room<'a> {
 
     /// The client's process has its data, or begins, and asks for more.
     fn has_read(&mut self, client: usize) {
-        let (now, machine) = (self.now, self.machine);
+        let now = self.now;
+        let machine = self.machine;
         let [blocks, passes, delayed] = machine.procedure;
         let reader = &mut self.readers[client];
         match reader.began {
@@ -444,8 +442,8 @@ mod tests {
     #[test]
     fn user_mode_dma_saves_the_copy_and_nothing_else() {
         for clients in [0, 1, 2] {
-            let (umfs, dmafs) =
-                (served(Server::UMFS, clients, |_| ()), served(Server::DMAFS, clients, |_| ()));
+            let umfs = served(Server::UMFS, clients, |_| ());
+            let dmafs = served(Server::DMAFS, clients, |_| ());
             assert!((umfs.processor - dmafs.processor - 4.4).abs() < 0.01, "{clients}: {umfs:?} {dmafs:?}");
             let free = |machine: &mut Machine| machine.copy = 0.0;
             assert_eq!(served(Server::UMFS, clients, free), served(Server::DMAFS, clients, free));

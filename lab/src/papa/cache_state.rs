@@ -25,7 +25,6 @@ use crate::verdict::{Basis, Verdict};
 
 /// The engine's throughput by the state of the buffers.
 pub(super) const STATES: Runner = Runner { name: "papa-states", run: states };
-/// Durations by percentile.
 pub(super) const DURATIONS: Runner = Runner { name: "papa-durations", run: durations };
 
 /// What decides the claims.
@@ -45,7 +44,6 @@ const COPIES: usize = 400;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum State {
-    /// Nothing.
     Uncached,
     /// Both, as memory has them.
     Clean,
@@ -109,7 +107,8 @@ fn independent(case: &Case<'_>) -> Result<Verdict, RunError> {
     let lines = |figure| -> Result<Vec<&Series>, RunError> {
         LABELS.iter().map(|label| case.tables.line(figure, label)).collect()
     };
-    let (by_size, by_answer) = (lines("papa-states")?, lines("papa-snoop")?);
+    let by_size = lines("papa-states")?;
+    let by_answer = lines("papa-snoop")?;
     let mut finding = Finding::of(case.claim);
     let apart = |lines: &[&Series], index: usize| {
         let rates = lines.iter().map(|line| line.points[index].1);

@@ -57,12 +57,9 @@ pub enum CftuError {
     Stalled,
 }
 
-/// The slides' machine.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Processor and kernel.
     pub host: Host,
-    /// Engine and snoops.
     pub chipset: ChipsetTimes,
     /// Where pseudo-random choices begin.
     pub seed: u64,
@@ -155,16 +152,19 @@ impl Cftu {
             let frame = capabilities.register(session, memory, Rights::all())?;
             let queue = path.open_queue(session, index as u32);
             path.grant_class(queue, PriorityClass::High);
-            let (ready, begun) = (Some(Instant::ORIGIN), Instant::ORIGIN);
-            let (class, copies, longest) = (*class, 0, 0);
+            let ready = Some(Instant::ORIGIN);
+            let begun = Instant::ORIGIN;
+            let class = *class;
+            let copies = 0;
+            let longest = 0;
             all.push(Caller { session, queue, frame, class, ready, copies, begun, longest });
         }
         let now = device.with(|device| device.now());
-        let (host, caches) = (machine.host.clone(), Rc::clone(caches));
+        let host = machine.host.clone();
+        let caches = Rc::clone(caches);
         Ok(Self { host, caches, device, capabilities, path, callers: all, now })
     }
 
-    /// The present.
     pub const fn now(&self) -> Instant {
         self.now
     }
@@ -288,7 +288,8 @@ impl Cftu {
 
     fn submit(&mut self, caller: usize, [from, to]: [u64; 2], length: u64) {
         let Some(caller) = self.callers.get_mut(caller) else { return };
-        let (from, to) = (Span::new(caller.frame, from), Span::new(caller.frame, WINDOW_BYTES + to));
+        let from = Span::new(caller.frame, from);
+        let to = Span::new(caller.frame, WINDOW_BYTES + to);
         let mut request = Request::copy(from, to, length);
         request.terms.class = caller.class;
         caller.copies += 1;

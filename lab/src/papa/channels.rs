@@ -45,7 +45,6 @@ struct Period {
     slice_us: u64,
 }
 
-/// Whose bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Of {
@@ -111,7 +110,8 @@ fn priority(case: &Case<'_>) -> Result<Verdict, RunError> {
     let line = |figure, label| case.tables.line(figure, label).map(span);
     let [least, most] = line("papa-priority", "high channel")?;
     let [low, high] = line("papa-priority", "each low channel")?;
-    let (one, all) = (line("papa-channels", "one channel")?, line("papa-channels", "four channels")?);
+    let one = line("papa-channels", "one channel")?;
+    let all = line("papa-channels", "four channels")?;
     let mut finding = Finding::of(case.claim);
     finding.number((least + most) / 2.0);
     let allowed = case.claim.tolerance.unwrap_or(0.0);

@@ -45,7 +45,6 @@ pub fn window(caller: usize) -> [u64; 2] {
 /// Times of engine and snoops.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChipsetTimes {
-    /// The engine's.
     pub engine: Config,
     /// Picoseconds until a processor answers a snoop.
     pub snoop_answer: u64,
@@ -105,7 +104,8 @@ impl Chipset {
     /// Memory that nothing was moved in.
     pub fn new(times: ChipsetTimes, caches: Caches) -> Self {
         let rings = Ram::new(RINGS, vec![0; RING_BYTES as usize * CHANNELS]);
-        let (written, served) = ([0; CALLERS + 1], [0; CHANNELS]);
+        let written = [0; CALLERS + 1];
+        let served = [0; CHANNELS];
         Self { rings, caches, times, bus_free: Instant::ORIGIN, written, served }
     }
 

@@ -22,7 +22,6 @@ use crate::plan::Line;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
-/// Bandwidth by size.
 pub(super) const BANDWIDTH: Runner = Runner { name: "papa-bandwidth", run: bandwidth };
 /// Where the engine overtakes the CPU, by the size of level 2.
 pub(super) const CROSSING: Runner = Runner { name: "papa-crossing", run: crossing };
@@ -50,13 +49,10 @@ pub(super) enum Buffers {
     Cold,
 }
 
-/// Who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum By {
-    /// The processor.
     Cpu,
-    /// The engine.
     Engine,
 }
 
@@ -153,7 +149,8 @@ pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, 
     let wins = |length| -> Result<bool, CftuError> {
         Ok(by_engine(machine, buffers, length)? < by_cpu(machine, buffers, length)?)
     };
-    let (mut below, mut above) = (0, 4096);
+    let mut below = 0;
+    let mut above = 4096;
     while !wins(above)? {
         (below, above) = (above, above * 2);
         if above > LONGEST {
@@ -171,8 +168,10 @@ pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, 
 /// the same, where of the bytes beyond half the last cache each pushes out others of its sets, so that a way's worth
 /// more misses always.
 fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
-    let (short, long) = (4096, 1 << 20);
-    let (begun, ended) = (by_engine(machine, buffers, short)?, by_engine(machine, buffers, long)?);
+    let short = 4096;
+    let long = 1 << 20;
+    let begun = by_engine(machine, buffers, short)?;
+    let ended = by_engine(machine, buffers, long)?;
     let moved = (ended - begun) as f64 / (long - short) as f64;
     let started = begun as f64 - moved * short as f64 - machine.host.call as f64;
     let far = by_cpu(machine, Buffers::Cold, long)? as f64 / long as f64;
@@ -190,7 +189,8 @@ const CROSSINGS: &str = "papa-crossing";
 /// What both crossings have in common: figure, the slide's own sizes, and how they move.
 fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunError> {
     let figure = format!("papa-{buffers}");
-    let (cpu, engine) = (case.tables.line(&figure, "CPU")?, case.tables.line(&figure, "engine")?);
+    let cpu = case.tables.line(&figure, "CPU")?;
+    let engine = case.tables.line(&figure, "engine")?;
     let l2 = case.parameters.get("l2-size")?;
     let at = |label: &str, l2: f64| -> Result<Option<f64>, RunError> {
         Ok(case.tables.line(CROSSINGS, &format!("{buffers}{label}"))?.at(l2))
@@ -214,7 +214,8 @@ fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunE
             continue;
         };
         finding.figure(format!("with {what}, KiB"), moved);
-        let (ratio, arithmetic) = (moved / crossing, expected / reckoned);
+        let ratio = moved / crossing;
+        let arithmetic = expected / reckoned;
         let words = format!(
             "with {what} the crossing is {ratio:.2} times as far, by arithmetic {arithmetic:.2} times"
         );

@@ -19,13 +19,11 @@ const L2_WAYS: usize = 16;
 pub struct Host {
     /// Its caches and memory.
     pub processor: Processor,
-    /// `copy_to_user` itself.
     pub call: u64,
     /// From the call to the doorbell.
     pub submit: u64,
     /// From the interrupt until the sleeper is woken.
     pub interrupt: u64,
-    /// Until it runs.
     pub wake: u64,
     /// Lines of its own that the kernel touches for an offload.
     pub path_lines: u64,

@@ -164,7 +164,8 @@ impl Ring {
 
     /// What a tenth of the passes do not exceed, microseconds, with some pieces copied before each.
     fn beside(&self, between: &mut Between<'_>) -> Result<f64, LiveError> {
-        let (mut passes, mut place) = (Vec::new(), 0);
+        let mut passes = Vec::new();
+        let mut place = 0;
         for _ in 0..PASSES {
             self.pass();
             for _ in 0..PIECES {
@@ -196,7 +197,8 @@ fn victim_beside_copies() -> Result<[(&'static str, f64); 7], LiveError> {
         Ok((client.allocate(FILE)?, client.allocate(PIECE)?))
     };
     let ((from, to), (far, near)) = (pair(&plain)?, pair(&paced)?);
-    let (mut here, mut there) = (plain.open_channel(8)?, paced.open_channel(8)?);
+    let mut here = plain.open_channel(8)?;
+    let mut there = paced.open_channel(8)?;
     let mut copy = vec![0; PIECE as usize];
     let mut by_lane = |hint: Option<CacheHint>| {
         low(&mut |at| {
@@ -214,7 +216,8 @@ fn victim_beside_copies() -> Result<[(&'static str, f64); 7], LiveError> {
         })
     };
     let nothing = by_lane(None)?;
-    let (offloaded, past_caches) = (by_lane(Some(CacheHint::Auto))?, by_lane(Some(CacheHint::Stream))?);
+    let offloaded = by_lane(Some(CacheHint::Auto))?;
+    let past_caches = by_lane(Some(CacheHint::Stream))?;
     Ok([
         ("alone", low(&mut |_| Ok(()))?),
         ("after read()", low(&mut |at| Ok(file.read_exact_at(&mut buffer, at)?))?),

@@ -102,7 +102,8 @@ fn priority(machine: &Machine, seed: u64, hasty: bool) -> Result<Seen, CftuError
     classes.extend((0..low).map(|_| [PriorityClass::Low, PriorityClass::Normal][chance.below(2) as usize]));
     let mut cftu = Cftu::new(machine, &machine.caches()?, policy, &classes)?;
     let bytes = |cftu: &Cftu| (1..=low).map(|caller| cftu.written(caller)).sum::<u64>();
-    let (mut before, mut strayed) = (0, 0);
+    let mut before = 0;
+    let mut strayed = 0;
     let longest = 1 << (6 + chance.below(13));
     let lengths = |_| 1 + chance.below(longest);
     let until = cftu.now().after(DURATION);
@@ -114,7 +115,8 @@ fn priority(machine: &Machine, seed: u64, hasty: bool) -> Result<Seen, CftuError
         before = now;
     })?;
     let counts = slices.counts();
-    let (low, complaints) = (bytes(&cftu), cftu.complaints());
+    let low = bytes(&cftu);
+    let complaints = cftu.complaints();
     Ok(Seen { slices: counts.slices, strayed, counted: counts.strayed_bytes, low, complaints })
 }
 
@@ -178,7 +180,8 @@ fn judge(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuError> 
 
 /// One to five callers: the fifth wants a channel when all are bound.
 fn exclusive(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuError> {
-    let (mut bound, mut without) = (true, 0);
+    let mut bound = true;
+    let mut without = 0;
     for seed in 0..SEEDS {
         let callers = 1 + seed as usize % (CHANNELS + 1);
         let shares = without_slices(machine, seed, Box::new(Exclusive::new()), callers)?;
@@ -197,7 +200,8 @@ fn exclusive(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuErr
 
 /// Five to seven callers for four channels.
 fn shared(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuError> {
-    let (mut open, mut longest) = (true, 0);
+    let mut open = true;
+    let mut longest = 0;
     for seed in 0..SEEDS {
         let callers = 5 + seed as usize % 3;
         let shares = without_slices(machine, seed, Box::new(Shared::new()), callers)?;

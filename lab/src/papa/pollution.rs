@@ -35,10 +35,8 @@ const FILE: u64 = 32 << 20;
 /// What "measurably" is read as, percent: less drowns in what differs between two runs of a program.
 const MEASURABLE: f64 = 1.0;
 
-/// Its figure.
 const FIGURE: &str = "papa-pollution";
 
-/// What is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Shows {
@@ -85,7 +83,9 @@ fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, C
     let undisturbed = alone.own() - warm;
 
     let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
-    let (mut place, mut spent, mut failed) = (0, 0, None);
+    let mut place = 0;
+    let mut spent = 0;
+    let mut failed = None;
     let mut between = || {
         place = (place + PIECE.next_multiple_of(64)) % FILE;
         let [source, destination] = window(0);
@@ -117,8 +117,10 @@ fn every_us(case: &Case<'_>) -> Result<u64, String> {
 
 fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     let line = |label| case.tables.line(FIGURE, label);
-    let (cpu, engine) = (line("CPU copies")?, line("engine copies")?);
-    let (whole_cpu, whole_engine) = (line("CPU, with its copies")?, line("engine, with its copies")?);
+    let cpu = line("CPU copies")?;
+    let engine = line("engine copies")?;
+    let whole_cpu = line("CPU, with its copies")?;
+    let whole_engine = line("engine, with its copies")?;
     let mut finding = Finding::of(case.claim);
     let mut gains = Vec::new();
     for ((number, by_cpu), (_, by_engine)) in cpu.points.iter().zip(&engine.points) {

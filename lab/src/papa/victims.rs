@@ -65,7 +65,8 @@ impl<'a> Core<'a> {
     }
 
     fn swap(&mut self, array: &mut Array, one: usize, other: usize) {
-        let (first, second) = (self.get(array, one), self.get(array, other));
+        let first = self.get(array, one);
+        let second = self.get(array, other);
         self.set(array, one, second);
         self.set(array, other, first);
     }
@@ -96,7 +97,6 @@ impl Array {
 pub(super) struct Victim {
     /// MiBench's name of the category.
     pub(super) category: &'static str,
-    /// The work.
     pub(super) run: fn(&mut Core<'_>) -> u64,
 }
 
@@ -156,10 +156,12 @@ fn transform(core: &mut Core<'_>) -> u64 {
         for (along, across) in [(1, WIDTH), (WIDTH, 1)] {
             for line in 0..8 {
                 for butterfly in 0..12 {
-                    let (half, pair) = (1 << (butterfly / 4), butterfly % 4);
+                    let half = 1 << (butterfly / 4);
+                    let pair = butterfly % 4;
                     let low = pair / half * 2 * half + pair % half;
                     let [one, other] = [low, low + half].map(|at| first + line * across + at * along);
-                    let (a, b) = (core.get(&picture, one), core.get(&picture, other));
+                    let a = core.get(&picture, one);
+                    let b = core.get(&picture, other);
                     core.set(&mut picture, one, a.wrapping_add(b));
                     core.set(&mut picture, other, a.wrapping_sub(b));
                 }
@@ -262,9 +264,11 @@ fn spectrum(core: &mut Core<'_>) -> u64 {
     while half > 0 {
         for first in (0..LENGTH).step_by(2 * half) {
             for at in 0..half {
-                let (a, b) = (core.get(&wave, first + at), core.get(&wave, first + at + half));
+                let a = core.get(&wave, first + at);
+                let b = core.get(&wave, first + at + half);
                 let twiddle = u64::from(core.get(&twiddles, at * (LENGTH / 2 / half)));
-                let (a, b) = (u64::from(a), u64::from(b));
+                let a = u64::from(a);
+                let b = u64::from(b);
                 core.set(&mut wave, first + at, ((a + b) % MODULUS) as u32);
                 core.set(&mut wave, first + at + half, ((a + MODULUS - b) * twiddle % MODULUS) as u32);
             }

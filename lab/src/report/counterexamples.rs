@@ -146,7 +146,8 @@ const LISTED: &[Listed] = &[
 impl Listed {
     /// What the exploration finds: the whole of it where something certain is looked for, else the first breach.
     fn story(&self) -> Option<Story> {
-        let (entry, scene) = (find(self.protocol)?, (self.scene)());
+        let entry = find(self.protocol)?;
+        let scene = (self.scene)();
         let bounds = if self.breach.is_some() { Bounds::ALL } else { Bounds::FIRST_BREACH };
         let found = entry.protocol.explore(&scene, bounds);
         let (_, moves) = found.shortest(self.breach.unwrap_or(|_| true))?;

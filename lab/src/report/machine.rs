@@ -12,18 +12,16 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// What is known of it, and when that was asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// In UTC.
     pub time: String,
-    /// Names and values.
     pub facts: Vec<(&'static str, String)>,
 }
 
 impl Machine {
-    /// This one, now.
     pub fn at_hand() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let (processor, memory) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+        let processor = read("/proc/cpuinfo");
+        let memory = read("/proc/meminfo");
         let kernel = ["ostype", "osrelease"].map(|name| read(&format!("/proc/sys/kernel/{name}"))).join(" ");
         let count = std::thread::available_parallelism().map_or(String::new(), |count| count.to_string());
         let is_virtual = processor.split_whitespace().any(|word| word == "hypervisor");
@@ -50,7 +48,6 @@ impl Machine {
         Self { time: utc(since), facts }
     }
 
-    /// The processor's name.
     pub fn processor(&self) -> &str {
         let named = self.facts.iter().find(|(name, _)| *name == "processor");
         named.map_or("an unnamed processor", |(_, value)| value)
@@ -84,15 +81,17 @@ fn caches() -> String {
 
 /// Seconds since 1970 as a date and a time.
 fn utc(seconds: u64) -> String {
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let days = seconds / 86_400;
+    let rest = seconds % 86_400;
     // Years of 365 days begin in March here, so that a leap day is the last of its year (Hinnant's algorithm).
     let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let of_era = days % 146_097;
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
     let shifted = (5 * of_year + 2) / 153;
-    let (day, month) =
-        (of_year - (153 * shifted + 2) / 5 + 1, if shifted < 10 { shifted + 3 } else { shifted - 9 });
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     let year = year + era * 400 + u64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
 }

@@ -25,7 +25,6 @@ use crate::verdict::Basis;
 pub struct Page<'a> {
     /// The claims that it is about.
     pub claims: &'a Claims,
-    /// Their rows.
     pub report: &'a Report,
     /// The papers, with their plans and parameters.
     pub papers: &'a [Prepared],
@@ -52,7 +51,6 @@ const SECTIONS: [(&str, &str); 6] = [
 ];
 
 impl Page<'_> {
-    /// The page.
     pub fn html(&self) -> String {
         let title = "memferry: every claim of four papers, and what became of it";
         let page = html! {

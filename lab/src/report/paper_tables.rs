@@ -14,19 +14,15 @@ use super::words::rounded;
 use crate::experiments::RunError;
 use crate::table::Tables;
 
-/// One cell.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
     /// Its row and column in words.
     pub what: String,
-    /// Of both values.
     pub unit: String,
-    /// The paper's value.
     pub there: f64,
     /// The figure that ours is from.
     pub figure: String,
-    /// Its line.
     pub series: String,
     /// The point on it.
     pub at: f64,
@@ -40,7 +36,6 @@ pub struct Cell {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PaperTable {
-    /// Unique.
     pub id: String,
     /// As claims call it.
     pub paper: String,
@@ -50,7 +45,6 @@ pub struct PaperTable {
     pub title: String,
     /// What has to be known to read it.
     pub note: String,
-    /// By rows.
     pub cells: Vec<Cell>,
 }
 

@@ -21,7 +21,6 @@ use crate::table::{Series, Table};
 const WIDE: (&str, (u32, u32), usize, u32) = ("wide-picture", (880, 500), 14, 14);
 const NARROW: (&str, (u32, u32), usize, u32) = ("narrow-picture", (400, 360), 5, 13);
 
-/// One figure.
 pub(super) fn picture(table: &Table, claims: &Claims) -> Markup {
     let plan = &table.plan;
     html! {
@@ -103,14 +102,14 @@ fn zoomed(table: &Table) -> Result<Markup, DrawError> {
     })
 }
 
-/// For both widths.
 fn both(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
     let draw =
         |(class, size, x_labels, letters): (&str, (u32, u32), usize, u32)| -> Result<Markup, DrawError> {
             let text = drawn(table, Look { size, x_labels, y_scale, letters, has_heads: false })?;
             Ok(html! { div class=(class) { (inlined(&text, size, &table.plan.title, &summary(table))) } })
         };
-    let (wide, narrow) = (draw(WIDE)?, draw(NARROW)?);
+    let wide = draw(WIDE)?;
+    let narrow = draw(NARROW)?;
     Ok(html! { (wide) (narrow) })
 }
 

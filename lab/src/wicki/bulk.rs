@@ -27,7 +27,6 @@ const ENTRY_BYTES: u64 = 4;
 const TRANSFERS: u64 = 2 * FRAMES;
 const MEASURED_BYTES: u64 = 8 << 20;
 
-/// Who copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -52,14 +51,12 @@ pub enum Caching {
     Cached,
     /// Cached, with the driver's maintenance around an offload.
     Maintained,
-    /// Mapped without caching.
     NonCacheable,
 }
 
 /// One way to move bulk data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
-    /// Who copies.
     pub mode: Mode,
     /// How frames are seen.
     pub caching: Caching,
@@ -72,7 +69,6 @@ pub struct Bulk {
 pub struct Board {
     /// Processor and operating system.
     pub host: Host,
-    /// The device.
     pub device: DeviceTimes,
     /// Where pseudo-random replacement begins.
     pub seed: u64,
@@ -81,7 +77,6 @@ pub struct Board {
 /// Why there is no figure.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BulkError {
-    /// A request failed.
     #[error(transparent)]
     Service(#[from] ServiceError),
     /// The processor cannot be modelled.
@@ -192,7 +187,8 @@ impl Board {
             let of = |mode| self.transfer(&Bulk { mode, caching, alternating: false }, length);
             Ok(of(Mode::Offloaded)? < of(Mode::Premapped)?)
         };
-        let (mut below, mut above) = (0, PAGE_BYTES);
+        let mut below = 0;
+        let mut above = PAGE_BYTES;
         while !wins(above)? {
             (below, above) = (above, above * 2);
             if above > self.host.frame_bytes {
@@ -227,13 +223,15 @@ impl Board {
         let bulk = |mode| Bulk { mode, caching: Caching::Cached, alternating: false };
         let of = |mode, length: u64| self.transfer(&bulk(mode), length);
         // Two lengths give what starting takes, and what a byte takes.
-        let (short, long) = (64 << 10, 1 << 20);
-        let (begun, ended) = (of(Mode::Offloaded, short)?, of(Mode::Offloaded, long)?);
+        let short = 64 << 10;
+        let long = 1 << 20;
+        let begun = of(Mode::Offloaded, short)?;
+        let ended = of(Mode::Offloaded, long)?;
         let moved = (ended - begun) / (long - short) as f64;
         let started = begun - moved * short as f64;
         let [fits, frame] = [last.size_bytes / 2, self.host.frame_bytes];
-        let (near, far) =
-            (of(Mode::Premapped, fits)? / fits as f64, of(Mode::Premapped, frame)? / frame as f64);
+        let near = of(Mode::Premapped, fits)? / fits as f64;
+        let far = of(Mode::Premapped, frame)? / frame as f64;
         let copied = |length: u64| {
             let lines_of_a_set = 2.0 * length as f64 / (last.size_bytes as f64 / last.ways as f64);
             let share = share_found(lines_of_a_set, last.ways as f64);

@@ -33,7 +33,8 @@ fn mapping_costs_the_same_whatever_is_copied() {
         board.transfer(&Bulk { mode, caching: CACHED, alternating: false }, length).expect("runs")
     };
     let added = |length| took(Mode::Mapped, length) - took(Mode::Premapped, length);
-    let (short, long) = (added(4 << 10), added(2 << 20));
+    let short = added(4 << 10);
+    let long = added(2 << 20);
     assert!(short > board.host.map_both() as f64 && long < 1.5 * short, "{short} {long}");
 }
 

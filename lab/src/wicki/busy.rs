@@ -102,11 +102,13 @@ impl Frames {
             let byte = move |at: usize| ((at + seed).wrapping_mul(0x9e37_79b9) >> 13) as u8;
             (0..FRAME_BYTES).map(byte).collect::<Vec<u8>>()
         };
-        let (mut sides, mut own) = (Vec::new(), Vec::new());
+        let mut sides = Vec::new();
+        let mut own = Vec::new();
         for index in 0..FRAMES {
             let side = [client.allocate(FRAME_BYTES as u64), client.allocate(FRAME_BYTES as u64)];
             let [source, destination] = side.map(|frame| frame.map_err(said));
-            let (source, destination) = (source?, destination?);
+            let source = source?;
+            let destination = destination?;
             let bytes = noise(index);
             source.write(0, &bytes).map_err(said)?;
             destination.write(0, &bytes).map_err(said)?;

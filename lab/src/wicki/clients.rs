@@ -49,7 +49,6 @@ impl Bus for Blank {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
-    /// `mem_copy`: two capabilities.
     Simple,
     /// `mem_copy_2d`: two capabilities with starts and modifiers, counts, colour.
     TwoDimensional,
@@ -77,7 +76,8 @@ impl Call {
         };
         let (source, destination) =
             frames.first().copied().unwrap_or((Handle::from_bits(0), Handle::from_bits(0)));
-        let (source, destination) = (span(source), span(destination));
+        let source = span(source);
+        let destination = span(destination);
         match self {
             Self::Simple => Operation::Copy { source, destination, length },
             Self::ScatterGather => {
@@ -86,7 +86,8 @@ impl Call {
             }
             Self::TwoDimensional => {
                 let rows = length.div_ceil(MOST_ELEMENTS).next_power_of_two();
-                let (x_count, y_count) = ((length / rows) as u32, rows as u32);
+                let x_count = (length / rows) as u32;
+                let y_count = rows as u32;
                 let count = Count2d { pixel: PixelSize::Bits8, x_count, y_count };
                 let along = Plane { start: 0, x_step: 1, y_step: 1 };
                 let shape = Copy2d { count, source: along, destination: along, transparent: None };
@@ -145,7 +146,6 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// The mean latency.
     pub fn mean_latency(&self) -> f64 {
         let all = || self.latencies.iter().flatten();
         all().map(|latency| *latency as f64).sum::<f64>() / all().count().max(1) as f64
@@ -164,9 +164,7 @@ impl Outcome {
 /// Times of the device and of the memory before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTimes {
-    /// The device's.
     pub config: Config,
-    /// The memory's.
     pub memory: DramTiming,
 }
 
@@ -384,7 +382,8 @@ impl<'a> Core<'a> {
     }
 
     fn reply(&mut self, tag: u64) {
-        let (call, index) = (tag as usize / self.work.clients, tag as usize % self.work.clients);
+        let call = tag as usize / self.work.clients;
+        let index = tag as usize % self.work.clients;
         self.charge(self.host.call(2, 0));
         self.clients[index].replies.push_back(call);
         self.clients[index].taken -= 1;

@@ -21,7 +21,6 @@ const fn simulated(claim: &'static str, judge: fn(&Case<'_>) -> Judged) -> Judge
     Judge { claim, place: Place::Simulated, judge }
 }
 
-/// All of them.
 pub(super) const JUDGES: [Judge; 12] = [
     simulated("wicki-element-size", element_size),
     simulated("wicki-burst-peak", burst_peak),
@@ -148,7 +147,8 @@ fn asymmetric_ports(case: &Case<'_>) -> Judged {
         let destination = peak(&format!("destination {access}"))?;
         finding.figure(format!("source {access}"), source);
         finding.figure(format!("destination {access}"), destination);
-        let (gain, other) = (source - neither, destination - neither);
+        let gain = source - neither;
+        let other = destination - neither;
         // A gain of half is not comparable.
         finding.check(
             gain > 0.0 && other < gain / 2.0,
@@ -163,8 +163,8 @@ fn rotation(case: &Case<'_>) -> Judged {
     let peak = |label: &str| Ok::<f64, RunError>(case.tables.line("wicki-fig-09", label)?.peak());
     let last = |label: &str| Ok::<f64, RunError>(case.tables.line("wicki-fig-09", label)?.last());
     for mode in ["no bursts", "bursts"] {
-        let (quarter, three) =
-            (last(&format!("90 degrees, {mode}"))?, last(&format!("270 degrees, {mode}"))?);
+        let quarter = last(&format!("90 degrees, {mode}"))?;
+        let three = last(&format!("270 degrees, {mode}"))?;
         finding.figure(format!("90 degrees, {mode}"), quarter).figure(format!("270 degrees, {mode}"), three);
         finding.agrees_within(
             &format!("with {mode} throughput (MiB/s)"),
@@ -198,7 +198,8 @@ fn concurrency(case: &Case<'_>) -> Judged {
         }
         let at = |x: f64| case.tables.value("wicki-fig-11", &all.label, x);
         let falls = each.points.is_sorted_by(|(_, before), (_, after)| before > after);
-        let (first, last) = (each.points.first().map_or(0.0, |(_, y)| *y), each.last());
+        let first = each.points.first().map_or(0.0, |(_, y)| *y);
+        let last = each.last();
         finding.check(
             falls,
             format!(
@@ -206,9 +207,11 @@ fn concurrency(case: &Case<'_>) -> Judged {
                 each.points.len()
             ),
         );
-        let (one, two) = (at(1.0)?, at(2.0)?);
+        let one = at(1.0)?;
+        let two = at(2.0)?;
         finding.check(two < one, format!("{size}: two channels have {two:.1} MiB/s together, one {one:.1}"));
-        let (peak, place) = (all.peak(), all.peak_at());
+        let peak = all.peak();
+        let place = all.peak_at();
         finding.check(place == 4.0, format!("{size}: the peak is {peak:.1} MiB/s at {place} channels"));
     }
     mechanisms_of_the_dip(&mut finding, case)?;
@@ -250,8 +253,10 @@ fn shares_of_the_dip(
     [turn_one, turn_two]: [f64; 2],
 ) -> Result<String, RunError> {
     let whole = |channels| case.tables.value("wicki-fig-11", "1 MiB, aggregate", channels);
-    let (one, two) = (whole(1.0)?, whole(2.0)?);
-    let (ahead, in_turn) = (case.parameters.get("reads-ahead")?, case.parameters.get("reads-in-turn")?);
+    let one = whole(1.0)?;
+    let two = whole(2.0)?;
+    let ahead = case.parameters.get("reads-ahead")?;
+    let in_turn = case.parameters.get("reads-in-turn")?;
     let share = 1.0 - (counts_one - counts_two) / (one - two);
     Ok(format!(
         "of the dip from {one:.1} to {two:.1} MiB/s {:.0} % rest on two assumed counts, {ahead} reads on the way for a channel that \

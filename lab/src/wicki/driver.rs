@@ -21,7 +21,6 @@ use crate::table::Series;
 /// Latency or throughput by transfer size.
 pub(super) const DRIVER: Runner = Runner { name: "driver", run };
 
-/// What is plotted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Quantity {

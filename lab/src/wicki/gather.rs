@@ -35,7 +35,8 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
         let took = |work: &Work| {
             Ok::<_, RunError>(serve(&board.host, &board.device, work).map_err(failed)?.elapsed as f64 / 1e9)
         };
-        let (list, singly) = (took(&listed)?, took(&plain)?);
+        let list = took(&listed)?;
+        let singly = took(&plain)?;
         let at_once = took(&Work { outstanding: frames, ..plain })?;
         let name = format!("{frames} frames of {} KiB", length >> 10);
         finding.figure(format!("{name}: one request, ms"), list);

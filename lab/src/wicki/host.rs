@@ -38,9 +38,7 @@ pub struct Host {
     pub access: u64,
     /// A change of address space.
     pub switch: u64,
-    /// Entering a page.
     pub map_page: u64,
-    /// Removing one.
     pub unmap_page: u64,
     /// The first access to a page.
     pub page_walk: u64,

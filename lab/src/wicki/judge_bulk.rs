@@ -14,7 +14,6 @@ use crate::machine::coherence::{Arrangement, Findings, Surroundings, explore};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
-/// What decides them.
 pub(super) const JUDGES: [Judge; 3] = [
     Judge { claim: "wicki-bulk-crossover", place: Place::Simulated, judge: crossover },
     Judge { claim: "wicki-bulk-alternating", place: Place::Simulated, judge: alternating },
@@ -46,7 +45,9 @@ fn exceptions(of: impl Iterator<Item = (f64, f64, f64)>, holds: impl Fn(f64, f64
 
 fn crossover(case: &Case<'_>) -> Result<Verdict, RunError> {
     let line = |label| case.tables.line(SAME, label);
-    let (mapped, premapped, offloaded) = (line("mapped")?, line("pre-mapped")?, line("offloaded")?);
+    let mapped = line("mapped")?;
+    let premapped = line("pre-mapped")?;
+    let offloaded = line("offloaded")?;
     let l2 = case.parameters.get("l2-size")?;
     let crossing = |label: &str, l2: f64| case.tables.line(CROSSINGS, label).map(|line| line.at(l2));
     let mut finding = Finding::of(case.claim);
@@ -93,7 +94,8 @@ fn moves(
     l2: f64,
     crossing: &impl Fn(&str, f64) -> Result<Option<f64>, RunError>,
 ) -> Result<(), RunError> {
-    let (found, reckoned) = (crossing("as measured", l2)?, crossing("by arithmetic", l2)?);
+    let found = crossing("as measured", l2)?;
+    let reckoned = crossing("by arithmetic", l2)?;
     let cases = [
         ("half the L2", crossing("as measured", l2 / 2.0)?, crossing("by arithmetic", l2 / 2.0)?),
         (
@@ -110,7 +112,8 @@ fn moves(
             continue;
         };
         finding.figure(format!("with {what}, KiB"), moved);
-        let (ratio, arithmetic) = (moved / found, expected / reckoned);
+        let ratio = moved / found;
+        let arithmetic = expected / reckoned;
         let words = format!(
             "with {what} the crossing goes from {found} to {moved} KiB, {ratio:.2} times as far, by arithmetic from {reckoned} to \
              {expected}, {arithmetic:.2} times"
@@ -137,14 +140,17 @@ fn without_level_2(case: &Case<'_>, l2: f64) -> Result<String, RunError> {
 fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
     let same = case.tables.line(SAME, "pre-mapped")?;
     let line = |label| case.tables.line(ALTERNATED, label);
-    let (premapped, one, eight) = (line("pre-mapped")?, line("offloaded")?, line("eight outstanding")?);
+    let premapped = line("pre-mapped")?;
+    let one = line("offloaded")?;
+    let eight = line("eight outstanding")?;
     let in_turn = line("eight outstanding, taken in turn")?;
     let mut finding = Finding::of(case.claim);
     let in_cache = |line: &Series| {
         let cached = line.points.iter().filter(|(size, _)| CACHED_BYTES.contains(size));
         cached.map(|(_, rate)| *rate).fold(0.0, f64::max)
     };
-    let (peak, without) = (in_cache(same), in_cache(premapped));
+    let peak = in_cache(same);
+    let without = in_cache(premapped);
     finding.figure("pre-mapped peak of one frame, MiB/s", peak);
     finding.figure("pre-mapped peak of eight frames, MiB/s", without);
     let words = format!("the peak of {peak:.0} MiB/s between 4 and 32 KiB is {without:.0} with eight frames");

@@ -18,7 +18,6 @@ use crate::parameters::Parameters;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
-/// What decides them.
 pub(super) const JUDGES: [Judge; 3] = [
     Judge { claim: "wicki-driver-overhead", place: Place::Simulated, judge: overhead },
     Judge { claim: "wicki-driver-concurrency", place: Place::Simulated, judge: concurrency },
@@ -42,7 +41,9 @@ fn above(upper: &Series, lower: &Series) -> f64 {
 
 fn overhead(case: &Case<'_>) -> Result<Verdict, RunError> {
     let line = |label| case.tables.line(LATENCIES, label);
-    let (simple, plane, alone) = (line("simple interface")?, line("2-D interface")?, line("device alone")?);
+    let simple = line("simple interface")?;
+    let plane = line("2-D interface")?;
+    let alone = line("device alone")?;
     let through = case.tables.line(THROUGHPUTS, "simple interface")?;
     let device = case.tables.line(THROUGHPUTS, "device alone")?;
     let mut finding = Finding::of(case.claim);
@@ -56,12 +57,14 @@ fn overhead(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.figure("2-D above simple, us", more);
     finding.check(more > 0.0, format!("the 2-D call takes {more:.2} us more than the simple one"));
     let ratios: Vec<f64> = simple.points.iter().zip(&alone.points).map(|((_, s), (_, a))| s / a).collect();
-    let (first, last) = (ratios.first().copied().unwrap_or(0.0), ratios.last().copied().unwrap_or(0.0));
+    let first = ratios.first().copied().unwrap_or(0.0);
+    let last = ratios.last().copied().unwrap_or(0.0);
     finding.check(
         ratios.is_sorted_by(|before, after| before >= after),
         format!("latency comes from {first:.1} to {last:.3} times the device's as the size grows"),
     );
-    let (reached, peak) = (through.last(), device.peak());
+    let reached = through.last();
+    let peak = device.peak();
     let words =
         format!("at the largest size the driver gives {reached:.0} MiB/s, the device's peak is {peak:.0}");
     finding.check(reached < peak, words);
@@ -112,13 +115,14 @@ fn listed(values: &[f64]) -> String {
 fn what_orders_them(case: &Case<'_>) -> Result<String, String> {
     let of = |parameters: &Parameters| board(parameters, SEED).map_err(|error| error.to_string());
     let unbatched = Off::WriteBatches.apply(case.parameters).map_err(|error| error.to_string())?;
-    let (board, unbatched) = (of(case.parameters)?, of(&unbatched)?);
+    let board = of(case.parameters)?;
+    let unbatched = of(&unbatched)?;
     let run = |host: &Host, device: &DeviceTimes| {
         aggregates(host, device, EXPLAINED_BYTES, CLIENTS.len()).map_err(|error| error.to_string())
     };
     let through = run(&board.host, &board.device)?;
-    let (at_once, unbatched) =
-        (run(&board.host.direct(), &board.device)?, run(&unbatched.host, &unbatched.device)?);
+    let at_once = run(&board.host.direct(), &board.device)?;
+    let unbatched = run(&unbatched.host, &unbatched.device)?;
     Ok(format!(
         "how the channels' batches of held writes fall together decides, and the driver starts one transfer after the \
          other: of 4 MiB, one to six have {} MiB/s through it, {} when all start at the same instant, and {} without \
@@ -140,7 +144,8 @@ fn client_latency(case: &Case<'_>) -> Result<Verdict, RunError> {
         let kib = size / 1024.0;
         let named: Vec<(&str, f64)> = CLIENTS.into_iter().zip(values.iter().copied()).collect();
         finding.rises(&format!("latency in us at {kib} KiB"), &named);
-        let (first, last) = (values.first().copied().unwrap_or(1.0), values.last().copied().unwrap_or(1.0));
+        let first = values.first().copied().unwrap_or(1.0);
+        let last = values.last().copied().unwrap_or(1.0);
         finding.figure(format!("{kib} KiB, six clients against one"), last / first);
     }
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
@@ -161,7 +166,8 @@ mod tests {
     #[test]
     fn a_line_is_above_another_by_the_mean_difference() {
         let line = |points: &[(f64, f64)]| Series { label: String::new(), points: points.to_vec() };
-        let (upper, lower) = (line(&[(1.0, 1500.0), (2.0, 2500.0)]), line(&[(1.0, 500.0), (2.0, 1000.0)]));
+        let upper = line(&[(1.0, 1500.0), (2.0, 2500.0)]);
+        let lower = line(&[(1.0, 500.0), (2.0, 1000.0)]);
         assert_eq!(above(&upper, &lower), 1.25);
     }
 }

@@ -45,13 +45,11 @@ pub(super) enum MachineError {
     /// The device reports an error.
     #[error("the device reports {cause:?}")]
     Reported {
-        /// Which.
         cause: Cause,
     },
     /// The device says that the driver broke a rule.
     #[error("the device complains: {complaint}")]
     Complaint {
-        /// The first complaint.
         complaint: Complaint,
     },
     /// Nothing is due, and no interrupt came.

@@ -29,7 +29,6 @@ const KIB: f64 = 1024.0;
 enum Quantity {
     /// Microseconds of a transfer.
     Latency,
-    /// MiB/s.
     Throughput,
 }
 
@@ -116,7 +115,6 @@ fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Waiting {
-    /// It copies itself.
     Copying,
     /// The device works, and the core looks at its status until the end.
     Polling,

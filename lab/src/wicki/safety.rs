@@ -84,7 +84,8 @@ impl Noise {
 
     fn draft(&mut self) -> Draft {
         let pixel = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32][self.below(3) as usize];
-        let (x_count, y_count) = (self.below(9) as u32, self.below(9) as u32);
+        let x_count = self.below(9) as u32;
+        let y_count = self.below(9) as u32;
         let mut destination = self.plane();
         let mut source = self.plane();
         let mut count = Count2d { pixel, x_count, y_count };
@@ -198,7 +199,8 @@ fn try_colours(bed: &mut impl Bed) -> Result<Colours, BedError> {
         bed.load([&source, &before[1]])?;
         let shape = Copy2d { count, source: ALONG, destination: ALONG, transparent: Some(color) };
         let copy = bed.ask(&Draft::Copy(shape))?;
-        let (from, to) = (window(&source), window(&before[1]));
+        let from = window(&source);
+        let to = window(&before[1]);
         let words =
             (0..WORDS).map(|index| if index % 2 == 0 { &to } else { &from }[4 * index..][..4].to_vec());
         tried.copied &= copy.is_ok() && window(&bed.contents()?[1]) == words.collect::<Vec<_>>().concat();
@@ -269,7 +271,8 @@ fn crowd_simulated() -> Result<Crowd, BedError> {
         let frame = service.frame(client, address, SHIFTED as u64).map_err(said)?;
         let before = &shift(tag)[0];
         service.with_device(|device| device.bus_mut().bytes_mut()[place(tag)].copy_from_slice(before));
-        let (source, destination) = (Span::new(frame, 0), Span::new(frame, 1));
+        let source = Span::new(frame, 0);
+        let destination = Span::new(frame, 1);
         let copy = Operation::Copy { source, destination, length: SHIFTED as u64 - 1 };
         // The last quarter would not wait.
         let when_busy = if tag < REQUESTS * 3 / 4 { WhenBusy::Wait } else { WhenBusy::Refuse };

@@ -35,7 +35,6 @@ pub struct Counted<D> {
 }
 
 impl<D> Counted<D> {
-    /// The device itself.
     pub const fn device(&mut self) -> &mut D {
         &mut self.device
     }
@@ -83,23 +82,18 @@ pub enum ServiceError {
     /// A frame outside the device's 32 bits.
     #[error("a frame of {length} bytes from {address:#x} reaches beyond 32 bits: place it lower")]
     Address {
-        /// Its first byte.
         address: u64,
-        /// Its bytes.
         length: u64,
     },
     /// A request found no room.
     #[error("the queue of session {session} is closed or full")]
     Queue {
-        /// The session.
         session: u64,
     },
     /// A transfer did not succeed.
     #[error("request {tag} ended as {failure}")]
     Failed {
-        /// Its tag.
         tag: u64,
-        /// Why.
         failure: Failure,
     },
     /// Clients wait, and nothing will happen any more.
@@ -135,7 +129,8 @@ impl<B: Bus> Service<B> {
 
     /// The options of the thesis's driver: each request is one hardware transfer, whose end is waited for.
     pub fn patient() -> SdmaOptions {
-        let (chunk_bytes, patience) = (1 << 32, Duration::from_secs(60));
+        let chunk_bytes = 1 << 32;
+        let patience = Duration::from_secs(60);
         SdmaOptions { chunk_bytes, patience, ..SdmaOptions::default() }
     }
 
@@ -144,7 +139,6 @@ impl<B: Bus> Service<B> {
         self.device.with(|device| look(device.device()))
     }
 
-    /// The present.
     pub const fn now(&self) -> Instant {
         self.now
     }
@@ -248,7 +242,6 @@ impl<B: Bus> Service<B> {
         }
     }
 
-    /// Completions, oldest first.
     pub fn take_deliveries(&mut self) -> Vec<Delivery> {
         self.path.take_deliveries().collect()
     }

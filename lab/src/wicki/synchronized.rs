@@ -56,7 +56,8 @@ impl Bench {
     }
 
     fn submit(&mut self, shape: Synchronized, terms: Terms) -> Result<(), ServiceError> {
-        let (register, memory) = (Span::new(self.register, 0), Span::new(self.memory, 0));
+        let register = Span::new(self.register, 0);
+        let memory = Span::new(self.memory, 0);
         let (source, destination) = match shape.device {
             Side::Source => (register, memory),
             Side::Destination => (memory, register),
@@ -117,7 +118,8 @@ fn unit_elements(shape: &Synchronized, done: u32) -> u32 {
 /// One shape, request by request, to its end.
 fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     let mut bench = Bench::new()?;
-    let (total, size) = (shape.elements * shape.frames, shape.element.bytes() as usize);
+    let total = shape.elements * shape.frames;
+    let size = shape.element.bytes() as usize;
     let data: Vec<u8> = (0..total as usize * size).map(|at| (at * 7 + 1) as u8).collect();
     bench.service.with_device(|device| match shape.device {
         Side::Source => device.bus_mut().receive(&data),
@@ -125,7 +127,8 @@ fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     });
     bench.submit(shape, Terms::default())?;
     bench.settle();
-    let (mut done, mut wrong) = (0, false);
+    let mut done = 0;
+    let mut wrong = false;
     while done < total && !wrong {
         wrong = bench.moved(shape.device, data.len()) != done as usize * size || bench.ended().is_some();
         tally.requests += bench.ask(shape.device, 1);
@@ -190,7 +193,8 @@ fn dropped() -> Result<bool, ServiceError> {
 fn kept_from_others() -> Result<bool, ServiceError> {
     let mut bench = Bench::new()?;
     let own = bench.service.frame(STRANGER, MEMORY, 64)?;
-    let (source, destination) = (Span::new(bench.register, 0), Span::new(own, 0));
+    let source = Span::new(bench.register, 0);
+    let destination = Span::new(own, 0);
     let stolen = Operation::Synchronized { source, destination, shape: SMALL };
     bench.service.submit(STRANGER, 2, stolen, Terms::default())?;
     bench.settle();

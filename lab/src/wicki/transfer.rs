@@ -48,7 +48,6 @@ enum Port {
     Burst64,
 }
 
-/// What is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum What {
@@ -172,7 +171,8 @@ impl Settings {
     /// The rotation of a picture of pixels of a byte: rows are read one after the other, pixels go where they belong.
     fn turned(&self, bytes: u32, from: u64, to: u64) -> Piece {
         let power = bytes.ilog2();
-        let (width, height) = (1i64 << power.div_ceil(2), 1i64 << (power / 2));
+        let width = 1i64 << power.div_ceil(2);
+        let height = 1i64 << (power / 2);
         // Offset of the first pixel, step to the next of a row, step from one row's last to the next row's first.
         let (first, step, row) = match self.operation {
             What::Rotate90 => (height - 1, height, -(width - 1) * height - 1),
@@ -282,7 +282,8 @@ mod tests {
 
     #[test]
     fn pictures_are_turned_by_the_definition_of_a_clockwise_turn() {
-        let (width, height) = (64, 32);
+        let width = 64;
+        let height = 32;
         for (operation, to) in [
             (What::Rotate90, (|x, y, _, h| x * h + (h - 1 - y)) as fn(usize, usize, usize, usize) -> usize),
             (What::Rotate180, |x, y, w, h| (h - 1 - y) * w + (w - 1 - x)),

@@ -60,7 +60,8 @@ impl<S: SegmentSource> Block<S> {
     }
 
     fn checked(&self, offset: u64, length: usize) -> Result<u64, AccessError> {
-        let (available, length) = (self.length_bytes(), length as u64);
+        let available = self.length_bytes();
+        let length = length as u64;
         match offset.checked_add(length) {
             Some(end) if end <= available => Ok(self.offset as u64 + offset),
             _ => Err(AccessError::OutOfRange { offset, length, available }),
@@ -178,7 +179,8 @@ impl<S: SegmentSource> Arena<S> {
         touched_elsewhere(bytes.as_mut_ptr());
         let mut state = self.state();
         let (segment, offset) = state.segment_of(bytes.as_ptr().addr())?;
-        let (mapping, id) = (segment.mapping.clone(), segment.id.clone());
+        let mapping = segment.mapping.clone();
+        let id = segment.id.clone();
         Some(Landing {
             arena: self,
             mapping,
@@ -209,7 +211,6 @@ impl Promised {
         Self { pointer, length }
     }
 
-    /// Bytes promised.
     pub const fn length_bytes(&self) -> u64 {
         self.length as u64
     }

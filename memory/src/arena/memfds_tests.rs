@@ -74,7 +74,8 @@ fn what_is_written_after_a_landing_was_given_up_is_not_seen() {
     let mut bytes = ArenaVec::with_capacity_in(16_384, arena.clone());
     bytes.resize(16_384, 1_u8);
     let landing = arena.landing(&mut bytes[4096..12_288]).unwrap();
-    let (segment, offset) = (Arc::clone(landing.segment()), landing.offset());
+    let segment = Arc::clone(landing.segment());
+    let offset = landing.offset();
     segment.write(offset, &[2; 8192]).unwrap();
     landing.settled();
     assert_eq!((bytes[4095], bytes[4096], bytes[12_287], bytes[12_288]), (1, 2, 2, 1));
@@ -96,8 +97,8 @@ fn what_is_written_after_a_landing_was_given_up_is_not_seen() {
 fn a_forked_child_gets_errors_and_gives_nothing_back() {
     let _alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let arena = arena();
-    let (block, bytes) =
-        (arena.block(5000, 1).unwrap(), ArenaVec::<u8, _>::with_capacity_in(100, arena.clone()));
+    let block = arena.block(5000, 1).unwrap();
+    let bytes = ArenaVec::<u8, _>::with_capacity_in(100, arena.clone());
     block.write(0, b"parent").unwrap();
     let before = arena.statistics();
     // SAFETY: the child only looks at this arena, whose locks it does not take, and leaves by _exit.

@@ -32,7 +32,8 @@ pub(super) enum Shape {
 impl Shape {
     /// `None` for an alignment that is too large; the layout has at least one byte.
     pub(super) fn of(layout: Layout) -> Option<Self> {
-        let (size, align) = (layout.size(), layout.align());
+        let size = layout.size();
+        let align = layout.align();
         let class = CLASSES.iter().position(|class| *class >= size && class.is_multiple_of(align));
         if let Some(class) = class {
             return Some(Self::Small(class));
@@ -41,7 +42,6 @@ impl Shape {
         (align <= MOST_ALIGNMENT).then_some(run)
     }
 
-    /// Bytes it takes.
     pub(super) fn bytes(self) -> usize {
         match self {
             Self::Small(class) => CLASSES[class],
@@ -121,7 +121,6 @@ impl Pages {
         }
     }
 
-    /// Blocks in use.
     pub(super) fn live(&self) -> usize {
         self.live
     }
@@ -209,7 +208,8 @@ impl Pages {
         let State::Slab(slab) = &mut self.states[head] else { return };
         slab.used[index / 64] &= !(1 << (index % 64));
         slab.live -= 1;
-        let (class, live) = (slab.class, slab.live);
+        let class = slab.class;
+        let live = slab.live;
         let listed = live + 1 < SLAB_BYTES / CLASSES[class];
         if live == 0 {
             if listed {
@@ -278,7 +278,8 @@ impl Pages {
 
 impl Slab {
     fn block_at(&self, offset: usize) -> Result<Shape, Wrong> {
-        let (index, within) = (offset / CLASSES[self.class], offset % CLASSES[self.class]);
+        let index = offset / CLASSES[self.class];
+        let within = offset % CLASSES[self.class];
         let used = self.used.get(index / 64).is_some_and(|bits| bits >> (index % 64) & 1 == 1);
         if used && within == 0 { Ok(Shape::Small(self.class)) } else { Err(Wrong::NotLive) }
     }
@@ -319,7 +320,8 @@ mod tests {
     #[test]
     fn what_was_given_back_can_be_taken_whole() {
         let mut pages = Pages::new(3, 200);
-        let (small, run) = (shape(100, 4).unwrap(), shape(30_000, 16384).unwrap());
+        let small = shape(100, 4).unwrap();
+        let run = shape(30_000, 16384).unwrap();
         let smalls: Vec<_> = (0..300).map(|_| pages.take(small).unwrap()).collect();
         let runs: Vec<_> = std::iter::from_fn(|| pages.take(run)).collect();
         assert!(runs.len() > 15 && runs.iter().all(|offset| (offset + 3 * PAGE).is_multiple_of(16384)));

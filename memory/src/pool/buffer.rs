@@ -32,7 +32,6 @@ impl Buffer {
         Self { pool, segment, index, zero: false, zeroing: false, abandoned: false }
     }
 
-    /// Its bytes.
     pub fn length(&self) -> usize {
         self.segment.buffer_bytes()
     }
@@ -61,7 +60,9 @@ impl Buffer {
         if offset.checked_add(length).is_some_and(|end| end <= available) {
             return Ok(());
         }
-        let (offset, length, available) = (offset as u64, length as u64, available as u64);
+        let offset = offset as u64;
+        let length = length as u64;
+        let available = available as u64;
         Err(AccessError::OutOfRange { offset, length, available })
     }
 
@@ -125,7 +126,6 @@ impl UsedBuffer {
         Self(buffer)
     }
 
-    /// The buffer.
     pub fn buffer(&self) -> &Buffer {
         &self.0
     }
@@ -162,7 +162,6 @@ pub struct BufferView {
 }
 
 impl BufferView {
-    /// Its bytes.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -183,7 +182,9 @@ impl BufferView {
     /// [`AccessError::OutOfRange`].
     pub fn part(&self, offset: usize, length: usize) -> Result<Self, AccessError> {
         if offset.checked_add(length).is_none_or(|end| end > self.length) {
-            let (offset, length, available) = (offset as u64, length as u64, self.length as u64);
+            let offset = offset as u64;
+            let length = length as u64;
+            let available = self.length as u64;
             return Err(AccessError::OutOfRange { offset, length, available });
         }
         Ok(Self { buffer: Arc::clone(&self.buffer), offset: self.offset + offset, length })

@@ -35,10 +35,8 @@ pub enum WhyCopied {
     /// The file system takes no such input and output.
     #[error("the file system offers no O_DIRECT")]
     NotOffered,
-    /// The memory's address.
     #[error("memory at {address:#x} is not aligned to {align} bytes")]
     Address {
-        /// Its address.
         address: usize,
         /// What it must be a multiple of.
         align: usize,
@@ -48,7 +46,6 @@ pub enum WhyCopied {
     Place {
         /// Where in the file.
         offset: u64,
-        /// How many.
         length: usize,
         /// What both must be multiples of.
         align: usize,
@@ -60,7 +57,6 @@ pub enum WhyCopied {
 pub struct Moved {
     /// How many; fewer than asked for at the end of the file.
     pub bytes: usize,
-    /// By which way.
     pub way: Way,
 }
 
@@ -70,17 +66,13 @@ pub enum DirectError {
     /// The caller said its memory qualifies, and it does not.
     #[error("{0}; use memory of a pool, or the interface that copies")]
     Unsuitable(WhyCopied),
-    /// Outside the buffer.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The system's answer.
     #[error("cannot move {length} bytes at {offset} of the file: {source}")]
     System {
         /// Where in the file.
         offset: u64,
-        /// How many.
         length: usize,
-        /// Its error.
         source: io::Error,
     },
 }
@@ -110,7 +102,8 @@ impl Direct {
 
     fn qualify(&self, address: usize, length: usize, offset: u64) -> Result<BorrowedFd<'_>, WhyCopied> {
         let direct = self.direct.as_ref().ok_or(WhyCopied::NotOffered)?;
-        let (memory, place) = (self.memory_align, self.offset_align);
+        let memory = self.memory_align;
+        let place = self.offset_align;
         if !address.is_multiple_of(memory) {
             return Err(WhyCopied::Address { address, align: memory });
         }

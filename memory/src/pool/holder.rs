@@ -21,7 +21,6 @@ use super::{Buffer, Pool, PoolError};
 /// Where a buffer is, as another process names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
-    /// The segment's number.
     pub segment: u32,
     /// The buffer's place in it.
     pub index: u32,

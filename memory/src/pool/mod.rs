@@ -46,7 +46,6 @@ const MOST_ALIGNMENT: usize = 2 << 20;
 /// Whether a buffer's pages follow one another in physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Contiguity {
-    /// As it comes.
     Any,
     /// On huge pages where the machine has free ones that are no larger than a segment, otherwise as it comes.
     #[default]
@@ -60,7 +59,6 @@ pub enum Contiguity {
 pub struct Constraints {
     /// Its address is a multiple of this many bytes, a power of two up to 2 MiB. Buffers have at least a page's.
     pub align: usize,
-    /// Physical contiguity.
     pub contiguity: Contiguity,
     /// Physical addresses are below this. Buffers that are not are set aside; where the kernel does not show physical
     /// addresses (it takes `CAP_SYS_ADMIN`) there is no segment.
@@ -118,9 +116,7 @@ pub enum PoolError {
         "a pool's buffers have 1 byte to 1 GiB (not {buffer_bytes}), aligned to a power of two up to {MOST_ALIGNMENT} (not {align})"
     )]
     Options {
-        /// Bytes asked for.
         buffer_bytes: usize,
-        /// Alignment asked for.
         align: usize,
     },
     /// No buffer is free and the limit allows no further segment.
@@ -128,7 +124,6 @@ pub enum PoolError {
         "{in_use} buffers of the pool are in use, {zeroing} are being zeroed, and {limit} bytes allow no more; give some back, wait, or raise the limit"
     )]
     Exhausted {
-        /// Buffers in use.
         in_use: u64,
         /// Buffers that nobody uses and that are being zeroed.
         zeroing: u64,
@@ -145,7 +140,6 @@ pub enum PoolError {
     Lock {
         /// Bytes of the segment.
         bytes: usize,
-        /// Why not.
         source: io::Error,
     },
     /// A constraint on physical addresses, where the kernel does not tell them.
@@ -167,15 +161,11 @@ pub enum PoolError {
 /// What a pool holds and did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
-    /// Segments mapped.
     pub segments: u64,
-    /// Bytes of these.
     pub segment_bytes: u64,
     /// Segments on huge pages.
     pub huge_segments: u64,
-    /// Buffers there are.
     pub buffers: u64,
-    /// Buffers in use.
     pub in_use: u64,
     /// The most that were ever in use.
     pub peak_in_use: u64,
@@ -239,7 +229,8 @@ impl Pool {
         options.segment_bytes =
             options.segment_bytes.clamp(options.buffer_bytes, 1 << 30).next_multiple_of(MOST_ALIGNMENT);
         let state = State { limit_bytes, ..State::default() };
-        let (returned, used) = Default::default();
+        let returned = Default::default();
+        let used = Default::default();
         Ok(Self(Arc::new(Shared { options, state: Mutex::new(state), returned, used })))
     }
 
@@ -444,7 +435,9 @@ impl Pool {
 
 impl State {
     fn exhausted(&self) -> PoolError {
-        let (in_use, zeroing, limit) = (self.counters.in_use, self.zeroing, self.limit_bytes);
+        let in_use = self.counters.in_use;
+        let zeroing = self.zeroing;
+        let limit = self.limit_bytes;
         PoolError::Exhausted { in_use, zeroing, limit }
     }
 

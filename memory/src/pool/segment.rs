@@ -51,11 +51,9 @@ struct Free {
 pub struct SegmentView {
     /// Its number; none is used twice.
     pub id: u32,
-    /// Its bytes.
     pub bytes: usize,
     /// Bytes of each buffer.
     pub buffer_bytes: usize,
-    /// Its buffers.
     pub buffers: usize,
     /// Those that are free.
     pub free: usize,
@@ -75,7 +73,8 @@ impl Segment {
         let (descriptor, mapping) = allocate(bytes, constraints)?;
         // Before anybody else can have it: who shares a segment must not be able to take its pages away (M1, P).
         rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW).map_err(|source| {
-            let (length, step) = (bytes as u64, "fcntl(F_ADD_SEALS)");
+            let length = bytes as u64;
+            let step = "fcntl(F_ADD_SEALS)";
             AllocateError::System { length, step, source: source.into() }
         })?;
         let origin = mapping.pointer().addr().next_multiple_of(constraints.align) - mapping.pointer().addr();

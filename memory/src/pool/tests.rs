@@ -43,7 +43,8 @@ fn at_the_limit_it_refuses_or_waits_as_asked() {
         matches!(pool.take(), Err(PoolError::Exhausted { in_use: 4, zeroing: 0, limit }) if limit == 2 << 20)
     );
     assert!(pool.take_waiting(Some(Duration::from_millis(1))).is_err());
-    let (waiting, waiter) = (mpsc::channel(), pool.clone());
+    let waiting = mpsc::channel();
+    let waiter = pool.clone();
     let thread = std::thread::spawn(move || waiting.0.send(waiter.take_waiting(None).map(drop)).unwrap());
     while pool.statistics().waited < 2 {
         std::thread::yield_now();

@@ -36,7 +36,8 @@ impl ListArea {
 
     /// Room for `words` in one piece: its first word, and where the area's use ends with it.
     pub(super) fn room(&self, words: usize) -> Option<(usize, u64)> {
-        let (area, words) = (LIST_WORDS as u64, words as u64);
+        let area = LIST_WORDS as u64;
+        let words = words as u64;
         let at = self.end % area;
         let skipped = if at + words > area { area - at } else { 0 };
         let end = self.end + skipped + words;

@@ -75,9 +75,7 @@ pub struct BadCapacity(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the queue pair's memory has {words} words, {needed} are needed")]
 pub struct TooSmall {
-    /// Words there are.
     pub words: usize,
-    /// Words needed.
     pub needed: usize,
 }
 
@@ -159,7 +157,6 @@ impl Layout {
     }
 }
 
-/// The client's side.
 #[derive(Debug)]
 pub struct ClientEnd<S> {
     layout: Layout,
@@ -353,7 +350,6 @@ const fn progress_name(tag: u64) -> u64 {
     tag.wrapping_add(1) & ((1 << (63 - PROGRESS_BITS)) - 1)
 }
 
-/// The service's side.
 #[derive(Debug)]
 pub struct ServiceEnd<S> {
     layout: Layout,

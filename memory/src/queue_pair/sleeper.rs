@@ -18,19 +18,16 @@ impl<S: RingStorage> Sleeper<S> {
         Self { own, peer, fences }
     }
 
-    /// As [`ClientEnd::parked`](super::ClientEnd::parked).
     #[inline]
     pub fn parked(&self) -> &AtomicU64 {
         self.own.word(CLIENT_PARKED)
     }
 
-    /// As [`ClientEnd::wake_word`](super::ClientEnd::wake_word).
     #[inline]
     pub fn wake_word(&self) -> &AtomicU64 {
         self.peer.word(WAKE_WORD)
     }
 
-    /// As [`ClientEnd::fences`](super::ClientEnd::fences).
     #[inline]
     pub fn fences(&self) -> Fences {
         self.fences

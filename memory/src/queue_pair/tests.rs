@@ -5,8 +5,8 @@ use crate::storage::HeapWords;
 
 fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords) {
     let layout = Layout::new(4).unwrap();
-    let (client, service) =
-        (HeapWords::zeroed(layout.client_words()), HeapWords::zeroed(layout.service_words()));
+    let client = HeapWords::zeroed(layout.client_words());
+    let service = HeapWords::zeroed(layout.service_words());
     let near = ClientEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
     let far = ServiceEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
     (near, far, client, service)
@@ -176,7 +176,8 @@ fn a_cancel_names_one_request() {
 #[test]
 fn memories_too_small_for_the_capacity_are_refused() {
     let layout = Layout::new(4).unwrap();
-    let (small, large) = (HeapWords::zeroed(8), HeapWords::zeroed(layout.client_words()));
+    let small = HeapWords::zeroed(8);
+    let large = HeapWords::zeroed(layout.client_words());
     assert!(ClientEnd::new(layout, large.clone(), small.clone(), Fences::Full).is_err());
     assert!(ServiceEnd::new(layout, small, large, Fences::Full).is_err());
     for capacity in [0, 1, 3, 1 << 13, u32::MAX] {

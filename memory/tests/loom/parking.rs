@@ -33,7 +33,8 @@ fn shipped_look(flag: &AtomicU64) -> bool {
 fn parked_consumer(park: Parker, look: Look, sleeps: &Sleeps) {
     let storage = words();
     let token = Token::new();
-    let (shared, waker) = (storage.clone(), token.clone());
+    let shared = storage.clone();
+    let waker = token.clone();
     let publishing = thread::spawn(move || {
         let mut producer = Producer::new(SLOTS);
         for value in 1..=2 {

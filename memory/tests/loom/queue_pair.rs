@@ -183,11 +183,15 @@ fn broken_a_client_that_leaves_at_the_close_without_a_look_loses_a_completion() 
 
 #[test]
 fn a_round_trip_with_both_sides_parking_completes() {
-    let (lane_sleeps, client_sleeps) = (Arc::new(Sleeps::default()), Arc::new(Sleeps::default()));
-    let (lane_counted, client_counted) = (lane_sleeps.clone(), client_sleeps.clone());
+    let lane_sleeps = Arc::new(Sleeps::default());
+    let client_sleeps = Arc::new(Sleeps::default());
+    let lane_counted = lane_sleeps.clone();
+    let client_counted = client_sleeps.clone();
     explore(5, move || {
         let ((mut client, mut service), token, futex) = (pair(), Token::new(), Futex::new());
-        let (lane_token, lane_futex, counted) = (token.clone(), futex.clone(), lane_counted.clone());
+        let lane_token = token.clone();
+        let lane_futex = futex.clone();
+        let counted = lane_counted.clone();
         let lane = thread::spawn(move || {
             let slot = take_request(&mut service, &lane_token, &counted);
             complete(&mut service, &lane_futex, slot[1]);

@@ -139,8 +139,10 @@ impl<M: Memory> Capabilities<M> {
                 node.waiters.push(id);
             }
         }
-        let (roots, remaining) = (roots.to_vec(), roots.len());
-        let (mut open, mut marked) = (roots.clone(), Vec::new());
+        let remaining = roots.len();
+        let roots = roots.to_vec();
+        let mut open = roots.clone();
+        let mut marked = Vec::new();
         self.revocations.insert(id, Revocation { roots, remaining, withheld: false });
         while let Some(index) = open.pop() {
             let Some(node) = self.table.at_mut(index) else { continue };
@@ -167,7 +169,8 @@ impl<M: Memory> Capabilities<M> {
     /// revokes again and again could pile them up.
     fn replace_told(&mut self, index: u32) {
         let Some(node) = self.table.at_mut(index) else { return };
-        let (revocations, untold) = (&mut self.revocations, &self.withheld);
+        let revocations = &mut self.revocations;
+        let untold = &self.withheld;
         node.waiters.retain(|id| {
             let replaced = revocations.get(id).is_some_and(|one| one.withheld && one.roots.len() == 1);
             if replaced && !untold.contains(id) {
@@ -189,7 +192,8 @@ impl<M: Memory> Capabilities<M> {
             if !node.children.is_empty() {
                 break;
             }
-            let (session, forgotten) = (node.session, node.forgotten);
+            let session = node.session;
+            let forgotten = node.forgotten;
             let waiters = std::mem::take(&mut node.waiters);
             next = self.table.detach(index);
             waiters.into_iter().for_each(|id| self.root_gone(id));

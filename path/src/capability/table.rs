@@ -6,7 +6,6 @@ use memferry_transfer::{Handle, Rights, SessionId};
 
 use super::{Recipient, RevocationId};
 
-/// One capability.
 pub(super) struct Node<M> {
     pub(super) session: SessionId,
     /// Until it is revoked and nothing is in flight on it.
@@ -73,7 +72,6 @@ struct Slot<M> {
     last_session: Option<SessionId>,
 }
 
-/// Slots by index.
 pub(super) struct Table<M> {
     slots: Vec<Slot<M>>,
     free: Vec<u32>,

@@ -22,7 +22,6 @@ use super::*;
 const A: SessionId = SessionId(1);
 const B: SessionId = SessionId(2);
 const C: SessionId = SessionId(3);
-/// Users of sessions.
 const ALICE: u32 = 1000;
 const BOB: u32 = 1001;
 
@@ -63,7 +62,8 @@ fn table() -> Capabilities<Counted> {
 
 /// A table in which A holds a root of 100 bytes with all rights.
 fn with_root() -> (Capabilities<Counted>, Handle, Counted) {
-    let (mut table, memory) = (table(), Counted::new(100));
+    let mut table = table();
+    let memory = Counted::new(100);
     let root = table.register(A, memory.clone(), ALL).unwrap();
     (table, root, memory)
 }

@@ -5,7 +5,8 @@ use super::*;
 #[test]
 fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
     let mut bed = Bed::new(2, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     for tag in 1..=3 {
         bed.submit(queue, tag, &fill(frame, 100).refuse_when_busy());
     }
@@ -19,8 +20,10 @@ fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
 #[test]
 fn waiting_requests_start_in_the_order_they_came() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (queue, other_queue) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 0));
+    let frame = bed.frame(A, 100).0;
+    let other = bed.frame(B, 100).0;
+    let queue = bed.path.open_queue(A, 0);
+    let other_queue = bed.path.open_queue(B, 0);
     for tag in [1, 2, 3] {
         bed.submit(queue, tag, &fill(frame, 100));
         bed.submit(other_queue, 10 * tag, &fill(other, 100));
@@ -35,8 +38,10 @@ fn waiting_requests_start_in_the_order_they_came() {
 #[test]
 fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
     let mut bed = Bed::new(1, Exclusive::new(), 8);
-    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (binding, queue) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 0));
+    let frame = bed.frame(A, 100).0;
+    let other = bed.frame(B, 100).0;
+    let binding = bed.path.open_queue(A, 0);
+    let queue = bed.path.open_queue(B, 0);
     bed.submit(binding, 1, &fill(frame, 100));
     bed.run_for(5000);
     bed.submit(queue, 2, &fill(other, 100));
@@ -53,8 +58,10 @@ fn a_later_request_does_not_overtake_one_of_its_queue_that_waits() {
 #[test]
 fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
     let mut bed = Bed::new(2, Exclusive::new(), 8);
-    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (queue, other_queue) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 0));
+    let frame = bed.frame(A, 100).0;
+    let other = bed.frame(B, 100).0;
+    let queue = bed.path.open_queue(A, 0);
+    let other_queue = bed.path.open_queue(B, 0);
     for tag in [1, 2] {
         bed.submit(queue, tag, &fill(frame, 100));
     }
@@ -68,10 +75,13 @@ fn a_request_of_another_queue_need_not_wait_for_those_held_back() {
 #[test]
 fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
     let mut bed = Bed::new(1, Shared::new(), 2);
-    let (frame, other) = (bed.frame(A, 100).0, bed.frame(B, 100).0);
-    let (one, two) = (bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let other = bed.frame(B, 100).0;
+    let one = bed.path.open_queue(A, 0);
+    let two = bed.path.open_queue(A, 0);
     let foreign = bed.path.open_queue(B, 1);
-    let (third, same_user) = (bed.frame(C, 100).0, bed.path.open_queue(C, 0));
+    let third = bed.frame(C, 100).0;
+    let same_user = bed.path.open_queue(C, 0);
     bed.submit(one, 1, &fill(frame, 100));
     bed.submit(one, 2, &fill(frame, 100));
     bed.submit(two, 3, &fill(frame, 100));
@@ -95,7 +105,8 @@ fn the_waiting_quota_is_each_users_own_over_all_its_sessions() {
 fn exclusive_clients_never_share_and_shared_ones_run_side_by_side() {
     for (kind, ends) in [(PolicyKind::Exclusive, [2000, 4000]), (PolicyKind::Shared, [2000, 2000])] {
         let mut bed = Bed::over(FakeEngine::new(2, TIMING), kind.build(), 8);
-        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+        let frame = bed.frame(A, 100).0;
+        let queue = bed.path.open_queue(A, 0);
         bed.submit(queue, 1, &fill(frame, 100));
         bed.submit(queue, 2, &fill(frame, 100));
         bed.run_for(100_000);
@@ -142,7 +153,8 @@ impl Policy for Rogue {
 fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
     for (channel, first) in [(1, Ok(())), (2, Err(2)), (u32::MAX, Err(2))] {
         let mut bed = Bed::new(2, Rogue(Choice::Channel(channel)), 8);
-        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+        let frame = bed.frame(A, 100).0;
+        let queue = bed.path.open_queue(A, 0);
         let request = fill(frame, 100).refuse_when_busy();
         bed.submit(queue, 1, &request);
         bed.submit(queue, 2, &request);
@@ -157,7 +169,8 @@ fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
 #[test]
 fn a_policys_choice_of_a_failed_channel_counts_as_busy() {
     let mut bed = Bed::new(2, Rogue(Choice::Channel(0)), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     let failure = Failure::ChannelFaulted;
     bed.path.engine_mut().inject(0, Fault::Fails { failure, after_bytes: 0 });
     bed.submit(queue, 1, &fill(frame, 100));
@@ -189,7 +202,8 @@ impl Policy for Hesitant {
 fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
     // It is asked for 1 when that comes, for 1 again, and would then say yes to 2.
     let mut bed = Bed::new(1, Hesitant(3), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     for tag in [1, 2] {
         bed.submit(queue, tag, &fill(frame, 100));
     }
@@ -203,7 +217,8 @@ fn a_policy_that_changes_its_mind_cannot_make_a_request_overtake() {
 #[test]
 fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
     let mut bed = Bed::new(4, Shared::new(), 8);
-    let (frame, other) = (bed.frame(A, 100).0, bed.frame(C, 100).0);
+    let frame = bed.frame(A, 100).0;
+    let other = bed.frame(C, 100).0;
     // Two sessions of user 7, then one of user 8.
     let queues = [bed.path.open_queue(A, 7), bed.path.open_queue(B, 7)];
     for tag in 1..=3 {
@@ -234,7 +249,8 @@ fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
 #[test]
 fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
     let mut bed = Bed::new(16, Shared::new(), 0);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 7));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 7);
     for tag in 1..=15 {
         bed.submit(queue, tag, &fill(frame, 100).refuse_when_busy());
     }

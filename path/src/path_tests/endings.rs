@@ -33,7 +33,8 @@ fn a_deadline_ends_a_running_request_between_chunks() {
 #[test]
 fn a_deadline_ends_a_waiting_request_on_time_and_leaves_the_others() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100).with_deadline(at(1500)));
     bed.submit(queue, 3, &fill(frame, 100));
@@ -45,7 +46,8 @@ fn a_deadline_ends_a_waiting_request_on_time_and_leaves_the_others() {
 #[test]
 fn a_request_that_is_done_by_its_deadline_is_done() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(2001)));
     bed.run_for(10_000);
     assert_eq!((bed.completion(1).outcome, bed.completed_at(1)), (Ok(()), 2000));
@@ -54,7 +56,8 @@ fn a_request_that_is_done_by_its_deadline_is_done() {
 #[test]
 fn a_cancel_ends_a_waiting_request_at_once_and_a_running_one_between_chunks() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100));
     bed.run_for(1500);
@@ -70,7 +73,9 @@ fn a_cancel_ends_a_waiting_request_at_once_and_a_running_one_between_chunks() {
 #[test]
 fn a_cancel_names_requests_of_its_own_queue_only() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue, other) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
+    let other = bed.path.open_queue(A, 0);
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100));
     bed.cancel(other, 1);
@@ -88,7 +93,8 @@ fn a_cancel_names_requests_of_its_own_queue_only() {
 fn an_engine_that_cannot_be_interrupted_reports_what_it_did() {
     let engine = FakeEngine::new(1, Timing { preemption_bytes: None, ..TIMING });
     let mut bed = Bed::over(engine, Box::new(Shared::new()), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(1700)));
     bed.run_for(1500);
     bed.cancel(queue, 1);
@@ -101,7 +107,8 @@ fn the_first_reason_to_end_a_request_is_the_one_reported() {
     for (deadline, reason) in [(1100, Failure::DeadlineExceeded), (1500, Failure::Cancelled)] {
         let engine = FakeEngine::new(1, Timing { preemption_bytes: Some(64), ..TIMING });
         let mut bed = Bed::over(engine, Box::new(Shared::new()), 8);
-        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+        let frame = bed.frame(A, 100).0;
+        let queue = bed.path.open_queue(A, 0);
         bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(deadline)));
         bed.run_until(at(1050));
         bed.run_until(at(1300));
@@ -153,7 +160,8 @@ fn a_grant_taken_back_ends_the_peers_requests() {
 #[test]
 fn stopping_fails_what_waits_and_cancel_all_ends_what_runs() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 100));
     bed.run_for(1500);
@@ -172,7 +180,8 @@ fn stopping_fails_what_waits_and_cancel_all_ends_what_runs() {
 #[test]
 fn the_next_wake_is_the_earliest_end_or_deadline() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     assert_eq!(bed.path.next_wake(), None);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(5000)));
     assert_eq!(bed.path.next_wake(), Some(at(5000)), "nothing was started yet");

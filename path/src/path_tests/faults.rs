@@ -47,7 +47,8 @@ fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
 #[test]
 fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
     let mut bed = Bed::new(2, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 10_000).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 10_000).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.path.engine_mut().inject(0, FAILS);
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(queue, 2, &fill(frame, 10_000));
@@ -66,7 +67,8 @@ fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
         (vec![revocation], vec![])
     );
     // So is one that comes afterwards.
-    let (other, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let other = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.path.engine_mut().inject(1, FAILS);
     bed.submit(queue, 3, &fill(other, 100));
     bed.run_for(10_000);
@@ -84,7 +86,8 @@ fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
 fn requests_fail_when_every_channel_has_failed() {
     for waits in [true, false] {
         let mut bed = Bed::new(2, Shared::new(), 8);
-        let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+        let frame = bed.frame(A, 100).0;
+        let queue = bed.path.open_queue(A, 0);
         for channel in 0..2 {
             bed.path.engine_mut().inject(channel, FAILS);
         }
@@ -126,7 +129,8 @@ fn memory_that_failed_fails_its_request_and_leaves_the_channel_in_use() {
 #[test]
 fn a_hanging_request_is_not_completed_before_its_channel_was_reset() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     bed.path.engine_mut().inject(0, Fault::Hangs);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(1200)));
     bed.run_for(100_000);
@@ -153,8 +157,10 @@ fn a_hanging_request_is_not_completed_before_its_channel_was_reset() {
 #[test]
 fn a_closed_queue_stays_while_its_request_hangs() {
     let mut bed = Bed::new(1, Exclusive::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
-    let (other, other_queue) = (bed.frame(B, 100).0, bed.path.open_queue(B, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
+    let other = bed.frame(B, 100).0;
+    let other_queue = bed.path.open_queue(B, 0);
     bed.path.engine_mut().inject(0, Fault::Hangs);
     bed.submit(queue, 1, &fill(frame, 100));
     bed.submit(other_queue, 2, &fill(other, 100));

@@ -68,7 +68,8 @@ fn a_loop_without_end_leaves_the_only_channel_to_who_waits() {
     bed.submit(queue, 1, &Request::repeat(0));
     bed.submit(queue, 2, &fill(frame, 10));
     bed.turns(20);
-    let (other, foreign) = (bed.frame(B, 64).0, bed.path.open_queue(B, 1));
+    let other = bed.frame(B, 64).0;
+    let foreign = bed.path.open_queue(B, 1);
     bed.submit(foreign, 7, &fill(other, 10));
     bed.turns(20);
     assert_eq!(bed.completion(7).outcome, OK);
@@ -222,7 +223,6 @@ fn a_loop_that_cannot_be_is_refused_whole() {
     let mut alone = Request::repeat(2);
     alone.terms.linked = false;
     bed.submit(queue, 1, &alone);
-    // Within another.
     bed.submit(queue, 2, &Request::repeat(2));
     bed.submit(queue, 3, &fill(frame, 10).linked());
     bed.submit(queue, 4, &Request::repeat(2));
@@ -367,7 +367,8 @@ fn a_request_given_up_late_fails_nothing_that_came_behind_its_refused_successor(
 #[test]
 fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
     let mut bed = Bed::new(4, Shared::new(), 4);
-    let (frame, theirs) = (bed.frame(A, 64).0, bed.frame(B, 64).0);
+    let frame = bed.frame(A, 64).0;
+    let theirs = bed.frame(B, 64).0;
     let [queue, other, foreign] =
         [(A, 0), (A, 0), (B, 1)].map(|(session, user)| bed.path.open_queue(session, user));
     bed.submit(queue, 1, &Request::repeat(0));
@@ -403,8 +404,10 @@ fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
 #[test]
 fn what_was_held_may_wait_for_a_channel_though_the_quota_is_full() {
     let mut bed = Bed::new(1, Shared::new(), 2);
-    let (frame, theirs) = (bed.frame(A, 64).0, bed.frame(B, 64).0);
-    let (queue, foreign) = (bed.path.open_queue(A, 0), bed.path.open_queue(B, 1));
+    let frame = bed.frame(A, 64).0;
+    let theirs = bed.frame(B, 64).0;
+    let queue = bed.path.open_queue(A, 0);
+    let foreign = bed.path.open_queue(B, 1);
     bed.submit(foreign, 1, &fill(theirs, 60));
     bed.submit(queue, 2, &Request::repeat(2));
     bed.submit(queue, 3, &fill(frame, 10));
@@ -417,7 +420,8 @@ fn what_was_held_may_wait_for_a_channel_though_the_quota_is_full() {
 fn a_list_counts_for_one_more_with_every_64_segments() {
     for fenced in [false, true] {
         let mut bed = Bed::new(1, Shared::new(), 4);
-        let (frame, queue) = (bed.frame(A, 64).0, bed.path.open_queue(A, 0));
+        let frame = bed.frame(A, 64).0;
+        let queue = bed.path.open_queue(A, 0);
         let list = |segments: usize| {
             let empty = Segment { place: Span::new(frame, 0), length: 0 };
             let lists = Lists { source: vec![empty; segments].into(), destination: vec![empty; 64].into() };

@@ -229,7 +229,8 @@ fn deadlines_of_the_past_are_refused_as_such() {
 
 #[test]
 fn no_user_moves_more_than_its_rate() {
-    let (rate, burst) = (1_000_000_000u64, 16u64 << 20);
+    let rate = 1_000_000_000u64;
+    let burst = 16u64 << 20;
     let other = Spec { user: 2, bytes: 10_000, depth: 1, ..NORMAL };
     let mut load = Load::new(Box::new(RateLimit::new(rate, burst)), &[NORMAL, NORMAL, other]);
     load.run(SECOND);

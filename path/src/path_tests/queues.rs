@@ -9,7 +9,8 @@ use crate::completion::{Ledger, Running};
 #[test]
 fn a_reservation_is_refused_when_its_completion_would_not_fit() {
     let mut bed = Bed::new(4, Shared::new(), 8);
-    let (frame, queue) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let queue = bed.path.open_queue(A, 0);
     assert!(bed.path.reserve(queue, 0).is_none());
     let reserved = bed.path.reserve(queue, 2).unwrap();
     bed.submit(queue, 1, &fill(frame, 100));
@@ -75,7 +76,8 @@ fn a_closed_queue_delivers_nothing_and_releases_everything() {
 #[test]
 fn completions_not_taken_yet_die_with_their_queue() {
     let mut bed = Bed::new(1, Shared::new(), 8);
-    let (queue, other) = (bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
+    let queue = bed.path.open_queue(A, 0);
+    let other = bed.path.open_queue(A, 0);
     for (queue, tag) in [(queue, 1), (other, 2)] {
         let reservation = bed.path.reserve(queue, 8).unwrap();
         bed.path.refuse(reservation, tag, false, Failure::Cancelled);
@@ -99,7 +101,8 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
         bed.close(queue);
         assert!(!bed.path.queue_gone(queue));
         if used {
-            let (now, request) = (bed.clock.now(), fill(frame, 100));
+            let now = bed.clock.now();
+            let request = fill(frame, 100);
             bed.path.submit(now, reservation, 2, &request, &mut bed.capabilities);
         } else {
             bed.path.give_back(reservation);
@@ -108,7 +111,8 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
         bed.run_for(10_000);
         assert_eq!((bed.outcomes(), memory.contents()[10]), (vec![(1, Ok(()))], 0));
         // The policy was told: another session gets the only channel.
-        let (other, queue) = (bed.frame(B, 10).0, bed.path.open_queue(B, 0));
+        let other = bed.frame(B, 10).0;
+        let queue = bed.path.open_queue(B, 0);
         bed.submit(queue, 3, &fill(other, 10).refuse_when_busy());
         bed.run_for(10_000);
         assert_eq!(bed.completion(3).outcome, Ok(()));
@@ -118,7 +122,9 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
 #[test]
 fn queues_of_one_session_end_apart() {
     let mut bed = Bed::new(2, Shared::new(), 8);
-    let (frame, one, two) = (bed.frame(A, 100).0, bed.path.open_queue(A, 0), bed.path.open_queue(A, 0));
+    let frame = bed.frame(A, 100).0;
+    let one = bed.path.open_queue(A, 0);
+    let two = bed.path.open_queue(A, 0);
     assert_ne!(one, two);
     bed.submit(one, 1, &fill(frame, 100));
     bed.submit(two, 1, &fill(frame, 50));
@@ -146,7 +152,8 @@ fn an_idle_path_has_nothing_to_settle_and_wakes_for_nothing() {
 fn a_late_report_for_an_earlier_post_ends_nothing() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let mut ledger = Ledger::new(2);
-    let (queue, ticket) = (ledger.open(A, 0), Ticket { channel: 1, serial: 7 });
+    let queue = ledger.open(A, 0);
+    let ticket = Ticket { channel: 1, serial: 7 };
     let nop = Request::new(Operation::Nop);
     let (_, claims) = bed.capabilities.admit(A, &nop, 0).unwrap().into_parts();
     let origin = Origin { queue, user: 0, tag: 3, linked: false, member: false };
@@ -164,7 +171,8 @@ fn a_late_report_for_an_earlier_post_ends_nothing() {
         assert!(ledger.take(Ticket { channel, serial }).is_none());
     }
     let running = ledger.take(ticket).unwrap();
-    let (outcome, engine) = (Ok(()), EngineKind::Simulated);
+    let outcome = Ok(());
+    let engine = EngineKind::Simulated;
     let report = Finished { ticket, outcome, bytes_done: 5, value: 0, engine };
     let completion = Completion { tag: 3, outcome, inherited: false, bytes_done: 5, value: 0, engine };
     let delivery = ledger.deliver(running.origin, &Ledger::end(&running, &report), false);

@@ -124,11 +124,13 @@ impl Simulation {
             self.push(when, Event::Submit { tag });
         }
         for _ in 0..12 {
-            let (when, to) = (self.noise.below(SPAN_PS), self.noise.below(3) as usize);
+            let when = self.noise.below(SPAN_PS);
+            let to = self.noise.below(3) as usize;
             self.push(when, Event::GrantAnew { to });
         }
         for failure in [Failure::MemoryFault, Failure::ChannelFaulted, Failure::ChannelFaulted] {
-            let (when, channel) = (self.noise.below(SPAN_PS), self.noise.below(4) as u32);
+            let when = self.noise.below(SPAN_PS);
+            let channel = self.noise.below(4) as u32;
             self.push(when, Event::Fail { channel, failure });
             self.push(when + 30_000, Event::Repair { channel });
         }
@@ -174,7 +176,8 @@ impl Simulation {
             capabilities.revoke(SESSIONS[from], token).unwrap();
             self.bed.path.cancel_revoked(capabilities);
         }
-        let (range, root) = ((self.noise.below(FRAME_BYTES / 2), FRAME_BYTES / 2), self.held[from][0]);
+        let range = (self.noise.below(FRAME_BYTES / 2), FRAME_BYTES / 2);
+        let root = self.held[from][0];
         let recipient = Recipient::Session(SESSIONS[to]);
         let token = capabilities.offer(SESSIONS[from], root.handle, range, Rights::all(), recipient).unwrap();
         let handle = capabilities.accept(SESSIONS[to], 0, token).unwrap().handle;
@@ -212,7 +215,8 @@ impl Simulation {
             let named = if self.noise.below(2) == 0 { held[0] } else { self.noise.pick(choices) };
             (named, self.noise.below(named.place.length / 2))
         };
-        let (from, to) = (choose(), choose());
+        let from = choose();
+        let to = choose();
         let spans = [from, to].map(|(named, offset)| Span::new(named.handle, offset));
         let noise = &mut self.noise;
         let kind = noise.below(10);
@@ -222,7 +226,8 @@ impl Simulation {
                 Operation::Compare { first: spans[0], second: spans[1], length: noise.below(200) }
             }
             2 if noise.below(3) == 0 => {
-                let (length, seed) = (noise.below(200), noise.next() as u32);
+                let length = noise.below(200);
+                let seed = noise.next() as u32;
                 Operation::CopyCrc { source: spans[0], destination: spans[1], length, seed }
             }
             1..=3 => Operation::Copy { source: spans[0], destination: spans[1], length: noise.below(200) },
@@ -230,18 +235,22 @@ impl Simulation {
                 let value = noise.next() as u32;
                 let patterns =
                     [Pattern::Byte(value as u8), Pattern::Half(value as u16), Pattern::Word(value)];
-                let (pattern, odd) = (noise.pick(&patterns), u64::from(noise.below(12) == 0));
+                let pattern = noise.pick(&patterns);
+                let odd = u64::from(noise.below(12) == 0);
                 let length = noise.below(50) * pattern.length_bytes() + odd;
                 Operation::Fill { destination: spans[1], length, pattern }
             }
             6..=7 => {
-                let (count, transparent) = (count(noise), Color24::new(noise.below(200) as u32));
-                let (source, destination) = (plane(noise, &count), plane(noise, &count));
+                let count = count(noise);
+                let transparent = Color24::new(noise.below(200) as u32);
+                let source = plane(noise, &count);
+                let destination = plane(noise, &count);
                 let shape = Copy2d { count, source, destination, transparent };
                 Operation::Copy2d { source: spans[0], destination: spans[1], shape }
             }
             _ => {
-                let (count, color) = (count(noise), Color24::new(noise.below(1 << 24) as u32).unwrap());
+                let count = count(noise);
+                let color = Color24::new(noise.below(1 << 24) as u32).unwrap();
                 let shape = Fill2d { count, destination: plane(noise, &count), color };
                 Operation::Fill2d { destination: spans[1], shape }
             }
@@ -278,7 +287,8 @@ fn count(noise: &mut Noise) -> Count2d {
 }
 
 fn plane(noise: &mut Noise, count: &Count2d) -> Plane {
-    let (size, row) = (count.pixel.bytes() as i64, count.pixel.bytes() as i64 * i64::from(count.x_count));
+    let size = count.pixel.bytes() as i64;
+    let row = count.pixel.bytes() as i64 * i64::from(count.x_count);
     let x_step = noise.pick(&[size, size, -size, 2 * size, 0]);
     let y_step = noise.pick(&[size, size + 3, -size, -row, row, 0]);
     Plane { start: noise.below(100), x_step, y_step }

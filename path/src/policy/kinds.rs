@@ -19,23 +19,16 @@ use super::{ByClass, Deadline, Exclusive, Policy, Priority, RateLimit, Shared, S
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PolicyKind {
-    /// [`Shared`].
     #[default]
     Shared,
-    /// [`Exclusive`].
     Exclusive,
-    /// [`Priority`].
     Priority,
-    /// [`Deadline`].
     Deadline,
-    /// [`Weighted`].
     Weighted,
-    /// [`RateLimit`].
     RateLimit,
 }
 
 impl PolicyKind {
-    /// All of them.
     pub const ALL: [Self; 6] =
         [Self::Shared, Self::Exclusive, Self::Priority, Self::Deadline, Self::Weighted, Self::RateLimit];
 
@@ -110,18 +103,14 @@ pub enum PolicyError {
         /// How often they begin.
         period: Duration,
     },
-    /// Nothing may move.
     #[error("{name} is zero, so nothing would ever move: give it at least 1")]
     Zero {
-        /// The number.
         name: &'static str,
     },
     /// A class has a policy that is for all or none.
     #[error("class {class} cannot have the policy {} of its own: that, or deadline, is for all classes together", .kind.name())]
     OfClass {
-        /// The class.
         class: PriorityClass,
-        /// The policy.
         kind: PolicyKind,
     },
 }
@@ -210,7 +199,8 @@ mod tests {
     fn numbers_under_which_nothing_would_move_are_refused() {
         let settings = PolicySettings::default;
         for (slice, period) in [(0, 5), (5, 5), (6, 5)] {
-            let (slice, period) = (Duration::from_millis(slice), Duration::from_millis(period));
+            let slice = Duration::from_millis(slice);
+            let period = Duration::from_millis(period);
             let refused = PolicySettings { slice, period, ..settings() }.check();
             assert_eq!(refused, Err(PolicyError::Slice { slice, period }));
         }

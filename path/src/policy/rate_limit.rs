@@ -38,7 +38,8 @@ pub struct RateLimit {
 impl RateLimit {
     /// At most `bytes_per_second` (at least 1) for each user, and `burst_bytes` at once after a rest.
     pub fn new(bytes_per_second: u64, burst_bytes: u64) -> Self {
-        let (channels, buckets) = (Shared::new(), BTreeMap::new());
+        let channels = Shared::new();
+        let buckets = BTreeMap::new();
         Self {
             channels,
             bytes_per_second: bytes_per_second.max(1),
@@ -54,7 +55,9 @@ impl RateLimit {
 
     /// The user's bucket, filled up to now.
     fn bucket(&mut self, user: u32) -> &mut Bucket {
-        let (now, full, rate) = (self.now, self.full(), i128::from(self.bytes_per_second));
+        let now = self.now;
+        let full = self.full();
+        let rate = i128::from(self.bytes_per_second);
         let bucket = self.buckets.entry(user).or_insert(Bucket { tokens: full, at: now });
         let passed = now.picoseconds().saturating_sub(bucket.at.picoseconds());
         let filled = rate.saturating_mul(i128::try_from(passed).unwrap_or(i128::MAX));
@@ -75,7 +78,9 @@ impl Policy for RateLimit {
 
     fn departed(&mut self, _client: SessionId) {
         // Debts stay, or a client could shed its own by coming again; a full bucket is what one who comes finds anyway.
-        let (now, full, rate) = (self.now, self.full(), i128::from(self.bytes_per_second));
+        let now = self.now;
+        let full = self.full();
+        let rate = i128::from(self.bytes_per_second);
         self.buckets.retain(|_, bucket| {
             let passed = now.picoseconds().saturating_sub(bucket.at.picoseconds());
             let filled = rate.saturating_mul(i128::try_from(passed).unwrap_or(i128::MAX));

@@ -28,10 +28,8 @@ enum Phase {
     Slice { until: Instant },
 }
 
-/// What was counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SliceCounts {
-    /// Slices that began.
     pub slices: u64,
     /// Bytes of low work that moved within a slice: none, or something is wrong.
     pub strayed_bytes: u64,
@@ -77,7 +75,8 @@ impl Slices {
     /// Slices of `slice` in every `period`, for so many lanes.
     pub fn new(period: Duration, slice: Duration, lanes: usize) -> Self {
         let phase = Phase::Open { next: Instant::ORIGIN.after(period) };
-        let (moving, counts) = (vec![false; lanes], SliceCounts::default());
+        let moving = vec![false; lanes];
+        let counts = SliceCounts::default();
         Self(Arc::new(Mutex::new(Board { period, slice, phase, moving, high_at: None, counts })))
     }
 

@@ -59,8 +59,10 @@ impl Weighted {
     /// Weights, at least 1 each, of the classes low, normal and high, and of single users (others have 1).
     pub fn new(classes: [u32; 3], users: BTreeMap<u32, u32>) -> Self {
         let classes = classes.map(|weight| weight.max(1));
-        let (now, moved_at) = (Instant::ORIGIN, Instant::ORIGIN);
-        let (credit, held) = (BTreeMap::new(), BTreeMap::new());
+        let now = Instant::ORIGIN;
+        let moved_at = Instant::ORIGIN;
+        let credit = BTreeMap::new();
+        let held = BTreeMap::new();
         Self { channels: Shared::new(), classes, users, credit, held, turn: 0, now, moved_at }
     }
 

@@ -86,7 +86,6 @@ impl<E: Engine> Path<E> {
         }
     }
 
-    /// The engine.
     pub fn engine(&self) -> &E {
         &self.engine
     }
@@ -289,7 +288,8 @@ impl<E: Engine> Path<E> {
     pub fn next_wake(&mut self) -> Option<Instant> {
         let running = self.ledger.running().filter(|running| running.ending.is_none());
         let running = running.filter_map(|running| running.ask.deadline).min();
-        let (waiting, held) = (self.channels.next_deadline(), self.orders.next_deadline());
+        let waiting = self.channels.next_deadline();
+        let held = self.orders.next_deadline();
         [self.engine.next_wake(), running, waiting, held, self.pacing.wake].into_iter().flatten().min()
     }
 

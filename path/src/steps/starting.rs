@@ -87,7 +87,9 @@ impl<E: Engine> Path<E> {
             && let Some(ended) =
                 self.at_once(session, origin.queue, origin.user, operation, terms, capabilities)
         {
-            let (outcome, bytes_done, value) = (ended.outcome, ended.bytes_done, ended.value);
+            let outcome = ended.outcome;
+            let bytes_done = ended.bytes_done;
+            let value = ended.value;
             let end = End { outcome, bytes_done, value, engine: self.kind, watermarked: false };
             return self.deliver(origin, &end, false);
         }
@@ -136,7 +138,9 @@ impl<E: Engine> Path<E> {
             return None;
         }
         let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
-        let (class, bytes, deadline) = (terms.class, operation.total_bytes(), terms.deadline);
+        let class = terms.class;
+        let bytes = operation.total_bytes();
+        let deadline = terms.deadline;
         let ask = Ask { client: session, user, class, bytes, deadline };
         let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
         let ended = self.engine.perform(&Confined::new(&operation, terms.hint).ok()?)?;
@@ -240,7 +244,9 @@ impl<E: Engine> Path<E> {
         if !self.acts.contains(Acts::ACCEPTS) {
             return Ok(());
         }
-        let (engine, ledger, channels) = (&self.engine, &self.ledger, &self.channels);
+        let engine = &self.engine;
+        let ledger = &self.ledger;
+        let channels = &self.channels;
         let outstanding = || {
             let running = ledger.running_now().map(|running| Outstanding {
                 ask: running.ask,
@@ -269,7 +275,9 @@ impl<E: Engine> Path<E> {
                 RefusalReason::Busy(_) | RefusalReason::NoSuchChannel(_) => Failure::ChannelFaulted,
             })
         });
-        let (claims, origin, ask) = (unfolded.claims, unfolded.origin, unfolded.ask);
+        let claims = unfolded.claims;
+        let origin = unfolded.origin;
+        let ask = unfolded.ask;
         match posted {
             Ok(ticket) => {
                 self.has_changed();

@@ -15,7 +15,6 @@ use super::{PATIENCE, lender};
 use crate::random::Random;
 use crate::saying::{Stop, Teller, finding};
 
-/// What somebody lends.
 struct Offer {
     token: Handle,
     length: u64,
@@ -27,13 +26,14 @@ impl Offer {
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_whitespace().map(|word| word.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
-        let (token, length) = (Handle::from_bits(next()?), next()?);
-        let (write, seed) = (next()? == 1, next()?);
+        let token = Handle::from_bits(next()?);
+        let length = next()?;
+        let write = next()? == 1;
+        let seed = next()?;
         Some(Self { token, length, write, seed })
     }
 }
 
-/// Borrows so often.
 pub(super) fn session(
     client: &Client,
     meeting: &Path,

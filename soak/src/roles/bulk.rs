@@ -104,7 +104,8 @@ fn send(
     let frames = (0..3).map(|_| SharedFrame::allocate(client, FRAME)).collect::<Result<Vec<_>, _>>()?;
     for number in 0..rounds as u32 {
         let bytes = noise(random.below(FRAME + 1) as usize, u64::from(number));
-        let (length, frame) = (bytes.len() as u64, &frames[random.below(3) as usize]);
+        let length = bytes.len() as u64;
+        let frame = &frames[random.below(3) as usize];
         let way = random.below(4);
         if way < 2 {
             sender.send(number, &bytes, PATIENCE)?;
@@ -139,7 +140,8 @@ pub(super) fn consume(client: &Client, meeting: &Path, teller: &mut Teller) -> R
 
 fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Result<(), Over> {
     let own = client.allocate(FRAME)?;
-    let (mut due, mut taken_back) = (0, false);
+    let mut due = 0;
+    let mut taken_back = false;
     loop {
         let offer = match receiver.receive(PATIENCE) {
             Ok(message) if message.kind != due => {

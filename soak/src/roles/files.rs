@@ -15,9 +15,7 @@ use crate::saying::{Stop, Teller, finding};
 
 /// Where the server listens, where clients meet.
 pub(super) const SOCKET: &str = "files";
-/// The longest message.
 const MESSAGE: u32 = (64 << 10) + 24;
-/// The longest file.
 const LONGEST: usize = 2 << 20;
 /// Fid of the file, and one for what is opened beside.
 const FILE: u32 = 1;
@@ -31,7 +29,9 @@ pub(super) fn session(
 ) -> Result<(), Stop> {
     // Not by the process's number: in an hour numbers come again, and so would files.
     let name = format!("file-{:016x}", part.seed);
-    let (mut bytes, mut doubtful, mut done) = (Vec::new(), None, 0);
+    let mut bytes = Vec::new();
+    let mut doubtful = None;
+    let mut done = 0;
     let mut created = false;
     while done < rounds {
         let attached = Client::unix(&part.meeting.join(SOCKET))
@@ -64,7 +64,6 @@ pub(super) fn session(
 }
 
 enum Over {
-    /// The server is.
     Gone,
     Stop(Stop),
 }
@@ -119,7 +118,8 @@ impl Open<'_> {
         }
         if found != *self.bytes {
             let at = (0..found.len().min(self.bytes.len())).find(|at| found[*at] != self.bytes[*at]);
-            let (has, expected) = (found.len(), self.bytes.len());
+            let has = found.len();
+            let expected = self.bytes.len();
             let what = format!("a file of {has} bytes, {expected} expected, differs from byte {at:?}");
             return Err(Over::Stop(Stop::Finding(what)));
         }

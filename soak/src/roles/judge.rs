@@ -25,7 +25,6 @@ pub(super) enum Order {
     Fenced,
     /// All of them so many times; 0 is until stopped. Its own completion is the run's first.
     Loop {
-        /// How often.
         rounds: u32,
     },
 }
@@ -211,7 +210,8 @@ mod tests {
     use super::*;
 
     fn ended(outcome: Result<(), Failure>, bytes_done: u64) -> Completion {
-        let (ticket, engine) = (Ticket::NONE, EngineKind::CpuLane);
+        let ticket = Ticket::NONE;
+        let engine = EngineKind::CpuLane;
         Completion { ticket, outcome, inherited: false, bytes_done, value: 0, engine }
     }
 
@@ -225,12 +225,14 @@ mod tests {
 
     #[test]
     fn whole_and_cancelled_requests_are_held_to_their_bytes() {
-        let (before, none) = ([vec![1; 8]], Excuses::default());
+        let before = [vec![1; 8]];
+        let none = Excuses::default();
         let cancel = Excuses { cancelled: true, ..none };
         let of = |end, excuses, found: [u8; 8]| {
             judge((Order::Linked, &[fill(4)]), &[end], excuses, &before, &[found.to_vec()])
         };
-        let (done, early) = (ended(Ok(()), 4), ended(Err(Failure::Cancelled), 2));
+        let done = ended(Ok(()), 4);
+        let early = ended(Err(Failure::Cancelled), 2);
         assert!(of(done, none, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
         assert!(is_finding(of(done, none, [1, 7, 7, 7, 7, 7, 1, 1])), "a byte beside");
         assert!(is_finding(of(ended(Ok(()), 3), none, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
@@ -242,7 +244,8 @@ mod tests {
 
     #[test]
     fn what_is_linked_to_a_failure_has_to_inherit_it() {
-        let (drafts, before) = ([fill(9), fill(2)], [vec![1; 8]]);
+        let drafts = [fill(9), fill(2)];
+        let before = [vec![1; 8]];
         let beyond = Failure::OutOfBounds { side: Side::Destination, available: 8 };
         let first = ended(Err(beyond), 0);
         let mut second = ended(Err(beyond), 0);
@@ -256,11 +259,13 @@ mod tests {
 
     #[test]
     fn what_is_not_known_of_a_frame_excuses_nothing_in_another() {
-        let (before, excuses) = ([vec![1; 8], vec![1; 8]], Excuses { cancelled: true, ..Excuses::default() });
+        let before = [vec![1; 8], vec![1; 8]];
+        let excuses = Excuses { cancelled: true, ..Excuses::default() };
         let overlapping = Operation::Copy { source: (0, 0), destination: (0, 2), length: 4 };
         let early = ended(Err(Failure::Cancelled), 2);
         let of = |draft: Draft, bytes, found: [u8; 8]| {
-            let (drafts, ends) = ([overlapping.clone(), draft], [early, ended(Ok(()), bytes)]);
+            let drafts = [overlapping.clone(), draft];
+            let ends = [early, ended(Ok(()), bytes)];
             judge((Order::Fenced, &drafts), &ends, excuses, &before, &[vec![9; 8], found.to_vec()])
         };
         let fill = Operation::Fill { destination: (1, 1), length: 4, pattern: Pattern::Byte(7) };
@@ -275,7 +280,9 @@ mod tests {
 
     #[test]
     fn a_loop_moves_its_rounds() {
-        let (drafts, before, after) = ([fill(2)], [vec![1; 4]], [vec![1, 7, 7, 1]]);
+        let drafts = [fill(2)];
+        let before = [vec![1; 4]];
+        let after = [vec![1, 7, 7, 1]];
         let of = |rounds, whole, bytes, found: &[Vec<u8>]| {
             let own = Completion { value: whole, ..ended(Ok(()), 0) };
             let ends = [own, ended(Ok(()), bytes)];

@@ -25,7 +25,6 @@ pub(super) fn offers(meeting: &Path, service: u32) -> std::path::PathBuf {
     meeting.join(format!("offers-{service}"))
 }
 
-/// Lends so often.
 pub(super) fn session(
     client: &Client,
     meeting: &Path,
@@ -43,13 +42,14 @@ pub(super) fn session(
         let seed = random.next();
         let bytes = noise(frame.length() as usize, seed);
         frame.write(0, &bytes)?;
-        let (write, offset) = (random.once_in(2), MARGIN);
+        let write = random.once_in(2);
+        let offset = MARGIN;
         let rights = if write { Rights::READ | Rights::WRITE } else { Rights::READ };
         let user = Grantee::User(rustix::process::geteuid().as_raw());
         let token = client.grant(&frame.range(offset, length), rights, user)?;
         let offer = format!("{} {length} {} {seed}\n", token.bits(), u8::from(write));
-        let (made, path) =
-            (directory.join(format!(".{own}-{number}")), directory.join(format!("{own}-{number}")));
+        let made = directory.join(format!(".{own}-{number}"));
+        let path = directory.join(format!("{own}-{number}"));
         std::fs::write(&made, offer).map_err(failed)?;
         std::fs::rename(&made, &path).map_err(failed)?;
         std::thread::sleep(Duration::from_micros(random.below(40_000)));

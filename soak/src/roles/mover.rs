@@ -43,7 +43,6 @@ struct Run {
 enum Meaning {
     /// The request of that number of the run on that cell.
     Of(usize, usize),
-    /// Nothing is moved.
     Nothing,
 }
 
@@ -194,7 +193,8 @@ impl<'a> Mover<'a> {
         drafts: Vec<Draft>,
         teller: &mut Teller,
     ) -> Result<(), Stop> {
-        let (last, mut excuses) = (drafts.len() - 1, Excuses::default());
+        let last = drafts.len() - 1;
+        let mut excuses = Excuses::default();
         let limit = self.random.once_in(10).then(|| Duration::from_micros(self.random.below(3000)));
         excuses.deadline = limit.is_some();
         excuses.busy = self.random.once_in(8) && !matches!(order, Order::Loop { .. });

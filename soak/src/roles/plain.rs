@@ -15,7 +15,6 @@ const BYTES: usize = 24 << 20;
 /// Bytes that ballast holds at most.
 const BALLAST: u64 = 512 << 20;
 
-/// Copies so often.
 pub(super) fn copy(random: &mut Random, teller: &mut Teller, rounds: u64) -> Result<(), Stop> {
     let mut memory = memferry_conformance::noise(BYTES, random.next());
     let mut model = memory.clone();
@@ -23,7 +22,8 @@ pub(super) fn copy(random: &mut Random, teller: &mut Teller, rounds: u64) -> Res
         let most = if random.once_in(4) { BYTES / 2 } else { 1 << 20 };
         let length = random.below(most as u64) as usize;
         let mut place = || random.below((BYTES - length) as u64 + 1) as usize;
-        let (from, to) = (place(), place());
+        let from = place();
+        let to = place();
         let byte = random.next() as u8;
         if random.once_in(4) {
             let byte = if random.once_in(2) { 0 } else { byte };

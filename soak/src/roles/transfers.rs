@@ -16,7 +16,6 @@ use crate::random::Random;
 /// Bytes of the long frames: chunks of a lane and an odd rest.
 pub(super) const LONG: u64 = (600 << 10) + 4096;
 
-/// Draws drafts.
 pub(super) struct Drafts {
     runner: TestRunner,
     small: BoxedStrategy<Draft>,
@@ -38,7 +37,9 @@ impl Drafts {
 pub(super) fn long(random: &mut Random) -> Draft {
     let length = if random.once_in(8) { random.below(5000) } else { random.between(1 << 17, 1 << 19) };
     let mut place = |frame| (frame, random.below(LONG - length + 1));
-    let (source, other, own) = (place(0), place(1), place(0));
+    let source = place(0);
+    let other = place(1);
+    let own = place(0);
     let third = place(2);
     let seed = random.next() as u32;
     match random.below(8) {

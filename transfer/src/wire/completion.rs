@@ -101,7 +101,9 @@ pub fn decode_completion(slot: &CompletionSlot) -> Result<Completion, SlotError>
     let header = slot[0] & !HEADER_SEQUENCE;
     if header == engine_code(EngineKind::CpuLane) << 48 {
         // What nearly all of them are.
-        let (bytes_done, value, engine) = (slot[2], slot[3], EngineKind::CpuLane);
+        let bytes_done = slot[2];
+        let value = slot[3];
+        let engine = EngineKind::CpuLane;
         return Ok(Completion { tag: slot[1], outcome: Ok(()), inherited: false, bytes_done, value, engine });
     }
     if header >> 58 != 0 {

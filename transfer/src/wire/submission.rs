@@ -206,7 +206,8 @@ fn decode_synchronized(slot: &SubmissionSlot, width: u8) -> Result<Synchronized,
         (3, 0) => SyncUnit::Block,
         _ => return Err(SlotError::Value),
     };
-    let (elements, frames) = (slot[7] as u32, (slot[7] >> 32) as u32);
+    let elements = slot[7] as u32;
+    let frames = (slot[7] >> 32) as u32;
     Ok(Synchronized { device, element, elements, frames, unit })
 }
 
@@ -279,7 +280,8 @@ pub fn decode_request(
     if header & !KNOWN != 0 {
         return Err(SlotError::Reserved);
     }
-    let (opcode, width) = (header >> 32 & 0xff, (header >> 48 & 0xff) as u8);
+    let opcode = header >> 32 & 0xff;
+    let width = (header >> 48 & 0xff) as u8;
     if !(NOP..=SYNCHRONIZED).contains(&opcode) {
         return Err(SlotError::Opcode(opcode as u8));
     }
@@ -354,7 +356,9 @@ fn decode_operation(
     fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
 ) -> Result<Operation<Span>, SlotError> {
     let span = |at: usize| Span::new(Handle::from_bits(slot[at]), slot[at + 1]);
-    let (source, destination, length) = (span(3), span(5), slot[7]);
+    let source = span(3);
+    let destination = span(5);
+    let length = slot[7];
     Ok(match opcode {
         COPY => Operation::Copy { source, destination, length },
         FILL => Operation::Fill { destination, length, pattern: decode_pattern(width, slot[3])? },
@@ -376,7 +380,8 @@ fn decode_lists(
     slot: &SubmissionSlot,
     fetch: impl FnOnce(u64, usize) -> Option<Vec<u64>>,
 ) -> Result<Lists<Span>, SlotError> {
-    let (sources, destinations) = (slot[4] as u32 as usize, (slot[4] >> 32) as usize);
+    let sources = slot[4] as u32 as usize;
+    let destinations = (slot[4] >> 32) as usize;
     counted(sources, 0, MAX_SEGMENTS)?;
     counted(destinations, 0, MAX_SEGMENTS)?;
     let words = (sources + destinations) * SEGMENT_WORDS;

@@ -222,7 +222,8 @@ proptest! {
 
 #[test]
 fn a_success_is_the_same_whichever_way_it_is_encoded() {
-    let (outcome, engine) = (Ok(()), EngineKind::CpuLane);
+    let outcome = Ok(());
+    let engine = EngineKind::CpuLane;
     let completion = Completion { tag: 9, outcome, inherited: false, bytes_done: 5, value: 7, engine };
     let slot = encode_success(9, 5, 7, engine);
     assert_eq!(slot, encode_completion(&completion));
@@ -239,7 +240,8 @@ fn failures_keep_their_operands() {
         Failure::Malformed(SlotError::List),
     ];
     for failure in failures {
-        let (outcome, engine) = (Err(failure), EngineKind::None);
+        let outcome = Err(failure);
+        let engine = EngineKind::None;
         let completion = Completion { tag: 1, outcome, inherited: true, bytes_done: 0, value: 0, engine };
         assert_eq!(decode_completion(&encode_completion(&completion)), Ok(completion));
     }

@@ -7,8 +7,8 @@
 use crate::tree::SourceFile;
 use crate::violation::Violation;
 
-const FILE_LINES: usize = 600;
-const FUNCTION_LINES: usize = 60;
+const FILE_LINES: usize = 1000;
+const FUNCTION_LINES: usize = 80;
 
 pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
     files.iter().flat_map(check_file).collect()
@@ -57,27 +57,27 @@ mod tests {
 
     #[test]
     fn accepts_what_just_fits() {
-        assert_eq!(check(&[SourceFile::new("a.rs", &function(58))]), []);
-        assert_eq!(check(&[SourceFile::new("a.rs", &"// line\n".repeat(600))]), []);
-        assert_eq!(check(&[SourceFile::new("a.md", &"line\n".repeat(601))]), []);
+        assert_eq!(check(&[SourceFile::new("a.rs", &function(FUNCTION_LINES - 2))]), []);
+        assert_eq!(check(&[SourceFile::new("a.rs", &"// line\n".repeat(FILE_LINES))]), []);
+        assert_eq!(check(&[SourceFile::new("a.md", &"line\n".repeat(FILE_LINES + 1))]), []);
     }
 
     #[test]
-    fn refuses_a_function_of_61_lines_at_its_first() {
-        let found = check(&[SourceFile::new("a.rs", &format!("//! Docs.\n{}", function(59)))]);
+    fn refuses_a_function_of_one_line_too_many_at_its_first() {
+        let found = check(&[SourceFile::new("a.rs", &format!("//! Docs.\n{}", function(FUNCTION_LINES - 1)))]);
         assert_eq!((found.len(), found[0].line), (1, 2));
-        assert!(found[0].message.contains("`long` has 61 lines"));
+        assert!(found[0].message.contains("`long` has 81 lines"));
     }
 
     #[test]
     fn refuses_a_long_test_in_a_macro() {
-        let text = format!("proptest! {{\n{}}}\n", function(59));
+        let text = format!("proptest! {{\n{}}}\n", function(FUNCTION_LINES - 1));
         assert_eq!(check(&[SourceFile::new("tests/a.rs", &text)]).len(), 1);
     }
 
     #[test]
-    fn refuses_a_file_of_601_lines() {
-        assert_eq!(check(&[SourceFile::new("a.rs", &"// line\n".repeat(601))]).len(), 1);
+    fn refuses_a_file_of_one_line_too_many() {
+        assert_eq!(check(&[SourceFile::new("a.rs", &"// line\n".repeat(FILE_LINES + 1))]).len(), 1);
     }
 
     #[test]

@@ -84,7 +84,8 @@ fn the_first_cancel_is_seen_at_once_and_more_of_them_not_in_every_turn() {
     let mut bed = Bed::new();
     for tag in 0..4 {
         let request = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
-        let (mut slot, mut list) = Default::default();
+        let mut slot = Default::default();
+        let mut list = Default::default();
         wire::encode_request(tag, &request, &mut slot, &mut list).unwrap();
         bed.submit(&slot);
     }
@@ -103,7 +104,8 @@ fn a_batch_ends_when_its_lists_are_longer_than_a_client_has_room_for() {
     let mut bed = Bed::new();
     let empty = || vec![Segment { place: Span::new(bed.frame, 0), length: 0 }; MAX_SEGMENTS].into();
     let lists = Box::new(Lists { source: empty(), destination: empty() });
-    let (mut slot, mut list) = Default::default();
+    let mut slot = Default::default();
+    let mut list = Default::default();
     wire::encode_request(0, &Request::new(Operation::ScatterGather { lists }), &mut slot, &mut list).unwrap();
     wire::place_list(&mut slot, bed.client.stage_list(&list).unwrap());
     // All name the same list.

@@ -69,5 +69,4 @@ pub(super) struct State {
     pub(super) noticed: u64,
 }
 
-/// All of them.
 pub(super) type States = [State; CHANNELS];

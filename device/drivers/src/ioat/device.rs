@@ -31,9 +31,7 @@ pub enum InitError {
     /// Its registers are those of version 1.
     #[error("the device is of version {major}.{minor}: this driver needs 2.0, check the base address")]
     TooOld {
-        /// Before the point.
         major: u8,
-        /// After the point.
         minor: u8,
     },
     /// It has no channels.
@@ -42,7 +40,6 @@ pub enum InitError {
     /// Its descriptors move next to nothing.
     #[error("the device moves {bytes} bytes with a descriptor at most: check the base address")]
     TransfersTooShort {
-        /// How many.
         bytes: u64,
     },
 }

@@ -35,37 +35,27 @@ impl RingConfig {
     }
 }
 
-/// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// Nothing; it completes in its turn.
     Null,
-    /// Copies.
     Copy {
-        /// First byte read.
         source: u64,
-        /// First byte written.
         destination: u64,
-        /// How many.
         bytes: u64,
     },
     /// Writes a pattern of eight bytes again and again, its lowest first. Where the destination is no multiple of eight, it is unsure with
     /// which of its bytes the device begins.
     Fill {
-        /// The pattern.
         pattern: u64,
-        /// First byte written.
         destination: u64,
-        /// How many.
         bytes: u64,
     },
     /// Writes the exclusive or of its sources. The destination may be one of them.
     Xor {
         /// First byte of each, 2 to 8.
         sources: &'a [u64],
-        /// First byte written.
         destination: u64,
-        /// Bytes of each.
         bytes: u64,
     },
 }
@@ -82,10 +72,8 @@ pub enum Notice {
     Interrupt,
 }
 
-/// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// What is done.
     pub operation: Operation<'a>,
     /// How its end is made known.
     pub notice: Notice,

@@ -32,13 +32,11 @@ pub enum WriteError {
     /// The channel has no ring.
     #[error("channel {channel} is not open: give it a ring first")]
     NotOpen {
-        /// The channel.
         channel: u8,
     },
     /// It may still touch memory.
     #[error("channel {channel} is quarantined: recover it before it is used")]
     Quarantined {
-        /// The channel.
         channel: u8,
     },
     /// The ring has not so many free descriptors.
@@ -67,14 +65,14 @@ pub struct Failure {
     pub errors: Chanerr,
     /// Position of the request that it was found in.
     pub position: u64,
-    /// Its descriptor's address.
     pub descriptor: u64,
 }
 
 impl State {
     /// How far a status tells that the chain is done, if `before` is what its source told last.
     fn position(&self, status: Chansts, ring: &RingConfig, before: u64) -> u64 {
-        let (slots, completed) = (u64::from(ring.slots), status.completed());
+        let slots = u64::from(ring.slots);
+        let completed = status.completed();
         let Some(index) = completed.checked_sub(ring.ring).map(|bytes| bytes / DESCRIPTOR_BYTES) else {
             return before;
         };
@@ -106,7 +104,8 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         }
         let ring = state.ring.ok_or(WriteError::NotOpen { channel: index })?;
         let mut descriptor = describe(request);
-        let (needed, free) = (u64::from(descriptor.slots()), self.free(channel));
+        let needed = u64::from(descriptor.slots());
+        let free = self.free(channel);
         if needed > free {
             return Err(WriteError::RingFull { free, needed });
         }

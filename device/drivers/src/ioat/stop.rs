@@ -28,7 +28,6 @@ pub enum StopError {
     /// It did not acknowledge the suspend. It goes on, or stops later.
     #[error("channel {channel} did not stop within {waited:?}: wait longer, or recover it")]
     NotSuspended {
-        /// The channel.
         channel: u8,
         /// How long was waited.
         waited: Duration,
@@ -36,7 +35,6 @@ pub enum StopError {
     /// It did not end its reset. It is quarantined: its memory must not be reused until a recovery succeeds.
     #[error("channel {channel} did not end its reset within {waited:?} and is quarantined: recover it again")]
     NotReset {
-        /// The channel.
         channel: u8,
         /// How long was waited.
         waited: Duration,
@@ -44,13 +42,11 @@ pub enum StopError {
     /// It was given up, and only a recovery makes it usable.
     #[error("channel {channel} is quarantined: recover it first")]
     Quarantined {
-        /// The channel.
         channel: u8,
     },
     /// It is at work, and cannot be given another chain.
     #[error("channel {channel} is at work: suspend it first")]
     AtWork {
-        /// The channel.
         channel: u8,
     },
 }
@@ -59,7 +55,6 @@ pub enum StopError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("channel {channel} is {state}, not suspended: there is nothing to resume")]
 pub struct ResumeError {
-    /// The channel.
     pub channel: u8,
     /// What it is doing.
     pub state: TransferState,

@@ -22,9 +22,7 @@ const MOST_SLOTS: u16 = 1 << 15;
 pub struct Limits {
     /// Bytes of a descriptor at most.
     pub longest: u64,
-    /// It fills.
     pub fills: bool,
-    /// It does XOR.
     pub xor: bool,
 }
 
@@ -34,40 +32,31 @@ pub enum RingError {
     /// Descriptors do not lie on multiples of their size.
     #[error("the ring at {address:#x} is not on a multiple of {DESCRIPTOR_BYTES}: align it")]
     Misaligned {
-        /// The ring's address.
         address: u64,
     },
     /// The completion word does not lie on a multiple of its size.
     #[error("the completion word at {address:#x} is not on a multiple of {COMPLETION_ALIGNMENT}: align it")]
     CompletionMisaligned {
-        /// Its address.
         address: u64,
     },
-    /// No completion word.
     #[error("the completion word's address is zero, which stands for none: give the device a word")]
     NoCompletion,
-    /// Too few descriptors.
     #[error("a ring of {slots} descriptors is too small: it needs {LEAST_SLOTS}")]
     TooSmall {
-        /// How many.
         slots: u16,
     },
-    /// Too many descriptors.
     #[error("a ring of {slots} descriptors is too large for the count: {MOST_SLOTS} at most")]
     TooLarge {
-        /// How many.
         slots: u16,
     },
     /// The ring leaves the address space.
     #[error("the ring at {address:#x} leaves the address space: place it lower")]
     LeavesAddressSpace {
-        /// The ring's address.
         address: u64,
     },
     /// The completion word is one of the ring's.
     #[error("the completion word at {address:#x} lies in the ring: place it beside")]
     CompletionInRing {
-        /// Its address.
         address: u64,
     },
 }
@@ -81,35 +70,26 @@ pub enum RequestError {
     /// The device does no XOR.
     #[error("this device does no xor: let the CPU do it")]
     NoXor,
-    /// Nothing to move.
     #[error("the request moves no bytes: leave it out, or ask for nothing")]
     NoBytes,
     /// More than one descriptor may move.
     #[error("{bytes} bytes, one descriptor moves {limit} at most: cut the request")]
     TooLong {
-        /// How many.
         bytes: u64,
-        /// The most.
         limit: u64,
     },
-    /// Too few sources.
     #[error("an xor of {sources} sources: it has at least {LEAST_SOURCES}, one is a copy")]
     TooFewSources {
-        /// How many.
         sources: usize,
     },
-    /// Too many sources.
     #[error("an xor of {sources} sources: it has at most {MOST_SOURCES}, go over them by turns")]
     TooManySources {
-        /// How many.
         sources: usize,
     },
     /// A side leaves the address space.
     #[error("{bytes} bytes at {address:#x} leave the address space: make the request shorter")]
     LeavesAddressSpace {
-        /// Where they begin.
         address: u64,
-        /// How many.
         bytes: u64,
     },
 }

@@ -22,7 +22,6 @@ use super::stop::StopError;
 /// What follows the last channel of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainEnd {
-    /// Nothing.
     Stop,
     /// The first channel again, until the loop is ended.
     Loop,
@@ -37,19 +36,16 @@ pub enum ChainError {
     /// A channel is named twice.
     #[error("channel {channel} is named twice: a chain passes each channel once, a loop closes by itself")]
     Repeated {
-        /// The channel.
         channel: u8,
     },
     /// A channel has no configuration.
     #[error("channel {channel} is not configured: configure all channels before they are linked")]
     NotConfigured {
-        /// The channel.
         channel: u8,
     },
     /// A channel is running.
     #[error("channel {channel} is running: link channels before the first is enabled")]
     Running {
-        /// The channel.
         channel: u8,
     },
     /// A linked list that another channel would start.
@@ -57,7 +53,6 @@ pub enum ChainError {
         "channel {channel} follows a linked list, which only software can start: put it first, in no loop"
     )]
     ListNotFirst {
-        /// The channel.
         channel: u8,
     },
 }
@@ -73,7 +68,8 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         }
         let mut seen = 0;
         for channel in chain {
-            let (index, bit) = (channel.index(), channel.bit());
+            let index = channel.index();
+            let bit = channel.bit();
             if seen & bit != 0 {
                 return Err(ChainError::Repeated { channel: index });
             }

@@ -104,7 +104,8 @@ mod tests {
     #[test]
     fn released_channel_is_given_again() {
         let mut channels = Channels::default();
-        let (first, second) = (channels.allocate().unwrap(), channels.allocate().unwrap());
+        let first = channels.allocate().unwrap();
+        let second = channels.allocate().unwrap();
         channels.release(first);
         assert_eq!(channels.allocate().unwrap().index(), 0);
         assert_eq!(second.index(), 1);

@@ -16,11 +16,8 @@ use super::interrupt::Interrupts;
 /// Size of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
-    /// One byte.
     Bits8,
-    /// Two bytes.
     Bits16,
-    /// Four bytes.
     Bits32,
 }
 
@@ -46,7 +43,6 @@ impl Element {
         }
     }
 
-    /// The register's field.
     pub const fn data_type(self) -> DataType {
         match self {
             Self::Bits8 => DataType::Bits8,
@@ -82,9 +78,7 @@ impl TransferSize {
 /// One of the device's two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Port {
-    /// Reads from here.
     Source,
-    /// Writes here.
     Destination,
 }
 
@@ -119,7 +113,6 @@ pub enum Addressing {
 }
 
 impl Addressing {
-    /// The register's field.
     pub const fn mode(self) -> AddressingMode {
         match self {
             Self::Constant => AddressingMode::Constant,
@@ -210,7 +203,8 @@ impl Side {
         let (step, frame_step) = self.addressing.steps(size.element);
         let along = step * (size.elements as i128 - 1);
         let down = (along + frame_step).saturating_mul(size.frames as i128 - 1);
-        let (mut first, mut last) = (self.address as i128, self.address as i128);
+        let mut first = self.address as i128;
+        let mut last = self.address as i128;
         if along < 0 {
             first += along
         } else {
@@ -228,7 +222,6 @@ impl Side {
 /// What happens to each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// It is copied.
     Copy,
     /// It is copied unless it equals the colour, of which 32-bit elements compare the low 24 bits.
     TransparentCopy {
@@ -265,7 +258,6 @@ impl Operation {
 /// Priority of a channel on one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Priority {
-    /// The ordinary queue.
     Normal,
     /// Before the ordinary queue; only for those who hold [`Trusted`](super::Trusted).
     High,
@@ -274,16 +266,13 @@ pub enum Priority {
 /// How much each request of the hardware moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SyncUnit {
-    /// One element.
     Element,
-    /// One frame.
     Frame,
     /// So many elements, whatever a frame has; the side that asks has a constant address.
     Packet {
         /// 1 to 65,535.
         elements: u32,
     },
-    /// Everything.
     Block,
 }
 
@@ -319,7 +308,6 @@ pub struct ChannelConfig {
     pub link: Option<u8>,
     /// Where elements come from; not looked at by a fill.
     pub source: Side,
-    /// Where elements go.
     pub destination: Side,
     /// The request line, or none when software starts the transfer.
     pub synchronization: Option<Synchronization>,
@@ -377,10 +365,7 @@ impl ChannelConfig {
 /// What one hardware transfer moves: a planner's output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Piece {
-    /// How much.
     pub size: TransferSize,
-    /// From where.
     pub source: Side,
-    /// To where.
     pub destination: Side,
 }

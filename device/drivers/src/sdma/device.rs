@@ -77,7 +77,6 @@ pub enum InitError {
     /// A channel goes on though it was disabled.
     #[error("channel {channel} is still active {waited:?} after it was disabled: reset the whole chip")]
     ChannelStillActive {
-        /// The channel.
         channel: u8,
         /// How long was waited.
         waited: Duration,
@@ -96,13 +95,11 @@ pub enum ConfigureError {
     /// The channel is enabled, or still active on a port.
     #[error("channel {channel} is running: wait for its end, or stop it")]
     Running {
-        /// The channel.
         channel: u8,
     },
     /// The channel did not drain and may still touch memory.
     #[error("channel {channel} is quarantined: initialize the device again before it is used")]
     Quarantined {
-        /// The channel.
         channel: u8,
     },
     /// The device cannot follow linked lists.
@@ -116,19 +113,16 @@ pub enum EnableError {
     /// It was not configured since the device was initialized.
     #[error("channel {channel} is not configured: configure it first")]
     NotConfigured {
-        /// The channel.
         channel: u8,
     },
     /// It is enabled, or still active on a port.
     #[error("channel {channel} is running: wait for its end, or stop it")]
     Running {
-        /// The channel.
         channel: u8,
     },
     /// It did not drain and may still touch memory.
     #[error("channel {channel} is quarantined: initialize the device again before it is used")]
     Quarantined {
-        /// The channel.
         channel: u8,
     },
     /// Another enabled channel has its request line.
@@ -136,11 +130,9 @@ pub enum EnableError {
         "request line {request} starts channel {other} already, not {channel} too: stop that one, or link them"
     )]
     RequestTaken {
-        /// The channel.
         channel: u8,
         /// The one that has the line.
         other: u8,
-        /// The line.
         request: u32,
     },
 }
@@ -426,7 +418,8 @@ pub(super) const fn link_control(next: Option<u8>) -> ClnkCtrl {
 /// whose address stays.
 pub(super) fn indexes(config: &ChannelConfig, port: Port) -> (i16, i32) {
     let addressing = config.side(port).addressing;
-    let (element, frame) = (addressing.element_index() as i16, addressing.frame_index() as i32);
+    let element = addressing.element_index() as i16;
+    let frame = addressing.frame_index() as i32;
     match config.synchronization {
         Some(sync) if sync.by == port => match sync.unit {
             SyncUnit::Packet { elements } => (element, elements as i32),

@@ -121,7 +121,6 @@ impl Interrupts {
         Self(self.0 | 1 << cause as u16)
     }
 
-    /// Without this cause.
     pub const fn without(self, cause: Cause) -> Self {
         Self(self.0 & !(1 << cause as u16))
     }
@@ -161,10 +160,8 @@ pub enum Line {
 }
 
 impl Line {
-    /// Every line.
     pub const ALL: [Self; 4] = [Self::L0, Self::L1, Self::L2, Self::L3];
 
-    /// The line's number.
     pub const fn index(self) -> usize {
         self as usize
     }

@@ -29,7 +29,6 @@ pub struct Block {
     pub first_element: u64,
     /// Elements of a frame.
     pub elements: u32,
-    /// Frames.
     pub frames: u32,
 }
 
@@ -241,8 +240,9 @@ mod tests {
 
         #[test]
         fn pieces_are_valid_and_adjoin(source in 0..=u32::MAX, destination in 0..=u32::MAX, length in 1..=u32::MAX) {
-            let (source, destination, length) =
-                (u64::from(source), u64::from(destination), u64::from(length));
+            let source = u64::from(source);
+            let destination = u64::from(destination);
+            let length = u64::from(length);
             prop_assume!(source.max(destination) + length <= 1 << 32);
             let mut done = 0;
             for piece in LinearPieces::copy(source, destination, length).unwrap() {

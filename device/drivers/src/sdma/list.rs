@@ -69,7 +69,6 @@ pub enum ListError {
     Length {
         /// Index of the segment.
         segment: usize,
-        /// Its bytes.
         length_bytes: u64,
         /// Bytes of an element.
         bytes: u32,
@@ -79,7 +78,6 @@ pub enum ListError {
     Segment {
         /// Index of the segment.
         segment: usize,
-        /// The rule.
         error: ConfigError,
     },
     /// The buffer is too short.
@@ -95,7 +93,6 @@ pub enum ListError {
     /// The buffer's device address does not fit the device.
     #[error("the list at {address:#x} is not on a multiple of 4 within 32 bits: place it there")]
     BufferAddress {
-        /// The address given.
         address: u64,
     },
 }

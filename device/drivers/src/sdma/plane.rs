@@ -39,7 +39,6 @@ pub struct Grid {
     pub element: Element,
     /// Pixels of a row.
     pub x_count: u32,
-    /// Rows.
     pub y_count: u32,
 }
 
@@ -77,7 +76,6 @@ pub enum PlaneError {
     NoPixels {
         /// Pixels of a row.
         x_count: u32,
-        /// Rows.
         y_count: u32,
     },
     /// A pixel does not lie on a multiple of its size.
@@ -85,7 +83,6 @@ pub enum PlaneError {
         "the {port} walk leads off multiples of {bytes} bytes: use smaller pixels, or align start and pitch"
     )]
     Misaligned {
-        /// The side.
         port: Port,
         /// Bytes of a pixel.
         bytes: u32,
@@ -95,7 +92,6 @@ pub enum PlaneError {
         "the {port} walk goes from {first:#x} up to {end:#x}, outside 32 bits: check start, steps and counts"
     )]
     LeavesAddressSpace {
-        /// The side.
         port: Port,
         /// The lowest address, which may be negative.
         first: i128,
@@ -164,7 +160,8 @@ impl PlanePieces {
     }
 
     fn plan(grid: Grid, source: Walk, destination: Walk, divisible: bool) -> Result<Self, PlaneError> {
-        let (x_count, y_count) = (u64::from(grid.x_count), u64::from(grid.y_count));
+        let x_count = u64::from(grid.x_count);
+        let y_count = u64::from(grid.y_count);
         if x_count == 0 || y_count == 0 {
             return Err(PlaneError::NoPixels { x_count: grid.x_count, y_count: grid.y_count });
         }
@@ -309,8 +306,8 @@ impl PlanePieces {
         if (elements == 1 && frames == 1) || (within == size && between == size) {
             return Side::memory(address);
         }
-        let (element_index, frame_index) =
-            (index_of_step(within, self.element) as i64, index_of_step(between, self.element) as i64);
+        let element_index = index_of_step(within, self.element) as i64;
+        let frame_index = index_of_step(between, self.element) as i64;
         if within == between && i16::try_from(element_index).is_ok() {
             return Side::indexed(address, Addressing::SingleIndex { element_index });
         }

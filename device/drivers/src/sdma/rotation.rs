@@ -24,7 +24,6 @@ pub struct Picture {
 /// How far the picture is turned, clockwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuarterTurns {
-    /// Not at all.
     None,
     /// By 90 degrees.
     One,
@@ -56,7 +55,6 @@ pub enum RotationError {
     /// The source's last row begins beyond 64 bits.
     #[error("the picture at {start:#x} is too tall for the address space")]
     TooTall {
-        /// Where it starts.
         start: u64,
     },
 }
@@ -148,7 +146,8 @@ mod tests {
             ),
         ) {
             let bytes = u64::from(element.bytes());
-            let (from, to) = (picture(0x1_0000, 16 * element.bytes()), picture(0x8_0000, 12 * element.bytes()));
+            let from = picture(0x1_0000, 16 * element.bytes());
+            let to = picture(0x8_0000, 12 * element.bytes());
             let (grid, source, destination) = rotate(from, to, (width, height), element, turns).unwrap();
             let mut moved: Vec<(u64, u64)> =
                 visited(PlanePieces::transparent_copy(grid, source, destination).unwrap()).collect();

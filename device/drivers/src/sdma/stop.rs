@@ -28,7 +28,6 @@ pub enum StopError {
         "channel {channel} did not drain within {waited:?} and is quarantined: initialize the device again"
     )]
     NotDrained {
-        /// The channel.
         channel: u8,
         /// How long was waited.
         waited: Duration,

@@ -27,7 +27,6 @@ pub enum ConfigError {
         "{elements} elements in a frame, the device has room for {limit}: split the transfer into frames"
     )]
     TooManyElements {
-        /// Elements asked for.
         elements: u32,
         /// Most elements of a frame.
         limit: u32,
@@ -38,7 +37,6 @@ pub enum ConfigError {
     /// More frames than the register's 16 bits.
     #[error("{frames} frames, the device has room for {limit}: split the transfer into several")]
     TooManyFrames {
-        /// Frames asked for.
         frames: u32,
         /// Most frames of a block.
         limit: u32,
@@ -49,15 +47,12 @@ pub enum ConfigError {
     /// A colour of more than 24 bits.
     #[error("colour {color:#x} needs more than 24 bits: the device compares and fills no more")]
     ColorTooWide {
-        /// The colour given.
         color: u32,
     },
     /// An address beyond 32 bits.
     #[error("{port} address {address:#x} is beyond 32 bits: use memory that the device reaches")]
     AddressTooLarge {
-        /// The side.
         port: Port,
-        /// Its address.
         address: u64,
     },
     /// The first element does not lie on a multiple of its size.
@@ -65,9 +60,7 @@ pub enum ConfigError {
         "{port} address {address:#x} is no multiple of the element's {bytes} bytes: use smaller elements"
     )]
     AddressMisaligned {
-        /// The side.
         port: Port,
-        /// Its address.
         address: u64,
         /// Bytes of an element.
         bytes: u32,
@@ -75,25 +68,19 @@ pub enum ConfigError {
     /// The element index does not fit 16 bits.
     #[error("{port} element index {index} does not fit 16 bits with a sign: plan the walk row by row")]
     ElementIndexOutOfRange {
-        /// The side.
         port: Port,
-        /// The index given.
         index: i64,
     },
     /// The frame index does not fit 32 bits.
     #[error("{port} frame index {index} does not fit 32 bits with a sign: make each row a transfer")]
     FrameIndexOutOfRange {
-        /// The side.
         port: Port,
-        /// The index given.
         index: i64,
     },
     /// The second element would not lie on a multiple of its size.
     #[error("{port} element index {index} leads off multiples of {bytes} bytes: index = step - {bytes} + 1")]
     ElementIndexMisaligned {
-        /// The side.
         port: Port,
-        /// The index given.
         index: i64,
         /// Bytes of an element.
         bytes: u32,
@@ -101,9 +88,7 @@ pub enum ConfigError {
     /// The second frame would not begin on a multiple of the element's size.
     #[error("{port} frame index {index} leads off multiples of {bytes} bytes: index = step - {bytes} + 1")]
     FrameIndexMisaligned {
-        /// The side.
         port: Port,
-        /// The index given.
         index: i64,
         /// Bytes of an element.
         bytes: u32,
@@ -111,7 +96,6 @@ pub enum ConfigError {
     /// The walk leaves the 32-bit address space.
     #[error("the {port} walk goes from {first:#x} up to {end:#x}, outside 32 bits: make it shorter")]
     WalkLeavesAddressSpace {
-        /// The side.
         port: Port,
         /// The lowest address accessed, which may be negative.
         first: i128,
@@ -123,7 +107,6 @@ pub enum ConfigError {
         "constant {port} address from memory to memory is not supported: use an index, or mark the device"
     )]
     ConstantBetweenMemories {
-        /// The side.
         port: Port,
     },
     /// A constant address in a transfer that no request line paces.
@@ -131,7 +114,6 @@ pub enum ConfigError {
         "constant {port} address without a request line: name the line that says when the device is ready"
     )]
     ConstantWithoutRequest {
-        /// The side.
         port: Port,
     },
     /// Packed access to elements that are not neighbours.
@@ -139,31 +121,26 @@ pub enum ConfigError {
         "packed {port} access needs neighbouring elements: use post-increment or element index 1, or unpack"
     )]
     PackedNotContiguous {
-        /// The side.
         port: Port,
     },
     /// Bursts without packed access.
     #[error("{port} bursts need packed access unless the address is constant: set packed, or no bursts")]
     BurstNotPacked {
-        /// The side.
         port: Port,
     },
     /// The next channel does not exist.
     #[error("channel {next} cannot be next: the device has channels 0 to {last}", last = CHANNELS - 1)]
     LinkOutOfRange {
-        /// The channel named.
         next: u8,
     },
     /// The request line does not exist.
     #[error("request line {request} does not exist: the device has lines 0 to {last}", last = REQUESTS - 1)]
     RequestOutOfRange {
-        /// The line named.
         request: u32,
     },
     /// A packet of no elements, or of more than the register's 16 bits.
     #[error("a packet of {elements} elements: it has 1 to 65535, use frames or the block for more")]
     PacketSizeOutOfRange {
-        /// Elements asked for.
         elements: u32,
     },
     /// Packets on a side whose address moves.
@@ -194,7 +171,6 @@ pub enum ConfigError {
         "high priority on the {port} port is for trusted clients: present the token, or use normal priority"
     )]
     HighPriorityNotTrusted {
-        /// The port.
         port: Port,
     },
     /// A supervisor channel for somebody without the token.
@@ -253,7 +229,8 @@ fn check_operation(config: &ChannelConfig) -> Result<(), ConfigError> {
 }
 
 fn check_side(config: &ChannelConfig, port: Port) -> Result<(), ConfigError> {
-    let (side, size) = (config.side(port), &config.size);
+    let side = config.side(port);
+    let size = &config.size;
     let bytes = size.element.bytes();
     if side.address > u64::from(u32::MAX) {
         return Err(ConfigError::AddressTooLarge { port, address: side.address });

@@ -85,7 +85,8 @@ impl<B: Bus> Ioat<B> {
             return;
         }
         let timing = self.config.timing;
-        let (pipeline, outstanding) = (timing.pipeline.max(1) as usize, timing.outstanding.max(1) as usize);
+        let pipeline = timing.pipeline.max(1) as usize;
+        let outstanding = timing.outstanding.max(1) as usize;
         let turns = (1..=CHANNELS).map(|step| (self.port.turn + step) % CHANNELS);
         let wanted = turns.filter(|channel| !self.faults.is_stuck(*channel)).find_map(|channel| {
             Some((channel, self.channels[channel].wants(self.now, pipeline, outstanding)?))
@@ -144,7 +145,8 @@ impl<B: Bus> Ioat<B> {
                 Err(error) => self.bad_fetch(channel, error),
                 Ok(descriptor) if descriptor.slots() > 1 => {
                     let extends = Some((descriptor, address));
-                    let (address, under_way) = (descriptor.next, false);
+                    let address = descriptor.next;
+                    let under_way = false;
                     self.channels[channel].fetch = Some(Fetch { address, extends, under_way });
                 }
                 Ok(descriptor) => self.take_up(channel, descriptor, address),
@@ -208,7 +210,8 @@ impl<B: Bus> Ioat<B> {
         let burst = timing.burst();
         let Some(work) = self.channels[channel].works.get_mut(index) else { return 1 };
         if work.asked == work.sources().len() {
-            let (offset, length) = (work.begun, burst_length(work, burst));
+            let offset = work.begun;
+            let length = burst_length(work, burst);
             let (data, awaited) = match work.descriptor.body {
                 Body::Fill { pattern, .. } => (painted(pattern, offset, length), 0),
                 _ => (vec![0; length as usize], work.sources().len()),
@@ -220,7 +223,9 @@ impl<B: Bus> Ioat<B> {
             }
         }
         let Some(last) = work.bursts.back() else { return 1 };
-        let (serial, offset, source) = (work.serial, last.offset, work.asked);
+        let serial = work.serial;
+        let offset = last.offset;
+        let source = work.asked;
         let length = last.data.len() as u64;
         let address = work.sources().get(source).map_or(0, |first| first.wrapping_add(offset));
         let cycles = timing.occupancy(length);
@@ -254,10 +259,12 @@ impl<B: Bus> Ioat<B> {
     fn write(&mut self, channel: usize, index: usize, burst: usize) -> u64 {
         let timing = self.config.timing;
         let Some(work) = self.channels[channel].works.get_mut(index) else { return 1 };
-        let (serial, first) = (work.serial, work.destination());
+        let serial = work.serial;
+        let first = work.destination();
         let Some(burst) = work.bursts.get_mut(burst) else { return 1 };
         burst.writing = true;
-        let (offset, length) = (burst.offset, burst.data.len() as u64);
+        let offset = burst.offset;
+        let length = burst.data.len() as u64;
         let cycles = timing.occupancy(length);
         let place = (first.wrapping_add(offset), length, AccessKind::Write);
         self.reach(place, (cycles, timing.write_latency), channel, Event::Written { serial, offset });

@@ -90,7 +90,6 @@ pub(super) struct Fetch {
     pub(super) under_way: bool,
 }
 
-/// A channel's state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Channel {
     pub(super) control: Chanctrl,
@@ -107,7 +106,6 @@ pub(super) struct Channel {
     pub(super) latched: u32,
     /// The next descriptor that is not at work; where it has an extension, the first of the two.
     pub(super) next: u64,
-    /// Not before then.
     pub(super) begins: Instant,
     pub(super) suspending: bool,
     pub(super) resetting: bool,
@@ -162,9 +160,11 @@ impl Channel {
 
     /// What a reset leaves. Errors, their mask and the owner's mark stay; that the rest goes is the harsher of two guesses.
     pub(super) fn reset(&mut self) {
-        let (epoch, serial) = (self.epoch, self.serial);
+        let epoch = self.epoch;
+        let serial = self.serial;
         let control = Chanctrl::new().with_in_use(self.control.in_use());
-        let (error, mask) = (self.error, self.mask);
+        let error = self.error;
+        let mask = self.mask;
         *self = Self { epoch, serial, control, error, mask, ..Self::new() };
     }
 
@@ -190,7 +190,6 @@ impl Channel {
         self.settle();
     }
 
-    /// Goes on.
     pub(super) fn resume(&mut self) {
         self.suspending = false;
         if self.state == TransferState::Suspended {

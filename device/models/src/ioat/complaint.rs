@@ -45,16 +45,13 @@ reasons! {
     NoCompletionAddress => "CHANCMP must be written before a completion is asked for",
 }
 
-/// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// When.
     pub at: Instant,
     /// The register, as bytes from the device's base.
     pub offset: u32,
     /// What it was written with, or held.
     pub value: u64,
-    /// The rule.
     pub reason: Reason,
 }
 

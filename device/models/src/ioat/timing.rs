@@ -79,9 +79,7 @@ impl Timing {
 /// The device that is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Times.
     pub timing: Timing,
-    /// Its version.
     pub version: Cbver,
     /// The logarithm of a descriptor's most bytes, 6 to 31. 20, a megabyte: the C5500 datasheet's (volume 1).
     pub transfer_capacity: u8,

@@ -43,7 +43,6 @@ impl Walk {
         self.address
     }
 
-    /// Frames passed.
     pub(super) const fn frame(&self) -> u32 {
         self.frame
     }
@@ -63,7 +62,6 @@ impl Walk {
         (frames * self.elements as u64).saturating_sub(self.element as u64)
     }
 
-    /// Passes one element.
     pub(super) fn advance(&mut self) {
         self.element += 1;
         let frame_ended = self.element == self.elements;

@@ -221,8 +221,10 @@ impl Channel {
         let Some(block) = self.run.as_ref().and_then(|run| run.block.as_ref()) else {
             return;
         };
-        let (source, destination) = (block.setup.source.address(), block.setup.destination.address());
-        let (written, frames) = (block.written, block.frames_written);
+        let source = block.setup.source.address();
+        let destination = block.setup.destination.address();
+        let written = block.written;
+        let frames = block.frames_written;
         if !block.is_fill() {
             self.registers.set(Register::Csac, source);
         }

@@ -78,16 +78,13 @@ reasons! {
     NotPrivileged => "the channel is reserved for the supervisor",
 }
 
-/// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Complaint {
-    /// When.
     pub at: Instant,
     /// The register, as bytes from the device's base.
     pub offset: u32,
     /// What it was written with, or held.
     pub value: u32,
-    /// The rule.
     pub reason: Reason,
 }
 

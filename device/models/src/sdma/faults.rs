@@ -10,7 +10,6 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use memferry_registers::sdma::CHANNELS;
 
-/// What is broken.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
     pub(super) errors: Vec<RangeInclusive<u32>>,

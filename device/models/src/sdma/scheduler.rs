@@ -28,7 +28,6 @@ const SMALLEST_BUDGET: u32 = 64;
 pub enum Port {
     /// Reads from sources, and descriptors.
     Read,
-    /// Writes to destinations.
     Write,
 }
 

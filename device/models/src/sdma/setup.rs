@@ -81,10 +81,8 @@ pub(super) fn latch(registers: &Registers, gcr: Gcr, config: &Config) -> (Option
     };
     let fifo = u32::from(gcr.max_channel_fifo_depth()).saturating_mul(config.fifo_entry_bytes).max(size);
     let mut window = |packed, burst| window(size, packed, burst, fifo, config, &mut broken);
-    let (read_window, write_window) = (
-        window(csdp.source_packed(), csdp.source_burst()),
-        window(csdp.destination_packed(), csdp.destination_burst()),
-    );
+    let read_window = window(csdp.source_packed(), csdp.source_burst());
+    let write_window = window(csdp.destination_packed(), csdp.destination_burst());
     let elements = Cen::from_bits(registers.get(Register::Cen)).elements();
     let frames = u32::from(Cfn::from_bits(registers.get(Register::Cfn)).frames());
     let walk = |mode, element_index, frame_index, start| {

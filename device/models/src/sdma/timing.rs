@@ -30,7 +30,6 @@ pub struct Timing {
     pub outstanding_writes: u32,
     /// From a descriptor's arrival to the block's start.
     pub descriptor: u64,
-    /// A reset.
     pub reset: u64,
 }
 
@@ -67,13 +66,11 @@ impl Timing {
 /// The device that is modelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Times.
     pub timing: Timing,
     /// Bytes of one entry of GCR's FIFO depth. The paper (2.3.2.1) reads the reset value 16 as 16 bytes.
     pub fifo_entry_bytes: u32,
     /// Bytes of the FIFO pool that all channels share.
     pub fifo_pool_bytes: u32,
-    /// Value of REVISION.
     pub revision: u32,
     /// What registers without a reset value hold after a reset; a driver must not rely on it.
     pub undefined: u32,

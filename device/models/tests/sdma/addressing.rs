@@ -31,12 +31,14 @@ fn post_increment_copies_a_block() {
 
 #[test]
 fn double_index_turns_a_picture_by_a_quarter() {
-    let (width, height) = (4, 3);
+    let width = 4;
+    let height = 3;
     let mut block = copy(width, height);
     block.csdp.set_data_type(DataType::Bits8);
     block.ccr.set_destination_addressing(AddressingMode::DoubleIndex);
     block.destination = BASE + 0x8000 + height - 1;
-    let (step, rows) = (height as i32, width as i32);
+    let step = height as i32;
+    let rows = width as i32;
     block.destination_index = (step as i16, -(rows - 1) * step - 1);
     let mut board = Board::new();
     assert!(board.transfer(7, block).block());

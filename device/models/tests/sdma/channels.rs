@@ -40,7 +40,8 @@ fn order(board: &mut Board) -> Vec<usize> {
 fn thirty_two_channels_share_four_read_and_two_write_threads() {
     let mut board = Board::new();
     busy(&mut board, 0..32, |_, _| {});
-    let (mut most_reads, mut most_writes) = (0, 0);
+    let mut most_reads = 0;
+    let mut most_writes = 0;
     while board.step() {
         most_reads = most_reads.max(board.sdma.threads(Port::Read).flatten().count());
         most_writes = most_writes.max(board.sdma.threads(Port::Write).flatten().count());
@@ -94,7 +95,8 @@ fn threads_kept_for_high_priority_stay_free_of_low_ones() {
         let mut board = Board::new();
         board.sdma.write(offset::GCR, Gcr::RESET.with_thread_reservation(reservation).into_bits());
         busy(&mut board, 0..8, |_, _| {});
-        let (mut most_reads, mut most_writes) = (0, 0);
+        let mut most_reads = 0;
+        let mut most_writes = 0;
         while board.step() {
             most_reads = most_reads.max(board.sdma.threads(Port::Read).flatten().count());
             most_writes = most_writes.max(board.sdma.threads(Port::Write).flatten().count());

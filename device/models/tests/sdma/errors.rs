@@ -69,7 +69,8 @@ fn posted_errors_may_go_unnoticed_but_not_that_of_a_last_non_posted_write() {
         block.csdp.set_write_mode(write_mode);
         board.transfer(0, block)
     };
-    let (first, last) = (BASE + 0x8000, BASE + 0x801C);
+    let first = BASE + 0x8000;
+    let last = BASE + 0x801C;
     assert!(run(WriteMode::Posted, first).block());
     assert!(run(WriteMode::LastNonPosted, first).block());
     assert!(run(WriteMode::LastNonPosted, last).transaction_error());

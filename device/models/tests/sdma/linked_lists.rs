@@ -72,7 +72,8 @@ fn a_list_scatters_a_source_and_ends_with_the_super_block() {
         put(&mut board, LIST, &gather(Next::new().with_address(LIST + 0x40), BASE + 0x9000, 3));
         put(&mut board, LIST + 0x40, &gather(Next::END, BASE + 0xA000, 4));
         board.enable(0);
-        let (mut blocks, mut early) = (0, false);
+        let mut blocks = 0;
+        let mut early = false;
         while board.step() {
             let csr = board.csr(0);
             blocks += u32::from(csr.block());
@@ -273,7 +274,9 @@ proptest! {
         let cdp = Cdp::from_bits(board.get(0, Register::Cdp));
         board.set(0, Register::Cdp, cdp.with_next_descriptor_type(kind).with_source_valid(from).into_bits());
         let mut expected = pattern();
-        let (mut start, mut end, mut frames) = (0x1000, 0x1000, 1);
+        let mut start = 0x1000;
+        let mut end = 0x1000;
+        let mut frames = 1;
         if !fast {
             expected.copy_within(0x1000..0x1008, 0x8000);
             end = 0x1008;

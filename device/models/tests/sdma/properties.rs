@@ -21,7 +21,8 @@ fn address(n: i64, mode: AddressingMode, start: u32, es: i64, per_frame: i64, in
     if n == 1 {
         return i64::from(start);
     }
-    let (ei, fi) = (i64::from(index.0), i64::from(index.1));
+    let ei = i64::from(index.0);
+    let fi = i64::from(index.1);
     // The number of steps before element n that crossed a frame, and that did not.
     let crossed = (n - 1) / per_frame;
     let within = n - 1 - crossed;

@@ -12,7 +12,6 @@ use super::general::words;
 use bitfield_struct::bitfield;
 use core::fmt;
 
-/// Channel control (CHANCTRL).
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Chanctrl {
@@ -143,16 +142,12 @@ pub enum TransferState {
     Halted = 3,
     /// It has a chain's address, and no count yet.
     Armed = 4,
-    /// Not defined.
     Undefined5 = 5,
-    /// Not defined.
     Undefined6 = 6,
-    /// Not defined.
     Undefined7 = 7,
 }
 
 impl TransferState {
-    /// The field's bits.
     pub const fn into_bits(self) -> u8 {
         self as u8
     }
@@ -262,7 +257,6 @@ pub struct Chanerr {
     pub completion_address: bool,
     /// The interrupt is not configured.
     pub interrupt_configuration: bool,
-    /// A soft error.
     pub soft: bool,
     /// An error of no descriptor.
     pub unaffiliated: bool,

@@ -26,7 +26,8 @@ pub const fn describe(location: Location, value: u64) -> Description {
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (location, value) = (self.location, self.value);
+        let location = self.location;
+        let value = self.value;
         write!(f, "{location}: ")?;
         match location {
             Location::General(register) => describe_general(f, register, value),

@@ -28,7 +28,6 @@ pub const LEAST_SOURCES: usize = 2;
 
 const _: () = assert!(WORDS as u64 * 8 == super::DESCRIPTOR_BYTES);
 
-/// The control word.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Control {
@@ -80,9 +79,7 @@ impl fmt::Display for Control {
 pub mod opcode {
     /// A copy, or nothing.
     pub const COPY: u8 = 0x00;
-    /// A fill.
     pub const FILL: u8 = 0x01;
-    /// An exclusive or.
     pub const XOR: u8 = 0x87;
 }
 
@@ -108,7 +105,6 @@ impl Sources {
         Some(Self { addresses: all, count: count as u8 })
     }
 
-    /// Their addresses.
     pub fn addresses(&self) -> &[u64] {
         &self.addresses[..usize::from(self.count)]
     }
@@ -124,11 +120,8 @@ impl Sources {
 pub enum Body {
     /// Nothing but to complete.
     Null,
-    /// Copies.
     Copy {
-        /// First byte read.
         source: u64,
-        /// First byte written.
         destination: u64,
     },
     /// Writes a pattern again and again.
@@ -136,14 +129,11 @@ pub enum Body {
         /// Eight bytes, the first in the lowest bits. Whether the first byte written is the pattern's first, or the one that the
         /// address says, is unsure: they agree where the destination is a multiple of eight.
         pattern: u64,
-        /// First byte written.
         destination: u64,
     },
     /// Writes the exclusive or of its sources.
     Xor {
-        /// What is read.
         sources: Sources,
-        /// First byte written.
         destination: u64,
     },
 }
@@ -151,13 +141,11 @@ pub enum Body {
 /// A descriptor, without its extension's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Bytes.
     pub size: u32,
     /// Flags; opcode and variant are the body's and ignored when it is encoded.
     pub control: Control,
     /// Address of the next one.
     pub next: u64,
-    /// What it does.
     pub body: Body,
 }
 
@@ -230,8 +218,10 @@ impl Descriptor {
     /// # Errors
     /// [`Undecodable`].
     pub fn decode(words: &[u64; WORDS]) -> Result<Self, Undecodable> {
-        let (size, control) = (words[0] as u32, Control::from_bits((words[0] >> 32) as u32));
-        let (first, destination) = (words[1], words[2]);
+        let size = words[0] as u32;
+        let control = Control::from_bits((words[0] >> 32) as u32);
+        let first = words[1];
+        let destination = words[2];
         let body = match (control.opcode(), control.variant()) {
             (opcode::COPY, 0) => Body::Copy { source: first, destination },
             (opcode::COPY, NULL) => Body::Null,

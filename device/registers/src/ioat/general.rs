@@ -13,7 +13,6 @@ use core::fmt;
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Chancnt {
-    /// The number.
     #[bits(5)]
     pub channels: u8,
     #[bits(3)]
@@ -53,7 +52,6 @@ impl fmt::Display for Xfercap {
     }
 }
 
-/// General control (GENCTRL).
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Genctrl {
@@ -69,7 +67,6 @@ impl fmt::Display for Genctrl {
     }
 }
 
-/// Interrupt control (INTRCTRL).
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Intrctrl {
@@ -103,10 +100,8 @@ impl fmt::Display for Intrctrl {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Cbver {
-    /// After the point.
     #[bits(4)]
     pub minor: u8,
-    /// Before the point.
     #[bits(4)]
     pub major: u8,
 }
@@ -124,21 +119,16 @@ impl fmt::Display for Cbver {
 pub struct DmaCapability {
     /// Transfers may cross physical pages.
     pub page_break: bool,
-    /// CRC generation.
     pub crc: bool,
-    /// Marker skipping.
     pub marker_skipping: bool,
     #[bits(1)]
     __: u8,
-    /// Direct cache access.
     pub direct_cache_access: bool,
     /// Move and CRC at once.
     pub move_crc: bool,
-    /// Block fill.
     pub block_fill: bool,
     /// Interrupt targets of 32 bits.
     pub extended_apic_id: bool,
-    /// XOR.
     pub xor: bool,
     /// XOR and its weighted kin, for RAID 6.
     pub pq: bool,

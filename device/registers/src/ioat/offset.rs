@@ -32,7 +32,6 @@ pub const fn channel(channel: usize, register: Register) -> u32 {
 /// How a register may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Writes are ignored.
     ReadOnly,
     /// Reads give what was written, and what the device made of it.
     ReadWrite,
@@ -82,17 +81,12 @@ macro_rules! registers {
 registers! {
     /// A register that the device has once.
     General;
-    /// Number of channels.
     Chancnt = "CHANCNT", 0x00, 1, ReadOnly, Chancnt::new().with_channels(0x1F).into_bits() as u64;
-    /// Transfer capacity.
     Xfercap = "XFERCAP", 0x01, 1, ReadOnly, Xfercap::new().with_log2(0x1F).into_bits() as u64;
-    /// General control.
     Genctrl = "GENCTRL", 0x02, 1, ReadWrite, Genctrl::new().with_debug_enable(true).into_bits() as u64;
-    /// Interrupt control.
     Intrctrl = "INTRCTRL", 0x03, 1, ReadWrite, Intrctrl::from_bits(0x0F).into_bits() as u64;
     /// Channels that wait for attention, a bit each; a read clears them.
     Attnstatus = "ATTNSTATUS", 0x04, 4, ReadOnly, u32::MAX as u64;
-    /// Version.
     Cbver = "CBVER", 0x08, 1, ReadOnly, 0xFF;
     /// What the device can do.
     Dmacapability = "DMACAPABILITY", 0x10, 4, ReadOnly, 0x0002_23F7;
@@ -101,23 +95,17 @@ registers! {
 registers! {
     /// A register that every channel has.
     Register;
-    /// Channel control.
     Chanctrl = "CHANCTRL", 0x00, 2, ReadWrite, Chanctrl::from_bits(0xF33D).into_bits() as u64;
-    /// Compatibility.
     DmaComp = "DMA_COMP", 0x02, 2, ReadOnly, 0x7;
-    /// Channel command.
     Chancmd = "CHANCMD", 0x04, 1, ReadWrite, Chancmd::from_bits(0x3F).into_bits() as u64;
     /// Valid descriptors of the chain.
     Dmacount = "DMACOUNT", 0x06, 2, ReadWrite, 0xFFFF;
-    /// Channel status.
     Chansts = "CHANSTS", 0x08, 8, ReadOnly, !0x20;
     /// Address of the chain's first descriptor. Where it is written by halves, the upper one counts (unsure).
     Chainaddr = "CHAINADDR", 0x10, 8, ReadWrite, !0x3F;
-    /// Completion address.
     Chancmp = "CHANCMP", 0x18, 8, ReadWrite, !0x7;
     /// Address of the descriptor at work; in Linux's definitions only.
     Cdar = "CDAR", 0x20, 8, ReadOnly, !0x3F;
-    /// Errors.
     Chanerr = "CHANERR", 0x28, 4, WriteOneToClear, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
     /// Errors that do not stop the channel; unsure whether they are still shown.
     ChanerrMask = "CHANERR_MASK", 0x2C, 4, ReadWrite, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
@@ -165,7 +153,6 @@ impl Location {
         }
     }
 
-    /// Bits that exist.
     pub const fn implemented(self) -> u64 {
         match self {
             Self::General(register) => register.implemented(),

@@ -27,7 +27,8 @@ pub const fn describe(offset: u32, value: u32) -> Description {
 
 impl fmt::Display for Description {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (offset, value) = (self.offset, self.value);
+        let offset = self.offset;
+        let value = self.value;
         let Some(location) = locate(offset) else {
             return write!(f, "no register at {offset:#05x}: {value:#010x}");
         };

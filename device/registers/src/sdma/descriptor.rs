@@ -83,26 +83,19 @@ pub struct Shape {
     pub cicr: Cicr,
     /// Frames of the block.
     pub cfn: Cfn,
-    /// Source element index.
     pub source_element_index: i16,
-    /// Destination element index.
     pub destination_element_index: i16,
-    /// Source frame index.
     pub source_frame_index: i32,
-    /// Destination frame index.
     pub destination_frame_index: i32,
 }
 
 /// What only type 1 has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
-    /// Colour.
     pub color: Color,
     /// Element size, bursts, write mode.
     pub csdp: Csdp,
-    /// Channel linking.
     pub clnk_ctrl: ClnkCtrl,
-    /// Channel control.
     pub ccr: Ccr,
 }
 
@@ -113,7 +106,6 @@ pub enum Body {
     Type1(Shape, Whole),
     /// Frames, events and indexes.
     Type2(Shape),
-    /// Nothing more.
     Type3,
 }
 
@@ -128,7 +120,6 @@ pub struct Descriptor {
     pub source: Option<u32>,
     /// Destination start address, when this descriptor holds one.
     pub destination: Option<u32>,
-    /// The rest.
     pub body: Body,
 }
 
@@ -148,11 +139,13 @@ impl Form {
     /// is, or the type does not have that form: type 1 holds both addresses always, types 2 and 3 at least one.
     pub fn announced(cdp: Cdp) -> Option<Self> {
         let kind = cdp.next_descriptor_type();
-        let (source, destination) = (cdp.source_valid(), cdp.destination_valid());
+        let source = cdp.source_valid();
+        let destination = cdp.destination_valid();
         if source == AddressSource::Undefined || destination == AddressSource::Undefined {
             return None;
         }
-        let (source, destination) = (source == AddressSource::Reload, destination == AddressSource::Reload);
+        let source = source == AddressSource::Reload;
+        let destination = destination == AddressSource::Reload;
         match kind {
             DescriptorType::Type1 => Some(Self { kind, source: true, destination: true }),
             DescriptorType::Type2 | DescriptorType::Type3 if source || destination => {
@@ -259,7 +252,8 @@ impl Shape {
     }
 
     fn take(words: &mut Words<'_>) -> Self {
-        let (events, indexes) = (words.take(), words.take());
+        let events = words.take();
+        let indexes = words.take();
         let destination_frame_index = words.take() as i32;
         Self {
             cicr: Cicr::from_bits(events >> 16),

@@ -23,7 +23,6 @@ macro_rules! field {
             /// Every variant, by rising value.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// The field's bits.
             pub const fn into_bits(self) -> u8 {
                 self as u8
             }
@@ -213,7 +212,6 @@ field! {
         Low75 = 1 => "75% of the FIFO pool for low priority",
         /// A quarter for low priority.
         Low25 = 2 => "25% of the FIFO pool for low priority",
-        /// Half for each.
         Low50 = 3 => "50% of the FIFO pool for low priority",
     }
 }
@@ -223,7 +221,6 @@ field! {
     MidleMode, 3 {
         /// Standby only when all channels are disabled.
         ForceStandby = 0 => "force standby",
-        /// Never.
         NoStandby = 1 => "no standby",
         /// Also when no request is pending.
         SmartStandby = 2 => "smart standby",
@@ -237,7 +234,6 @@ field! {
     SidleMode, 3 {
         /// Idle requests are always acknowledged.
         ForceIdle = 0 => "force idle",
-        /// Never.
         NoIdle = 1 => "no idle",
         /// When nothing is going on.
         SmartIdle = 2 => "smart idle",

@@ -101,7 +101,8 @@ impl Gcr {
 
 impl fmt::Display for Gcr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (depth, rate) = (self.max_channel_fifo_depth(), self.arbitration_rate());
+        let depth = self.max_channel_fifo_depth();
+        let rate = self.arbitration_rate();
         write!(f, "FIFO depth {depth} a channel, arbitration rate {rate}, ")?;
         write!(f, "{}, {}", self.thread_reservation(), self.fifo_budget())?;
         words(f, &[(self.channel_id_gate(), ", channel numbers shown")])
@@ -114,9 +115,7 @@ impl fmt::Display for Gcr {
 pub struct Caps0 {
     #[bits(18)]
     __: u32,
-    /// Transparent copy.
     pub transparent_copy: bool,
-    /// Constant fill.
     pub constant_fill: bool,
     /// Linked lists of descriptor types 1, 2 and 3.
     pub linked_list_types_123: bool,

@@ -18,19 +18,15 @@ pub const REVISION: u32 = 0x00;
 pub const IRQSTATUS_L0: u32 = 0x08;
 /// Interrupt enable of line 0; line `j`'s is [`irq_enable`].
 pub const IRQENABLE_L0: u32 = 0x18;
-/// System status.
 pub const SYSSTATUS: u32 = 0x28;
-/// System configuration.
 pub const OCP_SYSCONFIG: u32 = 0x2C;
 /// Capabilities: fill, transparent copy, linked lists.
 pub const CAPS_0: u32 = 0x64;
-/// Capabilities: addressing modes.
 pub const CAPS_2: u32 = 0x6C;
 /// Capabilities: synchronization and chaining.
 pub const CAPS_3: u32 = 0x70;
 /// Capabilities: events that can be reported.
 pub const CAPS_4: u32 = 0x74;
-/// Global configuration.
 pub const GCR: u32 = 0x78;
 /// First register of channel 0.
 pub const CHANNEL_0: u32 = 0x80;
@@ -72,7 +68,6 @@ pub const fn channel(channel: usize, register: Register) -> u32 {
 /// How a register may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// Writes are ignored.
     ReadOnly,
     /// Reads give what was written, and what the device made of it.
     ReadWrite,
@@ -125,13 +120,10 @@ macro_rules! channel_registers {
 }
 
 channel_registers! {
-    /// Channel control.
     Ccr = 0x00, "CCR", ReadWrite, 0x07DF_F7FF;
-    /// Channel linking.
     ClnkCtrl = 0x04, "CLNK_CTRL", ReadWrite, 0x0000_801F;
     /// Which events are reported.
     Cicr = 0x08, "CICR", ReadWrite, 0x0000_5DBE;
-    /// Events that happened.
     Csr = 0x0C, "CSR", WriteOneToClear, 0x0000_5DFE;
     /// Element size, bursts, packing, endianness, write mode.
     Csdp = 0x10, "CSDP", ReadWrite, 0x003F_E1C3;
@@ -139,9 +131,7 @@ channel_registers! {
     Cen = 0x14, "CEN", ReadWrite, 0x00FF_FFFF;
     /// Frames of a block.
     Cfn = 0x18, "CFN", ReadWrite, 0x0000_FFFF;
-    /// Source start address.
     Cssa = 0x1C, "CSSA", ReadWrite, 0xFFFF_FFFF;
-    /// Destination start address.
     Cdsa = 0x20, "CDSA", ReadWrite, 0xFFFF_FFFF;
     /// Source element index, signed.
     Csei = 0x24, "CSEI", ReadWrite, 0x0000_FFFF;
@@ -161,7 +151,6 @@ channel_registers! {
     Ccfn = 0x40, "CCFN", ReadWrite, 0x0000_FFFF;
     /// Colour of a fill, or the colour that a transparent copy leaves out.
     Color = 0x44, "COLOR", ReadWrite, 0x00FF_FFFF;
-    /// Linked list parameters.
     Cdp = 0x50, "CDP", ReadWrite, 0x0000_07FF;
     /// Address of the next descriptor.
     Cndp = 0x54, "CNDP", ReadWrite, 0xFFFF_FFFC;
@@ -172,25 +161,19 @@ channel_registers! {
 /// A register of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Location {
-    /// Revision.
     Revision,
     /// Interrupt status of a line: bit `i` is channel `i`.
     IrqStatus(usize),
     /// Interrupt enable of a line: bit `i` is channel `i`.
     IrqEnable(usize),
-    /// System status.
     SysStatus,
-    /// System configuration.
     OcpSysconfig,
     /// Capabilities: fill, transparent copy, linked lists.
     Caps0,
-    /// Capabilities: addressing modes.
     Caps2,
     /// Capabilities: synchronization and chaining.
     Caps3,
-    /// Capabilities: events.
     Caps4,
-    /// Global configuration.
     Gcr,
     /// A register of a channel.
     Channel(usize, Register),

@@ -29,7 +29,6 @@ const BERTHS: usize = 4;
 /// What a member of a crew is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
-    /// Its own work.
     Busy,
     /// Nothing: it calls [`Crew::help`] all the time.
     Looking,
@@ -246,7 +245,8 @@ impl Crew {
 
 impl std::fmt::Debug for Crew {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (looking, asleep) = (self.doing(Activity::Looking), self.doing(Activity::Asleep));
+        let looking = self.doing(Activity::Looking);
+        let asleep = self.doing(Activity::Asleep);
         write!(formatter, "Crew of {}: {looking} looking, {asleep} asleep", self.members.len())
     }
 }
@@ -312,7 +312,8 @@ mod tests {
                             let length = (noise(8, owner * 1000 + round)[0] as usize * 157) % longest;
                             let source = Mapping::owned(noise(length, round));
                             let destination = Mapping::owned(vec![0; length]);
-                            let (from, to) = (region(&source), region(&destination));
+                            let from = region(&source);
+                            let to = region(&destination);
                             let piece = 1 + round * 37 % 5000;
                             let done =
                                 crew.copy(Manner::Streaming, (&from, 0), (&to, 0), length as u64, piece);
@@ -328,8 +329,10 @@ mod tests {
     #[test]
     fn without_helpers_the_owner_copies_all_pieces_and_outside_the_region_none() {
         let crew = Crew::new(1, |_| {});
-        let (source, destination) = (Mapping::owned(noise(1000, 1)), Mapping::owned(vec![0; 1000]));
-        let (from, to) = (region(&source), region(&destination));
+        let source = Mapping::owned(noise(1000, 1));
+        let destination = Mapping::owned(vec![0; 1000]);
+        let from = region(&source);
+        let to = region(&destination);
         for (at, length) in [(1, 1000), (1001, 0), (u64::MAX, 2)] {
             assert_eq!(crew.copy(Manner::Cached, (&from, at), (&to, 0), length, 10), Ok(Err(OutsideRegion)));
             assert_eq!(crew.copy(Manner::Cached, (&from, 0), (&to, at), length, 10), Ok(Err(OutsideRegion)));
@@ -347,9 +350,11 @@ mod tests {
     #[test]
     fn a_helper_that_has_enough_goes_away_after_its_piece() {
         let crew = Crew::new(0, |_| {});
-        let (source, destination) = (Mapping::owned(noise(100, 1)), Mapping::owned(vec![0; 100]));
+        let source = Mapping::owned(noise(100, 1));
+        let destination = Mapping::owned(vec![0; 100]);
         let mappings = [&source, &destination].map(ptr::from_ref);
-        let (from, to) = (source.pointer(), destination.pointer());
+        let from = source.pointer();
+        let to = destination.pointer();
         let shared = Shared { from, to, length: 100, piece: 10, mappings, manner: Manner::Cached };
         let berth = crew.berths[0].open(&shared).unwrap();
         assert!(crew.has_work() && berth.open(&shared).is_none());
@@ -389,7 +394,8 @@ mod tests {
         let crew = Crew::new(0, |_| {});
         with_helpers(&crew, 1, || {
             for _ in 0..20 {
-                let (from, to) = (region(&mapping), region(&sound));
+                let from = region(&mapping);
+                let to = region(&sound);
                 let done = crew.copy(Manner::Cached, (&from, 0), (&to, 0), 1 << 16, 1 << 12);
                 assert_eq!(done, Err(MemoryFault));
             }

@@ -89,7 +89,6 @@ pub enum IoatInitError {
 
 /// Longest transfer, bytes: what a [`BusMemory`] addresses.
 const LONGEST_BYTES: u64 = 1 << 32;
-/// The interrupt line.
 const LINE: usize = 0;
 /// Descriptors of a ring at most: more would only be in memory longer.
 const MOST_SLOTS: u64 = 256;
@@ -247,7 +246,8 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             return false;
         }
         // Any step may take two descriptors.
-        let (mut room, mut written) = (*batch, Ok(0));
+        let mut room = *batch;
+        let mut written = Ok(0);
         while room >= 2
             && written.is_ok()
             && let Some(step) = job.next()
@@ -423,7 +423,8 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         let number = descriptor.channel();
         let limit = self.options.chunk_bytes.clamp(1, self.driver.limits().longest);
         let plan = Plan::of(descriptor.operation(), limit);
-        let (announced, slot) = (self.capabilities(), self.slots.get_mut(number as usize));
+        let announced = self.capabilities();
+        let slot = self.slots.get_mut(number as usize);
         match admit(&descriptor, &announced, slot, |slot| slot.job.is_some(), plan) {
             Ok((slot, plan)) => {
                 slot.serial = slot.serial.wrapping_add(1);

@@ -25,7 +25,6 @@ pub(super) enum Work {
     Xor { sources: Vec<u64>, destination: u64, bytes: u64 },
 }
 
-/// One descriptor's work.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Step {
     pub(super) work: Work,
@@ -124,7 +123,8 @@ pub(super) struct Fill {
 
 impl Fill {
     fn next(&mut self) -> Option<Step> {
-        let (at, left) = (self.destination + self.done, self.length - self.done);
+        let at = self.destination + self.done;
+        let left = self.length - self.done;
         let word = self.pattern.word_bytes();
         let byte = |index: u64| word[((self.done + index) % 4) as usize];
         let uniform = word == [word[0]; 4];
@@ -144,7 +144,6 @@ impl Fill {
     }
 }
 
-/// An exclusive or.
 #[derive(Debug)]
 pub(super) struct Xor {
     sources: Vec<u64>,
@@ -239,7 +238,8 @@ fn touches_what_is_written([from, to]: &[Vec<(u64, u64)>; 2]) -> bool {
     let mut all: Vec<(u64, u64, bool)> = read.chain(written).collect();
     all.sort_unstable();
     // How far what began before reaches: of what is written, and of anything.
-    let (mut written_until, mut until) = (0, 0);
+    let mut written_until = 0;
+    let mut until = 0;
     all.iter().any(|(start, end, writes)| {
         let meets = *start < written_until || (*writes && *start < until);
         until = until.max(*end);

@@ -110,7 +110,8 @@ impl Pieces {
 
     /// The pieces from here on that one list may move.
     fn next_batch(&mut self) -> Vec<Segment> {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let mut batch = Vec::new();
+        let mut bytes = 0;
         while batch.len() < self.batch
             && let Some(Part { source, destination, bytes: length_bytes }) = self.cuts.peek()
         {

@@ -64,7 +64,6 @@ const LONGEST_BYTES: u64 = 1 << 32;
 /// The line the engine listens to.
 const LINE: Line = Line::L0;
 
-/// The engine.
 #[derive(Debug)]
 pub struct SdmaEngine<D: Device> {
     device: Shared<D>,
@@ -106,7 +105,9 @@ struct Job {
 
 impl Job {
     fn new(plan: Plan, bytes: u64, posted: u64) -> Self {
-        let (started, cancelled, whole) = (false, false, true);
+        let started = false;
+        let cancelled = false;
+        let whole = true;
         let line = plan.line();
         Self { plan, running: None, line, posted, bytes, done: 0, whole, started, cancelled }
     }
@@ -381,7 +382,8 @@ impl<D: Device> Engine for SdmaEngine<D> {
         let number = descriptor.channel();
         let segments = self.lists.as_ref().map_or(0, Shares::segments);
         let plan = Plan::of(descriptor.operation(), (self.options.chunk_bytes.max(1), segments));
-        let (announced, slot) = (self.capabilities(), self.slots.get_mut(number as usize));
+        let announced = self.capabilities();
+        let slot = self.slots.get_mut(number as usize);
         match admit(&descriptor, &announced, slot, |slot| slot.job.is_some(), plan) {
             Ok((slot, plan)) => {
                 slot.serial = slot.serial.wrapping_add(1);

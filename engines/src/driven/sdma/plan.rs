@@ -26,7 +26,6 @@ use super::synchronized;
 /// What the device is given.
 #[derive(Clone, Debug)]
 pub(super) enum Work {
-    /// One transfer.
     Transfer(Box<ChannelConfig>),
     /// A linked list of them.
     List(Vec<Segment>),
@@ -133,7 +132,6 @@ pub(super) fn chunks(whole: Part, limit: u64) -> Chunks {
 /// How a pattern is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Paint {
-    /// One byte everywhere.
     Byte,
     /// Elements of the pattern.
     Elements(Element),
@@ -157,7 +155,8 @@ pub(super) struct Fill {
 
 impl Fill {
     fn new(destination: u64, length: u64, pattern: Pattern, limit: u64) -> Self {
-        let (word, period) = (pattern.word_bytes(), pattern.length_bytes());
+        let word = pattern.word_bytes();
+        let period = pattern.length_bytes();
         let paint = if word == [word[0]; 4] {
             Paint::Byte
         } else if period == 2 && destination.is_multiple_of(2) {
@@ -195,7 +194,8 @@ impl Fill {
                 Some(Step::new(sdma::Operation::Fill { color }, piece, bytes, true))
             }
             Paint::Strides => {
-                let (phase, period) = (self.phase, self.period);
+                let phase = self.phase;
+                let period = self.period;
                 let x_count = u32::try_from(bytes / period).ok()?;
                 let grid = Grid { element: Element::Bits8, x_count, y_count: 1 };
                 let walk = Walk { start: at + phase, step: period as i64, row: 0 };
@@ -218,7 +218,6 @@ pub(super) struct Walks {
     source: Option<Walk>,
     destination: Walk,
     operation: sdma::Operation,
-    /// The next pixel.
     at: (u32, u32),
     /// Pixels and rows of a band.
     band: (u32, u32),
@@ -258,11 +257,13 @@ impl Walks {
         }
         let from = walk(source, &shape.source, &shape.count)?;
         let to = walk(destination, &shape.destination, &shape.count)?;
-        let (x_count, y_count) = (shape.count.x_count, shape.count.y_count);
+        let x_count = shape.count.x_count;
+        let y_count = shape.count.y_count;
         let grid = Grid { element: element(shape.count.pixel), x_count, y_count };
         let free = sdma::any_order_will_do(&grid, &from, &to);
         let band = if free { band(&shape.count, limit) } else { (1, 1) };
-        let (source, destination) = (Some(from), to);
+        let source = Some(from);
+        let destination = to;
         Ok(Self { count: shape.count, source, destination, operation, at: (0, 0), band, pieces: None })
     }
 
@@ -308,7 +309,8 @@ impl Walks {
         if y >= self.count.y_count {
             return None;
         }
-        let (x_count, y_count) = (columns.min(self.count.x_count - x), rows.min(self.count.y_count - y));
+        let x_count = columns.min(self.count.x_count - x);
+        let y_count = rows.min(self.count.y_count - y);
         let grid = Grid { element: element(self.count.pixel), x_count, y_count };
         let from_here = |walk: &Walk| {
             let offset = i128::from(walk.step) * i128::from(x) + i128::from(walk.row) * i128::from(y);
@@ -378,7 +380,8 @@ mod tests {
         ] {
             let whole = length.next_multiple_of(pattern.length_bytes());
             let mut fill = Fill::new(destination, whole, pattern, 1 << 32);
-            let (mut counted, mut written) = (0, 0);
+            let mut counted = 0;
+            let mut written = 0;
             while let Some(Step { work: Work::Transfer(config), bytes, .. }) = fill.next() {
                 counted += bytes;
                 written += config.size.bytes();

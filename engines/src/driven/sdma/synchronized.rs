@@ -32,7 +32,8 @@ pub(super) fn config(
     if shape.total_bytes() == 0 {
         return Ok(None);
     }
-    let (register, memory) = (Side::device(address(register)), Side::memory(address(memory)));
+    let register = Side::device(address(register));
+    let memory = Side::memory(address(memory));
     let (by, source, destination) = match shape.device {
         Operand::Source => (Port::Source, register, memory),
         Operand::Destination => (Port::Destination, memory, register),

@@ -146,7 +146,8 @@ fn what_a_peer_sends_while_its_packets_are_taken_in_keeps_nobody() {
     let socket = sender.peer().socket.as_fd();
     let send = || conduit::send(socket, &MESSAGE_NEWS.to_le_bytes(), &[], false).is_ok();
     let room = iter::repeat_with(send).take_while(|sent| *sent).count();
-    let (stop, sent) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let stop = AtomicBool::new(false);
+    let sent = AtomicUsize::new(0);
     let most = std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {

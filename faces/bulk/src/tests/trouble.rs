@@ -14,7 +14,8 @@ fn clients_of_two_services_of_one_process_grant_each_other_nothing() {
     let kind = SocketType::SEQPACKET;
     let (one, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
     let own = || Client::embedded_with(ServiceConfig::default()).unwrap();
-    let (ours, theirs) = (own(), own());
+    let ours = own();
+    let theirs = own();
     std::thread::scope(|scope| {
         let there = scope.spawn(|| over(other, &theirs, Options::default()).unwrap());
         let (mut sender, _receiver) = over(one, &ours, Options::default()).unwrap();

@@ -141,7 +141,9 @@ impl Player {
         let unit = random_bytes(UNIT_BYTES, 7);
         let mut rounds = Vec::new();
         for _ in 0..ROUNDS {
-            let (mut hashed, cpu, started) = (0, thread_cpu(), Instant::now());
+            let mut hashed = 0;
+            let cpu = thread_cpu();
+            let started = Instant::now();
             for _ in 0..transfers {
                 let ticket = self.mover.submit(transfer.clone())?;
                 let completion = loop {
@@ -156,7 +158,8 @@ impl Player {
             }
             let took = started.elapsed();
             let running = 1000 * thread_cpu().saturating_sub(cpu).as_nanos() / took.as_nanos().max(1);
-            let (mut alone, started) = (0, Instant::now());
+            let mut alone = 0;
+            let started = Instant::now();
             while started.elapsed() < took {
                 alone += hash(&unit);
             }

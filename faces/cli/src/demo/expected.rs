@@ -4,7 +4,8 @@ use crate::picture::Picture;
 
 /// The picture turned by a quarter clockwise.
 pub(crate) fn turned(picture: &Picture) -> Picture {
-    let (width, height) = (picture.height, picture.width);
+    let width = picture.height;
+    let height = picture.width;
     let mut pixels = Vec::with_capacity(picture.pixels.len());
     for y in 0..height {
         for x in 0..width {

@@ -224,7 +224,6 @@ fn lines_of(output: Option<ChildStdout>) -> mpsc::Receiver<io::Result<String>> {
     receiver
 }
 
-/// The service's process.
 pub(crate) struct Service {
     player: Player,
     pub(crate) socket: PathBuf,
@@ -266,7 +265,6 @@ impl Service {
     }
 }
 
-/// A client's process.
 pub(crate) struct Actor {
     player: Player,
     input: Option<ChildStdin>,

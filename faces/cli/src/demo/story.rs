@@ -105,7 +105,8 @@ impl<'a> Story<'a> {
             Report::Painted { turned, overlaid } => (turned, overlaid),
             other => return Err(unexpected(&other)),
         };
-        let (width, height) = (picture.width, picture.height);
+        let width = picture.width;
+        let height = picture.height;
         say!(
             "   Turning {width} x {height} pixels of 32 bits, each fetched alone from another row (memcpy fetches rows):"
         );

@@ -30,7 +30,6 @@ const MOST_CONNECTIONS: usize = 16;
 /// How long a request may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where to listen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Address {
     Internet(SocketAddr),
@@ -126,7 +125,8 @@ pub(super) fn run(address: &Address, socket: &Path) -> Result<(), CommandError> 
             turn_away(&mut stream);
             continue;
         }
-        let (scraper, ours) = (scraper.clone(), Arc::clone(&busy));
+        let scraper = scraper.clone();
+        let ours = Arc::clone(&busy);
         let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
             if let Some(asked) = request::read(&mut stream, Instant::now() + PATIENCE) {
                 request::answer(&mut stream, asked, || scraper.ask());

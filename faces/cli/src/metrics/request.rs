@@ -33,7 +33,8 @@ pub(super) enum Asked {
 
 /// Reads a request; `deadline` is for all of it, however slowly it comes. `None` when nobody asks any more.
 pub(super) fn read(stream: &mut impl Timed, deadline: Instant) -> Option<Asked> {
-    let (mut bytes, mut piece) = (Vec::new(), [0; 1024]);
+    let mut bytes = Vec::new();
+    let mut piece = [0; 1024];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -101,7 +102,8 @@ pub(super) fn answer(stream: &mut impl Timed, asked: Asked, metrics: impl FnOnce
     }
     let _ = stream.finish();
     // Closing with unread bytes would reset the connection, and the answer with it.
-    let (deadline, mut rest) = (Instant::now() + Duration::from_secs(1), [0; 4096]);
+    let deadline = Instant::now() + Duration::from_secs(1);
+    let mut rest = [0; 4096];
     for _ in 0..64 {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || stream.limit(left).is_err() || !matches!(stream.read(&mut rest), Ok(1..)) {

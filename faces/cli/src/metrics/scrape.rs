@@ -27,7 +27,6 @@ pub(super) fn once(socket: &Path) -> Result<String, CommandError> {
     Ok(exposition::of(&client.status()?, client.session()))
 }
 
-/// Who asks.
 #[derive(Clone)]
 pub(super) struct Scraper(SyncSender<SyncSender<String>>);
 

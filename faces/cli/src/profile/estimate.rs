@@ -46,8 +46,8 @@ impl Basis {
             ..Estimate::default()
         };
         for row in rows {
-            let (seconds, handing) =
-                (row.ticks as f64 / ticks_per_second, row.calls as f64 * self.hand_over_seconds);
+            let seconds = row.ticks as f64 / ticks_per_second;
+            let handing = row.calls as f64 * self.hand_over_seconds;
             if shortest_of(row.kind.size_class) >= least && row.ticks > 0 {
                 estimate.calls = estimate.calls.saturating_add(row.calls);
                 estimate.bytes = estimate.bytes.saturating_add(row.bytes);
@@ -64,7 +64,8 @@ impl Basis {
 
     /// What `libmemferry_preload.so` would do, but for copies that overlap and places that were written to lately.
     fn goes_past_caches(&self, kind: Kind) -> bool {
-        let (least, far) = (shortest_of(kind.size_class), is_cold(kind.distance));
+        let least = shortest_of(kind.size_class);
+        let far = is_cold(kind.distance);
         match kind.operation {
             Operation::Memset => false,
             Operation::Zero => far && least >= self.preloaded.zero_cold_bytes,
@@ -93,7 +94,6 @@ pub(super) struct Estimate {
     /// Calls that are long enough and were timed.
     pub(super) calls: u64,
     pub(super) bytes: u64,
-    /// What they took.
     pub(super) seconds: f64,
     /// Of that, less what handing them over takes.
     pub(super) saved_seconds: f64,
@@ -109,7 +109,9 @@ mod tests {
     use super::*;
 
     fn row(operation: Operation, bytes: u64, distance: Distance, calls: u64, ticks: u64) -> Row {
-        let (size_class, alignment, caller) = (size_class(bytes), Alignment::Lines, None);
+        let size_class = size_class(bytes);
+        let alignment = Alignment::Lines;
+        let caller = None;
         let kind = Kind { operation, size_class, alignment, distance, caller };
         Row { kind, calls, bytes: calls * bytes, ticks }
     }
@@ -117,7 +119,9 @@ mod tests {
     fn basis() -> Basis {
         let preloaded = Tuning::of_caches(32 << 20);
         // Whatever was measured, the library does not know it.
-        let (stream_cold_bytes, stream_always_bytes, zero_cold_bytes) = (8 << 20, 64 << 20, 8 << 20);
+        let stream_cold_bytes = 8 << 20;
+        let stream_always_bytes = 64 << 20;
+        let zero_cold_bytes = 8 << 20;
         let thresholds = Tuning {
             inline_bytes: 8 << 10,
             stream_cold_bytes,

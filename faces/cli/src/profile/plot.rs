@@ -18,7 +18,6 @@ const NAMES: [&str; 3] = ["calls", "bytes", "time (4 KiB and more)"];
 /// Of the space of a class, its bars take so much.
 const FILLED: f64 = 0.8;
 
-/// Draws it.
 pub(super) fn svg(report: &Report) -> Result<String, CommandError> {
     let mut text = String::new();
     draw(report, &mut text).map_err(|error| format!("cannot draw the picture: {error}"))?;
@@ -105,7 +104,8 @@ mod tests {
     #[test]
     fn a_picture_has_its_sizes_and_is_the_same_for_the_same_report() {
         let row = |size_class: u8| {
-            let (operation, alignment) = (Operation::Memcpy, Alignment::Words);
+            let operation = Operation::Memcpy;
+            let alignment = Alignment::Words;
             let kind = Kind { operation, size_class, alignment, distance: Distance::Near, caller: None };
             Row { kind, calls: 5, bytes: 100, ticks: 7 }
         };

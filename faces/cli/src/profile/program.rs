@@ -40,7 +40,6 @@ pub(crate) enum StartError {
     /// The named library is none.
     #[error("{LIBRARY_VARIABLE} names {}, which is no file; name {LIBRARY}, or leave it unset", path.display())]
     NoSuchLibrary {
-        /// What it names.
         path: PathBuf,
     },
     /// No library where it is looked for.
@@ -49,30 +48,24 @@ pub(crate) enum StartError {
              makes it), or name it in {LIBRARY_VARIABLE}"
     )]
     MissingLibrary {
-        /// Where.
         places: String,
     },
     /// The loader would take its path for several.
     #[error("the path of {} has a space or a colon, where LD_PRELOAD would end; put it somewhere else and name it in \
              {LIBRARY_VARIABLE}", path.display())]
     OddPath {
-        /// Which.
         path: PathBuf,
     },
     /// The system would not.
     #[error("cannot {what}: {source}")]
     System {
-        /// What.
         what: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// The program itself cannot be started.
     #[error("cannot start {}: {source}", program.display())]
     Program {
-        /// Which.
         program: OsString,
-        /// Why.
         source: io::Error,
     },
 }

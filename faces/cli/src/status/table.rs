@@ -40,7 +40,9 @@ impl Rates {
 impl Look<'_> {
     pub(super) fn table(&self) -> Vec<String> {
         let status = self.status;
-        let (process, uptime, policy) = (status.process, status.uptime_seconds, &status.policy);
+        let process = status.process;
+        let uptime = status.uptime_seconds;
+        let policy = &status.policy;
         let mut lines = vec![format!("memferry, process {process}, up {uptime} s, policy {policy}")];
         lines.extend(aligned(&self.lanes(), None));
         lines.extend(aligned(&self.classes(), None));
@@ -248,7 +250,8 @@ mod tests {
 
     #[test]
     fn a_second_look_has_rates_and_the_first_none() {
-        let (first, second) = (status(10), status(40));
+        let first = status(10);
+        let second = status(40);
         let own = SessionId(4);
         let look = Look { own, status: &first, before: None };
         assert!(!look.table().join("\n").contains("req/s"));

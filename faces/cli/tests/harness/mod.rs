@@ -166,7 +166,8 @@ pub fn wait_until(what: &str, so: impl Fn() -> bool) {
 
 /// A client moves bytes from one frame of its own to another.
 pub fn assert_moves_bytes(client: &Client) {
-    let (source, destination) = (client.allocate(4096).unwrap(), client.allocate(4096).unwrap());
+    let source = client.allocate(4096).unwrap();
+    let destination = client.allocate(4096).unwrap();
     source.write(7, b"still served").unwrap();
     let mut channel = client.open_channel(4).unwrap();
     let ticket = channel.submit(Transfer::copy(&source.all(), &destination.all()).unwrap()).unwrap();
@@ -314,7 +315,8 @@ impl Role {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let input = child.stdin.take().unwrap();
+        let output = child.stdout.take().unwrap();
         Self { child, input, output: BufReader::new(output).lines() }
     }
 

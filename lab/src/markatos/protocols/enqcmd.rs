@@ -22,7 +22,6 @@ const DONE: Word = 1;
 /// The record of one that was not: a page that the process may not touch.
 const FAULT: Word = 2;
 
-/// The front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     queue: [Option<(u8, Transfer)>; 2],
@@ -30,7 +29,6 @@ pub struct Engine {
     tables: [PageTable; MOST_PROCESSES],
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Enqcmd {
     /// Whether the processor adds the process id.

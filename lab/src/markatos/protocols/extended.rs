@@ -18,7 +18,6 @@ use crate::markatos::machine::{
 /// How many processes have an id of their own; the paper has 2 to 4.
 pub const IDS: usize = 2;
 
-/// The front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     /// One for each id; without register contexts the first is all there is.
@@ -28,7 +27,6 @@ pub struct Engine {
     registers: kernel::Registers,
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Extended {
     /// Whether the engine has register contexts.

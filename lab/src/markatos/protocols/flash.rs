@@ -12,7 +12,6 @@ use crate::markatos::machine::{
     Access, Answer, FAIL, Kind, Meaning, PageTable, Protocol, Step, Transfer, Word,
 };
 
-/// The front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     running: u8,
@@ -21,7 +20,6 @@ pub struct Engine {
     latch: Latch,
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Flash {
     /// Whether the context switch tells the engine.

@@ -80,7 +80,6 @@ pub fn calls(caller: Caller<'_>, held: Held, checks_size: bool) -> Vec<Vec<Step>
     calls
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
     /// What holds during the system call.

@@ -28,12 +28,10 @@ pub const fn key_of(context: u8) -> Word {
     [2, 1][context as usize % CONTEXTS]
 }
 
-/// KEY#CONTEXT_ID.
 const fn opened_by(key: Word, context: u8) -> Word {
     key << 4 | context as Word
 }
 
-/// A register context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Context {
     destination: Option<Page>,
@@ -66,7 +64,6 @@ impl Context {
     }
 }
 
-/// The front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     contexts: [Context; CONTEXTS],
@@ -80,7 +77,6 @@ impl Engine {
     }
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Keys {
     /// Whether the engine compares the key.
@@ -127,7 +123,8 @@ impl Protocol for Keys {
     fn arrive(&self, engine: &mut Engine, access: Access) -> Answer {
         match (access.at, access.kind) {
             (Place::Shadow { page, .. }, Kind::Store) => {
-                let (key, id) = (access.data >> 4, access.data & 15);
+                let key = access.data >> 4;
+                let id = access.data & 15;
                 let right = !self.compares || key == key_of(id as u8);
                 if let (true, Some(context)) = (right, engine.contexts.get_mut(usize::from(id))) {
                     context.pass(page);

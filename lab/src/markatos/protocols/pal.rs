@@ -13,7 +13,6 @@ use crate::markatos::machine::{
     Access, Answer, Caller, Held, Meaning, PageTable, Protocol, Step, Transfer, Word, shadow_attacks,
 };
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Pal {
     /// Whether preemption is masked between the two accesses.

@@ -8,5 +8,4 @@
 
 use super::repeated::{Passes, Repeated};
 
-/// Dubnicki's three accesses.
 pub const THREE: Repeated = Repeated { sequence: &[Passes::Source, Passes::Destination, Passes::Source] };

@@ -30,11 +30,9 @@ pub enum Barriers {
     Every,
     /// As in figure 10: before the first access and after each store.
     Figure10,
-    /// Nowhere.
     None,
 }
 
-/// The front end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     path: DataPath,
@@ -43,7 +41,6 @@ pub struct Engine {
     size: u8,
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeated5 {
     /// Where the program has barriers.
@@ -132,7 +129,8 @@ mod tests {
             .collect();
         let mut started = 0;
         for run in 0..4usize.pow(7) {
-            let (mut machine, mut sequence) = (Engine::default(), repeated::Engine::default());
+            let mut machine = Engine::default();
+            let mut sequence = repeated::Engine::default();
             for place in 0..7 {
                 let access = alphabet[run >> (2 * place) & 3];
                 let answer = FIGURE_10.arrive(&mut machine, access);

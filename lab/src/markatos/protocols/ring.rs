@@ -76,9 +76,7 @@ impl Slots {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Pair {
     slots: Slots,
-    /// The client's own.
     published: u8,
-    /// The lane's own.
     consumed: u8,
     /// The sequence that was completed last, and how.
     completion: (Word, Word),
@@ -119,7 +117,6 @@ impl Engine {
     }
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
     /// Whether what is checked is what is used.

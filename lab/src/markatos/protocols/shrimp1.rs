@@ -27,7 +27,6 @@ pub struct Engine {
     status: Word,
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Shrimp1 {
     /// Whether size and status pass in one access.
@@ -42,7 +41,8 @@ impl Protocol for Shrimp1 {
     }
 
     fn program(&self, _who: u8, wants: Transfer) -> Vec<Step> {
-        let (at, size) = (shadow(wants.source), Word::from(wants.size));
+        let at = shadow(wants.source);
+        let size = Word::from(wants.size);
         if self.atomic {
             vec![Step::plain(Access::exchange(at, size))]
         } else {

@@ -41,7 +41,6 @@ pub fn meaning(word: Word) -> Meaning {
     if word == STARTED { Meaning::Started } else { Meaning::Rejected }
 }
 
-/// The protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Shrimp2 {
     /// Whether the context switch invalidates what is half started.

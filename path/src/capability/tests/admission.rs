@@ -60,7 +60,8 @@ fn check_both_sides(
     bad: Handle,
     failure: impl Fn(Side) -> Failure,
 ) {
-    let (good, bad) = (Span::new(good, 0), Span::new(bad, 0));
+    let good = Span::new(good, 0);
+    let bad = Span::new(bad, 0);
     for request in writing(good, bad) {
         assert_eq!(
             refused(table, A, &request),
@@ -121,7 +122,8 @@ fn unknown_stale_revoked_and_unfit_handles_are_told_apart_on_both_sides() {
 #[test]
 fn the_source_is_judged_first() {
     let (mut table, _) = with_middle();
-    let (one, other) = (Handle::new(70, 1), Handle::new(71, 1));
+    let one = Handle::new(70, 1);
+    let other = Handle::new(71, 1);
     for request in reading(Span::new(one, 0), Span::new(other, 0)) {
         let unknown = Failure::UnknownHandle { side: Side::Source, handle: one };
         assert_eq!(refused(&mut table, A, &request), unknown);
@@ -252,7 +254,8 @@ fn a_walks_region_is_exactly_what_it_touches() {
         for (offset, extra) in [(0, 0), (5, 0), (0, 7), (30, 42)] {
             let plane = Plane { start: start as u64 + extra, x_step, y_step };
             let other = Plane { start: start as u64, ..plane };
-            let (source, destination) = (Span::new(handle, offset), Span::new(handle, 0));
+            let source = Span::new(handle, offset);
+            let destination = Span::new(handle, 0);
             let request = copy_2d(source, destination, WALKED, [plane, other]);
             let (operation, claims) = table.admit(A, &request, MAX).unwrap().into_parts();
             table.release(claims);

@@ -30,7 +30,9 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (session, range, rights) = (0..3_usize, (0..20_u64, 0..24_u64), rights());
+    let session = 0..3_usize;
+    let range = (0..20_u64, 0..24_u64);
+    let rights = rights();
     let to = prop_oneof![
         (0..3_usize).prop_map(|session| Recipient::Session(SESSIONS[session])),
         prop_oneof![Just(ALICE), Just(BOB)].prop_map(Recipient::User),
@@ -89,7 +91,10 @@ struct Model {
 
 impl Model {
     fn new() -> Self {
-        let (memories, records, running, revocations) = (vec![], vec![], vec![], vec![]);
+        let memories = vec![];
+        let records = vec![];
+        let running = vec![];
+        let revocations = vec![];
         Self { table: Capabilities::new(QUOTA), memories, records, running, revocations }
     }
 
@@ -142,7 +147,8 @@ impl Model {
     }
 
     fn register(&mut self, session: SessionId, length: u64, rights: u8) {
-        let (memory, rights) = (Counted::new(length), Rights::from_bits_truncate(rights));
+        let memory = Counted::new(length);
+        let rights = Rights::from_bits_truncate(rights);
         let full = self.held_by(session) >= QUOTA;
         match self.table.register(session, memory.clone(), rights) {
             Ok(handle) => {
@@ -166,7 +172,9 @@ impl Model {
         let Some(of) = self.pick(of) else { return };
         let wanted = Rights::from_bits_truncate(rights);
         let parent = &self.records[of];
-        let (handle, held, available) = (parent.handle, parent.rights, parent.length);
+        let handle = parent.handle;
+        let held = parent.rights;
+        let available = parent.length;
         let expected = if parent.session != session || !self.present(of) {
             Some(CapabilityError::Unknown(handle))
         } else if parent.revoked {
@@ -320,7 +328,8 @@ impl Model {
             assert_eq!(self.table.count(session), self.held_by(session));
             for index in 0..self.records.len() {
                 let record = &self.records[index];
-                let (handle, place) = (record.handle, (record.offset, record.length));
+                let handle = record.handle;
+                let place = (record.offset, record.length);
                 let expected = self.judged(session, Side::Destination, index, (0, record.length));
                 let admitted = filled(&mut self.table, session, handle, (0, place.1));
                 assert_eq!(admitted, expected.map(|()| place));

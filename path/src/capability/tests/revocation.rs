@@ -35,9 +35,10 @@ fn a_revocation_waits_for_what_is_in_flight_below_it() {
     let (mut table, root, memory) = with_root();
     let (_, held) = pass(&mut table, (A, root, 100), ALL, B);
     let child = table.derive(B, held, (0, 10), ALL).unwrap();
-    let (first, second) =
-        (admit_fill(&mut table, B, child, (0, 1)), admit_fill(&mut table, B, child, (1, 1)));
-    let (first, second) = (first.unwrap(), second.unwrap());
+    let first = admit_fill(&mut table, B, child, (0, 1));
+    let second = admit_fill(&mut table, B, child, (1, 1));
+    let first = first.unwrap();
+    let second = second.unwrap();
     assert!(!table.uses_revoked(first.claims()));
 
     let revocation = table.revoke(A, root).unwrap();

@@ -295,7 +295,8 @@ fn request_line_unit_and_side_reach_their_bits() {
 #[test]
 fn request_line_of_an_enabled_channel_is_not_shared() {
     let (mut sdma, _trusted) = ready();
-    let (first, second) = (sdma.allocate().unwrap(), sdma.allocate().unwrap());
+    let first = sdma.allocate().unwrap();
+    let second = sdma.allocate().unwrap();
     let sync = Synchronization {
         request: 9,
         unit: SyncUnit::Frame,

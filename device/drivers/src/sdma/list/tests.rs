@@ -25,9 +25,13 @@ fn build(segments: &[Segment], words: &mut [u32], options: ListOptions) -> Resul
 /// The descriptors of a list and, for each, source, destination and bytes of its block, followed as the device does.
 fn replay(list: &LinkedList, words: &[u32]) -> (Vec<Descriptor>, Vec<(u32, u32, u64)>) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let (mut form, mut address) = (list.first, list.address);
-    let (mut source, mut destination, mut frames) = (0u32, 0u32, 0u16);
-    let (mut descriptors, mut blocks) = (Vec::new(), Vec::new());
+    let mut form = list.first;
+    let mut address = list.address;
+    let mut source = 0u32;
+    let mut destination = 0u32;
+    let mut frames = 0u16;
+    let mut descriptors = Vec::new();
+    let mut blocks = Vec::new();
     loop {
         let descriptor = Descriptor::decode(form, &bytes[(address - list.address) as usize..]).unwrap();
         source = descriptor.source.unwrap_or(source);
@@ -68,7 +72,8 @@ fn each_descriptor_says_no_more_than_it_must() {
     let mut words = [0; 64];
     let list = build(&segments, &mut words, ListOptions::default()).unwrap();
     let (descriptors, blocks) = replay(&list, &words);
-    let (two, three) = (DescriptorType::Type2, DescriptorType::Type3);
+    let two = DescriptorType::Type2;
+    let three = DescriptorType::Type3;
     let expected = [
         (two, true, true),
         (three, true, false),
@@ -96,7 +101,8 @@ fn block_of_another_number_of_frames_takes_type_2() {
 fn whole_descriptors_keep_the_channel_enabled_and_link_only_at_the_end() {
     let config = ChannelConfig { link: Some(9), ..copy() };
     let segments = [segment(0x1000, 0x8000, 64), segment(0x2000, 0x9000, 128)];
-    let (mut words, options) = ([0; 24], ListOptions { whole: true, ..ListOptions::default() });
+    let mut words = [0; 24];
+    let options = ListOptions { whole: true, ..ListOptions::default() };
     let list = LinkedList::build(&config, &segments, (&mut words, ADDRESS), options, None).unwrap();
     let (descriptors, blocks) = replay(&list, &words);
     assert_eq!((list.words(), blocks[1]), (24, (0x2000, 0x9000, 128)));
@@ -111,7 +117,8 @@ fn whole_descriptors_keep_the_channel_enabled_and_link_only_at_the_end() {
 fn list_reports_its_end_and_its_blocks_only_when_asked() {
     let segments = [segment(0x1000, 0x8000, 64), segment(0x2000, 0x9000, 64)];
     for block_ends in [false, true] {
-        let (mut words, options) = ([0; 24], ListOptions { block_ends, ..ListOptions::default() });
+        let mut words = [0; 24];
+        let options = ListOptions { block_ends, ..ListOptions::default() };
         let list = build(&segments, &mut words, options).unwrap();
         let (descriptors, _) = replay(&list, &words);
         let Body::Type2(shape) = descriptors[0].body else { panic!("{:?}", descriptors[0]) };
@@ -123,7 +130,8 @@ fn list_reports_its_end_and_its_blocks_only_when_asked() {
 #[test]
 fn list_pauses_before_the_block_named() {
     let segments = [segment(0x1000, 0x8000, 64), segment(0x2000, 0x9000, 64)];
-    let (mut words, options) = ([0; 24], ListOptions { pause_at: Some(1), ..ListOptions::default() });
+    let mut words = [0; 24];
+    let options = ListOptions { pause_at: Some(1), ..ListOptions::default() };
     let list = build(&segments, &mut words, options).unwrap();
     let pauses: Vec<bool> =
         replay(&list, &words).0.iter().map(|descriptor| descriptor.next.pause()).collect();

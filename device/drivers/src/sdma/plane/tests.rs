@@ -74,7 +74,8 @@ fn indexes_are_the_formulas_of_the_thesis() {
     assert_eq!(index_of_modify(1, Element::Bits8), 1);
     assert_eq!(index_of_modify(3, Element::Bits16), (3 - 1) * 2 + 1);
     assert_eq!(index_of_modify(-5, Element::Bits32), (-5 - 1) * 4 + 1);
-    let (grid, element) = (grid(Element::Bits32, 8, 4), Element::Bits32);
+    let grid = grid(Element::Bits32, 8, 4);
+    let element = Element::Bits32;
     let source = Walk::from_modify(0x1000, 3, -10, &grid).unwrap();
     let to = Walk::from_modify(0x8000, 1, 1, &grid).unwrap();
     let piece = PlanePieces::copy(grid, source, to).unwrap().next().unwrap();
@@ -88,7 +89,8 @@ fn indexes_are_the_formulas_of_the_thesis() {
 
 #[test]
 fn rows_apart_stay_packed_in_one_transfer() {
-    let (from, to) = (walk(0x1000, 4, 0x400), walk(0x8000, 4, 64));
+    let from = walk(0x1000, 4, 0x400);
+    let to = walk(0x8000, 4, 64);
     let pieces: Vec<Piece> = PlanePieces::copy(grid(Element::Bits32, 16, 8), from, to).unwrap().collect();
     assert_eq!(pieces.len(), 1);
     let addressing = Addressing::DoubleIndex { element_index: 1, frame_index: 0x400 - 60 - 3 };
@@ -98,7 +100,8 @@ fn rows_apart_stay_packed_in_one_transfer() {
 #[test]
 fn index_beyond_16_bits_is_walked_along_the_other_axis() {
     // A quarter turn of a picture with a pitch of 64 KiB: steps of a row are too long for the element index.
-    let (grid, from) = (grid(Element::Bits32, 16, 8), walk(0x10_0000, -0x1_0000, 4));
+    let grid = grid(Element::Bits32, 16, 8);
+    let from = walk(0x10_0000, -0x1_0000, 4);
     let plan = PlanePieces::copy(grid, from, walk(0x80_0000, 4, 64)).unwrap();
     assert_eq!(shapes(plan.clone()), [(8, 16)], "columns of the destination along the frame");
     assert_eq!(plan.clone().next().unwrap().destination.addressing.element_index(), 64 - 3);
@@ -107,7 +110,8 @@ fn index_beyond_16_bits_is_walked_along_the_other_axis() {
 
 #[test]
 fn indexes_beyond_16_bits_both_ways_are_planned_row_by_row() {
-    let (grid, from) = (grid(Element::Bits32, 5, 3), walk(0x10_0000, 0x1_0000, 0x8_0000));
+    let grid = grid(Element::Bits32, 5, 3);
+    let from = walk(0x10_0000, 0x1_0000, 0x8_0000);
     let plan = PlanePieces::copy(grid, from, walk(0x80_0000, 4, 0x1_0000)).unwrap();
     assert_eq!(shapes(plan.clone()), [(1, 5); 3], "each row is frames of one element");
     assert_eq!(visited(plan).count(), 15);
@@ -115,20 +119,24 @@ fn indexes_beyond_16_bits_both_ways_are_planned_row_by_row() {
 
 #[test]
 fn frame_index_beyond_32_bits_makes_each_row_a_transfer() {
-    let (from, to) = (walk(0, 4, 0x9000_0000), walk(0xf000_0000, 4, 0x100));
+    let from = walk(0, 4, 0x9000_0000);
+    let to = walk(0xf000_0000, 4, 0x100);
     let plan = PlanePieces::copy(grid(Element::Bits32, 8, 2), from, to).unwrap();
     assert_eq!(shapes(plan), [(8, 1); 2]);
-    let (from, to) = (walk(0, 0x9000_0000, 4), walk(0xf000_0000, 0x9000, 0x9_0000));
+    let from = walk(0, 0x9000_0000, 4);
+    let to = walk(0xf000_0000, 0x9000, 0x9_0000);
     let plan = PlanePieces::copy(grid(Element::Bits32, 2, 2), from, to).unwrap();
     assert_eq!(visited(plan).count(), 4);
 }
 
 #[test]
 fn counts_beyond_the_registers_become_several_transfers() {
-    let (from, to) = (walk(0, 1, 0x1000), walk(0x4000_0000, 1, 0x800));
+    let from = walk(0, 1, 0x1000);
+    let to = walk(0x4000_0000, 1, 0x800);
     let rows = PlanePieces::copy(grid(Element::Bits8, 3, 70_000), from, to).unwrap();
     assert_eq!(shapes(rows), [(3, 65_535), (3, 4465)]);
-    let (from, to) = (walk(0, 1, 0x200_0000), walk(0x4000_0000, 1, 0x180_0000));
+    let from = walk(0, 1, 0x200_0000);
+    let to = walk(0x4000_0000, 1, 0x180_0000);
     let long = PlanePieces::copy(grid(Element::Bits8, (1 << 24) + 5, 2), from, to).unwrap();
     assert_eq!(shapes(long.clone()), [((1 << 24) - 1, 2), (6, 2)]);
     let second = long.last().unwrap();
@@ -139,14 +147,16 @@ fn counts_beyond_the_registers_become_several_transfers() {
 
 #[test]
 fn even_walks_become_one_row() {
-    let (from, to) = (walk(0x1000, 4, 64), walk(0x8000, 4, 64));
+    let from = walk(0x1000, 4, 64);
+    let to = walk(0x8000, 4, 64);
     let plan = PlanePieces::copy(grid(Element::Bits32, 16, 100), from, to).unwrap();
     assert_eq!(shapes(plan), [(1600, 1)]);
 }
 
 #[test]
 fn whole_rows_on_odd_addresses_are_moved_in_smaller_elements() {
-    let (grid, to) = (grid(Element::Bits32, 4, 3), walk(0x8000, 4, 32));
+    let grid = grid(Element::Bits32, 4, 3);
+    let to = walk(0x8000, 4, 32);
     let plan = PlanePieces::copy(grid, walk(0x1002, 4, 32), to).unwrap();
     assert_eq!(shapes(plan), [(8, 3)]);
     let odd_pitch = PlanePieces::copy(grid, walk(0x1000, 4, 33), to).unwrap();
@@ -175,7 +185,8 @@ fn refuses_no_pixels_and_walks_beyond_32_bits() {
 #[test]
 fn overlapping_sides_keep_the_order_of_the_loop() {
     // The order would matter, and the step along x is too long: rows of one-element frames keep it.
-    let (from, to) = (walk(0x10_0000, 0x1_0000, 4), walk(0x10_0004, 0x1_0000, 4));
+    let from = walk(0x10_0000, 0x1_0000, 4);
+    let to = walk(0x10_0004, 0x1_0000, 4);
     let plan = PlanePieces::copy(grid(Element::Bits32, 4, 3), from, to).unwrap();
     assert_eq!(shapes(plan), [(1, 4); 3]);
 }
@@ -188,7 +199,8 @@ proptest! {
         source in (-9..9i32, -99..99i32), destination in (-9..9i32, -99..99i32),
     ) {
         let grid = grid(element, x_count, y_count);
-        let (from, to) = (0x10_0000, 0x20_0000);
+        let from = 0x10_0000;
+        let to = 0x20_0000;
         let plan = PlanePieces::transparent_copy(
             grid,
             Walk::from_modify(from, source.0, source.1, &grid).unwrap(),
@@ -208,11 +220,13 @@ proptest! {
         )),
     ) {
         let grid = grid(element, x_count, y_count);
-        let (from, to) = (walk(0x4000_0000, steps[0], steps[1]), walk(0x8000_0000, steps[2], steps[3]));
+        let from = walk(0x4000_0000, steps[0], steps[1]);
+        let to = walk(0x8000_0000, steps[2], steps[3]);
         let address = |side: Walk, x: u32, y: u32| {
             (side.start as i64 + side.step * i64::from(x) + side.row * i64::from(y)) as u64
         };
-        let (mut expected, mut moved) = (BTreeMap::new(), BTreeMap::new());
+        let mut expected = BTreeMap::new();
+        let mut moved = BTreeMap::new();
         for y in 0..y_count {
             for x in 0..x_count {
                 expected.insert(address(to, x, y), address(from, x, y));

@@ -118,7 +118,8 @@ fn refuses_indexes_that_lead_off_the_element() {
 
 #[test]
 fn refuses_walks_that_leave_the_address_space() {
-    let (port, end) = (Port::Source, (1 << 32) + 4);
+    let port = Port::Source;
+    let end = (1 << 32) + 4;
     let error = ConfigError::WalkLeavesAddressSpace { port, first: 0xffff_ff04, end };
     assert_eq!(broken(|config| config.source.address = 0xffff_ff04), Some(error));
     assert_eq!(broken(|config| config.source.address = 0xffff_ff00), None);

@@ -80,7 +80,8 @@ unsafe fn xor_by<V: Vector, const STREAM: bool>(to: *mut u8, length: usize, sour
 #[inline(always)]
 unsafe fn difference<V: Vector>(first: *const u8, second: *const u8, length: usize) -> usize {
     let whole = length - length % V::BYTES;
-    let (mut offset, turn) = (0, 4 * V::BYTES);
+    let mut offset = 0;
+    let turn = 4 * V::BYTES;
     // SAFETY: M1, M2, M4: all offsets are below `length`.
     unsafe {
         while offset < whole {

@@ -86,7 +86,6 @@ impl Drop for Fenced {
     }
 }
 
-/// Bytes without pattern.
 fn noise(length: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
@@ -123,11 +122,13 @@ const PAGES: usize = if cfg!(miri) { 1 } else { 4 };
 proptest! {
     #[test]
     fn copies_past_the_caches_write_their_range_and_nothing_else(case in cases(), flush: bool) {
-        let (source, destination) = (Fenced::new(PAGES), Fenced::new(PAGES));
+        let source = Fenced::new(PAGES);
+        let destination = Fenced::new(PAGES);
         let from = source.place(case.source, case.length);
         let to = destination.place(case.destination, case.length);
         for cpu in cpus() {
-            let (bytes, mut expected) = (source.set(case.seed), destination.set(case.seed ^ 1));
+            let bytes = source.set(case.seed);
+            let mut expected = destination.set(case.seed ^ 1);
             // SAFETY: M1 to M4: both ranges lie between the guard pages and apart, and the level is available.
             unsafe {
                 match flush {
@@ -135,7 +136,8 @@ proptest! {
                     true => copy_flushing(cpu, from, to, case.length),
                 }
             }
-            let (at, start) = (destination.offset(to), source.offset(from));
+            let at = destination.offset(to);
+            let start = source.offset(from);
             expected[at..at + case.length].copy_from_slice(&bytes[start..start + case.length]);
             prop_assert!(destination.get() == expected, "{cpu:?}");
             prop_assert!(source.get() == bytes, "{cpu:?}: the source is as it was");
@@ -188,7 +190,8 @@ proptest! {
             unsafe { xor_all(cpu.level, block, case.length, &all) };
             prop_assert!(result == expected, "{cpu:?}");
             let to = destination.place(case.destination, case.length);
-            let (at, mut whole) = (destination.offset(to), destination.set(case.seed));
+            let at = destination.offset(to);
+            let mut whole = destination.set(case.seed);
             // SAFETY: as above, and the destination lies between guard pages too.
             unsafe { xor_all_streaming(cpu.level, to, case.length, &places) };
             fence();
@@ -201,12 +204,14 @@ proptest! {
 
     #[test]
     fn the_first_difference_is_found_wherever_it_is(case in cases(), places: [prop::sample::Index; 2]) {
-        let (one, other) = (Fenced::new(PAGES), Fenced::new(PAGES));
+        let one = Fenced::new(PAGES);
+        let other = Fenced::new(PAGES);
         let bytes = one.set(case.seed);
         let mut rest = other.set(case.seed ^ 1);
         let first = one.place(case.source, case.length);
         let second = other.place(case.destination, case.length);
-        let (start, at) = (one.offset(first), other.offset(second));
+        let start = one.offset(first);
+        let at = other.offset(second);
         rest[at..at + case.length].copy_from_slice(&bytes[start..start + case.length]);
         other.put(&rest);
         let find = |cpu: Cpu| {

@@ -226,7 +226,8 @@ mod arm {
             // SAFETY: M1, M2, M3.
             unsafe {
                 let halves = vreinterpretq_u64_u8(self.0);
-                let (low, high) = (vgetq_lane_u64::<0>(halves), vgetq_lane_u64::<1>(halves));
+                let low = vgetq_lane_u64::<0>(halves);
+                let high = vgetq_lane_u64::<1>(halves);
                 asm!("stnp {low}, {high}, [{to}]", low = in(reg) low, high = in(reg) high, to = in(reg) to,
                     options(nostack, preserves_flags));
             }

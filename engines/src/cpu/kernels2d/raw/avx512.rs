@@ -95,7 +95,8 @@ impl Vector for Wide {
 
     #[inline(always)]
     unsafe fn zip<const E: usize>(self, other: Self) -> (Self, Self) {
-        let (one, other) = (self.0, other.0);
+        let one = self.0;
+        let other = other.0;
         // SAFETY: the caller's promise.
         let (low, high) = unsafe {
             match E {

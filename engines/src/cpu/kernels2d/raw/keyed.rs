@@ -63,7 +63,8 @@ unsafe fn four<V: Vector, const E: usize>(
         let load = |part: usize| V::load(from.add(part * V::BYTES));
         let vectors = [load(0), load(1), load(2), load(3)];
         let bits = vectors.map(|vector| vector.opaque::<E>(key));
-        let (any, all) = (bits[0] | bits[1] | bits[2] | bits[3], bits[0] & bits[1] & bits[2] & bits[3]);
+        let any = bits[0] | bits[1] | bits[2] | bits[3];
+        let all = bits[0] & bits[1] & bits[2] & bits[3];
         if any == 0 {
             return stirred.saturating_sub(1);
         }

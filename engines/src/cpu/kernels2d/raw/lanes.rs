@@ -109,7 +109,6 @@ pub(super) trait Vector: Copy {
     fn prefetch_once(at: *const u8);
 }
 
-/// A vector's bytes.
 #[repr(C, align(64))]
 pub(super) struct Spilled(pub(super) [u8; LINE]);
 

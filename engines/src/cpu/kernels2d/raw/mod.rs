@@ -37,7 +37,6 @@ pub(in crate::cpu) use tiles::{DEPTH_BYTES, WIDTH_BYTES};
 /// How whole lines are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cpu) enum Stores {
-    /// Through the caches.
     Cached,
     /// Past them, where a whole line is written at once.
     Streaming,
@@ -67,14 +66,12 @@ pub(super) struct Strip {
     pub(super) from: *const u8,
     /// The lowest address of the destination.
     pub(super) to: *mut u8,
-    /// Pixels.
     pub(super) count: usize,
 }
 
 /// A rectangle to transpose.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Band {
-    /// The source's rows.
     pub(super) from: Rows,
     /// The destination's rows: as many as the source has columns.
     pub(super) to: Rows,

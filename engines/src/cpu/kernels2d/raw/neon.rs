@@ -94,13 +94,17 @@ impl Vector for Lane {
             match E {
                 1 => (Self(vzip1q_u8(self.0, other.0)), Self(vzip2q_u8(self.0, other.0))),
                 2 => {
-                    let (one, other) = (vreinterpretq_u16_u8(self.0), vreinterpretq_u16_u8(other.0));
-                    let (low, high) = (vzip1q_u16(one, other), vzip2q_u16(one, other));
+                    let one = vreinterpretq_u16_u8(self.0);
+                    let other = vreinterpretq_u16_u8(other.0);
+                    let low = vzip1q_u16(one, other);
+                    let high = vzip2q_u16(one, other);
                     (Self(vreinterpretq_u8_u16(low)), Self(vreinterpretq_u8_u16(high)))
                 }
                 _ => {
-                    let (one, other) = (vreinterpretq_u32_u8(self.0), vreinterpretq_u32_u8(other.0));
-                    let (low, high) = (vzip1q_u32(one, other), vzip2q_u32(one, other));
+                    let one = vreinterpretq_u32_u8(self.0);
+                    let other = vreinterpretq_u32_u8(other.0);
+                    let low = vzip1q_u32(one, other);
+                    let high = vzip2q_u32(one, other);
                     (Self(vreinterpretq_u8_u32(low)), Self(vreinterpretq_u8_u32(high)))
                 }
             }

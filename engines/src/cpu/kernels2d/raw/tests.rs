@@ -155,9 +155,12 @@ fn columns_become_rows_and_nothing_else_is_touched() {
     each_case(120, |level, size, dice, rooms, noise| {
         let pixel = size.bytes() as usize;
         let most = if cfg!(miri) { 40 } else { 200 };
-        let (rows, columns) = (dice.below(DEPTH_BYTES.min(most) / pixel + 1), dice.below(most));
-        let (gaps, down) = ([dice.below(70) as isize, dice.below(70) as isize], [dice.coin(), dice.coin()]);
-        let (from, to) = (dice.place(), dice.place());
+        let rows = dice.below(DEPTH_BYTES.min(most) / pixel + 1);
+        let columns = dice.below(most);
+        let gaps = [dice.below(70) as isize, dice.below(70) as isize];
+        let down = [dice.coin(), dice.coin()];
+        let from = dice.place();
+        let to = dice.place();
         let from = rectangle(&rooms[0], rows, columns * pixel, from, gaps[0], down[0]);
         let to = rectangle(&rooms[1], columns, rows * pixel, to, gaps[1], down[1]);
         let band = Band { from, to, rows, columns, after: ptr::null_mut() };
@@ -192,7 +195,8 @@ fn strip(dice: &mut Dice, size: PixelSize, rooms: &[Room; 2]) -> (Strip, Stores,
     };
     let count = dice.below(longest);
     let bytes = count * size.bytes() as usize;
-    let (from, to) = (rooms[0].place(dice.place(), bytes), rooms[1].place(dice.place(), bytes));
+    let from = rooms[0].place(dice.place(), bytes);
+    let to = rooms[1].place(dice.place(), bytes);
     let stores = if dice.coin() { Stores::Streaming } else { Stores::Cached };
     (Strip { from, to, count }, stores, [offset(&rooms[0], from), offset(&rooms[1], to)])
 }
@@ -201,7 +205,8 @@ fn strip(dice: &mut Dice, size: PixelSize, rooms: &[Room; 2]) -> (Strip, Stores,
 fn strips_are_copied_and_reversed_at_any_alignment() {
     each_case(300, |level, size, dice, rooms, noise| {
         let (strip, stores, [from, to]) = strip(dice, size, rooms);
-        let (reversed, pixel) = (dice.coin(), size.bytes() as usize);
+        let reversed = dice.coin();
+        let pixel = size.bytes() as usize;
         // SAFETY: both lie in their rooms.
         unsafe {
             if reversed { reverse(level, size, strip, stores) } else { copy(level, size, strip, stores) }
@@ -261,7 +266,8 @@ fn destinations_of_pixels_of_the_key_are_not_touched_at_all() {
     each_case(60, |level, size, dice, rooms, noise| {
         let pixel = size.bytes() as usize;
         // The last pixels would lie in the guard page, and are of the key.
-        let (inside, beyond) = (dice.below(200), dice.below(100));
+        let inside = dice.below(200);
+        let beyond = dice.below(100);
         let mut source = noise[0].clone();
         let end = (inside + beyond) * pixel;
         keyed(&mut source[..inside * pixel], pixel, 1 + dice.below(20), key, dice);

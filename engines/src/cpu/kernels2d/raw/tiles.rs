@@ -44,7 +44,6 @@ pub(super) trait Square<V: Vector>: Copy {
     /// How many they are: 16, 8 or 4.
     const ROWS: usize;
 
-    /// Of these rows.
     fn of(row: impl Fn(usize) -> V) -> Self;
 
     /// Every row of the upper half zipped with its like in the lower one.
@@ -205,7 +204,8 @@ unsafe fn gather_rest<V: Vector, S: Square<V>, const E: usize>(slab: Slab, x: us
 #[inline(always)]
 unsafe fn flush<V: Vector>(stage: *const u8, to: Rows, columns: usize, bytes: usize, stores: Stores) {
     for column in 0..columns {
-        let (from, to) = (stage.wrapping_add(column * STAGE_PITCH), to.at(column));
+        let from = stage.wrapping_add(column * STAGE_PITCH);
+        let to = to.at(column);
         // SAFETY: the caller's promise: every offset is below `bytes`.
         unsafe {
             if bytes == DEPTH_BYTES {
