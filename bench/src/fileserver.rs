@@ -12,7 +12,6 @@
 //! interrupts is nobody's. It is robust against other work on the machine, throughput is not. The rate of raw `O_DIRECT` reads
 //! is measured in every round.
 
-mod chart;
 mod namespaces;
 mod receiver;
 mod sendfile;
@@ -25,13 +24,14 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use memferry_charts::{Group, Scale};
 use memferry_memory::pool::{self, Direct, Pool, Way};
 use rustix::fs::{Advice, fadvise};
 
-use crate::BenchError;
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::random_bytes;
+use crate::{BenchError, plots};
 use namespaces::Namespaces;
 use servers::{KINDS, Kind};
 
@@ -188,7 +188,9 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         }
         run.round_done();
     }
-    run.picture("fileserver", |path| chart::draw(path, &bars(&figures)))?;
+    let title = "Processor time of the server for a GiB (bar: median, stroke: minimum to maximum)";
+    let names = KINDS.map(Kind::name);
+    run.picture("fileserver", || plots::bars(title, ("s/GiB", Scale::Linear), &names, &bars(&figures)))?;
     Ok(rows(&figures, &namespaces))
 }
 
@@ -305,16 +307,16 @@ fn rows_at(figures: &Figures, at: (usize, usize, usize)) -> Vec<Row> {
     rows
 }
 
-/// The picture: a group of bars for each row of the table, a bar for each server.
-fn bars(figures: &Figures) -> Vec<chart::Group> {
+/// A group of bars for each row of the table, a bar for each server.
+fn bars(figures: &Figures) -> Vec<Group> {
     let mut groups = Vec::new();
     for (scene, (name, _)) in SCENES.iter().enumerate() {
         for (heat, temperature) in HEATS.iter().enumerate() {
             for (receives, receiver) in RECEIVES.iter().enumerate() {
                 let of = |kind: Kind| figures.of((scene, heat, receives), kind, |served| served.processor);
-                let bars: Vec<_> = KINDS.into_iter().map(|kind| (kind.name(), of(kind))).collect();
-                if bars.iter().any(|(_, values)| !values.is_empty()) {
-                    groups.push(chart::Group { name: format!("{temperature}, {name}, {receiver}"), bars });
+                let bars: Vec<_> = KINDS.into_iter().map(|kind| plots::range(&of(kind))).collect();
+                if bars.iter().any(Option::is_some) {
+                    groups.push(Group { name: format!("{temperature}, {name}, {receiver}"), bars });
                 }
             }
         }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Channel, Client, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Ticket, Transfer,
+    Channel, Client, Completion, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Ticket, Transfer,
 };
 
 use crate::BenchError;
@@ -82,17 +82,23 @@ impl Member {
         Ok((client, Self { channel, source, destination, next: 0, sent: BTreeMap::new() }))
     }
 
+    /// Counts a completion; failures other than those of deadlines are errors.
+    fn take(&mut self, completion: Completion, got: &mut Got) -> Result<(), BenchError> {
+        let sent = self.sent.remove(&completion.ticket).ok_or("a completion of nothing came")?;
+        got.bytes += completion.bytes_done;
+        match completion.outcome {
+            Ok(()) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
+            Err(Failure::DeadlineUnreachable) => got.refused += 1,
+            Err(Failure::DeadlineExceeded) => got.late += 1,
+            Err(failure) => return Err(format!("a transfer failed: {failure}").into()),
+        }
+        Ok(())
+    }
+
     /// Takes what has ended and submits as many again.
     fn turn(&mut self, load: &Load, got: &mut Got) -> Result<(), BenchError> {
         while let Some(completion) = self.channel.poll() {
-            let sent = self.sent.remove(&completion.ticket).ok_or("a completion of nothing came")?;
-            got.bytes += completion.bytes_done;
-            match completion.outcome {
-                Ok(()) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
-                Err(Failure::DeadlineUnreachable) => got.refused += 1,
-                Err(Failure::DeadlineExceeded) => got.late += 1,
-                Err(failure) => return Err(format!("a transfer failed: {failure}").into()),
-            }
+            self.take(completion, got)?;
         }
         while self.sent.len() < load.depth {
             self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
@@ -111,9 +117,10 @@ impl Member {
 
     /// Takes what has ended until nothing is outstanding.
     fn drain(&mut self) -> Result<(), BenchError> {
+        let mut got = Got::default();
         while !self.sent.is_empty() {
             let completion = self.channel.wait_any(None)?;
-            self.sent.remove(&completion.ticket);
+            self.take(completion, &mut got)?;
         }
         Ok(())
     }

@@ -13,17 +13,19 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use fastrand::Rng;
 use memferry::{Client, Transfer};
+use memferry_charts::Line;
 use memferry_engines::cpu::slices;
 use memferry_transfer::CacheHint;
 
 use crate::BenchError;
 use crate::children::LANE;
-use crate::engine::arena::{Arena, Field, Pages, Random, Slots};
+use crate::engine::arena::{Arena, Field, Pages, Slots};
 use crate::engine::field_bytes;
 use crate::engine::sides::{doubling, size_name};
 use crate::placement::{Kept, keep_threads_to, placed};
-use crate::plots::{Plot, Series, Spread};
+use crate::plots::{self, spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::service::pair::{Pair, poll_for};
@@ -108,10 +110,10 @@ fn linger(memory: &mut Memory, _: usize, _: usize) -> Result<(), BenchError> {
 struct Victim(Arena);
 
 impl Victim {
-    fn new(random: &mut Random) -> Result<Self, BenchError> {
+    fn new(rng: &mut Rng) -> Result<Self, BenchError> {
         let mut arena = Arena::new(VICTIM_ROOM, Pages::Huge, 0x71c)?;
         let mut order: Vec<_> = (0..(VICTIM / LINE) as u32).collect();
-        random.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for (index, line) in order.iter().enumerate() {
             let next = order[(index + 1) % order.len()];
             let at = *line as usize * LINE;
@@ -153,8 +155,8 @@ struct Size {
 
 impl Size {
     /// One round, if the CPUs stay two cores for it.
-    fn round(&mut self, memory: &mut Memory, victim: &Victim, random: &mut Random) -> Result<(), BenchError> {
-        if let Some((_, walks)) = placed(|| self.walks(memory, victim, random))? {
+    fn round(&mut self, memory: &mut Memory, victim: &Victim, rng: &mut Rng) -> Result<(), BenchError> {
+        if let Some((_, walks)) = placed(|| self.walks(memory, victim, rng))? {
             self.walks.iter_mut().zip(walks).for_each(|(all, walk)| all.push(walk));
         }
         Ok(())
@@ -165,12 +167,12 @@ impl Size {
         &mut self,
         memory: &mut Memory,
         victim: &Victim,
-        random: &mut Random,
+        rng: &mut Rng,
     ) -> Result<[f64; COPIERS.len()], BenchError> {
         let mut walks = [0.0; COPIERS.len()];
         memory.lane_ns = self.lane_ns;
         let mut order: Vec<_> = (0..COPIERS.len()).collect();
-        random.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for which in order {
             let place = self.slots.next();
             victim.warm(&mut memory.pair)?;
@@ -208,16 +210,16 @@ fn row(run: &Run, sizes: &[Size], [copier, base]: [usize; 2], how: &str, target:
 fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
     let undisturbed: Vec<_> = sizes.iter().flat_map(|size| &size.walks[0]).map(|ns| ns / 1000.0).collect();
     let mut rows = vec![Row::new("walk over 768 KiB, undisturbed", "us", Target::None, &undisturbed)];
-    let mut series = Vec::new();
+    let mut lines = Vec::new();
     for (copier, (name, _, target)) in COPIERS.into_iter().enumerate().skip(1) {
         let measured = sizes.iter().filter(|size| !size.walks[0].is_empty());
-        let points = measured.map(|size| (size.bytes as f64, Spread::of(&size.slowdowns(copier, 0))));
-        series.push(Series { name: name.to_owned(), points: points.collect() });
+        let points = measured.map(|size| (size.bytes as f64, spread(&size.slowdowns(copier, 0))));
+        lines.push(Line { label: name.to_owned(), points: points.collect() });
         rows.extend(row(run, sizes, [copier, 0], "", target));
     }
     rows.extend(row(run, sizes, [LANE_COPIES, LINGERS], ", against polling for as long", Target::None));
-    let title = "a walk over 768 KiB after a copy, against after none".to_owned();
-    run.plot(&Plot { file: "pollution", title, values: "slowdown, ratio", series })?;
+    let title = "a walk over 768 KiB after a copy, against after none";
+    run.picture("pollution", || plots::sweep(title, "slowdown, ratio", &lines))?;
     Ok(rows)
 }
 
@@ -229,19 +231,19 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let _kept = Kept::to(0)?;
     let pair = Pair::new(client, length as u64)?;
     let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, lane_ns: 0.0 };
-    let mut random = Random::new(0xca5e);
-    let victim = Victim::new(&mut random)?;
+    let mut rng = Rng::with_seed(0xca5e);
+    let victim = Victim::new(&mut rng)?;
     let rounds = run.part("pollution", ROUNDS);
     let size = |bytes| Size {
         bytes,
-        slots: Slots::new(length, bytes, &mut random),
+        slots: Slots::new(length, bytes, &mut rng),
         lane_ns: 0.0,
         walks: Default::default(),
     };
     let mut sizes: Vec<_> = doubling(SIZES[0], SIZES[1]).map(size).collect();
     for _ in 0..rounds {
         for size in &mut sizes {
-            size.round(&mut memory, &victim, &mut random)?;
+            size.round(&mut memory, &victim, &mut rng)?;
         }
         run.round_done();
     }
@@ -254,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_walk_comes_to_every_line_and_back() {
-        let victim = Victim::new(&mut Random::new(3)).unwrap();
+        let victim = Victim::new(&mut Rng::with_seed(3)).unwrap();
         assert_eq!(victim.walk(0, VICTIM / LINE), 0);
         assert_ne!(victim.walk(0, VICTIM / LINE / 2), 0);
         let next = |line: usize| {
@@ -275,7 +277,7 @@ mod tests {
             let mut walks: [Vec<f64>; COPIERS.len()] = Default::default();
             walks[0] = vec![10.0; 3];
             walks[1] = after.to_vec();
-            Size { bytes, slots: Slots::new(4096, 64, &mut Random::new(1)), lane_ns: 0.0, walks }
+            Size { bytes, slots: Slots::new(4096, 64, &mut Rng::with_seed(1)), lane_ns: 0.0, walks }
         };
         let sizes = [size(1, [11.0, 12.0, 90.0]), size(2, [13.0, 13.0, 13.0])];
         assert_eq!(most(&sizes, 1, 0).map(|size| size.bytes), Some(2));

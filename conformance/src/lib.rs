@@ -22,10 +22,7 @@ pub use lane_model::LaneModel;
 
 /// Bytes that look random: of a length and a seed they are always the same.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }

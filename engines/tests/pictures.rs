@@ -29,16 +29,10 @@ const SIZES: [PixelSize; 3] = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::B
 const KEY: Color24 = Color24::new(0x0005_0505).unwrap();
 
 fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        // Few values, so that some pixels of every size are of the key.
-        let byte = (state >> 32) as u8;
-        if byte < 200 { 5 } else { byte }
-    };
-    (0..length).map(|_| next()).collect()
+    let mut bytes = memferry_conformance::noise(length, seed);
+    // Few values, so that some pixels of every size are of the key.
+    bytes.iter_mut().filter(|byte| **byte < 200).for_each(|byte| *byte = 5);
+    bytes
 }
 
 /// The same pixels in another order: along the other axis first, from the right, from the bottom.

@@ -20,14 +20,11 @@ use memferry_fileserver::codec::{
 
 const NAMES: [&[u8]; 5] = [b"a", b"b", b"dir", b"dir2", b"nothing"];
 
-struct Dice(u64);
+struct Dice(fastrand::Rng);
 
 impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % most
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.u64(..end)
     }
 
     fn name(&mut self) -> &'static [u8] {
@@ -118,7 +115,7 @@ fn answers_are_those_of_another_server() {
         let root =
             Request::Attach { fid: 0, afid: NO_FID, uname: b"".into(), aname: b"/".into(), user: NO_USER };
         assert!(matches!(oracle.ask(&root, 1), Reply::Attach { .. }));
-        let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut dice = Dice(fastrand::Rng::with_seed(seed));
         let mut agreed = 0;
         let mut open = [false; 7];
         for step in 0..300 {

@@ -2,30 +2,27 @@
 
 use std::time::Duration;
 
-/// A sequence of numbers (SplitMix64, Steele, Lea and Flood 2014).
+/// The draws of one process.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct Random(fastrand::Rng);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
+        self.0.u64(..)
     }
 
     /// One of `0..end`; 0 when that is empty.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        if end == 0 { 0 } else { self.next() % end }
+        self.0.u64(..end.max(1))
     }
 
-    /// One of both and what lies between.
+    /// One of `least..=most`.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + self.below(most - least + 1)
+        self.0.u64(least..=most)
     }
 
     /// True once in `times`.
@@ -35,7 +32,7 @@ impl Random {
 
     /// One of a list that is not empty.
     pub(crate) fn one_of<T: Copy>(&mut self, list: &[T]) -> T {
-        list[self.below(list.len() as u64) as usize]
+        list[self.0.usize(..list.len())]
     }
 
     /// Half to one and a half of a time.
@@ -46,9 +43,7 @@ impl Random {
     /// Bytes for a generator of another kind.
     pub(crate) fn seed(&mut self) -> [u8; 32] {
         let mut bytes = [0; 32];
-        for chunk in bytes.chunks_exact_mut(8) {
-            chunk.copy_from_slice(&self.next().to_le_bytes());
-        }
+        self.0.fill(&mut bytes);
         bytes
     }
 }

@@ -9,15 +9,15 @@
 //! where the frames are those that a client allocates. Rows are told apart by how the two CPUs lay, which changes while this
 //! runs.
 
+use fastrand::Rng;
 use memferry::{Client, Transfer};
 
-use super::arena::{Field, Pages, Random};
-use super::sides::{Heat, Piece, Point, Sides, Way, doubling};
+use super::arena::{Field, Pages};
+use super::sides::{Heat, Piece, Point, Sides, Way, doubling, draw_speeds};
 use super::{copies, field_bytes, look_at_pages};
 use crate::BenchError;
 use crate::children::LANE;
 use crate::placement::{Class, Kept, keep_threads_to};
-use crate::plots::{Plot, Series};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::service::pair::{Pair, done, poll_for};
@@ -83,13 +83,9 @@ fn submit(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchE
 }
 
 fn plot(run: &Run, heat: Heat, points: &[Point]) -> Result<(), BenchError> {
-    let series = NAMES.iter().enumerate().map(|(way, name)| Series {
-        name: (*name).to_owned(),
-        points: points.iter().filter(|point| point.measured()).map(|point| point.speed_spread(way)).collect(),
-    });
     let file = if heat == Heat::Hot { "two-hot" } else { "two-cold" };
     let title = format!("copy by two cores, {}, huge pages", heat.name());
-    run.plot(&Plot { file, title, values: "GB/s", series: series.collect() })
+    draw_speeds(run, file, &title, points.iter().filter(|point| point.measured()), &NAMES)
 }
 
 /// The rows of a size, one for each class that it was measured in.
@@ -131,9 +127,9 @@ fn sweep(
     (heat, pages, rounds): (Heat, Pages, usize),
     sizes: impl Iterator<Item = usize>,
 ) -> Result<Vec<Point>, BenchError> {
-    let mut random = Random::new(0x2);
+    let mut rng = Rng::with_seed(0x2);
     let length = both.field.length();
-    let point = |bytes| Point::new(Piece::aligned(bytes), heat, length, &mut random);
+    let point = |bytes| Point::new(Piece::aligned(bytes), heat, length, &mut rng);
     let mut points: Vec<_> = sizes.map(point).collect();
     let mut sides = Sides::new(both, &WAYS);
     sides.prepare = |both| both.pair.wake();

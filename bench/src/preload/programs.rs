@@ -116,7 +116,7 @@ pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError>
 /// Half of it text of numbers, half of it noise, by turns.
 fn write_input(run: &Run) -> Result<(), BenchError> {
     const PIECE: usize = 1 << 20;
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut rng = fastrand::Rng::with_seed(1);
     let mut bytes = Vec::with_capacity(INPUT_BYTES + PIECE);
     while bytes.len() < INPUT_BYTES {
         let end = bytes.len() + PIECE;
@@ -124,10 +124,7 @@ fn write_input(run: &Run) -> Result<(), BenchError> {
             bytes.extend_from_slice(format!("{} of {end}\n", bytes.len()).as_bytes());
         }
         while bytes.len() < end {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            bytes.extend_from_slice(&state.to_le_bytes());
+            bytes.extend_from_slice(&rng.u64(..).to_le_bytes());
         }
     }
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../faces/preload/tests/stress.c");

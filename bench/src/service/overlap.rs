@@ -10,13 +10,14 @@
 //! Group `overlap` also goes through the sizes with the lane awake, for a plot.
 
 use memferry::{Client, Transfer};
+use memferry_charts::Line;
 
 use super::pair::{Pair, poll_for};
 use crate::BenchError;
 use crate::children::Service;
 use crate::engine::sides::doubling;
 use crate::placement::{Class, Kept, placed};
-use crate::plots::{Plot, Series, Spread};
+use crate::plots::{self, spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{Work, each_ns, median};
@@ -145,13 +146,10 @@ fn sweep(run: &Run) -> Result<(), BenchError> {
         run.round_done();
     }
     let measured = hidden.iter().filter(|(_, hidden)| !hidden.is_empty());
-    let points = measured.map(|(bytes, hidden)| (*bytes as f64, Spread::of(hidden))).collect();
-    run.plot(&Plot {
-        file: "overlap",
-        title: "copy hidden behind as much computing, lane awake".to_owned(),
-        values: "% of the copy",
-        series: vec![Series { name: "through the service".to_owned(), points }],
-    })
+    let points = measured.map(|(bytes, hidden)| (*bytes as f64, spread(hidden))).collect();
+    let line = Line { label: "through the service".to_owned(), points };
+    let title = "copy hidden behind as much computing, lane awake";
+    run.picture("overlap", || plots::sweep(title, "% of the copy", &[line]))
 }
 
 /// Measures the group: the part, and where plots are drawn all sizes.

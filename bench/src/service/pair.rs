@@ -7,7 +7,7 @@
 //! The client polls: what is measured is moving bytes, and a wait that sleeps adds a wake-up that depends on its length. The
 //! same calls serve an embedded service and one in another process.
 
-use memferry::{Channel, Client, Completion, Frame, FrameRange, Ticket, Transfer};
+use memferry::{CallError, Channel, Client, Completion, Frame, FrameRange, Handle, Ticket, Transfer};
 
 use crate::BenchError;
 use crate::timing::random_bytes;
@@ -67,8 +67,7 @@ impl Pair {
     /// A round trip that moves nothing.
     pub(crate) fn nop(&mut self) -> Result<(), BenchError> {
         let ticket = self.channel.submit(Transfer::nop())?;
-        self.channel.wait(ticket, None)?;
-        Ok(())
+        done(self.channel.wait(ticket, None)?)
     }
 }
 
@@ -95,7 +94,27 @@ pub(crate) fn poll_for(channel: &mut Channel, ticket: Ticket) -> Result<(), Benc
     }
 }
 
-/// Whether a transfer did what it was to.
+/// Polls until nothing is outstanding.
+pub(crate) fn drain(channel: &mut Channel) -> Result<(), BenchError> {
+    while channel.outstanding() > 0 {
+        match channel.poll() {
+            Some(completion) => done(completion)?,
+            None => std::hint::spin_loop(),
+        }
+    }
+    Ok(())
+}
+
+/// Sends the service a command that it refuses at once: a message there, a look into its table, a message back.
+pub(crate) fn ask_over_socket(client: &Client) -> Result<(), BenchError> {
+    match client.revoke(Handle::from_bits(0)) {
+        Err(CallError::Refused(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(()) => Err("the service revoked what was never granted".into()),
+    }
+}
+
+/// An error unless the transfer succeeded.
 pub(crate) fn done(completion: Completion) -> Result<(), BenchError> {
     completion.outcome.map_err(|failure| format!("a transfer failed: {failure:?}").into())
 }

@@ -10,9 +10,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use memferry::{Channel, Client, Handle, Transfer};
+use memferry::{Channel, Client, Transfer};
 
-use super::pair::{Pair, Reader};
+use super::pair::{Pair, Reader, ask_over_socket, done, drain};
 use crate::BenchError;
 use crate::children::Service;
 use crate::placement::{Class, Kept};
@@ -50,13 +50,6 @@ struct Measured {
 }
 
 impl Sides {
-    /// Takes completions until none is outstanding.
-    fn drain(channel: &mut Channel) {
-        while channel.outstanding() > 0 {
-            black_box(channel.poll());
-        }
-    }
-
     /// Nanoseconds that one submission adds to a program that computes for 400 ns between two, in registers only: the stores
     /// of a submission go on beside what comes next, so the time of a submission alone would count what no program sees.
     /// Completions are taken outside of the timed part. A lane that has nothing to do meanwhile sleeps, so it is woken first.
@@ -73,7 +66,7 @@ impl Sides {
                 Work::run(self.turns);
                 Ok(())
             })?;
-            Self::drain(&mut self.wide);
+            drain(&mut self.wide)?;
             added.push(with - alone);
         }
         Ok(median(&added))
@@ -89,7 +82,10 @@ impl Sides {
             submitting.push(since_ns(started) / BATCH as f64);
             let mut taken = 0;
             while taken < BATCH {
-                taken += usize::from(self.pair.channel.poll().is_some());
+                if let Some(completion) = self.pair.channel.poll() {
+                    done(completion)?;
+                    taken += 1;
+                }
             }
             all.push(since_ns(started) / BATCH as f64);
         }
@@ -109,14 +105,10 @@ impl Sides {
         let small = each_ns(1000, || {
             let (source, destination) = self.pair.ranges(64);
             let ticket = self.pair.channel.submit(Transfer::copy(&source, &destination)?)?;
-            self.pair.channel.wait(ticket, None)?;
+            done(self.pair.channel.wait(ticket, None)?)?;
             self.reader.frame(&self.pair.destination, 64)
         })?;
-        let socket = each_ns(50, || {
-            // A command that is refused at once: a message there, a look into the table, a message back.
-            let _ = black_box(self.pair.client.revoke(Handle::from_bits(0)));
-            Ok(())
-        })?;
+        let socket = each_ns(50, || ask_over_socket(&self.pair.client))?;
         Ok(Measured { submit, call, nop, staging, batch, small, socket })
     }
 }

@@ -61,7 +61,7 @@ struct World {
     memory: Vec<u8>,
     oracle: Vec<Option<u8>>,
     flights: Vec<Flight>,
-    random: u64,
+    rng: fastrand::Rng,
     /// Which destinations of a byte were not csynced since.
     owed: Vec<BTreeSet<usize>>,
     /// A destination of the byte was given up or overwritten before it was csynced.
@@ -83,7 +83,7 @@ impl World {
             oracle: memory.iter().copied().map(Some).collect(),
             memory,
             flights: Vec::new(),
-            random: seed | 1,
+            rng: fastrand::Rng::with_seed(seed),
             owed: vec![BTreeSet::new(); BYTES],
             lost: vec![false; BYTES],
             came: vec![None; BYTES],
@@ -92,10 +92,7 @@ impl World {
     }
 
     fn random(&mut self, below: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        (self.random >> 11) as usize % below
+        self.rng.usize(..below)
     }
 
     fn take_off(&mut self, begun: Move) {

@@ -7,14 +7,11 @@ use super::*;
 const BYTES: usize = 300_000;
 
 /// Numbers without pattern; the seed is printed by who fails.
-struct Random(u64);
+struct Random(fastrand::Rng);
 
 impl Random {
     fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end
+        self.0.usize(..end)
     }
 
     /// A range of a buffer: long, short or of all.
@@ -35,7 +32,7 @@ struct Program<'a> {
 
 impl<'a> Program<'a> {
     fn new(copier: &'a Copier, seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random(fastrand::Rng::with_seed(seed));
         let oracle: Vec<Vec<u8>> =
             (0..4).map(|_| (0..BYTES).map(|_| random.below(256) as u8).collect()).collect();
         let adopt = |bytes: &Vec<u8>| copier.adopt(bytes.clone()).expect("memory of its own");

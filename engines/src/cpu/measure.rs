@@ -5,9 +5,9 @@
 //! sizes, smallest first ─► the least from which on all gain enough ─► Tuning
 //! ```
 //!
-//! Memory is a memfd of ordinary pages, as frames are, and its bytes are random: lines of zeros are written for nothing on some
-//! machines. A thread that helps is started while sharing is measured and ends with it. It takes some seconds, in steps that
-//! the caller is told of. Nothing is installed or written.
+//! Memory is a memfd of ordinary pages, as frames are, and no line of it is zeros, which some machines do not write. A thread
+//! that helps is started while sharing is measured and ends with it. It takes some seconds, in steps that the caller is told
+//! of. Nothing is installed or written.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,16 @@ struct Field {
     source: Mapping,
     destination: Mapping,
     bytes: u64,
-    random: u64,
+    /// Parts given so far.
+    turn: u64,
+}
+
+/// An odd number near 2^64 over the golden ratio: its multiples, modulo 2^64, are spread evenly whatever their count.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// The place of a turn among so many: far from those of the turns just before, which caches may still hold.
+fn spread(turn: u64, places: u64) -> u64 {
+    ((u128::from(turn.wrapping_mul(GOLDEN)) * u128::from(places)) >> 64) as u64
 }
 
 impl Field {
@@ -108,11 +117,10 @@ impl Field {
                 |error: frame::AllocateError| MeasureError::Memory { bytes, source: io::Error::other(error) };
             frame::allocate(bytes, Pages::Ordinary).map(|(_, mapping)| mapping).map_err(failed)
         };
-        let mut field =
-            Self { source: allocate()?, destination: allocate()?, bytes, random: 0x2545_f491_4f6c_dd1d };
-        let mut block = vec![0; 1 << 20];
+        let field = Self { source: allocate()?, destination: allocate()?, bytes, turn: 0 };
+        let block: Vec<u8> =
+            (1..=1 << 17).flat_map(|word: u64| word.wrapping_mul(GOLDEN).to_le_bytes()).collect();
         for offset in (0..bytes).step_by(block.len()) {
-            block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&field.next().to_le_bytes()));
             let written =
                 field.source.write(offset, &block).and_then(|()| field.destination.write(offset, &block));
             written.map_err(|_| MeasureError::Outside)?;
@@ -120,28 +128,25 @@ impl Field {
         Ok(field)
     }
 
-    fn next(&mut self) -> u64 {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
+    /// The offset of the next part of `bytes`.
+    fn next_place(&mut self, bytes: u64) -> u64 {
+        self.turn += 1;
+        spread(self.turn, self.bytes / bytes) * bytes
     }
 
     /// Calls of one way, one after the other; nanoseconds each.
     fn round(&mut self, memory: Memory, bytes: u64, way: Way<'_>) -> Result<f64, OutsideRegion> {
-        let places = self.bytes / bytes;
-        let mut place = self.next() % places;
-        let stride = (self.next() % places) | 1;
+        let mut place = self.next_place(bytes);
         if memory == Memory::Near {
-            (0..3).try_for_each(|_| way(place * bytes, bytes))?;
+            (0..3).try_for_each(|_| way(place, bytes))?;
         }
         let started = Instant::now();
         let mut calls = 0u32;
         loop {
             if memory == Memory::Far {
-                place = (place + stride) % places;
+                place = self.next_place(bytes);
             }
-            way(place * bytes, bytes)?;
+            way(place, bytes)?;
             calls += 1;
             // Short calls are counted in dozens: looking at the clock takes as long as they do.
             if (bytes >= 1 << 16 || calls.is_multiple_of(16)) && started.elapsed() >= ROUND {
@@ -192,10 +197,9 @@ pub fn measure(mut step: impl FnMut(&'static str)) -> Result<Tuning, MeasureErro
 fn far_ticks(field: &mut Field) -> Result<u64, OutsideRegion> {
     const TRIES: usize = 400;
     let mapping = field.source.clone();
-    let pages = field.bytes / 4096;
     let mut far = Vec::new();
     for _ in 0..TRIES {
-        let place = part(&mapping, field.next() % pages * 4096, 4096)?;
+        let place = part(&mapping, field.next_place(4096), 4096)?;
         far.extend(kernels::region_ticks(&place, 0)?.and(kernels::region_ticks(&place, 1024)?));
     }
     // In the second-level cache or beyond, not in the first.
@@ -351,6 +355,17 @@ mod tests {
         assert_eq!(threshold(&gains, 0.9), 1);
         assert_eq!(threshold(&gains, 1.5), NEVER);
         assert_eq!(threshold(&[], 0.0), NEVER);
+    }
+
+    #[test]
+    fn turns_spread_evenly_over_all_places() {
+        for places in [1, 2, 7, 512] {
+            let mut visits = vec![0; places as usize];
+            (1..=4 * places).for_each(|turn| visits[spread(turn, places) as usize] += 1);
+            assert!(visits.iter().all(|visits| (2..=6).contains(visits)), "{visits:?}");
+        }
+        let near = |turn: u64| (1..8).any(|back| spread(turn, 512).abs_diff(spread(turn + back, 512)) < 16);
+        assert!(!(0..1000).any(near));
     }
 
     #[test]

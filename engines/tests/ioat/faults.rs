@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use fastrand::Rng;
 use memferry_conformance::EngineFixture;
 use memferry_engines::driven::IoatOptions;
 use memferry_transfer::{Descriptor, Engine, EngineKind, Failure, Finished, Operation, Region};
@@ -170,27 +171,16 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
     serves(&mut fixture, 1);
 }
 
-/// Splitmix64.
-pub(crate) struct Noise(pub(crate) u64);
-
-impl Noise {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed ^ (mixed >> 27)) % bound
-    }
-}
-
 #[test]
 fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destination() {
     const CHANNELS: u32 = 4;
     for seed in 0..200 {
         println!("seed {seed}");
-        let mut noise = Noise(seed);
+        let mut rng = Rng::with_seed(seed);
         let mut fixture = Fixture::new(CHANNELS, IoatOptions { chunk_bytes: 256, ..options() });
         let mut posted = Vec::new();
         for channel in 0..CHANNELS {
-            let length = 1 + noise.below(2000) as usize;
+            let length = 1 + rng.u64(..2000) as usize;
             let source = fixture.allocate(&vec![7; length]);
             let room = fixture.allocate(&vec![0; length + 128]);
             let destination = Region::new(room, 64, length as u64).expect("inside");
@@ -199,10 +189,10 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
             let descriptor = Descriptor::new(channel, copy).expect("inside");
             posted.push((fixture.engine.post(descriptor).expect("free"), room, length));
         }
-        let address = u64::from(BASE) + noise.below(fixture.used as u64);
-        let lost = 1 + noise.below(3) as u32;
-        let channel = noise.below(4) as usize;
-        let kind = noise.below(7);
+        let address = u64::from(BASE) + rng.u64(..fixture.used as u64);
+        let lost = 1 + rng.u64(..3) as u32;
+        let channel = rng.u64(..4) as usize;
+        let kind = rng.u64(..7);
         fixture.device.with(|device| match kind {
             0 => device.faults().bus_error_at(address..=address + 8),
             1 => device.faults().lose_interrupts(lost),
@@ -213,7 +203,7 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
             _ => {}
         });
         fixture.engine.ring_doorbell();
-        if noise.below(3) == 0 {
+        if rng.u64(..3) == 0 {
             fixture.engine.cancel(posted[channel].0);
         }
         let mut ends = fixture.finish();

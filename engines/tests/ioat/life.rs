@@ -4,13 +4,13 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use fastrand::Rng;
 use memferry_conformance::EngineFixture;
 use memferry_engines::driven::{BusMemory, Completion, IoatOptions};
 use memferry_transfer::{
     Descriptor, Engine, Failure, Finished, Lists, Operation, Pattern, Region, Segment, Ticket,
 };
 
-use super::faults::Noise;
 use super::machine::Fixture;
 
 /// What a transfer shall leave in its destination, and what was there.
@@ -20,22 +20,22 @@ struct Expected {
     before: Vec<u8>,
 }
 
-fn bytes(noise: &mut Noise, length: usize) -> Vec<u8> {
-    (0..length).map(|_| noise.below(256) as u8).collect()
+fn bytes(rng: &mut Rng, length: usize) -> Vec<u8> {
+    (0..length).map(|_| rng.u64(..256) as u8).collect()
 }
 
 /// An operation whose destination is its own, filled with what it shall not be.
-fn draft(fixture: &mut Fixture, noise: &mut Noise) -> (Operation<Region<BusMemory>>, Expected) {
-    let pieces = 1 + noise.below(40) as usize;
-    let length = 4 * pieces * (1 + noise.below(12) as usize);
-    let sources: Vec<Vec<u8>> = (0..1 + noise.below(11)).map(|_| bytes(noise, length)).collect();
-    let before = bytes(noise, length);
+fn draft(fixture: &mut Fixture, rng: &mut Rng) -> (Operation<Region<BusMemory>>, Expected) {
+    let pieces = 1 + rng.u64(..40) as usize;
+    let length = 4 * pieces * (1 + rng.u64(..12) as usize);
+    let sources: Vec<Vec<u8>> = (0..1 + rng.u64(..11)).map(|_| bytes(rng, length)).collect();
+    let before = bytes(rng, length);
     let destination = fixture.allocate(&before);
     let region = |memory, offset, length| Region::new(memory, offset, length).expect("inside");
     let total = length as u64;
     let places: Vec<BusMemory> = sources.iter().map(|source| fixture.allocate(source)).collect();
     let to = region(destination, 0, total);
-    let (operation, after) = match noise.below(4) {
+    let (operation, after) = match rng.u64(..4) {
         0 => (
             Operation::Copy { source: region(places[0], 0, total), destination: to, length: total },
             sources[0].clone(),
@@ -82,22 +82,22 @@ fn check(fixture: &Fixture, end: &Finished, expected: &Expected) {
 fn at_any_moment_anything_may_be_asked_for() {
     for seed in 0..150 {
         println!("seed {seed}");
-        let mut noise = Noise(seed);
+        let mut rng = Rng::with_seed(seed);
         let completion = match seed % 3 {
             0 => Completion::Poll(Duration::from_micros(1)),
             _ => Completion::Interrupt,
         };
         let patience = Duration::from_micros(200);
-        let chunk_bytes = 8 + 8 * noise.below(20);
+        let chunk_bytes = 8 + 8 * rng.u64(..20);
         let options = IoatOptions { completion, patience, chunk_bytes, ..IoatOptions::default() };
-        let mut fixture = Fixture::with_rings(4 * 64 * (5 + noise.below(12)), 4, options);
+        let mut fixture = Fixture::with_rings(4 * 64 * (5 + rng.u64(..12)), 4, options);
         let mut waiting: BTreeMap<Ticket, Expected> = BTreeMap::new();
         let mut finished = Vec::new();
         for _ in 0..200 {
-            let channel = noise.below(4) as u32;
-            match noise.below(16) {
+            let channel = rng.u64(..4) as u32;
+            match rng.u64(..16) {
                 0..=3 if fixture.used < 1 << 19 => {
-                    let (operation, expected) = draft(&mut fixture, &mut noise);
+                    let (operation, expected) = draft(&mut fixture, &mut rng);
                     if let Ok(ticket) =
                         fixture.engine.post(Descriptor::new(channel, operation).expect("inside"))
                     {
@@ -111,12 +111,12 @@ fn at_any_moment_anything_may_be_asked_for() {
                     let ticket = waiting.keys().find(|ticket| ticket.channel == channel);
                     ticket.copied().into_iter().for_each(|ticket| fixture.engine.cancel(ticket));
                 }
-                10 if noise.below(8) == 0 => fixture.engine.reset().expect("it resets"),
-                11 if noise.below(4) == 0 => fixture.device.with(|device| {
+                10 if rng.u64(..8) == 0 => fixture.engine.reset().expect("it resets"),
+                11 if rng.u64(..4) == 0 => fixture.device.with(|device| {
                     device.faults().lose_interrupts(2);
                     device.faults().lose_completions(3);
                 }),
-                _ => (0..noise.below(30)).for_each(|_| {
+                _ => (0..rng.u64(..30)).for_each(|_| {
                     fixture.turn(&mut finished);
                 }),
             }

@@ -29,15 +29,8 @@ pub(crate) fn median<T: Copy + Ord + Default>(values: &mut [T]) -> T {
 
 /// Bytes without pattern, the same for the same seed.
 pub(crate) fn random_bytes(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 

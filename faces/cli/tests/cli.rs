@@ -18,6 +18,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use harness::{Service, fresh_directory, wait_until};
+use memferry_conformance::noise;
 use png::{BitDepth, ColorType};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -100,23 +101,13 @@ fn assert_fails(command: Command, expected: &str) {
     assert!(said.contains(expected), "'{expected}' is not in: {said}");
 }
 
-fn random(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
-
-
 #[test]
 fn copy_gives_the_same_bytes_embedded_and_through_a_service() {
     let place = Place::new();
     let service = Service::start(&[]);
     // Around the pieces the command moves, and more pieces than it has under way.
     for length in [1, 4095, 4097, 8 << 20, (8 << 20) + 1, (40 << 20) + 12_345] {
-        let bytes = random(length, length as u64);
+        let bytes = noise(length, length as u64);
         let source = place.file("source", &bytes);
         let said = succeed(memferry!["copy", &source, place.path("embedded")]);
         assert!(
@@ -170,7 +161,6 @@ fn copy_leaves_the_destination_alone_when_nobody_listens() {
     assert_eq!(std::fs::read(&target).unwrap(), b"old");
 }
 
-
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Png {
     width: u32,
@@ -191,7 +181,7 @@ const FORMATS: [(ColorType, BitDepth); 6] = [
 impl Png {
     fn random(width: u32, height: u32, format: (ColorType, BitDepth)) -> Self {
         let mut png = Self { width, height, format, bytes: Vec::new() };
-        png.bytes = random((width * height) as usize * png.pixel_bytes(), 99);
+        png.bytes = noise((width * height) as usize * png.pixel_bytes(), 99);
         png
     }
 
@@ -385,7 +375,6 @@ fn a_picture_that_claims_to_be_enormous_is_refused_at_once() {
     }
 }
 
-
 #[test]
 fn serve_ends_well_on_sigterm_and_takes_its_socket_with_it() {
     for signal in [Signal::TERM, Signal::INT] {
@@ -467,10 +456,9 @@ fn a_reader_that_goes_away_ends_a_command_quietly() {
     assert_eq!(errors, "");
 }
 
-
 /// A demo that keeps its files in `place`, with a small file to share.
 fn demo(place: &Place, temporary: &Place) -> Command {
-    let file = place.file("shared", &random(300_000, 5));
+    let file = place.file("shared", &noise(300_000, 5));
     let mut command = memferry!["demo", "--file", &file, "--out", place.path("out")];
     command.env("TMPDIR", &temporary.0);
     command

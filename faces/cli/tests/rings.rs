@@ -182,20 +182,19 @@ fn garbage_all_over_the_ring_while_the_lane_reads_it_harms_nobody() {
     let service = Service::start(&[]);
     let client = service.client();
     let (_raw, channel, _) = raw_client(&service, 4096, 16);
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut rng = fastrand::Rng::with_seed(1);
     let started = std::time::Instant::now();
     // So much garbage breaks some rule sooner or later, and until then it is served.
     for round in 0.. {
         assert!(started.elapsed() < SOON, "a session that nothing ends");
         // Lists are only read where a request says so.
         for index in 0..channel.scribble.words() - LIST_WORDS {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            let value = match state >> 62 {
+            let value = match rng.u64(..4) {
                 // Sequences up to more than there are slots for completions.
-                0 => state >> 33 & 0x3f,
-                1 => (state >> 32 & 7) << 32 | (state >> 40 & 0x3f),
+                0 => rng.u64(..0x40),
+                1 => rng.u64(..8) << 32 | rng.u64(..0x40),
                 2 => 0,
-                _ => state,
+                _ => rng.u64(..),
             };
             channel.scribble.word(index).store(value, Ordering::Relaxed);
         }

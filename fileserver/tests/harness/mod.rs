@@ -99,13 +99,9 @@ impl Served {
 
 /// Bytes that differ from place to place.
 pub(crate) fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    (0..length)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) as u8
-        })
-        .collect()
+    let mut bytes = vec![0; length];
+    fastrand::Rng::with_seed(seed).fill(&mut bytes);
+    bytes
 }
 
 /// Whether the server has hung up; that it does nothing for a long time is not the same.

@@ -17,6 +17,8 @@
 
 use memferry_drivers::sdma::CacheMaintenance;
 
+use crate::chance::Chance;
+
 /// Which line of a full set gives way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
@@ -76,11 +78,7 @@ pub enum ProcessorError {
     #[error(
         "a level of {size_bytes} bytes in {ways} ways of {line_bytes}-byte lines has no power of two of sets"
     )]
-    Geometry {
-        size_bytes: u64,
-        ways: usize,
-        line_bytes: u64,
-    },
+    Geometry { size_bytes: u64, ways: usize, line_bytes: u64 },
     /// Something that must be above zero is not.
     #[error("line and word bytes, line fills and memory's bandwidth must be above zero")]
     Zero,
@@ -100,8 +98,8 @@ struct Cache {
     ways: usize,
     sets: u64,
     replacement: Replacement,
-    /// State of the pseudo-random choice (xorshift).
-    chance: u64,
+    /// What pseudo-random replacement draws from.
+    chance: Chance,
     latency: u64,
     read: u64,
     write: u64,
@@ -121,7 +119,7 @@ impl Cache {
             ways: level.ways,
             sets,
             replacement: level.replacement,
-            chance: seed | 1,
+            chance: Chance::of_neighbour(seed),
             latency: picoseconds(level.latency_ns),
             read: picoseconds(level.read_ns),
             write: picoseconds(level.write_ns),
@@ -151,12 +149,7 @@ impl Cache {
         let way = match self.set(line).iter().position(|tag| tag.line == 0) {
             Some(free) => free,
             None if self.replacement == Replacement::LeastRecent => self.ways - 1,
-            None => {
-                self.chance ^= self.chance << 13;
-                self.chance ^= self.chance >> 7;
-                self.chance ^= self.chance << 17;
-                (self.chance % self.ways as u64) as usize
-            }
+            None => (self.chance.word() % self.ways as u64) as usize,
         };
         let recent = self.replacement == Replacement::LeastRecent;
         let set = self.set(line);
@@ -208,7 +201,7 @@ impl Hierarchy {
             return Err(ProcessorError::Zero);
         }
         let levels = processor.levels.iter().zip(seed..);
-        let levels = levels.map(|(level, seed)| Cache::new(level, line_bytes, scrambled(seed)));
+        let levels = levels.map(|(level, seed)| Cache::new(level, line_bytes, seed));
         let behind: f64 = processor.levels.iter().map(|level| level.latency_ns).sum();
         let carry_ns = line_bytes as f64 / memory.bytes_per_ns;
         let fetch_ns = ((behind + memory.latency_ns) / at_once).max(carry_ns);
@@ -355,14 +348,6 @@ impl CacheMaintenance for Hierarchy {
     fn invalidate(&mut self, address: u64, length_bytes: u64) {
         self.maintain(address, length_bytes, false, true);
     }
-}
-
-/// A seed of nearby numbers that does not begin alike (SplitMix64).
-fn scrambled(seed: u64) -> u64 {
-    let mixed = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]

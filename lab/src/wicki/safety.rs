@@ -19,6 +19,7 @@ use memferry_transfer::{
 use super::beds::{Bed, BedError, Draft, Live, MEMORY_BYTES, Simulated, WINDOW_AT, WINDOW_BYTES};
 use super::busy;
 use super::service::Service;
+use crate::chance::Chance;
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
@@ -46,20 +47,16 @@ pub(super) const JUDGES: [Judge; 6] = [
     judged("wicki-channels-exhausted", Place::Live, |case| exhausted(case, Place::Live)),
 ];
 
-/// Splitmix64.
-struct Noise(u64);
+/// Requests, mostly nonsense, and what memory holds before them.
+struct Noise(Chance);
 
 impl Noise {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.word()
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.below(end)
     }
 
     fn bytes(&mut self, count: usize) -> Vec<u8> {
@@ -113,7 +110,7 @@ struct Tried {
 }
 
 fn try_bounds(bed: &mut impl Bed) -> Result<Tried, BedError> {
-    let mut noise = Noise(SEED);
+    let mut noise = Noise(Chance::new(SEED));
     let mut tried = Tried { done: 0, refused: 0, wrong: None };
     for number in 0..DRAFTS {
         let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];

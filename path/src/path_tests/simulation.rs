@@ -22,24 +22,19 @@ const FRAME_BYTES: u64 = 512;
 /// Such that the channels are busy most of the time.
 const SPAN_PS: u64 = 300_000;
 
-/// Splitmix64.
-struct Noise(u64);
+struct Noise(fastrand::Rng);
 
 impl Noise {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.u64(..)
     }
 
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.u64(..end)
     }
 
     fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
+        choices[self.0.usize(..choices.len())]
     }
 }
 
@@ -94,7 +89,7 @@ struct Traces {
 impl Simulation {
     fn new(seed: u64, policy: PolicyKind) -> Self {
         let mut simulation = Self {
-            noise: Noise(seed),
+            noise: Noise(fastrand::Rng::with_seed(seed)),
             bed: Bed::over(FakeEngine::new(4, TIMING), policy.build(), 5),
             events: EventQueue::new(),
             queues: Vec::new(),

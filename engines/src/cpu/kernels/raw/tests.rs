@@ -8,6 +8,7 @@
 
 use std::ptr;
 
+use memferry_conformance::noise;
 use proptest::prelude::*;
 
 use super::*;
@@ -84,17 +85,6 @@ impl Drop for Fenced {
         // SAFETY: made of such a vector in `new`.
         drop(unsafe { Vec::from_raw_parts(self.whole, self.bytes, self.bytes) });
     }
-}
-
-fn noise(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 32) as u8
-    };
-    std::iter::repeat_with(next).take(length).collect()
 }
 
 /// A length, and where source and destination lie: at the end of their room or at its beginning, and how far from there.

@@ -8,6 +8,8 @@
 
 use std::ptr;
 
+use fastrand::Rng;
+
 use super::super::settle;
 use super::*;
 
@@ -69,43 +71,29 @@ impl Drop for Room {
     }
 }
 
-/// Numbers without pattern, the same every time.
-struct Dice(u64);
+/// A place near either end of a room, at any alignment.
+fn random_place(rng: &mut Rng) -> (bool, usize) {
+    (rng.bool(), rng.usize(..64))
+}
 
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 20) as usize % bound
-    }
-
-    fn coin(&mut self) -> bool {
-        self.below(2) == 1
-    }
-
-    /// A place near either end of a room, at any alignment.
-    fn place(&mut self) -> (bool, usize) {
-        (self.coin(), self.below(64))
-    }
-
-    fn noise(&mut self) -> Vec<u8> {
-        (0..ROOM).map(|_| self.below(256) as u8).collect()
-    }
+fn noise(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = vec![0; ROOM];
+    rng.fill(&mut bytes);
+    bytes
 }
 
 /// Calls `test` for cases at every level and pixel size.
-fn each_case(cases: usize, mut test: impl FnMut(Level, PixelSize, &mut Dice, &[Room; 2], &[Vec<u8>; 2])) {
+fn each_case(cases: usize, mut test: impl FnMut(Level, PixelSize, &mut Rng, &[Room; 2], &[Vec<u8>; 2])) {
     let rooms = [Room::new(), Room::new()];
-    let mut dice = Dice(0x2545_f491_4f6c_dd1d);
-    let noise = [dice.noise(), dice.noise()];
+    let mut rng = Rng::with_seed(1);
+    let noise = [noise(&mut rng), noise(&mut rng)];
     rooms[0].fill(&noise[0]);
     let cases = if cfg!(miri) { 3 } else { cases };
     for level in Level::available() {
         for size in SIZES {
             for _ in 0..cases {
                 rooms[1].fill(&noise[1]);
-                test(level, size, &mut dice, &rooms, &noise);
+                test(level, size, &mut rng, &rooms, &noise);
             }
         }
     }
@@ -152,15 +140,15 @@ fn transposes(
 
 #[test]
 fn columns_become_rows_and_nothing_else_is_touched() {
-    each_case(120, |level, size, dice, rooms, noise| {
+    each_case(120, |level, size, rng, rooms, noise| {
         let pixel = size.bytes() as usize;
         let most = if cfg!(miri) { 40 } else { 200 };
-        let rows = dice.below(DEPTH_BYTES.min(most) / pixel + 1);
-        let columns = dice.below(most);
-        let gaps = [dice.below(70) as isize, dice.below(70) as isize];
-        let down = [dice.coin(), dice.coin()];
-        let from = dice.place();
-        let to = dice.place();
+        let rows = rng.usize(..DEPTH_BYTES.min(most) / pixel + 1);
+        let columns = rng.usize(..most);
+        let gaps = [rng.usize(..70) as isize, rng.usize(..70) as isize];
+        let down = [rng.bool(), rng.bool()];
+        let from = random_place(rng);
+        let to = random_place(rng);
         let from = rectangle(&rooms[0], rows, columns * pixel, from, gaps[0], down[0]);
         let to = rectangle(&rooms[1], columns, rows * pixel, to, gaps[1], down[1]);
         let band = Band { from, to, rows, columns, after: ptr::null_mut() };
@@ -170,42 +158,42 @@ fn columns_become_rows_and_nothing_else_is_touched() {
 
 #[test]
 fn whole_bands_are_streamed_as_they_are_stored() {
-    each_case(20, |level, size, dice, rooms, noise| {
+    each_case(20, |level, size, rng, rooms, noise| {
         let pixel = size.bytes() as usize;
         let rows = DEPTH_BYTES / pixel;
-        let columns = dice.below(ROOM / 2 / DEPTH_BYTES);
-        let from = (dice.coin(), dice.below(64));
-        let from = rectangle(&rooms[0], rows, columns * pixel, from, dice.below(9) as isize, dice.coin());
-        let to = (dice.coin(), 64 * dice.below(3));
-        let to = rectangle(&rooms[1], columns, DEPTH_BYTES, to, 64 * dice.below(3) as isize, dice.coin());
-        let stores = if dice.coin() { Stores::Streaming } else { Stores::Cached };
+        let columns = rng.usize(..ROOM / 2 / DEPTH_BYTES);
+        let from = (rng.bool(), rng.usize(..64));
+        let from = rectangle(&rooms[0], rows, columns * pixel, from, rng.usize(..9) as isize, rng.bool());
+        let to = (rng.bool(), 64 * rng.usize(..3));
+        let to = rectangle(&rooms[1], columns, DEPTH_BYTES, to, 64 * rng.usize(..3) as isize, rng.bool());
+        let stores = if rng.bool() { Stores::Streaming } else { Stores::Cached };
         let band = Band { from, to, rows, columns, after: from.first };
         transposes(level, size, rooms, noise, band, stores);
     });
 }
 
 /// A strip of some pixels, and how it is written.
-fn strip(dice: &mut Dice, size: PixelSize, rooms: &[Room; 2]) -> (Strip, Stores, [usize; 2]) {
+fn strip(rng: &mut Rng, size: PixelSize, rooms: &[Room; 2]) -> (Strip, Stores, [usize; 2]) {
     let longest = if cfg!(miri) {
         100
-    } else if dice.below(8) == 0 {
+    } else if rng.usize(..8) == 0 {
         5000
     } else {
         300
     };
-    let count = dice.below(longest);
+    let count = rng.usize(..longest);
     let bytes = count * size.bytes() as usize;
-    let from = rooms[0].place(dice.place(), bytes);
-    let to = rooms[1].place(dice.place(), bytes);
-    let stores = if dice.coin() { Stores::Streaming } else { Stores::Cached };
+    let from = rooms[0].place(random_place(rng), bytes);
+    let to = rooms[1].place(random_place(rng), bytes);
+    let stores = if rng.bool() { Stores::Streaming } else { Stores::Cached };
     (Strip { from, to, count }, stores, [offset(&rooms[0], from), offset(&rooms[1], to)])
 }
 
 #[test]
 fn strips_are_copied_and_reversed_at_any_alignment() {
-    each_case(300, |level, size, dice, rooms, noise| {
-        let (strip, stores, [from, to]) = strip(dice, size, rooms);
-        let reversed = dice.coin();
+    each_case(300, |level, size, rng, rooms, noise| {
+        let (strip, stores, [from, to]) = strip(rng, size, rooms);
+        let reversed = rng.bool();
         let pixel = size.bytes() as usize;
         // SAFETY: both lie in their rooms.
         unsafe {
@@ -222,10 +210,10 @@ fn strips_are_copied_and_reversed_at_any_alignment() {
 }
 
 /// Gives runs of `run` pixels the key's bytes, at random.
-fn keyed(bytes: &mut [u8], pixel: usize, run: usize, key: Color24, dice: &mut Dice) {
+fn keyed(bytes: &mut [u8], pixel: usize, run: usize, key: Color24, rng: &mut Rng) {
     let compared = if pixel == 4 { 3 } else { pixel };
     for pixels in bytes.chunks_mut(pixel * run) {
-        if dice.coin() {
+        if rng.bool() {
             for pixel in pixels.chunks_mut(pixel) {
                 let compared = compared.min(pixel.len());
                 pixel[..compared].copy_from_slice(&key.value().to_le_bytes()[..compared]);
@@ -237,12 +225,12 @@ fn keyed(bytes: &mut [u8], pixel: usize, run: usize, key: Color24, dice: &mut Di
 #[test]
 fn pixels_of_the_key_stay_whatever_their_density() {
     let key = Color24::new(0x00c0_ffee).unwrap();
-    each_case(300, |level, size, dice, rooms, noise| {
-        let (strip, stores, [from, to]) = strip(dice, size, rooms);
+    each_case(300, |level, size, rng, rooms, noise| {
+        let (strip, stores, [from, to]) = strip(rng, size, rooms);
         let pixel = size.bytes() as usize;
         let mut source = noise[0].clone();
-        let run = [1, 2, 7, 64, 1000][dice.below(5)];
-        keyed(&mut source[from..from + strip.count * pixel], pixel, run, key, dice);
+        let run = [1, 2, 7, 64, 1000][rng.usize(..5)];
+        keyed(&mut source[from..from + strip.count * pixel], pixel, run, key, rng);
         rooms[0].fill(&source);
         // SAFETY: both lie in their rooms.
         unsafe { copy_keyed(level, size, strip, key, stores) };
@@ -263,19 +251,19 @@ fn pixels_of_the_key_stay_whatever_their_density() {
 #[cfg_attr(miri, ignore = "needs guard pages")]
 fn destinations_of_pixels_of_the_key_are_not_touched_at_all() {
     let key = Color24::new(0x0001_0203).unwrap();
-    each_case(60, |level, size, dice, rooms, noise| {
+    each_case(60, |level, size, rng, rooms, noise| {
         let pixel = size.bytes() as usize;
         // The last pixels would lie in the guard page, and are of the key.
-        let inside = dice.below(200);
-        let beyond = dice.below(100);
+        let inside = rng.usize(..200);
+        let beyond = rng.usize(..100);
         let mut source = noise[0].clone();
         let end = (inside + beyond) * pixel;
-        keyed(&mut source[..inside * pixel], pixel, 1 + dice.below(20), key, dice);
+        keyed(&mut source[..inside * pixel], pixel, 1 + rng.usize(..20), key, rng);
         let all = &key.value().to_le_bytes()[..pixel];
         source[inside * pixel..end].chunks_mut(pixel).for_each(|pixel| pixel.copy_from_slice(all));
         rooms[0].fill(&source);
         // Where pixels do not meet lines, vectors go across the end of the page.
-        let to = rooms[1].place((true, dice.below(pixel)), inside * pixel);
+        let to = rooms[1].place((true, rng.usize(..pixel)), inside * pixel);
         let strip = Strip { from: rooms[0].0, to, count: inside + beyond };
         // SAFETY: the source lies in its room, and so do those pixels of the destination that may be written.
         unsafe { copy_keyed(level, size, strip, key, Stores::Cached) };
