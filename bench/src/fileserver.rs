@@ -69,6 +69,15 @@ const RATE_OVER_RAW: f64 = 0.85;
 const SCENES: [(&str, usize); 3] = [("local", 0), ("1 remote", 1), ("2 remote", 2)];
 const HEATS: [&str; 2] = ["cold", "hot"];
 const RECEIVES: [&str; 2] = ["copying", "discarding"];
+/// Parts: cold and hot files for receivers that copy, and all files for those that discard.
+const PARTS: [&str; 3] = ["cold", "hot", "discarding"];
+
+/// The heats and receivers of the parts that were asked for.
+fn wanted(run: &Run) -> Vec<(usize, usize)> {
+    let part = |(heat, receives): &(usize, usize)| if *receives == 0 { PARTS[*heat] } else { PARTS[2] };
+    let all = (0..HEATS.len()).flat_map(|heat| (0..RECEIVES.len()).map(move |receives| (heat, receives)));
+    all.filter(|at| run.wants(part(at))).collect()
+}
 
 /// What one server did in one round: seconds of its processor for a GiB, and GB/s.
 #[derive(Clone, Copy)]
@@ -166,6 +175,8 @@ fn name(index: usize) -> String {
 }
 
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.refuse_unknown(PARTS)?;
+    let wanted = wanted(run);
     let files = Files::new(run)?;
     let namespaces = Namespaces::new(2);
     let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| kind.is_there()).collect();
@@ -175,14 +186,12 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         figures.raw.push(files.raw_rate()?);
         for (scene, (_, remote)) in SCENES.iter().enumerate() {
             let Ok(hosts) = addresses(&namespaces, *remote) else { continue };
-            for (heat, temperature) in HEATS.iter().enumerate() {
-                for (receives, receiver) in RECEIVES.iter().enumerate() {
-                    for turn in 0..kinds.len() {
-                        let kind = kinds[(turn + round) % kinds.len()];
-                        files.set(temperature, hosts.len())?;
-                        let served = serve_once(kind, &files, &hosts, receiver)?;
-                        figures.served.entry((scene, heat, receives, kind)).or_default().push(served);
-                    }
+            for (heat, receives) in &wanted {
+                for turn in 0..kinds.len() {
+                    let kind = kinds[(turn + round) % kinds.len()];
+                    files.set(HEATS[*heat], hosts.len())?;
+                    let served = serve_once(kind, &files, &hosts, RECEIVES[*receives])?;
+                    figures.served.entry((scene, *heat, *receives, kind)).or_default().push(served);
                 }
             }
         }
@@ -191,7 +200,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let title = "Processor time of the server for a GiB (bar: median, stroke: minimum to maximum)";
     let names = KINDS.map(Kind::name);
     run.picture("fileserver", || plots::bars(title, ("s/GiB", Scale::Linear), &names, &bars(&figures)))?;
-    Ok(rows(&figures, &namespaces))
+    Ok(rows(&figures, &namespaces, &wanted))
 }
 
 /// A receiver's place: a namespace's process, and the address at which the server is seen from there.
@@ -261,16 +270,21 @@ fn words(at: (usize, usize, usize)) -> String {
     format!("{}, {}, {} receiver", HEATS[at.1], SCENES[at.0].0, RECEIVES[at.2])
 }
 
-fn rows(figures: &Figures, namespaces: &Result<Namespaces, BenchError>) -> Vec<Row> {
+fn ratio_name(at: (usize, usize, usize)) -> String {
+    format!("{}: pool over copying", words(at))
+}
+
+fn rows(
+    figures: &Figures,
+    namespaces: &Result<Namespaces, BenchError>,
+    wanted: &[(usize, usize)],
+) -> Vec<Row> {
     let mut rows = vec![Row::new("raw O_DIRECT reads of 64 KiB", "GB/s", Target::None, &figures.raw)];
-    for (scene, (name, remote)) in SCENES.iter().enumerate() {
-        if let Err(reason) = addresses(namespaces, *remote) {
-            rows.push(Row::not_measured(name, &reason));
-            continue;
-        }
-        for heat in 0..HEATS.len() {
-            for receives in 0..RECEIVES.len() {
-                rows.extend(rows_at(figures, (scene, heat, receives)));
+    for (scene, (_, remote)) in SCENES.iter().enumerate() {
+        for at in wanted.iter().map(|(heat, receives)| (scene, *heat, *receives)) {
+            match addresses(namespaces, *remote) {
+                Ok(_) => rows.extend(rows_at(figures, at)),
+                Err(reason) => rows.push(Row::not_measured(&ratio_name(at), &reason)),
             }
         }
     }
@@ -293,7 +307,7 @@ fn rows_at(figures: &Figures, at: (usize, usize, usize)) -> Vec<Row> {
     let is_judged = HEATS[at.1] == "cold" && RECEIVES[at.2] == "copying";
     let over = figures.ratios(at, [Kind::Pool, Kind::Copying]);
     let target = if is_judged { Target::AtMost(POOL_OVER_COPYING) } else { Target::None };
-    rows.push(Row::new(format!("{words}: pool over copying"), "times", target, &over));
+    rows.push(Row::new(ratio_name(at), "times", target, &over));
     if is_judged {
         let rates = figures.of(at, Kind::Pool, |served| served.rate);
         let reached: Vec<f64> = rates.iter().zip(&figures.raw).map(|(rate, raw)| rate / raw).collect();

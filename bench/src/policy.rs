@@ -17,7 +17,7 @@ use memferry::{
 
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::placement::{Kept, steady};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::random_bytes;
@@ -197,21 +197,34 @@ impl Figures {
     }
 }
 
-pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
+/// A part: its name, and one round of it.
+type Part = (&'static str, fn(&mut Bench, &mut Figures) -> Result<(), BenchError>);
+
+const PARTS: [Part; 3] = [("latencies", latencies), ("shares", shares), ("limits", limits)];
+
+/// Measures the group, or the parts of it that were asked for.
+pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.refuse_unknown(PARTS.map(|(name, _)| name))?;
+    steady(run, "policy", |_| measure_parts(run))
+}
+
+fn measure_parts(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("policy", ROUNDS);
     let mut bench = Bench::new(run, 5)?;
     let _kept = Kept::to(0)?;
     let mut figures = Figures::default();
     for _ in 0..rounds {
-        latencies(&mut bench, &mut figures)?;
-        shares(&mut bench, &mut figures)?;
-        limits(&mut bench, &mut figures)?;
+        for (_, part) in PARTS.iter().filter(|(name, _)| run.wants(name)) {
+            part(&mut bench, &mut figures)?;
+        }
         run.round_done();
     }
-    let strayed = bench.admin.status()?;
-    figures.add("priority: slices that began", "", Target::AtLeast(1.0), strayed.slices as f64);
-    let name = "priority: bytes of suspended requests that moved in a slice";
-    figures.add(name, "bytes", Target::AtMost(0.0), strayed.strayed_bytes as f64);
+    if run.wants("latencies") {
+        let status = bench.admin.status()?;
+        figures.add("priority: slices that began", "", Target::AtLeast(1.0), status.slices as f64);
+        let name = "priority: bytes of suspended requests that moved in a slice";
+        figures.add(name, "bytes", Target::AtMost(0.0), status.strayed_bytes as f64);
+    }
     Ok(figures.rows())
 }
 

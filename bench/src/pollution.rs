@@ -6,9 +6,12 @@
 //! slowdown = that walk over the one after no copy
 //! ```
 //!
-//! The victim is 768 KiB of lines in random order, each telling the next, on one huge page: it fits the second cache. The copy
-//! itself is not timed. Where the lane copies it is awake, and this thread polls meanwhile; that counts only while the CPUs are two
-//! cores, since two threads of one core share the caches in question.
+//! This is part `copies`; part `pieces` walks after many short copies. The victim is 768 KiB of lines in random order, each
+//! naming the next, on one huge page: it fits the second cache. The copy itself is not timed. Where the lane copies it is awake,
+//! and this thread polls meanwhile; that counts only while the CPUs are two cores, since two threads of one core share the
+//! caches in question.
+
+mod pieces;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -38,7 +41,7 @@ const VICTIM_ROOM: usize = 2 << 20;
 const LINE: usize = 64;
 const WARMING: usize = 3;
 /// Parts of a walk that warms.
-const PARTS: usize = 4;
+const WALK_PARTS: usize = 4;
 /// Sizes of the copy, from and to.
 const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
@@ -136,10 +139,10 @@ impl Victim {
     /// falls asleep sooner than a walk ends, and waking it disturbs this core.
     fn warm(&self, pair: &mut Pair) -> Result<(), BenchError> {
         let mut line = 0;
-        for _ in 0..WARMING * PARTS {
+        for _ in 0..WARMING * WALK_PARTS {
             let ticket = pair.channel.submit(Transfer::nop())?;
             poll_for(&mut pair.channel, ticket)?;
-            line = black_box(self.walk(line, VICTIM / LINE / PARTS));
+            line = black_box(self.walk(line, VICTIM / LINE / WALK_PARTS));
         }
         Ok(())
     }
@@ -223,7 +226,22 @@ fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
     Ok(rows)
 }
 
+/// A part: its name, and how it is measured.
+type Part = (&'static str, fn(&Run) -> Result<Vec<Row>, BenchError>);
+
+const PARTS: [Part; 2] = [("copies", copies), ("pieces", pieces::measure)];
+
+/// Measures the group, or the parts of it that were asked for.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.refuse_unknown(PARTS.map(|(name, _)| name))?;
+    let mut rows = Vec::new();
+    for (_, part) in PARTS.iter().filter(|(name, _)| run.wants(name)) {
+        rows.extend(part(run)?);
+    }
+    Ok(rows)
+}
+
+fn copies(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;

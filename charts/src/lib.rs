@@ -200,8 +200,15 @@ pub fn bars(frame: &Frame, labels: &[&str], groups: &[Group]) -> Result<String, 
     let placed = |value: &Option<Value>| value.and_then(|value| value.places(frame.y.scale));
     let places = || groups.iter().flat_map(|group| &group.bars).filter_map(placed);
     let (low, high) = extent(places().flat_map(|value| [value.low, value.high]));
-    let spans = (0.0..groups.len() as f64, frame.y.scale.span(low, high));
-    let foot = spans.1.start.max(if frame.y.scale == Scale::Linear { 0.0 } else { f64::NEG_INFINITY });
+    let mut spans = (0.0..groups.len() as f64, frame.y.scale.span(low, high));
+    let foot = match frame.y.scale {
+        Scale::Linear => 0.0,
+        // The lowest bar is a step high at least.
+        Scale::Log2 | Scale::Log10 => {
+            spans.1.start -= 1.0;
+            spans.1.start
+        }
+    };
     let width = FILLED / labels.len().max(1) as f64;
     let longest = groups.iter().map(|group| group.name.chars().count()).max().unwrap_or(0) as u32;
     let mut text = String::new();

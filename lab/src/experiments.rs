@@ -261,10 +261,13 @@ impl Prepared {
             ended(judge.claim, kept);
             row
         };
-        let judged = spread(&self.judges, judge);
+        let judged = spread(&self.judges, |each| (each.place == Place::Simulated).then(|| judge(each)));
+        // What is measured has the machine to itself: one after the other, and nothing else meanwhile.
+        let rows: Vec<_> =
+            self.judges.iter().zip(judged).map(|(each, row)| row.unwrap_or_else(|| judge(each))).collect();
         let Figures { tables, failed: failures, .. } = figures;
         let mut outcome = Outcome { tables, failures, ..Outcome::default() };
-        for (judge, row) in self.judges.iter().zip(judged) {
+        for (judge, row) in self.judges.iter().zip(rows) {
             match row {
                 Ok(row) => outcome.verdicts.push(row),
                 Err(error) => {

@@ -15,7 +15,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use csv::csv;
-pub use svg::{DrawError, Look, drawn, mark, svg};
+use memferry_charts::DrawError;
+pub use svg::{Look, drawn, svg};
 
 use crate::table::Table;
 

@@ -18,6 +18,7 @@ pub mod claims;
 pub mod experiments;
 pub mod figures;
 pub mod judging;
+mod live;
 pub mod machine;
 pub mod markatos;
 pub mod nava;

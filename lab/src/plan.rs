@@ -8,22 +8,12 @@
 //! Unknown keys are refused, in a plan and, by the type that a runner reads its settings with, in the settings of its
 //! series. What a setting means is the runner's; what a claim demands is the claim's.
 
+use memferry_charts::Scale;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::experiments::RunError;
 use crate::parameters::Parameters;
-
-/// How an axis is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Scale {
-    Linear,
-    /// By powers of two.
-    Log2,
-    /// By powers of ten.
-    Log10,
-}
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,6 +8,7 @@
 //!   ucx       the same beside UCX's own benchmark over posix and cma
 //!   overlap   how much of a copy is hidden behind computing
 //!   mapping   frames made once, against frames made for each request
+//!   turns     eight frames by turns, one and eight copies outstanding, beside the CPU's own copies
 //!   idle      what a service costs that nobody asks for anything
 //! ```
 //!
@@ -22,6 +23,7 @@ pub(crate) mod overlap;
 pub(crate) mod pair;
 pub(crate) mod peer;
 pub(crate) mod start;
+mod turns;
 pub(crate) mod ucx;
 
 use crate::BenchError;
@@ -39,6 +41,7 @@ const PARTS: &[Part] = &[
     ("ucx", ucx::measure, true),
     ("overlap", overlap::measure, false),
     ("mapping", mapping::measure, true),
+    ("turns", turns::measure, true),
     ("idle", idle::measure, false),
 ];
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! recording, a memfd ─► program, with the recorder preloaded ─► its children likewise ─► ends
-//! recording ─ read once, checked ─► parts ─ names of functions ─ estimate ─► table or JSON, picture
+//! recording ─ read once, checked ─► parts ─ names of functions ─ estimate ─► table or JSON
 //!                                                                          ─► the program's own exit status
 //! ```
 //!
@@ -11,7 +11,6 @@
 //! Compilers' own copies, the C library's within itself, and static and setuid programs are not seen.
 
 mod estimate;
-mod plot;
 mod program;
 mod report;
 mod symbols;
@@ -40,9 +39,6 @@ pub(crate) struct Arguments {
     /// Write the report as JSON.
     #[arg(long)]
     json: bool,
-    /// Also draw the copies by size, as SVG.
-    #[arg(long, value_name = "FILE")]
-    plot: Option<PathBuf>,
     /// List so many callers, those with the most time first.
     #[arg(long, value_name = "N", default_value_t = 20)]
     callers: usize,
@@ -55,7 +51,7 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let library = program::library()?;
     // Before the program runs for an hour.
-    let [mut to, mut plot] = [open(arguments.to.as_ref())?, open(arguments.plot.as_ref())?];
+    let mut to = open(arguments.to.as_ref())?;
     let (descriptor, words) = recording::create()?;
     let clock = Rate::start();
     let ended = match program::run(&arguments.program, &library, &recording::path_of(&descriptor)) {
@@ -79,9 +75,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     match &mut to {
         Some(file) => file.write_all(text.as_bytes())?,
         None => std::io::stderr().write_all(text.as_bytes())?,
-    }
-    if let Some(file) = &mut plot {
-        file.write_all(plot::svg(&report)?.as_bytes())?;
     }
     pass_on(&ended)
 }

@@ -103,11 +103,10 @@ fn least_recent_replacement_is_that_of_a_list() {
     let level = Level { size_bytes: 512, ..small(Replacement::LeastRecent).levels[1] };
     let mut cache = Cache::new(&level, LINE, 1).expect("well formed");
     let mut sets: Vec<Vec<(u64, bool)>> = vec![Vec::new(); 4];
-    let mut state = 12_345u64;
+    let mut chance = Chance::new(12_345);
     for _ in 0..10_000 {
-        state = scrambled(state);
-        let line = state % 40;
-        let write = state & 64 != 0;
+        let line = chance.below(40);
+        let write = chance.below(2) == 1;
         let set = &mut sets[(line % 4) as usize];
         let place = set.iter().position(|(there, _)| *there == line);
         assert_eq!(cache.finds(line, write), place.is_some());

@@ -10,11 +10,12 @@
 use std::collections::BTreeSet;
 
 use maud::{Markup, PreEscaped, html};
+use memferry_charts::{DrawError, Scale, mark};
 
 use super::words::rounded;
 use crate::claims::Claims;
-use crate::figures::{DrawError, Look, drawn, mark};
-use crate::plan::{Plan, Scale};
+use crate::figures::{Look, drawn};
+use crate::plan::Plan;
 use crate::table::{Series, Table};
 
 /// Pictures for windows that are wide and for those that are not: class, size, labels below, height of letters.

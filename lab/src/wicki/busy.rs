@@ -2,22 +2,20 @@
 //!
 //! ```text
 //! endless transfers on every channel ─► refused, or waiting until they are cancelled
-//! copies of one frame again and again, or of eight by turns ─► by the CPU, by the service one and eight at a time
+//! memferry-bench service --only turns ─► copies of one frame and of eight by turns, one and eight outstanding
 //! ```
 //!
-//! What is measured here is reported, never asserted: it is this machine's and of this moment.
+//! The copies are reported, never asserted: they are this machine's and of this moment.
 
-use std::time::Instant;
-
-use memferry::{Channel, Client, Color24, Failure, Frame, ServiceConfig, Transfer};
+use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer};
 use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
 
 use super::beds::BedError;
 use super::safety::{Crowd, SHIFTED, shift};
 use crate::claims::Place;
 use crate::experiments::{Case, Judge, RunError};
-use crate::judging::Finding;
-use crate::verdict::{Basis, Status, Verdict};
+use crate::live::{Rows, reported};
+use crate::verdict::Verdict;
 
 /// What is judged here.
 pub(super) const JUDGES: [Judge; 1] =
@@ -80,116 +78,18 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     Ok(crowd)
 }
 
-/// Frames that alternate, and bytes of each: with their destinations more than the caches of any core.
-const FRAMES: usize = 8;
-const FRAME_BYTES: usize = 24 << 20;
-/// Bytes of a request, which a second cache holds.
-const PAYLOAD: usize = 256 << 10;
-const REQUESTS: usize = 512;
-
-/// Eight frames of each side, with the bytes that this process copies by itself.
-struct Frames {
-    channel: Channel,
-    sides: Vec<[Frame; 2]>,
-    own: Vec<[Vec<u8>; 2]>,
-}
-
-impl Frames {
-    fn new() -> Result<Self, BedError> {
-        let client =
-            Client::embedded_with(ServiceConfig { lanes: 1, ..ServiceConfig::default() }).map_err(said)?;
-        let noise = |seed: usize| {
-            let byte = move |at: usize| ((at + seed).wrapping_mul(0x9e37_79b9) >> 13) as u8;
-            (0..FRAME_BYTES).map(byte).collect::<Vec<u8>>()
-        };
-        let mut sides = Vec::new();
-        let mut own = Vec::new();
-        for index in 0..FRAMES {
-            let side = [client.allocate(FRAME_BYTES as u64), client.allocate(FRAME_BYTES as u64)];
-            let [source, destination] = side.map(|frame| frame.map_err(said));
-            let source = source?;
-            let destination = destination?;
-            let bytes = noise(index);
-            source.write(0, &bytes).map_err(said)?;
-            destination.write(0, &bytes).map_err(said)?;
-            sides.push([source, destination]);
-            own.push([bytes, noise(index + FRAMES)]);
-        }
-        Ok(Self { channel: client.open_channel(64).map_err(said)?, sides, own })
-    }
-
-    /// The frame of a request and where in it: one place again and again, or everything by turns.
-    fn place(request: usize, alternates: bool) -> (usize, usize) {
-        let turn = request / FRAMES;
-        if alternates { (request % FRAMES, turn * PAYLOAD % (FRAME_BYTES - PAYLOAD)) } else { (0, 0) }
-    }
-
-    /// MB/s of the CPU's own copies.
-    fn by_cpu(&mut self, alternates: bool) -> f64 {
-        let begun = Instant::now();
-        for request in 0..REQUESTS {
-            let (frame, at) = Self::place(request, alternates);
-            let [source, destination] = &mut self.own[frame];
-            destination[at..at + PAYLOAD].copy_from_slice(&source[at..at + PAYLOAD]);
-            std::hint::black_box(destination);
-        }
-        rate(begun)
-    }
-
-    /// MB/s of the service's copies of alternating frames, so many outstanding.
-    fn offloaded(&mut self, outstanding: usize) -> Result<f64, BedError> {
-        let begun = Instant::now();
-        let mut tickets = std::collections::VecDeque::new();
-        for request in 0..REQUESTS {
-            if tickets.len() == outstanding
-                && let Some(ticket) = tickets.pop_front()
-            {
-                self.channel.wait(ticket, None).map_err(said)?;
-            }
-            let (frame, at) = Self::place(request, true);
-            let [source, destination] = &self.sides[frame];
-            let range = |frame: &Frame| frame.range(at as u64, PAYLOAD as u64);
-            let copy = Transfer::copy(&range(source), &range(destination)).map_err(said)?;
-            tickets.push_back(self.channel.submit(copy).map_err(said)?);
-        }
-        for ticket in tickets {
-            self.channel.wait(ticket, None).map_err(said)?;
-        }
-        Ok(rate(begun))
-    }
-}
-
-fn rate(begun: Instant) -> f64 {
-    (REQUESTS * PAYLOAD) as f64 / begun.elapsed().as_secs_f64() / 1e6
-}
+/// Figures, and the rows they come from.
+const FIGURES: [(&str, &str); 4] = [
+    ("cpu, same frame", "256 KiB by the CPU, one buffer again and again"),
+    ("cpu, eight frames", "256 KiB by the CPU, eight buffers by turns"),
+    ("one", "256 KiB by the service, eight frames by turns, one outstanding"),
+    ("eight", "256 KiB by the service, eight frames by turns, eight outstanding"),
+];
 
 fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
-    let failed = |message: String| case.failed(message);
-    let mut frames = Frames::new().map_err(failed)?;
-    // Once for the caches and the pages, once for the figures.
-    let mut figures = [0.0; 4];
-    for _ in 0..2 {
-        figures = [
-            frames.by_cpu(false),
-            frames.by_cpu(true),
-            frames.offloaded(1).map_err(failed)?,
-            frames.offloaded(FRAMES).map_err(failed)?,
-        ];
-    }
-    let [same, by_turns, one, eight] = figures;
-    let mut finding = Finding::of(case.claim);
-    for (name, value) in
-        [("cpu, same frame", same), ("cpu, eight frames", by_turns), ("one", one), ("eight", eight)]
-    {
-        finding.figure(name, value.round());
-    }
-    finding.check(
-        true,
-        format!(
-            "copies of 256 KiB in MB/s: the CPU {same:.0} of one frame, {by_turns:.0} of eight; a lane {one:.0} with \
-             one outstanding, {eight:.0} with eight"
-        ),
-    );
-    let verdict = finding.verdict(Place::Live, Basis::Measured);
-    Ok(Verdict { status: Status::Reported, unit: Some("MB/s".to_owned()), ..verdict })
+    let figures = Rows::measured("service", Some("turns")).and_then(|rows| rows.values(&FIGURES));
+    reported(case, "MB/s", figures, |figures| {
+        let listed: Vec<String> = figures.iter().map(|(name, rate)| format!("{name} {rate:.0}")).collect();
+        format!("copies of 256 KiB in MB/s, by the CPU and by the service with one and eight outstanding: {}", listed.join(", "))
+    })
 }

@@ -176,7 +176,7 @@ struct Colours {
 
 /// Tries a fill, and transparent copies with the colour under as many upper bytes as a window has room for each time.
 fn try_colours(bed: &mut impl Bed) -> Result<Colours, BedError> {
-    let mut noise = Noise(SEED);
+    let mut noise = Noise(Chance::new(SEED));
     let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];
     let window = |bytes: &[u8]| bytes[WINDOW_AT..][..WINDOW_BYTES].to_vec();
     let count = Count2d { pixel: PixelSize::Bits32, x_count: WORDS as u32, y_count: 1 };

@@ -79,6 +79,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
             "memferry-memory",
         ]),
     ),
+    ("memferry-charts", Arrows::Only(&[])),
     (LAB, Arrows::Any),
     ("memferry-bench", Arrows::Any),
     ("memferry-soak", Arrows::Any),
