@@ -41,7 +41,7 @@ fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
 
 #[test]
 fn a_file_sets_what_it_names_and_the_command_line_wins() {
-    let file = parse("[service]\nlanes = 2\nmode = \"660\"\n[quotas]\nbytes = 0x10\n").unwrap();
+    let file = parse("[service]\nworkers = 2\nmode = \"660\"\n[quotas]\nbytes = 0x10\n").unwrap();
     assert_eq!((file.workers, file.mode, file.quota_bytes), (Some(2), Some(0o660), Some(16)));
     let line = Options { workers: Some(5), ..Options::default() };
     let settings = line.over(file).resolve();
@@ -54,9 +54,9 @@ fn empty_files_marks_of_editors_and_their_line_ends_are_no_mistakes() {
     for text in ["", "\n\n", "# nothing\n", "\u{feff}", "[service]\n"] {
         assert_eq!(parse(text), Ok(Options::default()), "{text:?}");
     }
-    let windows = "\u{feff}[service]\r\nlanes = 2\r\nchannels = 4\r\n";
+    let windows = "\u{feff}[service]\r\nworkers = 2\r\nchannels = 4\r\n";
     assert_eq!(parse(windows).unwrap().channels, Some(4));
-    assert_mistake("\u{feff}[service]\r\nlanes = 2\r\nlane = 4\r\n", 3, &["did you mean 'workers'?"]);
+    assert_mistake("\u{feff}[service]\r\nworkers = 2\r\nworker = 4\r\n", 3, &["did you mean 'workers'?"]);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn numbers_of_policies_are_checked_alone_and_together() {
         ("user-weights = [\"7=0\"]", "weight is zero"),
         ("high-policy = \"priority\"", "for all classes together"),
     ] {
-        assert_mistake(&format!("[service]\nlanes = 1\n[policy]\n{lines}\n"), 3, &[expected]);
+        assert_mistake(&format!("[service]\nworkers = 1\n[policy]\n{lines}\n"), 3, &[expected]);
     }
     let text = "[service]\npolicy = \"priority\"\n[policy]\nlow-policy = \"rate-limit\"\nslice-us = 5\nuser-weights = [\"7=2\"]\n";
     let settings = parse(text).unwrap().resolve().service.policy;
@@ -146,9 +146,9 @@ fn numbers_of_policies_are_checked_alone_and_together() {
 #[test]
 fn what_is_no_toml_is_told_with_its_line() {
     for (text, line) in [
-        ("[service]\nlanes 2\n", 2),
-        ("[service\nlanes = 2\n", 1),
-        ("[service]\nlanes = 2\nlanes = 3\n", 3),
+        ("[service]\nworkers 2\n", 2),
+        ("[service\nworkers = 2\n", 1),
+        ("[service]\nworkers = 2\nworkers = 3\n", 3),
         ("[service]\nsocket = \"/run\n", 2),
     ] {
         assert_mistake(text, line, &["memferry config default"]);
@@ -157,7 +157,7 @@ fn what_is_no_toml_is_told_with_its_line() {
 
 #[test]
 fn all_mistakes_are_told_in_the_order_of_their_lines() {
-    let found = mistakes("[quotas]\nbites = 1\n[service]\nlanes = 0\nchanels = 1\n");
+    let found = mistakes("[quotas]\nbites = 1\n[service]\nworkers = 0\nchanels = 1\n");
     assert_eq!(found.iter().map(|(line, _)| *line).collect::<Vec<_>>(), [2, 4, 5]);
 }
 

@@ -137,7 +137,7 @@ impl Look<'_> {
             "session",
             "user",
             "process",
-            "channels",
+            "queues",
             "frames",
             "registered",
             "requests",
@@ -230,7 +230,7 @@ mod tests {
         let text = format!(
             r#"{{"process": 9, "uptime_seconds": 1, "policy": "shared", "slices": 2,
             "strayed_bytes": 0, "open_sessions": 3,
-            "sessions": [{{"session": 4, "user": 1, "process": 2, "channels": 1, "frames": 0, "bytes": 0,
+            "sessions": [{{"session": 4, "user": 1, "process": 2, "queues": 1, "frames": 0, "bytes": 0,
             "requests": {requests}, "outstanding": 1, "waiting": 0, "failures": 0, "bytes_moved": 0}}],
             "workers": [{{"queues": 1, "requests": {requests}, "failures": 0, "bytes": 0, "parks": 0, "waiting": 0,
             "busy": 1, "channels": 32, "class_bytes": [0, {requests}, 0]}}],
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_module_has_a_row_where_it_is_used() {
+    fn the_module_has_a_row_where_it_is_used() {
         let mut status = status(40);
         let look = |status: &Status| Look { own: SessionId(4), status, before: None }.table().join("\n");
         assert!(!look(&status).contains("Linux module"));
@@ -248,7 +248,7 @@ mod tests {
         status.module = Some(ModuleStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 });
         let table = look(&status);
         assert!(table.contains("CPUs         37  100 bytes          -       -"), "{table}");
-        assert!(table.contains("kernel module          3  900 bytes  896 bytes       1"), "{table}");
+        assert!(table.contains("Linux module           3  900 bytes  896 bytes       1"), "{table}");
     }
 
     #[test]
