@@ -35,7 +35,6 @@ mod error;
 mod frame;
 mod future;
 mod link;
-mod registration;
 mod transfer;
 mod zeroing;
 
@@ -68,7 +67,6 @@ pub use memferry_transfer::{
     CacheHint, Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, Handle, Operations, Pattern, PixelSize,
     Plane, PriorityClass, Rights, SessionId, Side,
 };
-pub use registration::{RegistrationError, RegistrationLimits, RegistrationStatistics, Registrations};
 pub use transfer::{Transfer, TransferError};
 pub use zeroing::{Zeroing, ZeroingError};
 
