@@ -65,7 +65,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     ("memferry-fileserver", Arrows::Only(&["memferry-memory"])),
     ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
-    ("memferry-preload", Arrows::Only(&["memferry-engines", "memferry-memory"])),
+    ("memferry-preload", Arrows::Only(&["memferry-engines"])),
     ("memferry-recorder", Arrows::Only(&["memferry-engines", "memferry-memory"])),
     ("memferry-bulk", Arrows::Only(&["memferry", "memferry-memory"])),
     ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
