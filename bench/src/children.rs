@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memferry_broker::config::ServiceConfig;
-use memferry_broker::daemon::{DaemonOptions, serve as serve_on};
+use memferry_daemon::{DaemonOptions, serve as serve_on};
+use memferry_service::config::ServiceConfig;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::run::Run;

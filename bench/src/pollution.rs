@@ -14,7 +14,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use memferry::{Client, Transfer};
-use memferry_engines::cpu::slices;
+use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
 use crate::BenchError;

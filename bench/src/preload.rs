@@ -2,7 +2,7 @@
 //! knows nothing of it.
 //!
 //! ```text
-//! parts:  calls     faces/preload/measure.c ─ cc ─► program ─► by turns: its memcpy, the C library's ─► rows
+//! parts:  calls     tools/preload/measure.c ─ cc ─► program ─► by turns: its memcpy, the C library's ─► rows
 //!         programs  whole programs of others, with the library and without
 //! ```
 //!

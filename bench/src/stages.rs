@@ -6,9 +6,9 @@
 use std::time::Instant as Stopwatch;
 
 use memferry::{Clock, MonotonicClock, Rights, SessionId};
-use memferry_engines::cpu::{CpuEngine, DEFAULT_CHUNK_BYTES};
-use memferry_memory::mapping::Mapping;
+use memferry_cpu::{CpuEngine, DEFAULT_CHUNK_BYTES};
 use memferry_path::{Capabilities, Path, PathLimits, PolicyKind, QueueKey};
+use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Operation, Request, Span};
 
 use crate::BenchError;

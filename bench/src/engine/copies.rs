@@ -8,7 +8,7 @@
 //! Cold copies are asked for with the hint auto, where the engine decides, and stream, where the caller knows. glibc's is
 //! memcpy and not memmove: the compiler calls it for slices.
 
-use memferry_engines::cpu::slices::{self, LengthsDiffer};
+use memferry_cpu::slices::{self, LengthsDiffer};
 use memferry_transfer::CacheHint;
 
 use super::arena::{Field, Pages, Random};

@@ -11,7 +11,7 @@
 
 use std::hint::black_box;
 
-use memferry_engines::cpu::slices;
+use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
 use super::arena::{Field, Random};

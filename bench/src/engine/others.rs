@@ -9,8 +9,8 @@
 
 use std::hint::black_box;
 
-use memferry_engines::cpu::perform_whole;
-use memferry_memory::mapping::Mapping;
+use memferry_cpu::perform_whole;
+use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Confined, Operation, Region};
 
 use super::arena::Random;
