@@ -51,7 +51,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
 fn calls(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = run.directory().join("memferry-preload-measure");
-    let source = here.join("../faces/preload/measure.c");
+    let source = here.join("../tools/preload/measure.c");
     let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).arg("-ldl").status()?;
     if !compiled.success() {
         return Err("measure.c does not compile".into());

@@ -123,7 +123,7 @@ fn write_input(run: &Run) -> Result<(), BenchError> {
             bytes.extend_from_slice(&state.to_le_bytes());
         }
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../faces/preload/tests/stress.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/preload/tests/stress.c");
     std::fs::copy(source, run.directory().join("source.c"))?;
     Ok(std::fs::write(run.directory().join("input"), bytes)?)
 }
