@@ -5,7 +5,7 @@
 //!         messages  the message back end against UCX, Unix sockets, pipes and process_vm_readv
 //! ```
 //!
-//! This process is the consumer, on CPU 0; the engine's lane is on CPU 1. Data is random, sides are interleaved round by round,
+//! This process is the consumer, on CPU 0; the engine's worker is on CPU 1. Data is random, sides are interleaved round by round,
 //! and every ratio is of one round.
 
 mod messages;

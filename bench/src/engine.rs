@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Ratios are glibc's time over ours. The bytes are random and on huge pages, but where a row says otherwise. This thread is on
-//! CPU 0, the lane on CPU 1. Memory that a service takes over comes from glibc's allocator, which asks for huge pages when it
+//! CPU 0, the worker on CPU 1. Memory that a service takes over comes from glibc's allocator, which asks for huge pages when it
 //! was told so before the program started: `./x bench` does that (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`).
 
 pub(crate) mod arena;

@@ -7,7 +7,7 @@
 //! rows, ratios ──► bars on one logarithmic axis with the four of table 1
 //! ```
 //!
-//! The service runs in a process of its own, its lane awake. The system call also moves its 64 bytes before it returns; the
+//! The service runs in a process of its own, its worker awake. The system call also moves its 64 bytes before it returns; the
 //! socket's request is a command that is refused at once, so that only the way there and back is timed.
 
 use std::hint::black_box;
@@ -65,11 +65,11 @@ fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
             let at = (burst * BURST + start) % PLACES * BYTES;
             let source = pair.source.range(at, BYTES);
             let destination = pair.destination.range(at, BYTES);
-            pair.channel.submit(Transfer::copy(&source, &destination)?)?;
+            pair.queue.submit(Transfer::copy(&source, &destination)?)?;
         }
         spent += since_ns(started);
-        while pair.channel.outstanding() > 0 {
-            black_box(pair.channel.poll());
+        while pair.queue.outstanding() > 0 {
+            black_box(pair.queue.poll());
         }
     }
     Ok(spent / STARTS as f64)

@@ -11,7 +11,7 @@
 //!   idle      what a service costs that nobody asks for anything
 //! ```
 //!
-//! When the CPUs changed places only the part at hand is measured again. The lane is on CPU 1, this thread on CPU 0. Data is
+//! When the CPUs changed places only the part at hand is measured again. The worker is on CPU 1, this thread on CPU 0. Data is
 //! random: lines of zeros are written for nothing on some machines.
 
 mod embedded;

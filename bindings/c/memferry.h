@@ -6,11 +6,11 @@
  * operands. No function ends the program or unwinds into it. Handles are numbers: a freed one is an error. Pointers are
  * good for what they are used for during the call; null and misaligned ones are errors.
  *
- * Threads: what says "any thread" may be called by all at once. A channel is used by one thread at a time: whoever comes
+ * Threads: what says "any thread" may be called by all at once. A queue is used by one thread at a time: whoever comes
  * second gets MF_ERROR_IN_USE. Nothing but mf_error_text may be called in a signal handler. No thread may be cancelled
  * (pthread_cancel) while it is in a function of this library.
  *
- * Waiting: mf_connect, mf_channel_open and _close, mf_eventfd, mf_accept, mf_derive, mf_revoke, the mf_frame_ and mf_grant_
+ * Waiting: mf_connect, mf_queue_open and _close, mf_eventfd, mf_accept, mf_derive, mf_revoke, the mf_frame_ and mf_grant_
  * functions that make or end something, and who takes the completion that a freed frame was kept for, ask the service and
  * wait for its answer without a limit. A service that is gone ends the wait; one that was stopped, as by SIGSTOP, does not.
  *
@@ -90,15 +90,15 @@ typedef enum mf_error {
   MF_ERROR_NOT_EMBEDDED = 31,
   // This process was forked from the one that the handle belongs to.
   MF_ERROR_FORKED = 40,
-  // Another thread is using the channel.
+  // Another thread is using the queue.
   MF_ERROR_IN_USE = 41,
-  // The frames of one transfer have to be of the channel's client.
+  // The frames of one transfer have to be of the queue's client.
   MF_ERROR_FOREIGN_FRAME = 42,
-  // The channel holds as many transfers as it can; take completions first.
-  MF_ERROR_CHANNEL_FULL = 43,
+  // The queue holds as many transfers as it can; take completions first.
+  MF_ERROR_QUEUE_FULL = 43,
   // The time was up; the transfer goes on.
   MF_ERROR_TIMED_OUT = 44,
-  // The ticket is none of this channel's outstanding ones.
+  // The ticket is none of this queue's outstanding ones.
   MF_ERROR_UNKNOWN_TICKET = 45,
   // There is no completion now.
   MF_ERROR_NOTHING = 46,
@@ -169,12 +169,12 @@ typedef enum mf_side {
 typedef enum mf_engine {
   // Nothing did.
   MF_ENGINE_NONE = 0,
-  // A CPU copy lane.
-  MF_ENGINE_CPU_LANE = 1,
+  // A CPU worker.
+  MF_ENGINE_CPU = 1,
   // A model in virtual time.
   MF_ENGINE_SIMULATED = 2,
   // The Linux module: a DMA engine, or the kernel's own copy where none would take it.
-  MF_ENGINE_KERNEL = 3,
+  MF_ENGINE_MODULE = 3,
 } mf_engine;
 
 // What may be done with a frame; bits.
@@ -189,9 +189,9 @@ typedef enum mf_rights {
 
 // How a transfer is to be served; bits of mf_terms.flags.
 typedef enum mf_flag {
-  // The next transfer of the channel starts when this one has succeeded, and fails as it did if it fails.
+  // The next transfer of the queue starts when this one has succeeded, and fails as it did if it fails.
   MF_FLAG_LINKED = 1,
-  // It starts when everything submitted to the channel before it has ended.
+  // It starts when everything submitted to the queue before it has ended.
   MF_FLAG_FENCED = 2,
   // It ends with MF_ERROR_CHANNELS_BUSY when it would have to wait for an engine channel.
   MF_FLAG_REFUSE_WHEN_BUSY = 4,
@@ -244,17 +244,17 @@ typedef struct mf_client {
 } mf_client;
 
 // An ordered stream of transfers. All zeros is none.
-typedef struct mf_channel {
+typedef struct mf_queue {
   // Not an address. Means nothing to a program.
   uint64_t id;
-} mf_channel;
+} mf_queue;
 
-// Names one submitted transfer of one channel.
+// Names one submitted transfer of one queue.
 typedef struct mf_ticket {
   // Means nothing to a program.
   uint64_t tag;
   // Means nothing to a program.
-  uint64_t channel;
+  uint64_t queue;
 } mf_ticket;
 
 // The end of one transfer.
@@ -363,23 +363,23 @@ typedef struct mf_image {
 extern "C" {
 #endif // __cplusplus
 
-// Opens a channel for up to `capacity` transfers outstanding: a power of two from 2 to 4096.
+// Opens a queue for up to `capacity` transfers outstanding: a power of two from 2 to 4096.
 //
 // MF_ERROR_REFUSED_ARGUMENT, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
-enum mf_error mf_channel_open(struct mf_client client, uint32_t capacity, struct mf_channel *channel);
+enum mf_error mf_queue_open(struct mf_client client, uint32_t capacity, struct mf_queue *queue);
 
-// Closes the channel: what it has outstanding is cancelled, and its completions are lost. A thread that waits there goes on, and
-// the channel closes when that is over.
+// Closes the queue: what it has outstanding is cancelled, and its completions are lost. A thread that waits there goes on, and
+// the queue closes when that is over.
 //
 // MF_ERROR_BAD_HANDLE. Any thread.
-enum mf_error mf_channel_close(struct mf_channel channel);
+enum mf_error mf_queue_close(struct mf_queue queue);
 
 // Waits until the transfer has ended, at most `limit_ns` nanoseconds or MF_FOREVER, and takes its completion. `completion` may be
 // null. Completions of others stay for later calls.
 //
 // The transfer's own error, from 100, with `completion` filled; below 100 nothing was taken: MF_ERROR_TIMED_OUT (it goes on),
 // MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_wait(struct mf_channel channel,
+enum mf_error mf_wait(struct mf_queue queue,
                       struct mf_ticket ticket,
                       int64_t limit_ns,
                       struct mf_completion *completion);
@@ -387,7 +387,7 @@ enum mf_error mf_wait(struct mf_channel channel,
 // Waits for any transfer to end, as mf_wait; the completion says which. MF_ERROR_UNKNOWN_TICKET when nothing is outstanding.
 //
 // As mf_wait. One thread at a time.
-enum mf_error mf_wait_any(struct mf_channel channel,
+enum mf_error mf_wait_any(struct mf_queue queue,
                           int64_t limit_ns,
                           struct mf_completion *completion);
 
@@ -395,7 +395,7 @@ enum mf_error mf_wait_any(struct mf_channel channel,
 // `ended` may be null; it becomes 1 when the transfer has ended, with its completion still to be taken, and 0 when it goes on.
 //
 // MF_ERROR_TIMED_OUT, MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_wait_range(struct mf_channel channel,
+enum mf_error mf_wait_range(struct mf_queue queue,
                             struct mf_ticket ticket,
                             uint64_t first,
                             uint64_t end,
@@ -407,39 +407,39 @@ enum mf_error mf_wait_range(struct mf_channel channel,
 // of a second and 512 calls that find nothing, at the latest.
 //
 // MF_ERROR_NOTHING, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_poll(struct mf_channel channel,
+enum mf_error mf_poll(struct mf_queue queue,
                       struct mf_completion *completion);
 
 // Asks that a transfer end early. Its completion comes in any case and says how it ended.
 //
 // MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_cancel(struct mf_channel channel, struct mf_ticket ticket);
+enum mf_error mf_cancel(struct mf_queue queue, struct mf_ticket ticket);
 
 // Asks that the loop of mf_submit_repeat end when its present round is whole.
 //
 // MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_stop(struct mf_channel channel, struct mf_ticket ticket);
+enum mf_error mf_stop(struct mf_queue queue, struct mf_ticket ticket);
 
 // Starts what was submitted with MF_FLAG_STAGED.
 //
 // MF_ERROR_IN_USE, MF_ERROR_BAD_HANDLE. One thread at a time.
-enum mf_error mf_publish(struct mf_channel channel);
+enum mf_error mf_publish(struct mf_queue queue);
 
-// An eventfd that becomes readable when a completion comes while the channel is armed. Closing it is the caller's. A channel has
+// An eventfd that becomes readable when a completion comes while the queue is armed. Closing it is the caller's. A queue has
 // one; reading the descriptor resets it. A service that was killed signals nothing: wait with a limit, of a second say, and call
 // mf_arm again, which finds that.
 //
-// MF_ERROR_REFUSED_ARGUMENT when the channel has one already, MF_ERROR_REFUSED_SYSTEM without io_uring. One thread at a time.
-enum mf_error mf_eventfd(struct mf_channel channel,
+// MF_ERROR_REFUSED_ARGUMENT when the queue has one already, MF_ERROR_REFUSED_SYSTEM without io_uring. One thread at a time.
+enum mf_error mf_eventfd(struct mf_queue queue,
                          int *descriptor);
 
 // Asks to be signalled for the next completion. `ready` becomes 1 when there is one already, which will not be signalled: take it
 // with mf_poll until MF_ERROR_NOTHING, then arm again. Else 0. It holds until the next mf_poll or mf_wait, and may be called again
 // meanwhile: when the service was lost, `ready` becomes 1 and mf_poll gives the completions of what was outstanding; after these
-// `ready` stays 1 and there are none, so a channel that is ready twice with nothing to take is to be closed.
+// `ready` stays 1 and there are none, so a queue that is ready twice with nothing to take is to be closed.
 //
 // MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_arm(struct mf_channel channel,
+enum mf_error mf_arm(struct mf_queue queue,
                      int *ready);
 
 // The version of the library that is loaded, as MF_VERSION is of the header.
@@ -468,7 +468,7 @@ enum mf_error mf_connect(const char *path,
 // MF_ERROR_SYSTEM. Any thread. In a forked child too.
 enum mf_error mf_embed(struct mf_client *client);
 
-// Frees the handle. The session ends with its last frame and channel.
+// Frees the handle. The session ends with its last frame and queue.
 //
 // MF_ERROR_BAD_HANDLE. Any thread.
 enum mf_error mf_disconnect(struct mf_client client);
@@ -651,7 +651,7 @@ enum mf_error mf_derive(struct mf_range range,
                         struct mf_frame *frame);
 
 // Copies `length` bytes between plain memory of this process and returns when it is done; the ranges may overlap, as with memmove.
-// Long copies go past the caches where that is faster, and are shared by the lanes of the embedded service, which starts with the
+// Long copies go past the caches where that is faster, and are shared by the workers of the embedded service, which starts with the
 // first. What is not mapped or may not be read or written is an error and not a signal; the look costs a system call for each
 // side (and on Linux before 6.11 a visit of every page), so memcpy is better for a few bytes.
 //
@@ -664,18 +664,18 @@ enum mf_error mf_copy(void *destination,
 // Submits what moves nothing. With MF_FLAG_FENCED it is the end of all that came before.
 //
 // For this and every mf_submit_ function: `terms` may be null, `ticket` may be null for who takes completions by mf_poll. What is
-// outside its frame or lacks a right is told by the completion. MF_ERROR_BAD_HANDLE, MF_ERROR_CHANNEL_FULL,
+// outside its frame or lacks a right is told by the completion. MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
 // MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size),
 // MF_ERROR_ARGUMENT (terms that there are not), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end). One thread at a time in a
-// channel.
-enum mf_error mf_submit_nop(struct mf_channel channel,
+// queue.
+enum mf_error mf_submit_nop(struct mf_queue queue,
                             const struct mf_terms *terms,
                             struct mf_ticket *ticket);
 
 // Submits a copy of the whole source to the start of the destination; they may overlap, as with memmove.
 //
 // MF_ERROR_LENGTH when the destination is shorter, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_copy(struct mf_channel channel,
+enum mf_error mf_submit_copy(struct mf_queue queue,
                              struct mf_range source,
                              struct mf_range destination,
                              const struct mf_terms *terms,
@@ -684,7 +684,7 @@ enum mf_error mf_submit_copy(struct mf_channel channel,
 // Submits a fill of the destination with a pattern of `pattern_bytes` 1, 2 or 4, little-endian, which must divide its length.
 //
 // MF_ERROR_ARGUMENT for another width or a pattern too large for it, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_fill(struct mf_channel channel,
+enum mf_error mf_submit_fill(struct mf_queue queue,
                              struct mf_range destination,
                              uint32_t pattern,
                              uint32_t pattern_bytes,
@@ -695,7 +695,7 @@ enum mf_error mf_submit_fill(struct mf_channel channel,
 // have to stay in the frames; the ranges' lengths are not looked at.
 //
 // MF_ERROR_ARGUMENT, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_copy_2d(struct mf_channel channel,
+enum mf_error mf_submit_copy_2d(struct mf_queue queue,
                                 struct mf_range source,
                                 struct mf_range destination,
                                 const struct mf_shape_2d *shape,
@@ -705,7 +705,7 @@ enum mf_error mf_submit_copy_2d(struct mf_channel channel,
 // Submits a fill of pixels with one colour (mem_fill_2d of Wicki 2014, listing 4), as mf_submit_copy_2d.
 //
 // As mf_submit_copy_2d. One thread at a time.
-enum mf_error mf_submit_fill_2d(struct mf_channel channel,
+enum mf_error mf_submit_fill_2d(struct mf_queue queue,
                                 struct mf_range destination,
                                 const struct mf_shape_2d *shape,
                                 const struct mf_terms *terms,
@@ -716,7 +716,7 @@ enum mf_error mf_submit_fill_2d(struct mf_channel channel,
 // the ranges' lengths are not looked at.
 //
 // MF_ERROR_ARGUMENT, MF_ERROR_LENGTH, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_turn(struct mf_channel channel,
+enum mf_error mf_submit_turn(struct mf_queue queue,
                              struct mf_range source,
                              const struct mf_image *source_image,
                              uint32_t turn,
@@ -731,7 +731,7 @@ enum mf_error mf_submit_turn(struct mf_channel channel,
 // differently and hold equally many bytes; up to 1024 ranges each.
 //
 // MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_scatter_gather(struct mf_channel channel,
+enum mf_error mf_submit_scatter_gather(struct mf_queue queue,
                                        const struct mf_range *sources,
                                        uintptr_t source_count,
                                        const struct mf_range *destinations,
@@ -742,7 +742,7 @@ enum mf_error mf_submit_scatter_gather(struct mf_channel channel,
 // Submits, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination, which may be one of them.
 //
 // MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_xor(struct mf_channel channel,
+enum mf_error mf_submit_xor(struct mf_queue queue,
                             const struct mf_range *sources,
                             uintptr_t source_count,
                             struct mf_range destination,
@@ -752,7 +752,7 @@ enum mf_error mf_submit_xor(struct mf_channel channel,
 // Submits a comparison. The completion's value is the offset of the first byte that differs, or the length.
 //
 // MF_ERROR_LENGTH, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_compare(struct mf_channel channel,
+enum mf_error mf_submit_compare(struct mf_queue queue,
                                 struct mf_range one,
                                 struct mf_range other,
                                 const struct mf_terms *terms,
@@ -761,7 +761,7 @@ enum mf_error mf_submit_compare(struct mf_channel channel,
 // Submits a CRC-32C of the source, going on from `seed`, the CRC of what came before, 0 to begin. It is the completion's value.
 //
 // As mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_crc32c(struct mf_channel channel,
+enum mf_error mf_submit_crc32c(struct mf_queue queue,
                                struct mf_range source,
                                uint32_t seed,
                                const struct mf_terms *terms,
@@ -770,7 +770,7 @@ enum mf_error mf_submit_crc32c(struct mf_channel channel,
 // Submits a copy with the CRC-32C of the bytes as they were written.
 //
 // As mf_submit_copy. One thread at a time.
-enum mf_error mf_submit_copy_crc32c(struct mf_channel channel,
+enum mf_error mf_submit_copy_crc32c(struct mf_queue queue,
                                     struct mf_range source,
                                     struct mf_range destination,
                                     uint32_t seed,
@@ -780,7 +780,7 @@ enum mf_error mf_submit_copy_crc32c(struct mf_channel channel,
 // Submits a copy of one source to the start of two destinations, none of which may overlap another in part.
 //
 // MF_ERROR_LENGTH, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_dual_copy(struct mf_channel channel,
+enum mf_error mf_submit_dual_copy(struct mf_queue queue,
                                   struct mf_range source,
                                   struct mf_range first,
                                   struct mf_range second,
@@ -791,7 +791,7 @@ enum mf_error mf_submit_dual_copy(struct mf_channel channel,
 // when 0. All end when the loop has ended; the value of this one's completion is the number of whole rounds.
 //
 // As mf_submit_nop. One thread at a time.
-enum mf_error mf_submit_repeat(struct mf_channel channel,
+enum mf_error mf_submit_repeat(struct mf_queue queue,
                                uint32_t rounds,
                                const struct mf_terms *terms,
                                struct mf_ticket *ticket);

@@ -128,7 +128,7 @@ def producer(path, pipe, size):
 
 def between_processes(rounds, path):
     print("\n| what | memferry | shared_memory, copied out | pipe | their time by memferry's |\n| --- | --- | --- | --- | --- |")
-    # A forked child has no lanes; and a fresh interpreter is what a program would have.
+    # A forked child has no workers; and a fresh interpreter is what a program would have.
     spawning = multiprocessing.get_context("spawn")
     for size in (64 * KIB, MIB, 16 * MIB):
         near, far = spawning.Pipe()

@@ -27,16 +27,16 @@ fn is_lost(error: &BufferError) -> bool {
 fn buffers_of_transfers_that_a_lost_service_never_ended_are_not_used_again() {
     let mut service = Service::start(&[]);
     let (client, arena) = arena(&service);
-    let mut channel = client.open_channel(4).unwrap();
+    let mut queue = client.queue(4).unwrap();
     let kept = arena.buffer(100).unwrap();
     let buffer = arena.buffer(4096).unwrap();
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let endless = Fill2d { count, destination, color: Color24::new(7).unwrap() };
-    channel.submit(Transfer::fill_2d(&buffer.range(), endless)).unwrap();
+    queue.submit(Transfer::fill_2d(&buffer.range(), endless)).unwrap();
     service.signal(Signal::KILL);
     service.wait();
-    assert_eq!(channel.wait_any(Some(SOON)).unwrap().outcome, Err(Failure::ServiceLost));
+    assert_eq!(queue.wait_any(Some(SOON)).unwrap().outcome, Err(Failure::ServiceLost));
     drop(buffer);
     assert_eq!(arena.statistics().abandoned_bytes, 4096);
     // What room there is can still be had; more cannot.
@@ -53,18 +53,18 @@ fn buffers_of_transfers_that_a_lost_service_never_ended_are_not_used_again() {
 fn a_copy_between_slices_ends_with_a_lost_service_and_takes_the_pages_out_of_use() {
     let mut service = Service::start(&[]);
     let (client, arena) = arena(&service);
-    let mut channel = client.open_channel(4).unwrap();
+    let mut queue = client.queue(4).unwrap();
     let mut from = ArenaVec::new_in(arena.allocator());
     let mut to = ArenaVec::new_in(arena.allocator());
     from.resize(20_000, 1_u8);
     to.resize(20_000, 2_u8);
-    arena.copy(&mut channel, &from, &mut to[..10_000]).expect_err("of two lengths");
-    assert_eq!(arena.copy(&mut channel, &from, &mut to).unwrap().by_engine, 16_384);
+    arena.copy(&mut queue, &from, &mut to[..10_000]).expect_err("of two lengths");
+    assert_eq!(arena.copy(&mut queue, &from, &mut to).unwrap().by_engine, 16_384);
     assert_eq!(from, to);
     // It can take the request and never serve it.
     service.stop();
     let ended = std::thread::scope(|scope| {
-        let copy = scope.spawn(|| arena.copy(&mut channel, &from, &mut to));
+        let copy = scope.spawn(|| arena.copy(&mut queue, &from, &mut to));
         service.signal(Signal::KILL);
         service.wait();
         copy.join().unwrap()
@@ -75,7 +75,7 @@ fn a_copy_between_slices_ends_with_a_lost_service_and_takes_the_pages_out_of_use
     );
     to.fill(9);
     assert!(to.iter().all(|byte| *byte == 9) && from.iter().all(|byte| *byte == 1));
-    assert!(arena.copy(&mut channel, &from, &mut to).is_err());
+    assert!(arena.copy(&mut queue, &from, &mut to).is_err());
 }
 
 #[test]

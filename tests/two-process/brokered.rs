@@ -29,10 +29,10 @@ thread_local! {
     static SERVICES: RefCell<Vec<Service>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A client of a service of its own: one lane, three channels, 64 bytes at a time.
+/// A client of a service of its own: one worker, three queues, 64 bytes at a time.
 fn client() -> Client {
     let user = rustix::process::geteuid().as_raw().to_string();
-    let arguments = ["--lanes", "1", "--channels", "3", "--chunk", "64", "--high-user", user.as_str()];
+    let arguments = ["--workers", "1", "--queues", "3", "--chunk", "64", "--high-user", user.as_str()];
     let service = Service::start(&arguments);
     let client = service.client();
     SERVICES.with_borrow_mut(|services| services.push(service));

@@ -175,7 +175,7 @@ fn role_offers() {
 }
 
 /// Takes the role's messages and begins to pull its frame, which waits behind transfers that do not end.
-fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Channel, Vec<Ticket>) {
+fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Queue, Vec<Ticket>) {
     for number in 0..3u32 {
         let message = receiver.receive(PATIENCE).unwrap();
         assert!(
@@ -185,17 +185,17 @@ fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Ch
     }
     let offer = offer_of(receiver).unwrap();
     let busy = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(64).unwrap();
-    let tickets = (0..60).map(|_| channel.submit(endless(&busy)).unwrap()).collect();
+    let mut queue = client.queue(64).unwrap();
+    let tickets = (0..60).map(|_| queue.submit(endless(&busy)).unwrap()).collect();
     let to = client.allocate(FRAME).unwrap();
     receiver.pull(offer, &to.all()).unwrap();
     assert_eq!(receiver.finish(Some(Duration::ZERO)), Err(FinishError::TimedOut));
-    (channel, tickets)
+    (queue, tickets)
 }
 
 #[test]
 fn a_producer_killed_in_the_middle_is_an_error_after_all_it_sent() {
-    let service = Service::start(&["--lanes", "1"]);
+    let service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_offers");
     role.hear();
     let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
@@ -209,7 +209,7 @@ fn a_producer_killed_in_the_middle_is_an_error_after_all_it_sent() {
 
 #[test]
 fn a_frame_revoked_in_the_middle_is_an_error_and_the_next_is_offered() {
-    let service = Service::start(&["--lanes", "1"]);
+    let service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_offers");
     role.hear();
     let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
@@ -268,7 +268,7 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
 
 #[test]
 fn a_service_lost_in_the_middle_fails_what_is_pulled() {
-    let mut service = Service::start(&["--lanes", "1"]);
+    let mut service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_offers");
     role.hear();
     let _busy = pull_behind_others(&client, &mut receiver);

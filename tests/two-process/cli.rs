@@ -122,7 +122,7 @@ fn copy_gives_the_same_bytes_embedded_and_through_a_service() {
             said.contains(&format!("copied {length} bytes")) && said.contains("of memcpy's speed"),
             "{said}"
         );
-        assert!(said.contains("CPU copy lane") && said.contains("CPU time"), "{said}");
+        assert!(said.contains("CPU worker") && said.contains("CPU time"), "{said}");
         let said = succeed(memferry!["copy", &source, place.path("served"), "--socket", &service.socket]);
         assert!(said.contains("of the service"), "{said}");
         for copy in ["embedded", "served"] {
@@ -425,7 +425,7 @@ fn a_second_service_on_the_same_socket_is_refused_and_a_stale_socket_replaced() 
 fn serve_refuses_impossible_settings_with_a_message() {
     let place = Place::new();
     let serve = |flag, value| memferry!["serve", "--socket", place.path("s"), flag, value];
-    assert_fails(serve("--lanes", "0"), "lane");
+    assert_fails(serve("--workers", "0"), "worker");
     assert_fails(serve("--policy", "none"), "there is no policy 'none'");
     assert_fails(serve("--mode", "9"), "octal");
 }
@@ -439,8 +439,8 @@ fn serve_leaves_a_file_that_is_no_socket_alone() {
 }
 
 #[test]
-fn status_tells_lanes_and_sessions_for_people_and_as_json() {
-    let service = Service::start(&["--lanes", "1"]);
+fn status_tells_workers_and_sessions_for_people_and_as_json() {
+    let service = Service::start(&["--workers", "1"]);
     let said = succeed(memferry!["status", "--socket", &service.socket]);
     assert!(
         said.contains(&format!("process {}", service.child.id())) && said.contains("(this command)"),
@@ -448,7 +448,7 @@ fn status_tells_lanes_and_sessions_for_people_and_as_json() {
     );
     let said = succeed(memferry!["status", "--json", "--socket", &service.socket]);
     let status: serde_json::Value = serde_json::from_str(&said).unwrap();
-    assert_eq!(status["lanes"].as_array().unwrap().len(), 1);
+    assert_eq!(status["workers"].as_array().unwrap().len(), 1);
     assert_fails(memferry!["status", "--socket", "/nonexistent/socket"], "cannot connect");
 }
 

@@ -69,14 +69,14 @@ fn a_service_does_as_its_file_says_and_the_command_line_wins() {
     );
     let file = File::new(told);
     let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
-    command.args(["serve", "--config", &file.text(), "--channels", "5"]);
+    command.args(["serve", "--config", &file.text(), "--queues", "5"]);
     let mut child = command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, format!("listening on {}\n", socket.display()));
     let client = Client::connect(&socket).unwrap();
     let status = client.status().unwrap();
-    assert_eq!((status.lanes.len(), status.lanes[0].channels, status.policy.as_str()), (2, 5, "exclusive"));
+    assert_eq!((status.workers.len(), status.workers[0].queues, status.policy.as_str()), (2, 5, "exclusive"));
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     let _second = Client::connect(&socket).unwrap();
@@ -91,7 +91,7 @@ fn mistakes_are_told_with_file_line_and_remedy_by_check_and_by_serve() {
     let file = File::new("\u{feff}[service]\r\nlane = 2\r\n\r\nchunk = 3\r\n[quotes]\r\n");
     let name = file.text();
     let expected = format!(
-        "memferry: {name}:2: [service] has no option 'lane'; did you mean 'lanes'?\n\
+        "memferry: {name}:2: [service] has no option 'worker'; did you mean 'workers'?\n\
          {name}:4: 'chunk' is 3, it has to be from 64 to 2^30\n\
          {name}:5: there is no section 'quotes'; did you mean [quotas]?\n"
     );
@@ -133,7 +133,7 @@ fn an_empty_file_is_no_mistake() {
 fn impossible_settings_of_the_command_line_are_told_before_anything_is_made() {
     let directory = fresh_directory();
     let socket = directory.join("s").display().to_string();
-    for (option, value) in [("--lanes", "0"), ("--channels", "1025"), ("--quota-waiting", "1048577")] {
+    for (option, value) in [("--workers", "0"), ("--queues", "1025"), ("--quota-waiting", "1048577")] {
         let said = errors(&memferry(&["serve", "--no-config", "--socket", &socket, option, value]));
         assert!(said.contains("it has to be from"), "{said}");
     }
@@ -183,7 +183,7 @@ fn a_machine_is_measured_and_its_profile_is_one_that_engines_load() {
 
 #[test]
 fn a_running_service_takes_another_policy_and_says_which_it_has() {
-    let service = Service::start(&["--lanes=2", "--policy=weighted", "--class-weights=1,1,9"]);
+    let service = Service::start(&["--workers=2", "--policy=weighted", "--class-weights=1,1,9"]);
     let socket = service.socket.display().to_string();
     let policy = |arguments: &[&str]| memferry(&[&["policy", "--socket", &socket], arguments].concat());
     let said = |output: Output| {

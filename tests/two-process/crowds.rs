@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use harness::{
     Raw, Role, SOON, Service, assert_moves_bytes, endless, fresh_directory, listen, playing, say, wait_until,
 };
-use memferry::{CallError, Channel, Client, ConnectError, FrameError, OpenError, Transfer};
+use memferry::{CallError, Client, ConnectError, FrameError, OpenError, Queue, Transfer};
 use memferry_service::protocol::{RefusalKind, Violation};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
@@ -31,13 +31,13 @@ fn role_opens_many_sessions() {
     let open = |_| {
         let client = Client::connect(&socket).unwrap();
         let frame = client.allocate(4096).unwrap();
-        let mut channel = client.open_channel(4).unwrap();
-        let done = channel.submit(Transfer::nop().refuse_when_busy()).unwrap();
-        channel.wait(done, Some(SOON)).unwrap();
+        let mut queue = client.queue(4).unwrap();
+        let done = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+        queue.wait(done, Some(SOON)).unwrap();
         for _ in 0..2 {
-            channel.submit(endless(&frame)).unwrap();
+            queue.submit(endless(&frame)).unwrap();
         }
-        (client, frame, channel)
+        (client, frame, queue)
     };
     let sessions: Vec<_> = (0..SESSIONS).map(open).collect();
     say("open");
@@ -53,7 +53,7 @@ fn descriptors(service: &Service) -> usize {
 
 #[test]
 fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
-    let service = Service::start(&["--quota-sessions=5000", "--quota-channels=5000", "--channels=64"]);
+    let service = Service::start(&["--quota-sessions=5000", "--quota-queues=5000", "--queues=64"]);
     let observer = service.client();
     let mut settled = None;
     for round in 0..5 {
@@ -74,7 +74,7 @@ fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
         match settled {
             None => {
                 wait_until("queues gone", || {
-                    observer.status().unwrap().lanes.iter().all(|lane| lane.queues == 0)
+                    observer.status().unwrap().workers.iter().all(|worker| worker.queues == 0)
                 });
                 // Two memories for each queue pair are kept; all else is closed.
                 let kept = 2 * roles.len() * SESSIONS;
@@ -96,35 +96,35 @@ fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
 
 #[test]
 fn status_counts_requests_failures_bytes_and_what_is_outstanding() {
-    let service = Service::start(&["--channels=2", "--lanes=1"]);
+    let service = Service::start(&["--queues=2", "--workers=1"]);
     let client = service.client();
     let frame = client.allocate(8192).unwrap();
-    let mut channel = client.open_channel(16).unwrap();
+    let mut queue = client.queue(16).unwrap();
     let fill = Transfer::fill(&frame.all(), memferry::Pattern::Byte(1));
-    let done = channel.submit(fill).unwrap();
-    channel.wait(done, Some(SOON)).unwrap();
-    let tickets: Vec<_> = (0..5).map(|_| channel.submit(endless(&frame)).unwrap()).collect();
+    let done = queue.submit(fill).unwrap();
+    queue.wait(done, Some(SOON)).unwrap();
+    let tickets: Vec<_> = (0..5).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
     let own = || {
         let status = client.status().unwrap();
-        (status.sessions[0].clone(), status.lanes[0])
+        (status.sessions[0].clone(), status.workers[0])
     };
     wait_until("five taken", || own().0.requests == 6);
     let (session, _) = own();
     assert_eq!((session.outstanding, session.failures, session.bytes_moved), (5, 0, 8192));
-    // One user alone leaves an eighth of the channels to who may come, which of two is none.
+    // One user alone leaves an eighth of the queues to who may come, which of two is none.
     wait_until("two run, three wait", || (own().1.busy, own().1.waiting) == (2, 3));
-    assert_eq!(own().1.channels, 2);
+    assert_eq!(own().1.queues, 2);
     for ticket in &tickets {
-        channel.cancel(*ticket).unwrap();
-        channel.wait(*ticket, Some(SOON)).unwrap();
+        queue.cancel(*ticket).unwrap();
+        queue.wait(*ticket, Some(SOON)).unwrap();
     }
     wait_until("all ended", || own().0.outstanding == 0 && own().1.busy == 0 && own().1.waiting == 0);
     assert_eq!(own().0.failures, 5);
-    // What was done in a channel that is gone still counts, and nothing of it is outstanding.
-    channel.submit(endless(&frame)).unwrap();
+    // What was done in a queue that is gone still counts, and nothing of it is outstanding.
+    queue.submit(endless(&frame)).unwrap();
     wait_until("taken", || own().0.outstanding == 1);
-    drop(channel);
-    wait_until("gone", || own().0.outstanding == 0 && own().0.channels == 0 && own().1.queues == 0);
+    drop(queue);
+    wait_until("gone", || own().0.outstanding == 0 && own().0.queues == 0 && own().1.queues == 0);
     assert_eq!((own().0.requests, own().0.failures), (7, 5));
 }
 
@@ -172,7 +172,7 @@ fn clients_are_turned_away_with_words_when_descriptors_run_out() {
             assert!(again.to_string().contains("out of descriptors"), "{again}");
         }
         // Who is there goes on, and is refused what would cost descriptors without being thrown out.
-        let open = first.open_channel(4);
+        let open = first.queue(4);
         assert!(
             matches!(&open, Err(OpenError::Call(CallError::Refused(refusal))) if refusal.kind == RefusalKind::System),
             "{:?}",
@@ -211,23 +211,23 @@ fn channels_are_refused_with_words_when_memory_runs_out() {
     let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
     let kilobytes: u64 = size.split_whitespace().next().unwrap().parse().unwrap();
     limit(&service, Resource::As, (kilobytes << 10) + (320 << 10));
-    let mut channels: Vec<Channel> = Vec::new();
+    let mut queues: Vec<Queue> = Vec::new();
     let refused = loop {
-        match client.open_channel(4096) {
-            Ok(channel) => channels.push(channel),
+        match client.queue(4096) {
+            Ok(queue) => queues.push(queue),
             Err(refused) => break refused,
         }
-        assert!(channels.len() < 60, "memory never runs out");
+        assert!(queues.len() < 60, "memory never runs out");
     };
     assert!(
         matches!(&refused, OpenError::Call(CallError::Refused(refusal)) if refusal.kind == RefusalKind::System),
         "{refused:?}"
     );
-    assert!(refused.to_string().contains("no memory or descriptors for another channel"), "{refused}");
+    assert!(refused.to_string().contains("no memory or descriptors for another queue"), "{refused}");
     // A frame costs address space too; it is refused, and the session goes on.
     assert!(matches!(client.allocate(64 << 20), Err(FrameError::Call(CallError::Refused(_)))));
     client.status().unwrap();
-    drop(channels);
+    drop(queues);
     assert_moves_bytes(&client);
 }
 
@@ -245,7 +245,7 @@ fn every_line_of_the_json_log_parses_and_says_who_and_why() {
     let mut said = [0; 9];
     child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
     let client = Client::connect(&socket).unwrap();
-    assert!(client.open_channel(3).is_err());
+    assert!(client.queue(3).is_err());
     let rude = Raw::open(&socket);
     rude.send(b"\"nonsense\n\\", &[]);
     assert_eq!(rude.farewell(), Violation::Malformed);
@@ -267,7 +267,7 @@ fn every_line_of_the_json_log_parses_and_says_who_and_why() {
     rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success());
     for (message, fields) in [
-        ("ready", &["socket", "lanes"][..]),
+        ("ready", &["socket", "workers"][..]),
         ("connected", &["session", "user", "process"]),
         ("disconnected", &["session", "user", "process", "reason"]),
         ("violation", &["session", "user", "process", "reason"]),

@@ -19,9 +19,9 @@ fn role_starts_transfers_and_is_killed() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
     let frame = client.allocate(1 << 20).unwrap();
-    let mut channel = client.open_channel(8).unwrap();
+    let mut queue = client.queue(8).unwrap();
     for _ in 0..8 {
-        channel.submit(endless(&frame)).unwrap();
+        queue.submit(endless(&frame)).unwrap();
     }
     say("started");
     listen();
@@ -29,7 +29,7 @@ fn role_starts_transfers_and_is_killed() {
 
 #[test]
 fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
-    let service = Service::start(&["--channels=2"]);
+    let service = Service::start(&["--queues=2"]);
     let observer = service.client();
     let frames = || service.proc("maps").matches("memferry-frame").count();
     let before = frames();
@@ -46,17 +46,17 @@ fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
 
 #[test]
 fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon() {
-    let mut service = Service::start(&["--channels=2"]);
+    let mut service = Service::start(&["--queues=2"]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(8).unwrap();
-    let mut tickets: Vec<_> = (0..8).map(|_| channel.submit(endless(&frame)).unwrap()).collect();
+    let mut queue = client.queue(8).unwrap();
+    let mut tickets: Vec<_> = (0..8).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
     service.signal(Signal::KILL);
     service.wait();
     let killed = Instant::now();
     let mut lost = Vec::new();
     for _ in 0..8 {
-        let completion = channel.wait_any(Some(SOON)).unwrap();
+        let completion = queue.wait_any(Some(SOON)).unwrap();
         assert_eq!(completion.outcome, Err(Failure::ServiceLost));
         lost.push(completion.ticket);
     }
@@ -65,9 +65,9 @@ fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon(
     lost.sort();
     tickets.sort();
     assert_eq!(lost, tickets);
-    assert_eq!(channel.poll(), None);
-    assert_eq!(channel.wait(tickets[0], None), Err(WaitError::UnknownTicket));
-    assert_eq!(channel.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    assert_eq!(queue.poll(), None);
+    assert_eq!(queue.wait(tickets[0], None), Err(WaitError::UnknownTicket));
+    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
     assert!(matches!(client.status(), Err(CallError::ServiceLost)));
     // Embedded mode does not care, and a new service is a new connection away.
     harness::assert_moves_bytes(&Client::embedded().unwrap());
@@ -80,12 +80,12 @@ fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
     let service = Service::start(&[]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(2).unwrap();
-    let ticket = channel.submit(endless(&frame)).unwrap();
+    let mut queue = client.queue(2).unwrap();
+    let ticket = queue.submit(endless(&frame)).unwrap();
     service.signal(Signal::KILL);
     let started = Instant::now();
     let completion = loop {
-        if let Some(completion) = channel.poll() {
+        if let Some(completion) = queue.poll() {
             break completion;
         }
         assert!(started.elapsed() < SOON);
@@ -95,25 +95,25 @@ fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
 
 #[test]
 fn a_clean_end_finishes_or_reports_every_request() {
-    let mut service = Service::start(&["--channels=1", "--grace-ms=50"]);
+    let mut service = Service::start(&["--queues=1", "--grace-ms=50"]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(8).unwrap();
-    let done = channel.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
-    assert_eq!(channel.wait(done, Some(SOON)).unwrap().outcome, Ok(()));
-    let running = channel.submit(endless(&frame)).unwrap();
-    let waiting: Vec<_> = (0..5).map(|_| channel.submit(Transfer::nop()).unwrap()).collect();
-    // The lane has them once it refuses one for want of a channel.
-    let probe = channel.submit(Transfer::nop().refuse_when_busy()).unwrap();
-    channel.wait(probe, Some(SOON)).unwrap();
+    let mut queue = client.queue(8).unwrap();
+    let done = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
+    assert_eq!(queue.wait(done, Some(SOON)).unwrap().outcome, Ok(()));
+    let running = queue.submit(endless(&frame)).unwrap();
+    let waiting: Vec<_> = (0..5).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
+    // The worker has them once it refuses one for want of a queue.
+    let probe = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    queue.wait(probe, Some(SOON)).unwrap();
     service.signal(Signal::TERM);
     assert!(service.wait().success());
     assert!(!service.socket.exists());
     for ticket in waiting {
-        assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::ServiceStopping));
+        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::ServiceStopping));
     }
-    assert_eq!(channel.wait(running, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    assert_eq!(channel.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    assert_eq!(queue.wait(running, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
 }
 
 /// Accepts a grant, copies from it for ever, and says how that ended and what came of another try.
@@ -125,17 +125,17 @@ fn role_copies_from_a_grant() {
     let token = Handle::from_bits(listen().parse().unwrap());
     let granted = client.accept(token).unwrap();
     let own = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(4).unwrap();
-    let written = channel.submit(Transfer::copy(&own.all(), &granted.all()).unwrap()).unwrap();
-    say(channel.wait(written, Some(SOON)).unwrap().outcome.unwrap_err());
-    let ticket = channel.submit(endless_copy(&granted, &own)).unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let written = queue.submit(Transfer::copy(&own.all(), &granted.all()).unwrap()).unwrap();
+    say(queue.wait(written, Some(SOON)).unwrap().outcome.unwrap_err());
+    let ticket = queue.submit(endless_copy(&granted, &own)).unwrap();
     // Requests start in order: once this one is done, the other runs.
-    let next = channel.submit(Transfer::nop()).unwrap();
-    channel.wait(next, Some(SOON)).unwrap().outcome.unwrap();
+    let next = queue.submit(Transfer::nop()).unwrap();
+    queue.wait(next, Some(SOON)).unwrap().outcome.unwrap();
     say("copying");
-    say(channel.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err());
-    let again = channel.submit(Transfer::copy(&granted.all(), &own.all()).unwrap()).unwrap();
-    say(channel.wait(again, Some(SOON)).unwrap().outcome.unwrap_err());
+    say(queue.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err());
+    let again = queue.submit(Transfer::copy(&granted.all(), &own.all()).unwrap()).unwrap();
+    say(queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err());
     say(client.accept(token).unwrap_err());
     listen();
 }
@@ -158,9 +158,9 @@ fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
     assert_eq!(role.hear(), "cancelled");
     assert!(role.hear().contains("was revoked"));
     assert!(role.hear().contains("names no offer"));
-    let mut channel = owner.open_channel(2).unwrap();
-    let ticket = channel.submit(Transfer::fill(&frame.all(), Pattern::Byte(0))).unwrap();
-    assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()), "the owner still has it");
+    let mut queue = owner.queue(2).unwrap();
+    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(0))).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()), "the owner still has it");
 }
 
 #[test]
@@ -171,26 +171,26 @@ fn a_dead_grantor_takes_its_grants_along() {
     let frame = owner.allocate(4096).unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());
     let granted = peer.accept(owner.grant(&frame.all(), Rights::all(), user).unwrap()).unwrap();
-    let mut channel = peer.open_channel(4).unwrap();
-    let ticket = channel.submit(endless(&granted)).unwrap();
+    let mut queue = peer.queue(4).unwrap();
+    let ticket = queue.submit(endless(&granted)).unwrap();
     // Requests start in order: once this one is done, the other runs.
-    let next = channel.submit(Transfer::nop()).unwrap();
-    assert_eq!(channel.wait(next, Some(SOON)).unwrap().outcome, Ok(()));
+    let next = queue.submit(Transfer::nop()).unwrap();
+    assert_eq!(queue.wait(next, Some(SOON)).unwrap().outcome, Ok(()));
     drop(frame);
     drop(owner);
-    assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    let again = channel.submit(Transfer::fill(&granted.all(), Pattern::Byte(0))).unwrap();
-    let failure = channel.wait(again, Some(SOON)).unwrap().outcome.unwrap_err();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    let again = queue.submit(Transfer::fill(&granted.all(), Pattern::Byte(0))).unwrap();
+    let failure = queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err();
     assert_eq!(failure, Failure::Revoked { side: Side::Destination, handle: granted.handle() });
 }
 
 /// What a forked child finds, as the status it exits with: 0 when everything says that it was forked.
-fn in_the_child(client: &Client, channel: &mut memferry::Channel, ticket: memferry::Ticket) -> i32 {
+fn in_the_child(client: &Client, queue: &mut memferry::Queue, ticket: memferry::Ticket) -> i32 {
     let forked = |reason| matches!(reason, SubmitReason::Forked(_));
-    let submit = channel.submit(Transfer::nop()).is_err_and(|error| forked(error.reason));
-    let wait = matches!(channel.wait(ticket, Some(Duration::ZERO)), Err(WaitError::Forked(_)));
-    let cancel = matches!(channel.cancel(ticket), Err(WaitError::Forked(_)));
-    let poll = channel.poll().is_none();
+    let submit = queue.submit(Transfer::nop()).is_err_and(|error| forked(error.reason));
+    let wait = matches!(queue.wait(ticket, Some(Duration::ZERO)), Err(WaitError::Forked(_)));
+    let cancel = matches!(queue.cancel(ticket), Err(WaitError::Forked(_)));
+    let poll = queue.poll().is_none();
     let status = matches!(client.status(), Err(CallError::Forked(_)));
     i32::from(!(submit && wait && cancel && poll && status))
 }
@@ -200,16 +200,16 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
     let service = Service::start(&[]);
     for client in [service.client(), Client::embedded().unwrap()] {
         let frame = client.allocate(4096).unwrap();
-        let mut channel = client.open_channel(4).unwrap();
-        let ticket = channel.submit(endless(&frame)).unwrap();
+        let mut queue = client.queue(4).unwrap();
+        let ticket = queue.submit(endless(&frame)).unwrap();
         // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
         let child = unsafe { libc::fork() };
         if child == 0 {
             harness::end_in_time();
-            let status = in_the_child(&client, &mut channel, ticket);
+            let status = in_the_child(&client, &mut queue, ticket);
             // Memory of the child's own comes to lie where the parent has the rings, and stays when they are dropped.
             let mut own: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 256 << 10]).collect();
-            drop((channel, frame, client));
+            drop((queue, frame, client));
             own.iter_mut().for_each(|bytes| bytes.fill(2));
             // SAFETY: ends the child without running anything of the parent's.
             unsafe { libc::_exit(status) };
@@ -218,9 +218,9 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0, "the child's exit status");
-        assert_eq!(channel.wait(ticket, Some(Duration::from_millis(1))), Err(WaitError::TimedOut));
-        channel.cancel(ticket).unwrap();
-        assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+        assert_eq!(queue.wait(ticket, Some(Duration::from_millis(1))), Err(WaitError::TimedOut));
+        queue.cancel(ticket).unwrap();
+        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
         harness::assert_moves_bytes(&client);
     }
 }
@@ -231,8 +231,8 @@ fn role_forks_and_dies() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(2).unwrap();
-    channel.submit(endless(&frame)).unwrap();
+    let mut queue = client.queue(2).unwrap();
+    queue.submit(endless(&frame)).unwrap();
     say(fork_a_sleeper());
     listen();
 }
@@ -286,7 +286,7 @@ fn role_serves_with_failing_memory() {
 }
 
 #[test]
-fn memory_that_fails_in_a_lane_faults_its_owner_and_nobody_else() {
+fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
     let directory = harness::fresh_directory();
     let socket = directory.join("socket");
     let mut role = Role::start("role_serves_with_failing_memory", &socket);
@@ -294,11 +294,11 @@ fn memory_that_fails_in_a_lane_faults_its_owner_and_nobody_else() {
     let owner = Client::connect(&socket).unwrap();
     let peer = Client::connect(&socket).unwrap();
     let failing = owner.allocate(1 << 20).unwrap();
-    let mut of_owner = owner.open_channel(4).unwrap();
+    let mut of_owner = owner.queue(4).unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());
     let granted = peer.accept(owner.grant(&failing.all(), Rights::READ, user).unwrap()).unwrap();
     let own = peer.allocate(1 << 19).unwrap();
-    let mut of_peer = peer.open_channel(4).unwrap();
+    let mut of_peer = peer.queue(4).unwrap();
     role.tell("break");
     assert_eq!(role.hear(), "broken");
     // The peer touches the owner's memory first: its request fails, its session goes on.
@@ -319,17 +319,17 @@ fn memory_that_fails_in_a_lane_faults_its_owner_and_nobody_else() {
 
 #[test]
 fn an_idle_service_does_not_run() {
-    let service = Service::start(&["--lanes=2"]);
+    let service = Service::start(&["--workers=2"]);
     let client = service.client();
-    let mut channel = client.open_channel(4).unwrap();
+    let mut queue = client.queue(4).unwrap();
     harness::assert_moves_bytes(&client);
     service.assert_idle();
     let frame = client.allocate(4096).unwrap();
-    let ticket = channel.submit(endless(&frame)).unwrap();
-    let next = channel.submit(Transfer::nop()).unwrap();
-    channel.wait(next, Some(SOON)).unwrap();
+    let ticket = queue.submit(endless(&frame)).unwrap();
+    let next = queue.submit(Transfer::nop()).unwrap();
+    queue.wait(next, Some(SOON)).unwrap();
     assert!(!service.is_quiet(), "a service at work is not quiet, or this test could not fail");
-    channel.cancel(ticket).unwrap();
-    channel.wait(ticket, Some(SOON)).unwrap();
+    queue.cancel(ticket).unwrap();
+    queue.wait(ticket, Some(SOON)).unwrap();
     service.assert_idle();
 }

@@ -57,7 +57,7 @@ impl Drop for Going {
 
 #[test]
 fn status_watched_appends_blocks_with_rates_and_ends_well_on_a_signal() {
-    let service = Service::start(&["--lanes=1"]);
+    let service = Service::start(&["--workers=1"]);
     for signal in [Signal::INT, Signal::TERM] {
         let mut watch = Going::start(&service.socket, &["status", "--watch", "0.05"]);
         assert!(watch.line().starts_with("memferry, process "));
@@ -74,12 +74,12 @@ fn status_watched_appends_blocks_with_rates_and_ends_well_on_a_signal() {
 
 #[test]
 fn status_watched_as_json_gives_an_object_a_line_with_rates_from_the_second_on() {
-    let service = Service::start(&["--lanes=1"]);
+    let service = Service::start(&["--workers=1"]);
     let mut watch = Going::start(&service.socket, &["status", "--json", "--watch=0.05"]);
     for look in 0..3 {
         let status: serde_json::Value = serde_json::from_str(&watch.line()).unwrap();
         assert_eq!(status["process"], service.child.id());
-        assert_eq!(status["lanes"][0]["requests_per_second"].is_number(), look > 0);
+        assert_eq!(status["workers"][0]["requests_per_second"].is_number(), look > 0);
         assert_eq!(status["sessions"][0]["outstanding"], 0);
     }
     watch.end(Signal::INT);
@@ -145,8 +145,8 @@ fn metrics_printed_once_tell_what_clients_do() {
     let service = Service::start(&["--channels=4"]);
     let client = service.client();
     let frame = client.allocate(8192).unwrap();
-    let mut channel = client.open_channel(8).unwrap();
-    channel.submit(endless(&frame)).unwrap();
+    let mut queue = client.queue(8).unwrap();
+    queue.submit(endless(&frame)).unwrap();
     wait_until("taken", || client.status().unwrap().sessions[0].outstanding == 1);
     let output = Command::new(BINARY).args(["metrics", "--socket"]).arg(&service.socket).output().unwrap();
     assert!(output.status.success());
@@ -158,7 +158,7 @@ fn metrics_printed_once_tell_what_clients_do() {
         (&format!("memferry_session_outstanding{{session=\"{session}\""), 1.0),
         (&format!("memferry_session_requests_total{{session=\"{session}\""), 1.0),
         (&format!("memferry_session_registered_bytes{{session=\"{session}\""), 8192.0),
-        ("memferry_lane_requests_total", 1.0),
+        ("memferry_worker_requests_total", 1.0),
     ] {
         let told = value(&samples, series);
         assert!((told - expected).abs() < 1e-9, "{series}: {told}");

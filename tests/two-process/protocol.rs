@@ -191,7 +191,7 @@ fn quotas_hold_for_sessions_frames_bytes_channels_and_capabilities() {
         "--quota-sessions=3",
         "--quota-frames=2",
         "--quota-bytes=12288",
-        "--quota-channels=2",
+        "--quota-queues=2",
         "--quota-capabilities=4",
     ]);
     let client = service.client();
@@ -202,8 +202,8 @@ fn quotas_hold_for_sessions_frames_bytes_channels_and_capabilities() {
     over(client.allocate(4096).unwrap_err().to_string(), "frames");
     drop(second);
     let second = client.allocate(8192).unwrap();
-    let _channels = [client.open_channel(2).unwrap(), client.open_channel(2).unwrap()];
-    over(client.open_channel(2).err().unwrap().to_string(), "channels");
+    let _channels = [client.queue(2).unwrap(), client.queue(2).unwrap()];
+    over(client.queue(2).err().unwrap().to_string(), "queues");
     let _derived = [
         client.derive(&first.all(), Rights::READ).unwrap(),
         client.derive(&second.all(), Rights::READ).unwrap(),
@@ -223,10 +223,10 @@ fn capacities_and_channels_that_cannot_be_are_refused() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
     for capacity in [0, 1, 3, 5000, 8192, u32::MAX] {
-        let refused = raw.command(Command::OpenChannel { capacity }, &[]).0.unwrap_err();
+        let refused = raw.command(Command::OpenQueue { capacity }, &[]).0.unwrap_err();
         assert_eq!(refused.kind, RefusalKind::Argument, "{refused}");
     }
-    let refused = raw.command(Command::CloseChannel { channel: 9 }, &[]).0.unwrap_err();
+    let refused = raw.command(Command::CloseQueue { queue: 9 }, &[]).0.unwrap_err();
     assert_eq!(refused.kind, RefusalKind::Argument);
     service.assert_serves();
 }
@@ -316,23 +316,23 @@ fn what_cannot_be_closed_does_not_pile_up() {
 
 #[test]
 fn memory_of_closed_channels_is_used_again_and_not_given_out_without_end() {
-    let service = Service::start(&["--quota-channels=2"]);
+    let service = Service::start(&["--quota-queues=2"]);
     let mut raw = Raw::open(&service.socket);
     let mut held = Vec::new();
     let mut inodes = std::collections::BTreeSet::new();
     for _ in 0..50 {
         let started = std::time::Instant::now();
-        // The lane lets go of a closed channel in its own time; until then the quota is used up.
-        let (channel, descriptors) = loop {
-            let (answer, descriptors) = raw.command(Command::OpenChannel { capacity: 64 }, &[]);
-            if let Ok(Answer::Channel { channel, .. }) = answer {
-                break (channel, descriptors);
+        // The worker lets go of a closed queue in its own time; until then the quota is used up.
+        let (queue, descriptors) = loop {
+            let (answer, descriptors) = raw.command(Command::OpenQueue { capacity: 64 }, &[]);
+            if let Ok(Answer::Queue { queue, .. }) = answer {
+                break (queue, descriptors);
             }
             assert!(started.elapsed() < harness::SOON);
         };
         inodes.extend(descriptors.iter().take(2).map(|memory| rustix::fs::fstat(memory).unwrap().st_ino));
         held.push(descriptors);
-        raw.command(Command::CloseChannel { channel }, &[]).0.unwrap();
+        raw.command(Command::CloseQueue { queue }, &[]).0.unwrap();
     }
-    assert!(inodes.len() <= 4, "{} memories for a quota of two channels", inodes.len());
+    assert!(inodes.len() <= 4, "{} memories for a quota of two queues", inodes.len());
 }

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::{Raw, RawChannel, SOON, Service, endless};
+use harness::{Raw, RawQueue, SOON, Service, endless};
 use memferry::{
     Copy2d, Count2d, Failure, Handle, Pattern, PixelSize, Plane, Rights, Side, SubmitReason, Transfer,
 };
@@ -15,21 +15,21 @@ use memferry_transfer::{Operation, Request, Span};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-/// A raw client with one frame of `length` bytes and one channel.
-fn raw_client(service: &Service, length: u64, capacity: u32) -> (Raw, RawChannel, Handle) {
+/// A raw client with one frame of `length` bytes and one queue.
+fn raw_client(service: &Service, length: u64, capacity: u32) -> (Raw, RawQueue, Handle) {
     let mut raw = Raw::open(&service.socket);
     let (descriptor, _mapping) = frame::allocate(length, Pages::Ordinary).unwrap();
     let register = Command::Register { length, rights: Rights::READ | Rights::WRITE };
     let (answer, _) = raw.command(register, &[descriptor.as_fd()]);
     let Ok(Answer::Handle(handle)) = answer else { panic!("{answer:?}") };
-    let channel = raw.open_channel(capacity);
-    (raw, channel, handle)
+    let queue = raw.queue(capacity);
+    (raw, queue, handle)
 }
 
-fn submit(channel: &mut RawChannel, slot: &[u64; 16]) {
-    channel.end.stage(slot).unwrap();
-    channel.end.publish();
-    channel.ring();
+fn submit(queue: &mut RawQueue, slot: &[u64; 16]) {
+    queue.end.stage(slot).unwrap();
+    queue.end.publish();
+    queue.ring();
 }
 
 /// The slot of a request without a list.
@@ -42,9 +42,9 @@ fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
 }
 
 /// What a slot completes with.
-fn outcome(channel: &mut RawChannel, slot: &[u64; 16]) -> Result<(), Failure> {
-    submit(channel, slot);
-    let completion = wire::decode_completion(&channel.completion()).expect("a completion");
+fn outcome(queue: &mut RawQueue, slot: &[u64; 16]) -> Result<(), Failure> {
+    submit(queue, slot);
+    let completion = wire::decode_completion(&queue.completion()).expect("a completion");
     assert_eq!(completion.tag, slot[1]);
     completion.outcome
 }
@@ -52,7 +52,7 @@ fn outcome(channel: &mut RawChannel, slot: &[u64; 16]) -> Result<(), Failure> {
 #[test]
 fn slots_that_are_no_request_complete_as_malformed() {
     let service = Service::start(&[]);
-    let (_raw, mut channel, _) = raw_client(&service, 4096, 8);
+    let (_raw, mut queue, _) = raw_client(&service, 4096, 8);
     for (header, error) in [
         (0, SlotError::Opcode(0)),
         (200 << 32, SlotError::Opcode(200)),
@@ -62,7 +62,7 @@ fn slots_that_are_no_request_complete_as_malformed() {
     ] {
         let mut slot = [u64::MAX; 16];
         slot[0] = header;
-        assert_eq!(outcome(&mut channel, &slot), Err(Failure::Malformed(error)));
+        assert_eq!(outcome(&mut queue, &slot), Err(Failure::Malformed(error)));
     }
     service.assert_serves();
 }
@@ -70,7 +70,7 @@ fn slots_that_are_no_request_complete_as_malformed() {
 #[test]
 fn every_integer_at_its_limits_is_served_or_refused_and_moves_nothing_outside() {
     let service = Service::start(&[]);
-    let (_raw, mut channel, handle) = raw_client(&service, 4096, 8);
+    let (_raw, mut queue, handle) = raw_client(&service, 4096, 8);
     let limits =
         [0, 1, 4095, 4096, 4097, u64::from(u32::MAX), i64::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];
     let mut tag = 0;
@@ -84,7 +84,7 @@ fn every_integer_at_its_limits_is_served_or_refused_and_moves_nothing_outside() 
                 tag += 1;
                 let slot = encoded(tag, &Request::new(operation.clone()));
                 let inside = offset.checked_add(length).is_some_and(|end| end <= 4096);
-                let result = outcome(&mut channel, &slot);
+                let result = outcome(&mut queue, &slot);
                 assert_eq!(result.is_ok(), inside && length <= 4096, "{operation:?}: {result:?}");
                 served += u32::from(result.is_ok());
             }
@@ -97,7 +97,7 @@ fn every_integer_at_its_limits_is_served_or_refused_and_moves_nothing_outside() 
 #[test]
 fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
     let service = Service::start(&[]);
-    let (_raw, mut channel, handle) = raw_client(&service, 4096, 8);
+    let (_raw, mut queue, handle) = raw_client(&service, 4096, 8);
     let steps = [0, 1, -1, 4096, -4096, i64::from(i32::MAX), i64::from(i32::MIN), i64::MAX, i64::MIN];
     let mut tag = 0;
     for start in [0, 4092, 4093, u64::MAX] {
@@ -121,7 +121,7 @@ fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
                     let inside = count.pixels() == 0
                         || corners.iter().all(|(x, y)| (0..=4092).contains(&walk.offset_of(&count, *x, *y)));
                     let short = count.total_bytes() <= 1 << 40;
-                    let result = outcome(&mut channel, &slot);
+                    let result = outcome(&mut queue, &slot);
                     assert_eq!(result.is_ok(), inside && short, "{shape:?}: {result:?}");
                 }
             }
@@ -136,7 +136,7 @@ fn stale_and_forged_handles_name_nothing() {
     let (_other, _channel, foreign) = raw_client(&service, 4096, 2);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(4).unwrap();
+    let mut queue = client.queue(4).unwrap();
     let (mut raw, mut raw_channel, own) = raw_client(&service, 4096, 8);
     let read = |handle: Handle| {
         let source = Span::new(handle, 0);
@@ -154,8 +154,8 @@ fn stale_and_forged_handles_name_nothing() {
     raw.command(Command::Revoke { handle: own }, &[]).0.unwrap();
     let stale = outcome(&mut raw_channel, &read(own)).unwrap_err();
     assert_eq!(stale, Failure::StaleHandle { side: Side::Source, handle: own });
-    let ticket = channel.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
-    assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
 }
 
 #[test]
@@ -163,32 +163,32 @@ fn counts_that_jump_or_lie_end_the_session() {
     let service = Service::start(&[]);
     // Word 16 of the client's memory holds its count of completions, for which there are twice as many slots as requests.
     for lie in [9, 11, 1 << 31, u64::MAX] {
-        let (raw, mut channel, _) = raw_client(&service, 4096, 4);
+        let (raw, mut queue, _) = raw_client(&service, 4096, 4);
         let nop = encoded(1, &Request::new(Operation::Nop));
         for _ in 0..8 {
-            assert_eq!(outcome(&mut channel, &nop), Ok(()));
+            assert_eq!(outcome(&mut queue, &nop), Ok(()));
         }
         // The service looks at the count when the room it knows of is used up.
-        channel.scribble.word(16).store(lie, Ordering::Release);
-        submit(&mut channel, &nop);
+        queue.scribble.word(16).store(lie, Ordering::Release);
+        submit(&mut queue, &nop);
         assert_eq!(raw.farewell(), Violation::RingCounts, "{lie}");
-        assert!(channel.end.closed());
+        assert!(queue.end.closed());
     }
     service.assert_serves();
 }
 
 #[test]
-fn garbage_all_over_the_ring_while_the_lane_reads_it_harms_nobody() {
+fn garbage_all_over_the_ring_while_the_worker_reads_it_harms_nobody() {
     let service = Service::start(&[]);
     let client = service.client();
-    let (_raw, channel, _) = raw_client(&service, 4096, 16);
+    let (_raw, queue, _) = raw_client(&service, 4096, 16);
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let started = std::time::Instant::now();
     // So much garbage breaks some rule sooner or later, and until then it is served.
     for round in 0.. {
         assert!(started.elapsed() < SOON, "a session that nothing ends");
         // Lists are only read where a request says so.
-        for index in 0..channel.scribble.words() - LIST_WORDS {
+        for index in 0..queue.scribble.words() - LIST_WORDS {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let value = match state >> 62 {
                 // Sequences up to more than there are slots for completions.
@@ -197,12 +197,12 @@ fn garbage_all_over_the_ring_while_the_lane_reads_it_harms_nobody() {
                 2 => 0,
                 _ => state,
             };
-            channel.scribble.word(index).store(value, Ordering::Relaxed);
+            queue.scribble.word(index).store(value, Ordering::Relaxed);
         }
         if round % 100 == 0 {
-            channel.ring();
+            queue.ring();
         }
-        if channel.end.closed() {
+        if queue.end.closed() {
             break;
         }
     }
@@ -212,16 +212,16 @@ fn garbage_all_over_the_ring_while_the_lane_reads_it_harms_nobody() {
 #[test]
 fn more_requests_than_completions_read_end_the_session() {
     let service = Service::start(&[]);
-    let (raw, mut channel, _) = raw_client(&service, 4096, 4);
+    let (raw, mut queue, _) = raw_client(&service, 4096, 4);
     // A well-behaved client cannot do this: it stops at its capacity. This one takes the service's count as leave.
     for tag in 0..64 {
         let slot = encoded(tag, &Request::new(Operation::Nop));
         let started = std::time::Instant::now();
-        while channel.end.stage(&slot).is_err() && !channel.end.closed() {
+        while queue.end.stage(&slot).is_err() && !queue.end.closed() {
             assert!(started.elapsed() < SOON);
         }
-        channel.end.publish();
-        channel.ring();
+        queue.end.publish();
+        queue.ring();
     }
     assert_eq!(raw.farewell(), Violation::Overrun);
     service.assert_serves();
@@ -231,36 +231,36 @@ fn more_requests_than_completions_read_end_the_session() {
 fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() {
     let service = Service::start(&[]);
     let client = service.client();
-    let mut channel = client.open_channel(4).unwrap();
-    let tickets: Vec<_> = (0..4).map(|_| channel.submit(Transfer::nop()).unwrap()).collect();
+    let mut queue = client.queue(4).unwrap();
+    let tickets: Vec<_> = (0..4).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
     for _ in 0..100 {
-        let refused = channel.submit(Transfer::nop()).unwrap_err();
+        let refused = queue.submit(Transfer::nop()).unwrap_err();
         assert_eq!(refused.reason, SubmitReason::Full { capacity: 4 });
-        channel = match refused.reason {
-            SubmitReason::Full { .. } => channel,
+        queue = match refused.reason {
+            SubmitReason::Full { .. } => queue,
             other => panic!("{other}"),
         };
     }
     service.assert_serves();
     for ticket in tickets {
-        assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
     }
-    channel.submit(Transfer::nop()).unwrap();
+    queue.submit(Transfer::nop()).unwrap();
 }
 
 #[test]
 fn the_client_cannot_write_the_services_memory_or_change_its_size() {
     use memferry_shm::mapping::{Access, Mapping};
     let service = Service::start(&[]);
-    let (_raw, channel, _) = raw_client(&service, 4096, 4);
-    assert!(Mapping::shared(channel.service.as_fd(), 4096, Access::ReadWrite, 4096).is_err());
-    assert!(rustix::io::pwrite(&channel.service, b"x", 0).is_err());
-    for memory in [&channel.service, &channel.client] {
+    let (_raw, queue, _) = raw_client(&service, 4096, 4);
+    assert!(Mapping::shared(queue.service.as_fd(), 4096, Access::ReadWrite, 4096).is_err());
+    assert!(rustix::io::pwrite(&queue.service, b"x", 0).is_err());
+    for memory in [&queue.service, &queue.client] {
         assert!(rustix::fs::ftruncate(memory, 0).is_err());
         let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let punched = rustix::fs::fallocate(memory, punch, 0, 4096);
         // A hole in the client's own memory reads as zeros, which is only more of what it may write anyway.
-        assert!(punched.is_err() || std::ptr::eq(memory, &channel.client));
+        assert!(punched.is_err() || std::ptr::eq(memory, &queue.client));
     }
 }
 
@@ -268,42 +268,42 @@ fn the_client_cannot_write_the_services_memory_or_change_its_size() {
 fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
     let service = Service::start(&[]);
     let client = service.client();
-    let (_raw, mut channel, _) = raw_client(&service, 4096, 4);
-    rustix::io::write(&channel.doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-    rustix::fs::fcntl_setfl(&channel.doorbell, rustix::fs::OFlags::empty()).unwrap();
+    let (_raw, mut queue, _) = raw_client(&service, 4096, 4);
+    rustix::io::write(&queue.doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::fs::fcntl_setfl(&queue.doorbell, rustix::fs::OFlags::empty()).unwrap();
     harness::assert_moves_bytes(&client);
-    rustix::io::read(&channel.doorbell, &mut [0u8; 8]).unwrap();
+    rustix::io::read(&queue.doorbell, &mut [0u8; 8]).unwrap();
     let nop = encoded(1, &Request::new(Operation::Nop));
-    assert_eq!(outcome(&mut channel, &nop), Ok(()));
+    assert_eq!(outcome(&mut queue, &nop), Ok(()));
 }
 
 #[test]
 fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() {
-    let service = Service::start(&["--channels=2", "--quota-waiting=1"]);
+    let service = Service::start(&["--queues=2", "--quota-waiting=1"]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(16).unwrap();
-    let running: Vec<_> = (0..2).map(|_| channel.submit(endless(&frame)).unwrap()).collect();
-    let refused = channel.submit(Transfer::nop().refuse_when_busy()).unwrap();
-    let failure = channel.wait(refused, Some(SOON)).unwrap().outcome;
+    let mut queue = client.queue(16).unwrap();
+    let running: Vec<_> = (0..2).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
+    let refused = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    let failure = queue.wait(refused, Some(SOON)).unwrap().outcome;
     assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 2 }));
-    let waiting = channel.submit(Transfer::nop()).unwrap();
-    let over = channel.submit(Transfer::nop()).unwrap();
-    assert_eq!(channel.wait(over, Some(SOON)).unwrap().outcome, Err(Failure::WaitingQuota { limit: 1 }));
-    channel.cancel(running[0]).unwrap();
-    assert_eq!(channel.wait(running[0], Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    assert_eq!(channel.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
-    let overdue = channel.submit(endless(&frame).within(std::time::Duration::from_millis(5))).unwrap();
-    assert_eq!(channel.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
+    let waiting = queue.submit(Transfer::nop()).unwrap();
+    let over = queue.submit(Transfer::nop()).unwrap();
+    assert_eq!(queue.wait(over, Some(SOON)).unwrap().outcome, Err(Failure::WaitingQuota { limit: 1 }));
+    queue.cancel(running[0]).unwrap();
+    assert_eq!(queue.wait(running[0], Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    assert_eq!(queue.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
+    let overdue = queue.submit(endless(&frame).within(std::time::Duration::from_millis(5))).unwrap();
+    assert_eq!(queue.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
 }
 
 #[test]
 fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
-    let service = Service::start(&["--channels=1", "--policy=exclusive"]);
+    let service = Service::start(&["--queues=1", "--policy=exclusive"]);
     let first = service.client();
     let second = service.client();
-    let mut of_first = first.open_channel(4).unwrap();
-    let mut of_second = second.open_channel(4).unwrap();
+    let mut of_first = first.queue(4).unwrap();
+    let mut of_second = second.queue(4).unwrap();
     let ticket = of_first.submit(Transfer::nop()).unwrap();
     assert_eq!(of_first.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
     let ticket = of_second.submit(Transfer::nop().refuse_when_busy()).unwrap();
@@ -333,10 +333,10 @@ fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
     assert!(huge.length() > 4096);
     let small = client.allocate(4096).unwrap();
     huge.write(huge.length() - 4, b"huge").unwrap();
-    let mut channel = client.open_channel(4).unwrap();
+    let mut queue = client.queue(4).unwrap();
     let end = huge.range(huge.length() - 4096, 4096);
-    let ticket = channel.submit(Transfer::copy(&end, &small.all()).unwrap()).unwrap();
-    assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let ticket = queue.submit(Transfer::copy(&end, &small.all()).unwrap()).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
     let mut bytes = [0; 4];
     small.read(4092, &mut bytes).unwrap();
     assert_eq!(&bytes, b"huge");

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory};
-use memferry::{Channel, Client, Failure, Pattern, Ticket, Transfer};
+use memferry::{Client, Failure, Pattern, Queue, Ticket, Transfer};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -204,22 +204,22 @@ fn the_unit_files_pass_systemds_own_check() {
     );
 }
 
-/// Requests of which some end at once, some never, and some wait for a channel.
-fn load(client: &Client) -> (Channel, Vec<Ticket>) {
+/// Requests of which some end at once, some never, and some wait for a queue.
+fn load(client: &Client) -> (Queue, Vec<Ticket>) {
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(64).unwrap();
-    let mut submit = |transfer| channel.submit(transfer).unwrap();
+    let mut queue = client.queue(64).unwrap();
+    let mut submit = |transfer| queue.submit(transfer).unwrap();
     let mut tickets = vec![submit(Transfer::fill(&frame.all(), Pattern::Byte(1)))];
     tickets.extend((0..4).map(|_| submit(endless(&frame))));
     tickets.extend((0..30).map(|_| submit(Transfer::nop())));
-    (channel, tickets)
+    (queue, tickets)
 }
 
 /// Every ticket gets one completion, of a kind that a stop or a death may give.
-fn assert_one_completion_each(mut channel: Channel, mut tickets: Vec<Ticket>, killed: bool) {
+fn assert_one_completion_each(mut queue: Queue, mut tickets: Vec<Ticket>, killed: bool) {
     let mut ended = Vec::new();
     for _ in 0..tickets.len() {
-        let completion = channel.wait_any(Some(SOON)).unwrap();
+        let completion = queue.wait_any(Some(SOON)).unwrap();
         match completion.outcome {
             Ok(()) | Err(Failure::ServiceLost) => {}
             Err(Failure::Cancelled | Failure::ServiceStopping) if !killed => {}
@@ -230,7 +230,7 @@ fn assert_one_completion_each(mut channel: Channel, mut tickets: Vec<Ticket>, ki
     ended.sort();
     tickets.sort();
     assert_eq!(ended, tickets);
-    assert_eq!(channel.poll(), None);
+    assert_eq!(queue.poll(), None);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn clients_that_connect_during_a_restart_wait_and_every_request_ends_once() {
     let path = place.path("s");
     let socket = listening(&path);
     let start = || {
-        let mut service = activated(socket.try_clone().unwrap(), ONE, &["--channels=8", "--grace-ms=50"]);
+        let mut service = activated(socket.try_clone().unwrap(), ONE, &["--queues=8", "--grace-ms=50"]);
         assert!(service.line().starts_with("listening on "));
         service
     };
@@ -259,8 +259,8 @@ fn clients_that_connect_during_a_restart_wait_and_every_request_ends_once() {
         service.signal(Signal::CONT);
         let ended = service.0.wait().unwrap();
         assert_eq!(ended.success(), signal == Signal::TERM, "{ended:?}");
-        for (channel, tickets) in loads {
-            assert_one_completion_each(channel, tickets, signal == Signal::KILL);
+        for (queue, tickets) in loads {
+            assert_one_completion_each(queue, tickets, signal == Signal::KILL);
         }
         service = start();
         comers.into_iter().for_each(|comer| comer.join().unwrap());
@@ -293,10 +293,13 @@ fn the_supervisor_is_told_ready_and_stopping_by_path_and_by_abstract_name() {
         (UnixDatagram::bind_addr(&abstract_name).unwrap(), format!("@{name}")),
     ] {
         let mut command = Command::new(BINARY);
-        command.args(["serve", "--no-config", "--lanes=1", "--socket"]).arg(&path);
+        command.args(["serve", "--no-config", "--workers=1", "--socket"]).arg(&path);
         command.env("NOTIFY_SOCKET", environment).env("MEMFERRY_LOG", "off").stdout(Stdio::piped());
         let mut service = Started(command.spawn().unwrap());
-        assert_eq!(told(&socket), format!("READY=1\nSTATUS=Listening on {} with 1 lanes\n", path.display()));
+        assert_eq!(
+            told(&socket),
+            format!("READY=1\nSTATUS=Listening on {} with 1 workers\n", path.display())
+        );
         // Ready means that clients may come.
         assert_moves_bytes(&Client::connect(&path).unwrap());
         service.signal(Signal::TERM);
@@ -326,7 +329,7 @@ fn of_services_that_start_at_once_over_a_stale_socket_one_listens() {
     for round in 0..5 {
         let start = |_| {
             let mut command = Command::new(BINARY);
-            command.args(["serve", "--no-config", "--lanes=1", "--socket"]).arg(&path);
+            command.args(["serve", "--no-config", "--workers=1", "--socket"]).arg(&path);
             command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).stderr(Stdio::piped());
             Started(command.spawn().unwrap())
         };

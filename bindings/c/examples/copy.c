@@ -20,7 +20,7 @@
 int main(int argc, char **argv) {
     mf_client client;
     mf_frame source, destination;
-    mf_channel channel;
+    mf_queue queue;
     mf_ticket ticket;
     mf_completion done;
     void *bytes;
@@ -30,20 +30,20 @@ int main(int argc, char **argv) {
     CHECK(argc > 1 ? mf_connect(argv[1], &client) : mf_embed(&client));
     CHECK(mf_frame_allocate(client, 1 << 20, &source));
     CHECK(mf_frame_allocate(client, 1 << 20, &destination));
-    CHECK(mf_channel_open(client, 64, &channel));
+    CHECK(mf_queue_open(client, 64, &queue));
 
     CHECK(mf_frame_map(source, &bytes, NULL));
     strcpy(bytes, "moved without this thread");
-    CHECK(mf_submit_copy(channel, mf_all(source), mf_all(destination), NULL, &ticket));
+    CHECK(mf_submit_copy(queue, mf_all(source), mf_all(destination), NULL, &ticket));
     for (unsigned i = 0; i < 1000; i++) /* computing meanwhile */
         sum += i;
-    CHECK(mf_wait_range(channel, ticket, 0, 4096, MF_FOREVER, NULL)); /* the first page is there */
-    CHECK(mf_wait(channel, ticket, MF_FOREVER, &done));
+    CHECK(mf_wait_range(queue, ticket, 0, 4096, MF_FOREVER, NULL)); /* the first page is there */
+    CHECK(mf_wait(queue, ticket, MF_FOREVER, &done));
 
     CHECK(mf_frame_map(destination, &bytes, NULL));
     printf("%s: %llu bytes, and %u\n", (char *)bytes, (unsigned long long)done.bytes_done, sum);
 
-    CHECK(mf_channel_close(channel));
+    CHECK(mf_queue_close(queue));
     CHECK(mf_frame_free(source));
     CHECK(mf_frame_free(destination));
     CHECK(mf_disconnect(client));

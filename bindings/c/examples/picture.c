@@ -20,13 +20,13 @@ enum { WIDTH = 640, HEIGHT = 480, KEY = 0xff00ff };
 static uint32_t picture[HEIGHT][WIDTH], turned[WIDTH][HEIGHT], logo[64][64];
 
 /* Takes completions until `count` came, sleeping on the descriptor between; 0 when all of them succeeded. */
-static int take(mf_channel channel, int descriptor, int count) {
+static int take(mf_queue queue, int descriptor, int count) {
     mf_completion done;
     while (count > 0) {
-        mf_error polled = mf_poll(channel, &done);
+        mf_error polled = mf_poll(queue, &done);
         if (polled == MF_ERROR_NOTHING) {
             int ready;
-            CHECK(mf_arm(channel, &ready));
+            CHECK(mf_arm(queue, &ready));
             if (!ready && descriptor >= 0) {
                 struct pollfd wanted = {descriptor, POLLIN, 0};
                 uint64_t signals;
@@ -45,7 +45,7 @@ static int take(mf_channel channel, int descriptor, int count) {
 int main(void) {
     mf_client client;
     mf_frame from, to, mark;
-    mf_channel channel;
+    mf_queue queue;
     mf_terms after = MF_TERMS_INIT;
     mf_image upright = {0, WIDTH * 4, WIDTH, HEIGHT, 4, 0};
     mf_image on_its_side = {0, HEIGHT * 4, HEIGHT, WIDTH, 4, 0};
@@ -64,17 +64,17 @@ int main(void) {
     CHECK(mf_frame_lend(client, picture, sizeof picture, 1, &from));
     CHECK(mf_frame_lend(client, turned, sizeof turned, 0, &to));
     CHECK(mf_frame_lend(client, logo, sizeof logo, 1, &mark));
-    CHECK(mf_channel_open(client, 8, &channel));
-    if (mf_eventfd(channel, &descriptor) != MF_ERROR_NONE)
+    CHECK(mf_queue_open(client, 8, &queue));
+    if (mf_eventfd(queue, &descriptor) != MF_ERROR_NONE)
         printf("no eventfd here, so this polls: %s\n", mf_last_message());
 
-    CHECK(mf_submit_turn(channel, mf_all(from), &upright, MF_TURN_ROTATE90, mf_all(to), &on_its_side, 0, 0, NULL, NULL));
+    CHECK(mf_submit_turn(queue, mf_all(from), &upright, MF_TURN_ROTATE90, mf_all(to), &on_its_side, 0, 0, NULL, NULL));
     after.flags = MF_FLAG_FENCED; /* the logo goes on when the turn has ended */
-    CHECK(mf_submit_turn(channel, mf_all(mark), &small, MF_TURN_UPRIGHT, mf_all(to), &corner, 1, KEY, &after, NULL));
-    if (take(channel, descriptor, 2) != 0)
+    CHECK(mf_submit_turn(queue, mf_all(mark), &small, MF_TURN_UPRIGHT, mf_all(to), &corner, 1, KEY, &after, NULL));
+    if (take(queue, descriptor, 2) != 0)
         return 1;
 
-    CHECK(mf_channel_close(channel));
+    CHECK(mf_queue_close(queue));
     CHECK(mf_frame_free(from));
     CHECK(mf_frame_free(to));
     CHECK(mf_frame_free(mark));

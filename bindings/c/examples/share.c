@@ -23,7 +23,7 @@ static int refused(mf_error expected, mf_error error) {
 int main(int argc, char **argv) {
     mf_client owner, reader;
     mf_frame secret, granted, copy;
-    mf_channel channel;
+    mf_queue queue;
     mf_ticket ticket;
     uint64_t reader_session, owner_session, grantor, token;
     char text[32];
@@ -44,21 +44,21 @@ int main(int argc, char **argv) {
         return 1;
     }
     CHECK(mf_frame_allocate(reader, 4096, &copy));
-    CHECK(mf_channel_open(reader, 4, &channel));
-    CHECK(mf_submit_copy(channel, mf_all(granted), mf_all(copy), NULL, &ticket));
-    CHECK(mf_wait(channel, ticket, MF_FOREVER, NULL));
+    CHECK(mf_queue_open(reader, 4, &queue));
+    CHECK(mf_submit_copy(queue, mf_all(granted), mf_all(copy), NULL, &ticket));
+    CHECK(mf_wait(queue, ticket, MF_FOREVER, NULL));
     CHECK(mf_frame_read(copy, 0, text, 16));
     printf("read through the grant: %s\n", text);
 
-    CHECK(mf_submit_fill(channel, mf_all(granted), 0, 1, NULL, &ticket));
-    if (refused(MF_ERROR_MISSING_RIGHT, mf_wait(channel, ticket, MF_FOREVER, NULL)))
+    CHECK(mf_submit_fill(queue, mf_all(granted), 0, 1, NULL, &ticket));
+    if (refused(MF_ERROR_MISSING_RIGHT, mf_wait(queue, ticket, MF_FOREVER, NULL)))
         return 1;
     CHECK(mf_revoke(owner, token));
-    CHECK(mf_submit_copy(channel, mf_all(granted), mf_all(copy), NULL, &ticket));
-    if (refused(MF_ERROR_REVOKED, mf_wait(channel, ticket, MF_FOREVER, NULL)))
+    CHECK(mf_submit_copy(queue, mf_all(granted), mf_all(copy), NULL, &ticket));
+    if (refused(MF_ERROR_REVOKED, mf_wait(queue, ticket, MF_FOREVER, NULL)))
         return 1;
 
-    CHECK(mf_channel_close(channel));
+    CHECK(mf_queue_close(queue));
     CHECK(mf_frame_free(copy));
     CHECK(mf_frame_free(granted));
     CHECK(mf_frame_free(secret));

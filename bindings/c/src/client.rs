@@ -1,7 +1,7 @@
 //! Clients: opening and closing them, and what they are.
 //!
 //! ```text
-//! mf_connect(path), mf_embed ─► mf_client ─► frames, channels ─► mf_disconnect; the session ends with the last of all of these
+//! mf_connect(path), mf_embed ─► mf_client ─► frames, queues ─► mf_disconnect; the session ends with the last of all of these
 //! ```
 
 use std::ffi::c_char;
@@ -70,7 +70,7 @@ pub unsafe extern "C" fn mf_embed(client: *mut mf_client) -> mf_error {
     open(client, || Ok(Client::embedded()?))
 }
 
-/// Frees the handle. The session ends with its last frame and channel.
+/// Frees the handle. The session ends with its last frame and queue.
 ///
 /// MF_ERROR_BAD_HANDLE. Any thread.
 #[unsafe(no_mangle)]

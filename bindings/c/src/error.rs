@@ -69,15 +69,15 @@ pub enum mf_error {
     NotEmbedded = 31,
     /// This process was forked from the one that the handle belongs to.
     Forked = 40,
-    /// Another thread is using the channel.
+    /// Another thread is using the queue.
     InUse = 41,
-    /// The frames of one transfer have to be of the channel's client.
+    /// The frames of one transfer have to be of the queue's client.
     ForeignFrame = 42,
-    /// The channel holds as many transfers as it can; take completions first.
+    /// The queue holds as many transfers as it can; take completions first.
     ChannelFull = 43,
     /// The time was up; the transfer goes on.
     TimedOut = 44,
-    /// The ticket is none of this channel's outstanding ones.
+    /// The ticket is none of this queue's outstanding ones.
     UnknownTicket = 45,
     /// There is no completion now.
     Nothing = 46,
@@ -164,11 +164,11 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::System, c"the system would not give what is needed"),
     (mf_error::NotEmbedded, c"only a client with its service embedded can do that"),
     (mf_error::Forked, c"this process was forked from the one the handle belongs to; open a client here"),
-    (mf_error::InUse, c"another thread is using the channel"),
-    (mf_error::ForeignFrame, c"a frame of the transfer belongs to another client than the channel"),
-    (mf_error::ChannelFull, c"the channel holds as many transfers as it can; take completions first"),
+    (mf_error::InUse, c"another thread is using the queue"),
+    (mf_error::ForeignFrame, c"a frame of the transfer belongs to another client than the queue"),
+    (mf_error::ChannelFull, c"the queue holds as many transfers as it can; take completions first"),
     (mf_error::TimedOut, c"the time was up; the transfer goes on"),
-    (mf_error::UnknownTicket, c"the ticket is none of this channel's outstanding ones"),
+    (mf_error::UnknownTicket, c"the ticket is none of this queue's outstanding ones"),
     (mf_error::Nothing, c"there is no completion now"),
     (mf_error::Panicked, c"a mistake in the library; please report the message"),
     (mf_error::Malformed, c"the request was malformed"),

@@ -1,8 +1,8 @@
 //! The C interface: what `memferry.h` declares, over the client library.
 //!
 //! ```text
-//! C program ─ mf_submit_copy(channel, source, destination, terms, &ticket) ─► boundary::call
-//!                catch_unwind ─ pointers checked ─ handles looked up ─► memferry::Channel ─► number, message of this thread
+//! C program ─ mf_submit_copy(queue, source, destination, terms, &ticket) ─► boundary::call
+//!                catch_unwind ─ pointers checked ─ handles looked up ─► memferry::Queue ─► number, message of this thread
 //! ```
 //!
 //! Handles are numbers with a generation, looked up at each call and never dereferenced, so a freed or invented one is an error
@@ -21,21 +21,21 @@
 #![allow(nonstandard_style, reason = "names are those that C programs see")]
 
 mod boundary;
-mod channel;
 mod client;
 mod copier;
 mod error;
 mod frame;
 mod plain;
+mod queue;
 mod submit;
 mod table;
 mod types;
 
-pub use channel::*;
 pub use client::*;
 pub use copier::*;
 pub use error::{mf_error, mf_error_text, mf_last_message};
 pub use frame::*;
 pub use plain::*;
+pub use queue::*;
 pub use submit::*;
 pub use types::*;

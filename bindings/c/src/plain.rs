@@ -1,8 +1,8 @@
-//! One copy over plain pointers, done by this process and its lanes before it returns.
+//! One copy over plain pointers, done by this process and its workers before it returns.
 //!
 //! ```text
 //! mf_copy ─ both ranges looked at by the kernel ─┬─ short: memmove
-//!                                                └─ long: lent to the embedded service ─► this thread and its lanes
+//!                                                └─ long: lent to the embedded service ─► this thread and its workers
 //! ```
 //!
 //! A look says whether a range is mapped and may be read or written, where touching it would end the process. It is one ioctl
@@ -14,7 +14,7 @@ use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use memferry::{Access, Channel, Client, Frame, Lent, Transfer};
+use memferry::{Access, Client, Frame, Lent, Queue, Transfer};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
@@ -24,14 +24,14 @@ use crate::boundary::{bytes, call};
 use crate::error::{Fault, mf_error};
 use crate::table;
 
-/// Bytes from which lending both ranges, which takes about 50 microseconds, costs less than the lanes gain.
+/// Bytes from which lending both ranges, which takes about 50 microseconds, costs less than the workers gain.
 const LENDING_PAYS: usize = 4 << 20;
 /// Channels kept for threads to come.
 const KEPT: usize = 8;
 
-/// The client that plain copies are made with, and its channels that no thread uses now.
+/// The client that plain copies are made with, and its queues that no thread uses now.
 #[derive(Default)]
-pub(crate) struct Crew {
+pub(crate) struct CopyTeam {
     idle: Mutex<Idle>,
     /// This process's list of mappings.
     maps: OnceLock<Option<OwnedFd>>,
@@ -40,20 +40,20 @@ pub(crate) struct Crew {
 #[derive(Default)]
 struct Idle {
     client: Option<Client>,
-    channels: Vec<Channel>,
+    queues: Vec<Queue>,
 }
 
-impl Crew {
-    fn claim(&self) -> Result<(Client, Channel), Fault> {
+impl CopyTeam {
+    fn claim(&self) -> Result<(Client, Queue), Fault> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let client = match &idle.client {
             Some(client) => client.clone(),
             None => idle.client.insert(Client::embedded()?).clone(),
         };
-        let channel = idle.channels.pop();
+        let queue = idle.queues.pop();
         drop(idle);
-        let channel = channel.map_or_else(|| client.open_channel(2), Ok)?;
-        Ok((client, channel))
+        let queue = queue.map_or_else(|| client.queue(2), Ok)?;
+        Ok((client, queue))
     }
 
     fn maps(&self) -> Option<&OwnedFd> {
@@ -62,10 +62,10 @@ impl Crew {
         self.maps.get_or_init(open).as_ref()
     }
 
-    fn give_back(&self, channel: Channel) {
+    fn give_back(&self, queue: Queue) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.channels.len() < KEPT {
-            idle.channels.push(channel);
+        if idle.queues.len() < KEPT {
+            idle.queues.push(queue);
         }
     }
 }
@@ -168,7 +168,7 @@ pub(crate) fn check(what: &str, start: *const u8, length: usize, access: Access)
     if length == 0 {
         return Ok(());
     }
-    let maps = table::current_or_new()?.crew.maps();
+    let maps = table::current_or_new()?.team.maps();
     let asked = maps.and_then(|maps| ask(maps, start, length, access));
     let (number, problem) = match asked.unwrap_or_else(|| visit(start, length, access)) {
         Found::Usable => return Ok(()),
@@ -186,20 +186,20 @@ fn lend(client: &Client, start: *mut u8, length: usize, access: Access) -> Resul
     Ok(client.register_lent(lent)?)
 }
 
-/// Has this process's lanes help: `Err` when it could not begin, else how it ended.
-fn with_lanes(destination: *mut u8, source: *const u8, length: usize) -> Result<Result<(), Fault>, Fault> {
-    let crew = &table::current_or_new()?.crew;
-    let (client, mut channel) = crew.claim()?;
+/// Has this process's workers help: `Err` when it could not begin, else how it ended.
+fn with_workers(destination: *mut u8, source: *const u8, length: usize) -> Result<Result<(), Fault>, Fault> {
+    let team = &table::current_or_new()?.team;
+    let (client, mut queue) = team.claim()?;
     let from = lend(&client, source.cast_mut(), length, Access::ReadOnly)?;
     let to = lend(&client, destination, length, Access::ReadWrite)?;
-    let done = channel.perform(Transfer::copy(&from.all(), &to.all())?);
+    let done = queue.perform(Transfer::copy(&from.all(), &to.all())?);
     let done = done.map_err(|error| Fault::from(error.reason))?;
-    crew.give_back(channel);
+    team.give_back(queue);
     Ok(done.outcome.map_err(Fault::from))
 }
 
 /// Copies `length` bytes between plain memory of this process and returns when it is done; the ranges may overlap, as with memmove.
-/// Long copies go past the caches where that is faster, and are shared by the lanes of the embedded service, which starts with the
+/// Long copies go past the caches where that is faster, and are shared by the workers of the embedded service, which starts with the
 /// first. What is not mapped or may not be read or written is an error and not a signal; the look costs a system call for each
 /// side (and on Linux before 6.11 a visit of every page), so memcpy is better for a few bytes.
 ///
@@ -214,9 +214,9 @@ pub unsafe extern "C" fn mf_copy(destination: *mut c_void, source: *const c_void
         bytes("source", source, length)?;
         check("source", source, length, Access::ReadOnly)?;
         check("destination", destination, length, Access::ReadWrite)?;
-        // Without lanes, a quota or descriptors to spare the C library's way is left.
+        // Without workers, a quota or descriptors to spare the C library's way is left.
         if length >= LENDING_PAYS
-            && let Ok(ended) = with_lanes(destination, source, length)
+            && let Ok(ended) = with_workers(destination, source, length)
         {
             return ended;
         }
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn both_ways_of_looking_say_the_same() {
-        let crew = Crew::default();
+        let team = CopyTeam::default();
         let kind = |found: Found| match found {
             Found::Usable => 'u',
             Found::Missing => 'm',
@@ -252,7 +252,7 @@ mod tests {
             (own.as_ptr(), 1 << 46, Access::ReadOnly, 'm'),
         ];
         for (start, length, access, expected) in cases {
-            let found = crew.maps().and_then(|maps| ask(maps, start, length, access));
+            let found = team.maps().and_then(|maps| ask(maps, start, length, access));
             assert_eq!(found.map_or(expected, kind), expected, "{start:p} {access:?}");
             if can_look() {
                 assert_eq!(kind(visit(start, length.min(1 << 40), access)), expected, "{start:p} {access:?}");

@@ -1,7 +1,7 @@
 //! Submitting: one function for each kind of transfer.
 //!
 //! ```text
-//! mf_range, ... ─► FrameRange, ... ─► Transfer ─ terms ─► Channel::submit, or stage ─► mf_ticket
+//! mf_range, ... ─► FrameRange, ... ─► Transfer ─ terms ─► Queue::submit, or stage ─► mf_ticket
 //! ```
 //!
 //! Frames are held by the transfer until its completion was taken. Where a partial overlap has no defined result (xor, dual copy)
@@ -10,16 +10,16 @@
 use memferry::{FrameRange, Pattern, Transfer, turned_copy};
 
 use crate::boundary::{Out, array, call, input};
-use crate::channel::with;
 use crate::error::{Fault, mf_error};
+use crate::queue::with;
 use crate::table::range;
-use crate::types::{color, mf_channel, mf_image, mf_range, mf_shape_2d, mf_terms, mf_ticket, turn};
+use crate::types::{color, mf_image, mf_queue, mf_range, mf_shape_2d, mf_terms, mf_ticket, turn};
 
 /// Segments of one list, or sources of one xor, that are read from C's memory at most.
 const MOST: usize = 1024;
 
 fn submit(
-    channel: mf_channel,
+    queue: mf_queue,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
     describe: impl FnOnce() -> Result<Transfer, Fault>,
@@ -27,13 +27,13 @@ fn submit(
     call(|| {
         let to = Out::optional("ticket", ticket)?;
         let terms = if terms.is_null() { mf_terms::PLAIN } else { input("terms", terms)? };
-        let ticket = with(channel, |channel| {
+        let ticket = with(queue, |queue| {
             let transfer = terms.apply(describe()?)?;
-            let submitted = if terms.staged() { channel.stage(transfer) } else { channel.submit(transfer) };
+            let submitted = if terms.staged() { queue.stage(transfer) } else { queue.submit(transfer) };
             submitted.map_err(|error| error.reason.into())
         })?;
         if let Some(to) = to {
-            to.store(mf_ticket::of(channel, ticket));
+            to.store(mf_ticket::of(queue, ticket));
         }
         Ok(())
     })
@@ -64,17 +64,17 @@ fn ranges(what: &str, list: *const mf_range, count: usize) -> Result<Vec<FrameRa
 /// Submits what moves nothing. With MF_FLAG_FENCED it is the end of all that came before.
 ///
 /// For this and every mf_submit_ function: `terms` may be null, `ticket` may be null for who takes completions by mf_poll. What is
-/// outside its frame or lacks a right is told by the completion. MF_ERROR_BAD_HANDLE, MF_ERROR_CHANNEL_FULL,
+/// outside its frame or lacks a right is told by the completion. MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
 /// MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size),
 /// MF_ERROR_ARGUMENT (terms that there are not), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end). One thread at a time in a
-/// channel.
+/// queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_nop(
-    channel: mf_channel,
+    queue: mf_queue,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || Ok(Transfer::nop()))
+    submit(queue, terms, ticket, || Ok(Transfer::nop()))
 }
 
 /// Submits a copy of the whole source to the start of the destination; they may overlap, as with memmove.
@@ -82,13 +82,13 @@ pub unsafe extern "C" fn mf_submit_nop(
 /// MF_ERROR_LENGTH when the destination is shorter, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_copy(
-    channel: mf_channel,
+    queue: mf_queue,
     source: mf_range,
     destination: mf_range,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || Ok(Transfer::copy(&range(source)?, &range(destination)?)?))
+    submit(queue, terms, ticket, || Ok(Transfer::copy(&range(source)?, &range(destination)?)?))
 }
 
 /// Submits a fill of the destination with a pattern of `pattern_bytes` 1, 2 or 4, little-endian, which must divide its length.
@@ -96,14 +96,14 @@ pub unsafe extern "C" fn mf_submit_copy(
 /// MF_ERROR_ARGUMENT for another width or a pattern too large for it, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_fill(
-    channel: mf_channel,
+    queue: mf_queue,
     destination: mf_range,
     pattern: u32,
     pattern_bytes: u32,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || {
+    submit(queue, terms, ticket, || {
         let pattern = match (pattern_bytes, u8::try_from(pattern), u16::try_from(pattern)) {
             (1, Ok(byte), _) => Pattern::Byte(byte),
             (2, _, Ok(half)) => Pattern::Half(half),
@@ -124,14 +124,14 @@ pub unsafe extern "C" fn mf_submit_fill(
 /// MF_ERROR_ARGUMENT, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_copy_2d(
-    channel: mf_channel,
+    queue: mf_queue,
     source: mf_range,
     destination: mf_range,
     shape: *const mf_shape_2d,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || {
+    submit(queue, terms, ticket, || {
         let shape = input("shape", shape)?.copy()?;
         Ok(Transfer::copy_2d(&range(source)?, &range(destination)?, shape))
     })
@@ -142,13 +142,13 @@ pub unsafe extern "C" fn mf_submit_copy_2d(
 /// As mf_submit_copy_2d. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_fill_2d(
-    channel: mf_channel,
+    queue: mf_queue,
     destination: mf_range,
     shape: *const mf_shape_2d,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || {
+    submit(queue, terms, ticket, || {
         let shape = input("shape", shape)?;
         let count = shape.count()?;
         let color = color(shape.color)?;
@@ -164,7 +164,7 @@ pub unsafe extern "C" fn mf_submit_fill_2d(
 /// MF_ERROR_ARGUMENT, MF_ERROR_LENGTH, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_turn(
-    channel: mf_channel,
+    queue: mf_queue,
     source: mf_range,
     source_image: *const mf_image,
     turn: u32,
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn mf_submit_turn(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || {
+    submit(queue, terms, ticket, || {
         let from = input("source_image", source_image)?.image()?;
         let to = input("destination_image", destination_image)?.image()?;
         let key = if transparent == 0 { None } else { Some(self::color(color)?) };
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn mf_submit_turn(
 /// MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_scatter_gather(
-    channel: mf_channel,
+    queue: mf_queue,
     sources: *const mf_range,
     source_count: usize,
     destinations: *const mf_range,
@@ -198,7 +198,7 @@ pub unsafe extern "C" fn mf_submit_scatter_gather(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || {
+    submit(queue, terms, ticket, || {
         let from = ranges("sources", sources, source_count)?;
         let to = ranges("destinations", destinations, destination_count)?;
         Ok(Transfer::scatter_gather(&from, &to)?)
@@ -210,14 +210,14 @@ pub unsafe extern "C" fn mf_submit_scatter_gather(
 /// MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_xor(
-    channel: mf_channel,
+    queue: mf_queue,
     sources: *const mf_range,
     source_count: usize,
     destination: mf_range,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || {
+    submit(queue, terms, ticket, || {
         let from = ranges("sources", sources, source_count)?;
         let to = range(destination)?;
         from.iter().try_for_each(|source| refuse_partial_overlap(source, &to))?;
@@ -230,13 +230,13 @@ pub unsafe extern "C" fn mf_submit_xor(
 /// MF_ERROR_LENGTH, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_compare(
-    channel: mf_channel,
+    queue: mf_queue,
     one: mf_range,
     other: mf_range,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || Ok(Transfer::compare(&range(one)?, &range(other)?)?))
+    submit(queue, terms, ticket, || Ok(Transfer::compare(&range(one)?, &range(other)?)?))
 }
 
 /// Submits a CRC-32C of the source, going on from `seed`, the CRC of what came before, 0 to begin. It is the completion's value.
@@ -244,13 +244,13 @@ pub unsafe extern "C" fn mf_submit_compare(
 /// As mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_crc32c(
-    channel: mf_channel,
+    queue: mf_queue,
     source: mf_range,
     seed: u32,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || Ok(Transfer::crc32c(&range(source)?, seed)))
+    submit(queue, terms, ticket, || Ok(Transfer::crc32c(&range(source)?, seed)))
 }
 
 /// Submits a copy with the CRC-32C of the bytes as they were written.
@@ -258,14 +258,14 @@ pub unsafe extern "C" fn mf_submit_crc32c(
 /// As mf_submit_copy. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_copy_crc32c(
-    channel: mf_channel,
+    queue: mf_queue,
     source: mf_range,
     destination: mf_range,
     seed: u32,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || Ok(Transfer::copy_crc32c(&range(source)?, &range(destination)?, seed)?))
+    submit(queue, terms, ticket, || Ok(Transfer::copy_crc32c(&range(source)?, &range(destination)?, seed)?))
 }
 
 /// Submits a copy of one source to the start of two destinations, none of which may overlap another in part.
@@ -273,14 +273,14 @@ pub unsafe extern "C" fn mf_submit_copy_crc32c(
 /// MF_ERROR_LENGTH, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_dual_copy(
-    channel: mf_channel,
+    queue: mf_queue,
     source: mf_range,
     first: mf_range,
     second: mf_range,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || {
+    submit(queue, terms, ticket, || {
         let from = range(source)?;
         let one = range(first)?;
         let other = range(second)?;
@@ -301,10 +301,10 @@ pub unsafe extern "C" fn mf_submit_dual_copy(
 /// As mf_submit_nop. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_repeat(
-    channel: mf_channel,
+    queue: mf_queue,
     rounds: u32,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(channel, terms, ticket, || Ok(Transfer::repeat(rounds)))
+    submit(queue, terms, ticket, || Ok(Transfer::repeat(rounds)))
 }

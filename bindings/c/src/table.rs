@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! u64 = process epoch : 12 | kind : 4 | generation : 24 | index : 24
-//! current() ─ forked? ─► Objects ─ clients, frames, channels, copiers: Slots ─ get(id) ─► Shared<object>
+//! current() ─ forked? ─► Objects ─ clients, frames, queues, copiers: Slots ─ get(id) ─► Shared<object>
 //! ```
 //!
 //! A slot's generation grows when it is freed, so a freed handle is recognised; a slot whose generations are used up is never
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
-use memferry::{Channel, Client, ForkGuard, Frame, FrameRange};
+use memferry::{Client, ForkGuard, Frame, FrameRange, Queue};
 
 use crate::copier::CopierEntry;
 use crate::error::{Fault, mf_error};
-use crate::plain::Crew;
-use crate::types::{MF_TO_END, mf_channel, mf_client, mf_copier, mf_frame, mf_range};
+use crate::plain::CopyTeam;
+use crate::types::{MF_TO_END, mf_client, mf_copier, mf_frame, mf_queue, mf_range};
 
 /// What handles are to.
 #[derive(Clone, Copy)]
 enum Kind {
     Client = 1,
     Frame = 2,
-    Channel = 3,
+    Queue = 3,
     Copier = 4,
 }
 
@@ -135,24 +135,24 @@ pub(crate) struct FrameEntry {
     pub(crate) lent: bool,
 }
 
-/// A channel, which one thread at a time may use.
-pub(crate) struct ChannelEntry(Mutex<Channel>);
+/// A queue, which one thread at a time may use.
+pub(crate) struct QueueEntry(Mutex<Queue>);
 
-impl ChannelEntry {
-    pub(crate) fn new(channel: Channel) -> Self {
-        Self(Mutex::new(channel))
+impl QueueEntry {
+    pub(crate) fn new(queue: Queue) -> Self {
+        Self(Mutex::new(queue))
     }
 
-    /// The channel for this call. It does not wait for another thread, whose wait may have no end.
-    pub(crate) fn claim(&self) -> Result<MutexGuard<'_, Channel>, Fault> {
+    /// The queue for this call. It does not wait for another thread, whose wait may have no end.
+    pub(crate) fn claim(&self) -> Result<MutexGuard<'_, Queue>, Fault> {
         match self.0.try_lock() {
-            Ok(channel) => Ok(channel),
+            Ok(queue) => Ok(queue),
             Err(TryLockError::WouldBlock) => {
-                let message = "another thread is using the channel; open one for each thread";
+                let message = "another thread is using the queue; open one for each thread";
                 Err(Fault::new(mf_error::InUse, message))
             }
             Err(TryLockError::Poisoned(_)) => {
-                let message = "a mistake in the library broke the channel; close it";
+                let message = "a mistake in the library broke the queue; close it";
                 Err(Fault::new(mf_error::Panicked, message))
             }
         }
@@ -165,10 +165,10 @@ pub(crate) struct Objects {
     epoch: u64,
     pub(crate) clients: Slots<Client>,
     pub(crate) frames: Slots<FrameEntry>,
-    pub(crate) channels: Slots<ChannelEntry>,
+    pub(crate) queues: Slots<QueueEntry>,
     pub(crate) copiers: Slots<CopierEntry>,
     /// For copies over plain pointers.
-    pub(crate) crew: Crew,
+    pub(crate) team: CopyTeam,
 }
 
 static CURRENT: AtomicPtr<Objects> = AtomicPtr::new(std::ptr::null_mut());
@@ -200,9 +200,9 @@ pub(crate) fn current_or_new() -> Result<&'static Objects, Fault> {
             epoch,
             clients: Slots::new(Kind::Client, epoch),
             frames: Slots::new(Kind::Frame, epoch),
-            channels: Slots::new(Kind::Channel, epoch),
+            queues: Slots::new(Kind::Queue, epoch),
             copiers: Slots::new(Kind::Copier, epoch),
-            crew: Crew::default(),
+            team: CopyTeam::default(),
         }));
         let expected = before.map_or(std::ptr::null_mut(), |objects| std::ptr::from_ref(objects).cast_mut());
         if CURRENT.compare_exchange(expected, objects, Ordering::AcqRel, Ordering::Acquire).is_err() {
@@ -247,12 +247,12 @@ pub(crate) fn take_frame(handle: mf_frame) -> Result<Shared<FrameEntry>, Fault> 
     look_up(handle.id, |objects| &objects.frames, Slots::take)
 }
 
-pub(crate) fn channel(handle: mf_channel) -> Result<Shared<ChannelEntry>, Fault> {
-    look_up(handle.id, |objects| &objects.channels, Slots::get)
+pub(crate) fn queue(handle: mf_queue) -> Result<Shared<QueueEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.queues, Slots::get)
 }
 
-pub(crate) fn take_channel(handle: mf_channel) -> Result<Shared<ChannelEntry>, Fault> {
-    look_up(handle.id, |objects| &objects.channels, Slots::take)
+pub(crate) fn take_channel(handle: mf_queue) -> Result<Shared<QueueEntry>, Fault> {
+    look_up(handle.id, |objects| &objects.queues, Slots::take)
 }
 
 pub(crate) fn copier(handle: mf_copier) -> Result<Shared<CopierEntry>, Fault> {
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn a_slot_whose_generations_are_used_up_is_left() {
-        let slots = Slots::new(Kind::Channel, 0);
+        let slots = Slots::new(Kind::Queue, 0);
         slots.places.write().unwrap().slots.push(Slot { generation: FIELD_MASK, held: Some(Held::share(1)) });
         let last = slots.prefix | FIELD_MASK << FIELD;
         assert_eq!(known(slots.take(last)), Some(1));

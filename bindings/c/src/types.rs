@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use memferry::{
-    CacheHint, Channel, Color24, Completion, Copy2d, Count2d, EngineKind, Failure, Image, PixelSize, Plane,
-    PriorityClass, Side, Ticket, Transfer, Turn,
+    CacheHint, Color24, Completion, Copy2d, Count2d, EngineKind, Failure, Image, PixelSize, Plane,
+    PriorityClass, Queue, Side, Ticket, Transfer, Turn,
 };
 
 use crate::error::{Fault, mf_error};
@@ -45,7 +45,7 @@ pub struct mf_frame {
 /// An ordered stream of transfers. All zeros is none.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct mf_channel {
+pub struct mf_queue {
     /// Not an address. Means nothing to a program.
     pub id: u64,
 }
@@ -58,14 +58,14 @@ pub struct mf_copier {
     pub id: u64,
 }
 
-/// Names one submitted transfer of one channel.
+/// Names one submitted transfer of one queue.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_ticket {
     /// Means nothing to a program.
     pub tag: u64,
     /// Means nothing to a program.
-    pub channel: u64,
+    pub queue: u64,
 }
 
 /// A range of a frame.
@@ -96,9 +96,9 @@ pub enum mf_rights {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_flag {
-    /// The next transfer of the channel starts when this one has succeeded, and fails as it did if it fails.
+    /// The next transfer of the queue starts when this one has succeeded, and fails as it did if it fails.
     Linked = 1,
-    /// It starts when everything submitted to the channel before it has ended.
+    /// It starts when everything submitted to the queue before it has ended.
     Fenced = 2,
     /// It ends with MF_ERROR_CHANNELS_BUSY when it would have to wait for an engine channel.
     RefuseWhenBusy = 4,
@@ -236,12 +236,12 @@ pub enum mf_side {
 pub enum mf_engine {
     /// Nothing did.
     None = 0,
-    /// A CPU copy lane.
-    CpuLane = 1,
+    /// A CPU worker.
+    Cpu = 1,
     /// A model in virtual time.
     Simulated = 2,
     /// The Linux module: a DMA engine, or the kernel's own copy where none would take it.
-    Kernel = 3,
+    Module = 3,
 }
 
 /// The end of one transfer.
@@ -267,8 +267,8 @@ pub struct mf_completion {
 }
 
 impl mf_completion {
-    /// A completion of that channel.
-    pub(crate) fn of(channel: mf_channel, completion: Completion) -> Self {
+    /// A completion of that queue.
+    pub(crate) fn of(queue: mf_queue, completion: Completion) -> Self {
         let (error, side, detail) = match completion.outcome {
             Ok(()) => (mf_error::None, None, 0),
             Err(failure) => (mf_error::from(failure), side_of(failure), detail_of(failure)),
@@ -280,13 +280,13 @@ impl mf_completion {
         };
         let engine = match completion.engine {
             EngineKind::None => mf_engine::None,
-            EngineKind::CpuLane => mf_engine::CpuLane,
+            EngineKind::Cpu => mf_engine::Cpu,
             EngineKind::Simulated => mf_engine::Simulated,
-            EngineKind::Kernel => mf_engine::Kernel,
+            EngineKind::Module => mf_engine::Module,
         };
         let Completion { ticket, inherited, bytes_done, value, .. } = completion;
         Self {
-            ticket: mf_ticket::of(channel, ticket),
+            ticket: mf_ticket::of(queue, ticket),
             error,
             side,
             engine,
@@ -325,17 +325,17 @@ fn detail_of(failure: Failure) -> u64 {
 }
 
 impl mf_ticket {
-    /// A ticket of that channel. It names the channel's handle, which no other client's channel has.
-    pub(crate) fn of(channel: mf_channel, ticket: Ticket) -> Self {
-        Self { tag: ticket.tag(), channel: channel.id }
+    /// A ticket of that queue. It names the queue's handle, which no other client's queue has.
+    pub(crate) fn of(queue: mf_queue, ticket: Ticket) -> Self {
+        Self { tag: ticket.tag(), queue: queue.id }
     }
 
-    /// The ticket as the channel knows it, if it is one of that handle's.
-    pub(crate) fn known(self, id: mf_channel, channel: &Channel) -> Result<Ticket, Fault> {
-        if self.channel != id.id {
-            return Err(Fault::new(mf_error::UnknownTicket, "the ticket is another channel's"));
+    /// The ticket as the queue knows it, if it is one of that handle's.
+    pub(crate) fn known(self, id: mf_queue, queue: &Queue) -> Result<Ticket, Fault> {
+        if self.queue != id.id {
+            return Err(Fault::new(mf_error::UnknownTicket, "the ticket is another queue's"));
         }
-        Ok(channel.ticket(self.tag))
+        Ok(queue.ticket(self.tag))
     }
 }
 

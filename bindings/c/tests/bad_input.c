@@ -26,10 +26,10 @@ static void expect(const char *call, mf_error got, mf_error wanted, int line) {
 
 static mf_client client;
 static mf_frame frame, other;
-static mf_channel channel;
+static mf_queue queue;
 
 static mf_error run(mf_error submitted, mf_ticket ticket) {
-    return submitted != MF_ERROR_NONE ? submitted : mf_wait(channel, ticket, MF_FOREVER, NULL);
+    return submitted != MF_ERROR_NONE ? submitted : mf_wait(queue, ticket, MF_FOREVER, NULL);
 }
 
 static void pointers(void) {
@@ -45,41 +45,41 @@ static void pointers(void) {
     EXPECT(MF_ERROR_NULL_POINTER, mf_frame_read(frame, 0, NULL, 4));
     EXPECT(MF_ERROR_NULL_POINTER, mf_frame_write(frame, 0, NULL, 4));
     EXPECT(MF_ERROR_NULL_POINTER, mf_frame_lend(client, NULL, 4096, 0, &other));
-    EXPECT(MF_ERROR_NULL_POINTER, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), NULL, NULL, &ticket));
-    EXPECT(MF_ERROR_NULL_POINTER, mf_submit_scatter_gather(channel, NULL, 3, pieces, 1, NULL, &ticket));
-    EXPECT(MF_ERROR_NULL_POINTER, mf_poll(channel, NULL));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_submit_copy_2d(queue, mf_all(frame), mf_all(frame), NULL, NULL, &ticket));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_submit_scatter_gather(queue, NULL, 3, pieces, 1, NULL, &ticket));
+    EXPECT(MF_ERROR_NULL_POINTER, mf_poll(queue, NULL));
     EXPECT(MF_ERROR_NULL_POINTER, mf_copy(NULL, room, 4));
     EXPECT(MF_ERROR_NULL_POINTER, mf_copy(room, NULL, 4));
     OK(mf_copy(NULL, NULL, 0));
     OK(mf_frame_read(frame, 0, NULL, 0));
     EXPECT(MF_ERROR_UNALIGNED, mf_embed((mf_client *)(void *)(room + 1)));
-    EXPECT(MF_ERROR_UNALIGNED, mf_poll(channel, (mf_completion *)(void *)(room + 1)));
-    EXPECT(MF_ERROR_UNALIGNED, mf_submit_nop(channel, (mf_terms *)(void *)(room + 1), &ticket));
+    EXPECT(MF_ERROR_UNALIGNED, mf_poll(queue, (mf_completion *)(void *)(room + 1)));
+    EXPECT(MF_ERROR_UNALIGNED, mf_submit_nop(queue, (mf_terms *)(void *)(room + 1), &ticket));
     EXPECT(MF_ERROR_UNALIGNED,
-           mf_submit_fill_2d(channel, mf_all(frame), (mf_shape_2d *)(void *)(room + 4), NULL, &ticket));
-    EXPECT(MF_ERROR_UNALIGNED, mf_submit_nop(channel, NULL, (mf_ticket *)(void *)(room + 4)));
+           mf_submit_fill_2d(queue, mf_all(frame), (mf_shape_2d *)(void *)(room + 4), NULL, &ticket));
+    EXPECT(MF_ERROR_UNALIGNED, mf_submit_nop(queue, NULL, (mf_ticket *)(void *)(room + 4)));
     /* Nothing was submitted by any of these. */
-    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait_any(channel, 0, &done));
-    OK(run(mf_submit_fill_2d(channel, mf_all(frame), &shape, NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait_any(queue, 0, &done));
+    OK(run(mf_submit_fill_2d(queue, mf_all(frame), &shape, NULL, &ticket), ticket));
 }
 
 /* Channels of two clients, both the first of their sessions, and the first transfer of each. */
 static void strangers(void) {
     mf_client clients[2];
-    mf_channel channels[2];
+    mf_queue queues[2];
     mf_ticket tickets[2];
     int i;
     for (i = 0; i < 2; i++) {
         OK(mf_embed(&clients[i]));
-        OK(mf_channel_open(clients[i], 4, &channels[i]));
-        OK(mf_submit_nop(channels[i], NULL, &tickets[i]));
+        OK(mf_queue_open(clients[i], 4, &queues[i]));
+        OK(mf_submit_nop(queues[i], NULL, &tickets[i]));
     }
-    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channels[0], tickets[1], MF_FOREVER, NULL));
-    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_cancel(channels[1], tickets[0]));
-    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait_range(channels[1], tickets[0], 0, 1, 0, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(queues[0], tickets[1], MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_cancel(queues[1], tickets[0]));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait_range(queues[1], tickets[0], 0, 1, 0, NULL));
     for (i = 0; i < 2; i++) {
-        OK(mf_wait(channels[i], tickets[i], MF_FOREVER, NULL));
-        OK(mf_channel_close(channels[i]));
+        OK(mf_wait(queues[i], tickets[i], MF_FOREVER, NULL));
+        OK(mf_queue_close(queues[i]));
         OK(mf_disconnect(clients[i]));
     }
 }
@@ -95,68 +95,68 @@ static void values(void) {
     EXPECT(MF_ERROR_VERSION, mf_check_version(MF_VERSION + 1));
     OK(mf_check_version(MF_VERSION));
     terms.size = 8;
-    EXPECT(MF_ERROR_VERSION, mf_submit_nop(channel, &terms, &ticket));
+    EXPECT(MF_ERROR_VERSION, mf_submit_nop(queue, &terms, &ticket));
     terms.size = sizeof terms;
     terms.flags = 1u << 20;
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(channel, &terms, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(queue, &terms, &ticket));
     terms.flags = 0;
     terms.hint = 3;
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(channel, &terms, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(queue, &terms, &ticket));
     terms.hint = 0;
     terms.priority = 77;
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(channel, &terms, &ticket));
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill(channel, mf_all(frame), 256, 1, NULL, &ticket));
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill(channel, mf_all(frame), 1, 3, NULL, &ticket));
-    EXPECT(MF_ERROR_FILL_LENGTH, run(mf_submit_fill(channel, mf_part(frame, 0, 7), 1, 4, NULL, &ticket), ticket));
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_nop(queue, &terms, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill(queue, mf_all(frame), 256, 1, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill(queue, mf_all(frame), 1, 3, NULL, &ticket));
+    EXPECT(MF_ERROR_FILL_LENGTH, run(mf_submit_fill(queue, mf_part(frame, 0, 7), 1, 4, NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(queue, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
     EXPECT(MF_ERROR_ARGUMENT,
-           mf_submit_turn(channel, mf_all(frame), &image, 7, mf_all(other), &image, 0, 0, NULL, &ticket));
+           mf_submit_turn(queue, mf_all(frame), &image, 7, mf_all(other), &image, 0, 0, NULL, &ticket));
     shape.pixel_bytes = 1;
     shape.reserved = 1;
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(channel, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill_2d(channel, mf_all(frame), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_copy_2d(queue, mf_all(frame), mf_all(frame), &shape, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_fill_2d(queue, mf_all(frame), &shape, NULL, &ticket));
     image.reserved = 1;
     EXPECT(MF_ERROR_ARGUMENT,
-           mf_submit_turn(channel, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
+           mf_submit_turn(queue, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
     EXPECT(MF_ERROR_ARGUMENT,
-           mf_submit_turn(channel, mf_all(frame), &wide, 0, mf_all(other), &image, 0, 0, NULL, &ticket));
+           mf_submit_turn(queue, mf_all(frame), &wide, 0, mf_all(other), &image, 0, 0, NULL, &ticket));
     image.reserved = 0;
     EXPECT(MF_ERROR_LENGTH,
-           mf_submit_turn(channel, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
-    EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_channel_open(client, 0, &channel));
+           mf_submit_turn(queue, mf_all(frame), &image, 0, mf_all(other), &wide, 0, 0, NULL, &ticket));
+    EXPECT(MF_ERROR_REFUSED_ARGUMENT, mf_queue_open(client, 0, &queue));
     EXPECT(MF_ERROR_ARGUMENT, mf_grant_user(mf_all(frame), 8, 0, &token));
     EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, -1, 4096, &other));
     EXPECT(MF_ERROR_ARGUMENT, mf_frame_register(client, 987654, 4096, &other));
-    EXPECT(MF_ERROR_ARGUMENT, mf_wait_range(channel, never, 9, 8, 0, NULL));
-    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channel, never, MF_FOREVER, NULL));
-    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(channel, wild, MF_FOREVER, NULL));
-    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_cancel(channel, wild));
+    EXPECT(MF_ERROR_ARGUMENT, mf_wait_range(queue, never, 9, 8, 0, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(queue, never, MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_wait(queue, wild, MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_UNKNOWN_TICKET, mf_cancel(queue, wild));
     strangers();
     /* Ranges. */
-    EXPECT(MF_ERROR_LENGTH, mf_submit_copy(channel, mf_all(frame), mf_part(other, 0, 9), NULL, &ticket));
-    EXPECT(MF_ERROR_OUT_OF_RANGE, mf_submit_crc32c(channel, mf_part(frame, 9999999, MF_TO_END), 0, NULL, &ticket));
+    EXPECT(MF_ERROR_LENGTH, mf_submit_copy(queue, mf_all(frame), mf_part(other, 0, 9), NULL, &ticket));
+    EXPECT(MF_ERROR_OUT_OF_RANGE, mf_submit_crc32c(queue, mf_part(frame, 9999999, MF_TO_END), 0, NULL, &ticket));
     EXPECT(MF_ERROR_OUT_OF_BOUNDS,
-           run(mf_submit_copy(channel, mf_part(frame, UINT64_MAX - 1, 9), mf_all(other), NULL, &ticket), ticket));
+           run(mf_submit_copy(queue, mf_part(frame, UINT64_MAX - 1, 9), mf_all(other), NULL, &ticket), ticket));
     EXPECT(MF_ERROR_OUT_OF_RANGE, mf_frame_write(frame, 4090, "0123456789", 10));
     /* Lists. */
     for (int i = 0; i < 65; i++)
         many[i] = mf_part(frame, 0, 16);
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(channel, many, 65, mf_part(other, 0, 16), NULL, &ticket));
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(channel, many, 0, mf_part(other, 0, 16), NULL, &ticket));
-    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(channel, many, SIZE_MAX, mf_part(other, 0, 16), NULL, &ticket));
-    EXPECT(MF_ERROR_LENGTH, mf_submit_scatter_gather(channel, many, 2, many, 1, NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(queue, many, 65, mf_part(other, 0, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(queue, many, 0, mf_part(other, 0, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(queue, many, SIZE_MAX, mf_part(other, 0, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_LENGTH, mf_submit_scatter_gather(queue, many, 2, many, 1, NULL, &ticket));
     /* Overlaps without a result; where there is one, as with memmove, they are welcome. */
-    EXPECT(MF_ERROR_OVERLAP, mf_submit_xor(channel, many, 1, mf_part(frame, 8, 16), NULL, &ticket));
-    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(channel, mf_part(frame, 0, 16), mf_part(frame, 8, 16),
+    EXPECT(MF_ERROR_OVERLAP, mf_submit_xor(queue, many, 1, mf_part(frame, 8, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(queue, mf_part(frame, 0, 16), mf_part(frame, 8, 16),
                                                  mf_part(other, 0, 16), NULL, &ticket));
-    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(channel, mf_part(frame, 0, 16), mf_part(other, 0, 16),
+    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(queue, mf_part(frame, 0, 16), mf_part(other, 0, 16),
                                                  mf_part(other, 4, 16), NULL, &ticket));
-    OK(run(mf_submit_xor(channel, many, 2, mf_part(frame, 0, 16), NULL, &ticket), ticket));
-    OK(run(mf_submit_copy(channel, mf_part(frame, 0, 2000), mf_part(frame, 7, 2000), NULL, &ticket), ticket));
-    OK(mf_submit_repeat(channel, 1, NULL, &ticket));
-    EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_repeat(channel, 1, NULL, &never), ticket));
-    EXPECT(MF_ERROR_BAD_LOOP, mf_wait(channel, never, MF_FOREVER, NULL));
-    EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_nop(channel, NULL, &ticket), ticket)); /* a loop's start is linked */
+    OK(run(mf_submit_xor(queue, many, 2, mf_part(frame, 0, 16), NULL, &ticket), ticket));
+    OK(run(mf_submit_copy(queue, mf_part(frame, 0, 2000), mf_part(frame, 7, 2000), NULL, &ticket), ticket));
+    OK(mf_submit_repeat(queue, 1, NULL, &ticket));
+    EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_repeat(queue, 1, NULL, &never), ticket));
+    EXPECT(MF_ERROR_BAD_LOOP, mf_wait(queue, never, MF_FOREVER, NULL));
+    EXPECT(MF_ERROR_BAD_LOOP, run(mf_submit_nop(queue, NULL, &ticket), ticket)); /* a loop's start is linked */
     EXPECT(MF_ERROR_NO_SERVICE, mf_connect("/nonexistent/memferry.sock", &client));
     EXPECT(MF_ERROR_TEXT, mf_connect("\xff", &client));
 }
@@ -177,7 +177,7 @@ static void memory(void) {
     EXPECT(MF_ERROR_READ_ONLY, mf_frame_lend(client, fixed, page, 0, &lent));
     EXPECT(MF_ERROR_NOT_MAPPED, mf_frame_lend(client, gone, 2 * page, 0, &lent));
     OK(mf_frame_lend(client, fixed, page, 1, &lent));
-    EXPECT(MF_ERROR_MISSING_RIGHT, run(mf_submit_fill(channel, mf_all(lent), 1, 1, NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_MISSING_RIGHT, run(mf_submit_fill(queue, mf_all(lent), 1, 1, NULL, &ticket), ticket));
     EXPECT(MF_ERROR_READ_ONLY, mf_frame_write(lent, 0, "x", 1));
     OK(mf_frame_free(lent));
     for (int i = 0; i < 6 << 20; i++)
@@ -191,12 +191,12 @@ static void memory(void) {
     /* Lent memory may go as soon as its frame was freed, whatever was running there. */
     OK(mf_frame_lend(client, back, 6 << 20, 0, &lent));
     mf_shape_2d endless = {1, 1 << 19, 1 << 19, 0, 7, 0, {0, 0, 0}, {0, 0, 0}};
-    OK(mf_submit_fill_2d(channel, mf_all(lent), &endless, NULL, &ticket));
+    OK(mf_submit_fill_2d(queue, mf_all(lent), &endless, NULL, &ticket));
     while (*(volatile char *)back != 7) /* until it runs */
         ;
     OK(mf_frame_free(lent));
     free(back);
-    EXPECT(MF_ERROR_CANCELLED, mf_wait(channel, ticket, 20000000000, NULL));
+    EXPECT(MF_ERROR_CANCELLED, mf_wait(queue, ticket, 20000000000, NULL));
     free(big);
     munmap(fixed, 4 * page);
     munmap(gone, page);
@@ -211,11 +211,11 @@ static void derived(void) {
     OK(mf_frame_allocate(client, 4096, &parent));
     OK(mf_frame_write(parent, 100, bytes, 64));
     OK(mf_derive(mf_part(parent, 100, 64), MF_RIGHTS_READ, &view));
-    OK(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket));
+    OK(mf_submit_copy(queue, mf_all(view), mf_all(other), NULL, &ticket));
     OK(mf_frame_free(parent));
-    OK(mf_wait(channel, ticket, 20000000000, NULL));
+    OK(mf_wait(queue, ticket, 20000000000, NULL));
     OK(mf_frame_write(other, 0, bytes + 1, 1));
-    OK(run(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket), ticket));
+    OK(run(mf_submit_copy(queue, mf_all(view), mf_all(other), NULL, &ticket), ticket));
     OK(mf_frame_read(other, 0, seen, 64));
     if (memcmp(bytes, seen, 64) != 0)
         failures++, fprintf(stderr, "a view showed something else\n");
@@ -223,14 +223,14 @@ static void derived(void) {
     OK(mf_frame_lend(client, bytes, 64, 0, &parent));
     OK(mf_derive(mf_all(parent), MF_RIGHTS_READ, &view));
     OK(mf_frame_free(parent));
-    EXPECT(MF_ERROR_STALE_HANDLE, run(mf_submit_copy(channel, mf_all(view), mf_all(other), NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_STALE_HANDLE, run(mf_submit_copy(queue, mf_all(view), mf_all(other), NULL, &ticket), ticket));
     OK(mf_frame_free(view));
 }
 
 static void freed(void) {
     mf_frame gone = frame, none = {0};
     mf_client gone_client = client, wrong;
-    mf_channel gone_channel = channel, no_channel = {0};
+    mf_queue gone_channel = queue, no_channel = {0};
     mf_ticket ticket;
     void *map;
     uint64_t session;
@@ -241,17 +241,17 @@ static void freed(void) {
     EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_grantor(gone, &session));
     OK(mf_frame_allocate(client, 4096, &frame)); /* takes its place */
     EXPECT(MF_ERROR_BAD_HANDLE, mf_frame_map(gone, &map, NULL));
-    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_copy(channel, mf_all(gone), mf_all(frame), NULL, &ticket));
-    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_copy(channel, mf_all(none), mf_all(frame), NULL, &ticket));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_copy(queue, mf_all(gone), mf_all(frame), NULL, &ticket));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_copy(queue, mf_all(none), mf_all(frame), NULL, &ticket));
     EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_nop(no_channel, NULL, &ticket));
     wrong.id = frame.id; /* a frame is no client */
-    EXPECT(MF_ERROR_BAD_HANDLE, mf_channel_open(wrong, 4, &no_channel));
-    OK(mf_channel_close(channel));
-    EXPECT(MF_ERROR_BAD_HANDLE, mf_channel_close(gone_channel));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_queue_open(wrong, 4, &no_channel));
+    OK(mf_queue_close(queue));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_queue_close(gone_channel));
     EXPECT(MF_ERROR_BAD_HANDLE, mf_submit_nop(gone_channel, NULL, &ticket));
     OK(mf_disconnect(client));
     EXPECT(MF_ERROR_BAD_HANDLE, mf_disconnect(gone_client));
-    EXPECT(MF_ERROR_BAD_HANDLE, mf_channel_open(gone_client, 4, &channel));
+    EXPECT(MF_ERROR_BAD_HANDLE, mf_queue_open(gone_client, 4, &queue));
     /* Frames live on without the handle of their client. */
     OK(mf_frame_map(frame, &map, NULL));
     OK(mf_frame_free(frame));
@@ -261,7 +261,7 @@ static void freed(void) {
 static void *waits(void *ticket) {
     mf_error ended;
     do /* the other thread polls at this moment */
-        ended = mf_wait(channel, *(mf_ticket *)ticket, MF_FOREVER, NULL);
+        ended = mf_wait(queue, *(mf_ticket *)ticket, MF_FOREVER, NULL);
     while (ended == MF_ERROR_IN_USE);
     EXPECT(MF_ERROR_CANCELLED, ended);
     return NULL;
@@ -276,13 +276,13 @@ static void threads(void) {
     mf_error found;
     mf_completion done;
     OK(mf_frame_lend(client, memory, 4096, 0, &lent));
-    OK(mf_submit_fill_2d(channel, mf_all(lent), &endless, NULL, &ticket));
+    OK(mf_submit_fill_2d(queue, mf_all(lent), &endless, NULL, &ticket));
     while (*(volatile char *)memory != 7) /* until it runs */
         ;
     time_t until = time(NULL) + 60;
     pthread_create(&waiter, NULL, waits, &ticket);
     do
-        found = mf_poll(channel, &done);
+        found = mf_poll(queue, &done);
     while (found == MF_ERROR_NOTHING && time(NULL) < until);
     EXPECT(MF_ERROR_IN_USE, found);
     /* It ends only now, however late the other thread began. */
@@ -291,21 +291,21 @@ static void threads(void) {
     free(memory);
 }
 
-static void channels(void) {
+static void queues(void) {
     mf_client stranger;
     mf_frame foreign;
     mf_ticket ticket;
     mf_completion done;
-    mf_channel small;
+    mf_queue small;
     mf_shape_2d endless = {1, 1 << 19, 1 << 19, 0, 7, 0, {0, 0, 0}, {0, 0, 0}};
     mf_terms briefly = MF_TERMS_INIT;
     OK(mf_embed(&stranger));
     OK(mf_frame_allocate(stranger, 4096, &foreign));
-    EXPECT(MF_ERROR_FOREIGN_FRAME, mf_submit_copy(channel, mf_all(foreign), mf_all(frame), NULL, &ticket));
-    OK(mf_channel_open(client, 2, &small));
+    EXPECT(MF_ERROR_FOREIGN_FRAME, mf_submit_copy(queue, mf_all(foreign), mf_all(frame), NULL, &ticket));
+    OK(mf_queue_open(client, 2, &small));
     OK(mf_submit_fill_2d(small, mf_all(frame), &endless, NULL, &ticket));
     OK(mf_submit_fill_2d(small, mf_all(frame), &endless, NULL, NULL));
-    EXPECT(MF_ERROR_CHANNEL_FULL, mf_submit_nop(small, NULL, NULL));
+    EXPECT(MF_ERROR_QUEUE_FULL, mf_submit_nop(small, NULL, NULL));
     EXPECT(MF_ERROR_TIMED_OUT, mf_wait(small, ticket, 1000, &done));
     EXPECT(MF_ERROR_TIMED_OUT, mf_wait(small, ticket, -2, &done)); /* not MF_FOREVER */
     EXPECT(MF_ERROR_TIMED_OUT, mf_wait_any(small, INT64_MIN, &done));
@@ -317,7 +317,7 @@ static void channels(void) {
     briefly.within_ns = 1000000;
     OK(mf_submit_fill_2d(small, mf_all(frame), &endless, &briefly, &ticket));
     EXPECT(MF_ERROR_DEADLINE_EXCEEDED, mf_wait(small, ticket, 20000000000, NULL));
-    OK(mf_channel_close(small));
+    OK(mf_queue_close(small));
     EXPECT(MF_ERROR_REFUSED_CAPABILITY, mf_accept(client, 12345, &foreign));
     OK(mf_frame_free(foreign));
     OK(mf_disconnect(stranger));
@@ -328,7 +328,7 @@ static void forked(void) {
     mf_ticket ticket;
     mf_completion done;
     int status = -1;
-    OK(mf_submit_nop(channel, NULL, &ticket));
+    OK(mf_submit_nop(queue, NULL, &ticket));
     pid_t child = fork();
     if (child == 0) {
         mf_client own;
@@ -337,12 +337,12 @@ static void forked(void) {
         char big[2][64] = {"of the child", ""};
         char *source = calloc(5, 1 << 20), *destination = calloc(5, 1 << 20);
         failures = 0;
-        EXPECT(MF_ERROR_FORKED, mf_wait(channel, ticket, MF_FOREVER, &done));
-        EXPECT(MF_ERROR_FORKED, mf_poll(channel, &done));
-        EXPECT(MF_ERROR_FORKED, mf_submit_nop(channel, NULL, &ticket));
+        EXPECT(MF_ERROR_FORKED, mf_wait(queue, ticket, MF_FOREVER, &done));
+        EXPECT(MF_ERROR_FORKED, mf_poll(queue, &done));
+        EXPECT(MF_ERROR_FORKED, mf_submit_nop(queue, NULL, &ticket));
         EXPECT(MF_ERROR_FORKED, mf_frame_map(frame, &map, NULL));
         EXPECT(MF_ERROR_FORKED, mf_frame_free(frame));
-        EXPECT(MF_ERROR_FORKED, mf_channel_close(channel));
+        EXPECT(MF_ERROR_FORKED, mf_queue_close(queue));
         EXPECT(MF_ERROR_FORKED, mf_disconnect(client));
         OK(mf_copy(big[1], big[0], 64));
         source[99] = 1;
@@ -350,9 +350,9 @@ static void forked(void) {
         OK(mf_embed(&own));
         OK(mf_frame_allocate(own, 4096, &mine));
         EXPECT(MF_ERROR_FORKED, mf_frame_map(frame, &map, NULL));
-        EXPECT(MF_ERROR_FORKED, mf_channel_close(channel));
-        OK(mf_channel_open(own, 4, &channel));
-        OK(run(mf_submit_fill(channel, mf_all(mine), 7, 1, NULL, &ticket), ticket));
+        EXPECT(MF_ERROR_FORKED, mf_queue_close(queue));
+        OK(mf_queue_open(own, 4, &queue));
+        OK(run(mf_submit_fill(queue, mf_all(mine), 7, 1, NULL, &ticket), ticket));
         OK(mf_frame_map(mine, &map, NULL));
         failures += memcmp(big[0], big[1], 64) != 0 || *(char *)map != 7 || destination[99] != 1;
         free(source), free(destination);
@@ -361,7 +361,7 @@ static void forked(void) {
     waitpid(child, &status, 0);
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
         failures++, fprintf(stderr, "the child ended with %x\n", status);
-    OK(mf_wait(channel, ticket, MF_FOREVER, &done));
+    OK(mf_wait(queue, ticket, MF_FOREVER, &done));
 }
 
 int main(void) {
@@ -370,12 +370,12 @@ int main(void) {
     OK(mf_embed(&client));
     OK(mf_frame_allocate(client, 4096, &frame));
     OK(mf_frame_allocate(client, 4096, &other));
-    OK(mf_channel_open(client, 16, &channel));
+    OK(mf_queue_open(client, 16, &queue));
     pointers();
     values();
     memory();
     derived();
-    channels();
+    queues();
     threads();
     forked();
     freed();

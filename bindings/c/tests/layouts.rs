@@ -39,9 +39,9 @@ fn text() -> String {
     let structures = assertions! {
         mf_client: id;
         mf_frame: id;
-        mf_channel: id;
+        mf_queue: id;
         mf_copier: id;
-        mf_ticket: tag, channel;
+        mf_ticket: tag, queue;
         mf_range: frame, offset, length;
         mf_terms: size, flags, hint, priority, within_ns;
         mf_plane: start, x_step, y_step;

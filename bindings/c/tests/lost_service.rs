@@ -17,11 +17,11 @@ use std::time::Duration;
 use harness::Service;
 use memferry_c::*;
 
-/// A channel of a client of its own, with a transfer that has no end.
-fn busy(path: &CString) -> mf_channel {
+/// A queue of a client of its own, with a transfer that has no end.
+fn busy(path: &CString) -> mf_queue {
     let mut client = Default::default();
     let mut frame = Default::default();
-    let mut channel = Default::default();
+    let mut queue = Default::default();
     let plane = mf_plane { start: 0, x_step: 0, y_step: 0 };
     let endless = mf_shape_2d {
         pixel_bytes: 1,
@@ -37,19 +37,19 @@ fn busy(path: &CString) -> mf_channel {
     unsafe {
         assert_eq!(mf_connect(path.as_ptr(), &mut client), mf_error::None);
         assert_eq!(mf_frame_allocate(client, 4096, &mut frame), mf_error::None);
-        assert_eq!(mf_channel_open(client, 4, &mut channel), mf_error::None);
+        assert_eq!(mf_queue_open(client, 4, &mut queue), mf_error::None);
         let all = mf_range { frame, offset: 0, length: MF_TO_END };
-        let submitted = mf_submit_fill_2d(channel, all, &endless, null(), std::ptr::null_mut());
+        let submitted = mf_submit_fill_2d(queue, all, &endless, null(), std::ptr::null_mut());
         assert_eq!(submitted, mf_error::None);
     }
-    channel
+    queue
 }
 
-fn poll(channel: mf_channel) -> Option<mf_error> {
+fn poll(queue: mf_queue) -> Option<mf_error> {
     let mut done = MaybeUninit::<mf_completion>::uninit();
     // SAFETY: the result goes to a variable of its type, which is looked at when it was filled only.
     unsafe {
-        match mf_poll(channel, done.as_mut_ptr()) {
+        match mf_poll(queue, done.as_mut_ptr()) {
             mf_error::None => Some(done.assume_init().error),
             mf_error::Nothing => None,
             other => panic!("{other:?}"),
@@ -57,10 +57,10 @@ fn poll(channel: mf_channel) -> Option<mf_error> {
     }
 }
 
-fn arm(channel: mf_channel) -> i32 {
+fn arm(queue: mf_queue) -> i32 {
     let mut ready = -1;
     // SAFETY: the result goes to a variable of its type.
-    assert_eq!(unsafe { mf_arm(channel, &mut ready) }, mf_error::None);
+    assert_eq!(unsafe { mf_arm(queue, &mut ready) }, mf_error::None);
     ready
 }
 

@@ -201,7 +201,7 @@ fn programs_have_no_errors_under_valgrind() {
     if !there("valgrind") || !there("gcc") {
         return;
     }
-    // Lanes spin; without fair scheduling nobody else would run.
+    // Workers spin; without fair scheduling nobody else would run.
     let valgrind = |source, options: &[&str]| {
         let program = compile("gcc", source, &["-O1"]);
         let always = ["-q", "--error-exitcode=9", "--fair-sched=yes"];

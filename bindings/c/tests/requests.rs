@@ -12,13 +12,13 @@ use memferry_c::*;
 use memferry_conformance::requests::{self, Draft, RequestFixture, Served, request_suite};
 use memferry_transfer::{Count2d, Failure, Lists, Operation, Pattern, Plane, Segment, Side};
 
-const NO_TICKET: mf_ticket = mf_ticket { tag: 0, channel: 0 };
+const NO_TICKET: mf_ticket = mf_ticket { tag: 0, queue: 0 };
 
 /// A program as the suite for requests drives it.
 struct Program {
     frames: Vec<mf_frame>,
-    channel: mf_channel,
-    /// Every other request has a deadline, and so goes to a lane, short as it is.
+    queue: mf_queue,
+    /// Every other request has a deadline, and so goes to a worker, short as it is.
     turns: u32,
 }
 
@@ -34,7 +34,7 @@ fn succeeded(error: mf_error) {
 impl Program {
     fn open() -> Self {
         let mut client = mf_client::default();
-        let mut channel = mf_channel::default();
+        let mut queue = mf_queue::default();
         let mut frames = vec![mf_frame::default(); requests::FRAMES];
         // SAFETY: results go to variables of these types.
         unsafe {
@@ -42,10 +42,10 @@ impl Program {
             for frame in &mut frames {
                 succeeded(mf_frame_allocate(client, requests::FRAME_BYTES, frame));
             }
-            succeeded(mf_channel_open(client, 8, &mut channel));
+            succeeded(mf_queue_open(client, 8, &mut queue));
         }
         succeeded(mf_disconnect(client));
-        Self { frames, channel, turns: 0 }
+        Self { frames, queue, turns: 0 }
     }
 
     fn range(&self, place: &(usize, u64), length: u64) -> mf_range {
@@ -58,31 +58,27 @@ impl Program {
 
     fn submit(&self, draft: &Draft, terms: *const mf_terms, ticket: &mut mf_ticket) -> mf_error {
         let range = |place, length| self.range(place, length);
-        let channel = self.channel;
+        let queue = self.queue;
         // SAFETY: ranges, shapes and lists are variables of these types; `terms` is null or the caller's.
         unsafe {
             match draft {
-                Operation::Nop => mf_submit_nop(channel, terms, ticket),
-                Operation::Copy { source, destination, length } => mf_submit_copy(
-                    channel,
-                    range(source, *length),
-                    range(destination, *length),
-                    terms,
-                    ticket,
-                ),
+                Operation::Nop => mf_submit_nop(queue, terms, ticket),
+                Operation::Copy { source, destination, length } => {
+                    mf_submit_copy(queue, range(source, *length), range(destination, *length), terms, ticket)
+                }
                 Operation::Fill { destination, length, pattern } => {
                     let (value, width) = number(*pattern);
-                    mf_submit_fill(channel, range(destination, *length), value, width, terms, ticket)
+                    mf_submit_fill(queue, range(destination, *length), value, width, terms, ticket)
                 }
                 Operation::Copy2d { source, destination, shape } => {
                     let color = shape.transparent.map(|color| color.value());
                     let shape = flat(&shape.count, shape.source, shape.destination, color);
-                    mf_submit_copy_2d(channel, range(source, 0), range(destination, 0), &shape, terms, ticket)
+                    mf_submit_copy_2d(queue, range(source, 0), range(destination, 0), &shape, terms, ticket)
                 }
                 Operation::Fill2d { destination, shape } => {
                     let color = Some(shape.color.value());
                     let shape = flat(&shape.count, shape.destination, shape.destination, color);
-                    mf_submit_fill_2d(channel, range(destination, 0), &shape, terms, ticket)
+                    mf_submit_fill_2d(queue, range(destination, 0), &shape, terms, ticket)
                 }
                 Operation::ScatterGather { lists } => self.submit_lists(lists, terms, ticket),
                 _ => self.submit_looks(draft, terms, ticket),
@@ -101,7 +97,7 @@ impl Program {
         // SAFETY: arrays with their lengths; `terms` is null or the caller's.
         unsafe {
             mf_submit_scatter_gather(
-                self.channel,
+                self.queue,
                 from.as_ptr(),
                 from.len(),
                 to.as_ptr(),
@@ -114,30 +110,30 @@ impl Program {
 
     fn submit_looks(&self, draft: &Draft, terms: *const mf_terms, ticket: &mut mf_ticket) -> mf_error {
         let range = |place, length| self.range(place, length);
-        let channel = self.channel;
+        let queue = self.queue;
         // SAFETY: ranges and lists are variables of these types; `terms` is null or the caller's.
         unsafe {
             match draft {
                 Operation::Xor { sources, destination, length } => {
                     let from: Vec<_> = sources.iter().map(|source| range(source, *length)).collect();
                     let to = range(destination, *length);
-                    mf_submit_xor(channel, from.as_ptr(), from.len(), to, terms, ticket)
+                    mf_submit_xor(queue, from.as_ptr(), from.len(), to, terms, ticket)
                 }
                 Operation::Compare { first, second, length } => {
-                    mf_submit_compare(channel, range(first, *length), range(second, *length), terms, ticket)
+                    mf_submit_compare(queue, range(first, *length), range(second, *length), terms, ticket)
                 }
                 Operation::Crc { source, length, seed } => {
-                    mf_submit_crc32c(channel, range(source, *length), *seed, terms, ticket)
+                    mf_submit_crc32c(queue, range(source, *length), *seed, terms, ticket)
                 }
                 Operation::CopyCrc { source, destination, length, seed } => {
                     let from = range(source, *length);
                     let to = range(destination, *length);
-                    mf_submit_copy_crc32c(channel, from, to, *seed, terms, ticket)
+                    mf_submit_copy_crc32c(queue, from, to, *seed, terms, ticket)
                 }
                 Operation::DualCopy { source, destinations: [one, other], length } => {
                     let one = range(one, *length);
                     let other = range(other, *length);
-                    mf_submit_dual_copy(channel, range(source, *length), one, other, terms, ticket)
+                    mf_submit_dual_copy(queue, range(source, *length), one, other, terms, ticket)
                 }
                 _ => unreachable!("{draft:?} is submitted elsewhere or needs a device"),
             }
@@ -200,7 +196,7 @@ impl RequestFixture for Program {
         succeeded(submitted);
         let mut done = std::mem::MaybeUninit::<mf_completion>::uninit();
         // SAFETY: the result goes to a variable of its type.
-        let ended = unsafe { mf_wait(self.channel, ticket, 20_000_000_000, done.as_mut_ptr()) };
+        let ended = unsafe { mf_wait(self.queue, ticket, 20_000_000_000, done.as_mut_ptr()) };
         assert!(ended as i32 == 0 || ended as i32 >= 100, "{}", words());
         // SAFETY: filled whenever the transfer has ended, as the line above made sure.
         let done = unsafe { done.assume_init() };

@@ -11,7 +11,7 @@ import numpy
 
 
 def load(path):
-    """A picture as an array of height, width and four channels: that of the path, or one that is painted here."""
+    """A picture as an array of height, width and four queues: that of the path, or one that is painted here."""
     if path is None:
         y, x = numpy.mgrid[0:480, 0:640]
         return numpy.stack([x % 256, y % 256, (x ^ y) % 256, numpy.full_like(x, 255)], axis=2).astype(numpy.uint8)

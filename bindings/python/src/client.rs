@@ -341,7 +341,7 @@ impl Client {
     }
 
     /// Copies a picture turned: "upright", "flip-horizontal", "flip-vertical", "rotate90", "rotate180",
-    /// "rotate270" or "transpose". Pictures are arrays of height, width, and maybe channels.
+    /// "rotate270" or "transpose". Pictures are arrays of height, width, and maybe queues.
     #[pyo3(signature = (source, destination, turn="upright", *, within=None, hint=None, linked=false, fenced=false, now=false))]
     #[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
     fn turn(

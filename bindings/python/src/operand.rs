@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Frame, Range, any buffer ─► Part { range of a frame?, memory here?, picture? }
-//!     all of them frames of the service ─► its channel
+//!     all of them frames of the service ─► its queue
 //!     all of them mapped here ───────────► lent to the service in this process, each held until the end
 //! ```
 //!
@@ -147,8 +147,8 @@ fn layout(what: &str, buffer: &PyUntypedBuffer) -> PyResult<(usize, Option<Image
     let item = buffer.item_size();
     let (width, pixel) = match shape {
         [_, width] if strides[1] == item as isize => (*width, item),
-        [_, width, channels] if strides[2] == item as isize && strides[1] == (item * channels) as isize => {
-            (*width, item * channels)
+        [_, width, queues] if strides[2] == item as isize && strides[1] == (item * queues) as isize => {
+            (*width, item * queues)
         }
         _ if buffer.is_c_contiguous() => return Ok((buffer.len_bytes(), None)),
         _ => return Err(strided()),
@@ -209,7 +209,7 @@ impl Drop for Hold {
     }
 }
 
-/// Bytes from which lending memory, which takes about 25 microseconds for each range, costs less than lanes gain.
+/// Bytes from which lending memory, which takes about 25 microseconds for each range, costs less than workers gain.
 const LENDING_PAYS: usize = 4 << 20;
 /// Bytes from which other threads may run during a copy.
 const LETS_GO: usize = 64 << 10;

@@ -1,7 +1,7 @@
-//! What the objects of one client share: where its service is, its channels, and the transfers under way.
+//! What the objects of one client share: where its service is, its queues, and the transfers under way.
 //!
 //! ```text
-//! submit ─ sweep: what has ended is let go ─ place ─┬ now, by lanes of this process: performed ─► ended
+//! submit ─ sweep: what has ended is let go ─ place ─┬ now, by workers of this process: performed ─► ended
 //!                                                   └ start ─► Running, kept here until it has ended
 //! finish ─ waits, closes          the last Client, Frame and Transfer dropped ─ waits, a minute at most, closes
 //! ```
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use memferry::{
-    AsyncChannel, Channel, EngineKind, ForkGuard, FrameRange, Pending, SubmitError, Ticket, Transfer,
+    AsyncQueue, EngineKind, ForkGuard, FrameRange, Pending, Queue, SubmitError, Ticket, Transfer,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -50,14 +50,14 @@ impl Home {
     }
 }
 
-/// A session and the channel its transfers take.
+/// A session and the queue its transfers take.
 #[derive(Clone)]
 struct Side {
     client: memferry::Client,
-    channel: AsyncChannel,
+    queue: AsyncQueue,
     order: Arc<Order>,
     /// For what is done on the calling thread, where the service is in this process.
-    performing: Option<Arc<Mutex<Channel>>>,
+    performing: Option<Arc<Mutex<Queue>>>,
 }
 
 /// The order of what is submitted.
@@ -85,34 +85,31 @@ pub(crate) struct Shared {
 }
 
 fn open(client: memferry::Client, capacity: u32) -> PyResult<Side> {
-    let channel = client.open_async_channel(capacity).map_err(errors::of_open)?;
+    let queue = client.async_queue(capacity).map_err(errors::of_open)?;
     let performing = match client.is_embedded() {
-        true => Some(Arc::new(Mutex::new(client.open_channel(2).map_err(errors::of_open)?))),
+        true => Some(Arc::new(Mutex::new(client.queue(2).map_err(errors::of_open)?))),
         false => None,
     };
-    Ok(Side { client, channel, order: Arc::default(), performing })
+    Ok(Side { client, queue, order: Arc::default(), performing })
 }
 
 impl Side {
-    /// Whether a transfer may be done beside the channel: neither does it wait for one there, nor one there for it.
+    /// Whether a transfer may be done beside the queue: neither does it wait for one there, nor one there for it.
     fn beside(&self, terms: &Terms) -> bool {
         !terms.linked && !terms.fenced && !self.order.linked.load(Ordering::Acquire)
     }
 
     fn submit(&self, transfer: Transfer, linked: bool) -> Result<Pending, SubmitError> {
         let _submitting = self.order.submitting.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = self.channel.submit(transfer)?;
+        let pending = self.queue.submit(transfer)?;
         self.order.linked.store(linked, Ordering::Release);
         Ok(pending)
     }
 }
 
 /// Does a transfer on this thread, unless another one performs at this moment.
-fn perform(
-    channel: &Mutex<Channel>,
-    transfer: &Transfer,
-) -> Option<Result<memferry::Completion, SubmitError>> {
-    Some(channel.try_lock().ok()?.perform(transfer.clone()))
+fn perform(queue: &Mutex<Queue>, transfer: &Transfer) -> Option<Result<memferry::Completion, SubmitError>> {
+    Some(queue.try_lock().ok()?.perform(transfer.clone()))
 }
 
 fn closed() -> PyErr {
@@ -120,7 +117,7 @@ fn closed() -> PyErr {
 }
 
 impl Shared {
-    /// With a channel to the client's service, which may answer late.
+    /// With a queue to the client's service, which may answer late.
     pub(crate) fn open(guard: ForkGuard, client: memferry::Client, capacity: u32) -> PyResult<Self> {
         let home = Arc::new(Home { guard, elsewhere: !client.is_embedded() });
         let sides = Mutex::new(Some(Sides { service: open(client, capacity)?, local: None, capacity }));
@@ -177,13 +174,13 @@ impl Shared {
         describe: impl FnOnce(&[FrameRange]) -> PyResult<Transfer>,
     ) -> PyResult<NativeTransfer> {
         self.home.check()?;
-        // First, for other threads may run meanwhile and close the client: whoever then had its channel would close that.
+        // First, for other threads may run meanwhile and close the client: whoever then had its queue would close that.
         self.sweep();
         let (side, own) = self.side(by_service(&parts))?;
         let (ranges, hold) = place(&side.client, own, parts)?;
         let transfer = terms.apply(describe(&ranges)?)?;
-        if let Some(channel) = side.performing.as_ref().filter(|_| terms.now && side.beside(terms))
-            && let Some(ended) = Python::attach(|py| py.detach(|| perform(channel, &transfer)))
+        if let Some(queue) = side.performing.as_ref().filter(|_| terms.now && side.beside(terms))
+            && let Some(ended) = Python::attach(|py| py.detach(|| perform(queue, &transfer)))
         {
             let completion = ended.map_err(|error| errors::of_submit(error.reason))?;
             hold.ended(&completion);
@@ -219,7 +216,7 @@ impl Shared {
         linked: bool,
         running: impl FnOnce(Arc<Home>, Pending) -> Running,
     ) -> PyResult<Arc<Running>> {
-        // The channel takes what has ended before, and with it maybe the last that is known of a frame.
+        // The queue takes what has ended before, and with it maybe the last that is known of a frame.
         let submit = move || side.submit(transfer, linked).map_err(|error| errors::of_submit(error.reason));
         let pending = self.home.asking(submit)?;
         let running = Arc::new(running(Arc::clone(&self.home), pending));
@@ -238,7 +235,7 @@ impl Shared {
     /// A copy that was done without the service.
     pub(crate) fn done_here(&self, bytes_done: u64) -> NativeTransfer {
         let ticket = Ticket::NONE;
-        let engine = EngineKind::CpuLane;
+        let engine = EngineKind::Cpu;
         let outcome = Ok(());
         let inherited = false;
         let value = 0;

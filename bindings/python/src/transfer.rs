@@ -148,7 +148,7 @@ impl Running {
         let pending = state.pending.take();
         let hold = state.hold.take();
         drop(state);
-        // The last of a channel closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
+        // The last of a queue closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
         drop(pending);
         if let Some(hold) = hold {
             hold.ended(&own);
@@ -228,7 +228,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // In a forked child there are neither lanes nor anything to give back, and locks may be held for ever.
+        // In a forked child there are neither workers nor anything to give back, and locks may be held for ever.
         if self.home.is_forked() {
             let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget((state.pending.take(), state.hold.take()));
@@ -328,7 +328,7 @@ pub struct Completion {
     bytes_done: u64,
     /// What was found: the CRC, or the offset of the first difference (the length when there is none).
     value: u64,
-    /// What moved them: "CPU lane", "kernel module" (a DMA engine, or the kernel's own copy), "simulated engine" (a model in
+    /// What moved them: "CPU", "kernel module" (a DMA engine, or the kernel's own copy), "simulated engine" (a model in
     /// virtual time), or "no engine" for what ended before it reached one.
     engine: String,
 }

@@ -61,7 +61,7 @@ def endless(client, **terms):
     """Has the service in this process do what outlasts every test unless it is cancelled. What the client asks
     for after that waits until it has ended."""
     one, other = (numpy.frombuffer(client.allocate(64 << 20), numpy.uint8) for _ in range(2))
-    # Two pixels wide, so that each row is moved for itself: one lane takes about a second for each picture.
+    # Two pixels wide, so that each row is moved for itself: one worker takes about a second for each picture.
     turns = [client.turn(one.reshape(-1, 2), other.reshape(2, -1), "rotate90", **terms) for _ in range(100)]
     client.nop(fenced=True)
     return turns

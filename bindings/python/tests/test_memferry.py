@@ -26,7 +26,7 @@ class Moves(Bounded):
     def test_copies_between_frames_arrays_and_bytes(self):
         source, frame, array = noise(70001), self.client.allocate(70001), numpy.zeros(70001, numpy.uint8)
         done = self.client.copy(source, frame).wait()
-        self.assertEqual((done.bytes_done, done.engine), (70001, "CPU lane"))
+        self.assertEqual((done.bytes_done, done.engine), (70001, "CPU"))
         self.client.copy(frame.range(0, 70001), array).wait()
         numpy.testing.assert_array_equal(array, source)
         target = bytearray(70001)
@@ -145,7 +145,7 @@ class Moves(Bounded):
             length = draw.choice((0, 1, 37, 4096, 9000))
             start, to = draw.randrange(11000), draw.randrange(11000)
             expected[to : to + length] = expected[start : start + length].copy()
-            # With a hint it goes to the lanes, short as it is.
+            # With a hint it goes to the workers, short as it is.
             hint = draw.choice((None, "keep", "stream"))
             self.client.copy(array[start : start + length], array[to : to + length], hint=hint).wait()
         numpy.testing.assert_array_equal(array, expected)

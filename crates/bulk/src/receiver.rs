@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    AccessError, Armed, CallError, Channel, Client, Failure, Frame, FrameRange, Handle, SessionId, Ticket,
+    AccessError, Armed, CallError, Client, Failure, Frame, FrameRange, Handle, Queue, SessionId, Ticket,
     Transfer, WaitError,
 };
 use memferry_shm::bus_error::guarded;
@@ -158,7 +158,7 @@ pub struct Receiver {
     buffer: Buffer,
     /// Kind and length of the message whose pieces are coming, and the bytes that have come.
     partial: Option<(u32, u64, usize)>,
-    channel: Option<Channel>,
+    queue: Option<Queue>,
     pulling: VecDeque<(Ticket, Offer)>,
     spin: Spin,
     broken: bool,
@@ -177,7 +177,7 @@ impl Receiver {
             imports: [const { None }; EXPORTS],
             buffer: Buffer::default(),
             partial: None,
-            channel: None,
+            queue: None,
             pulling: VecDeque::new(),
             spin: Spin::new(SPIN),
             broken: false,
@@ -400,9 +400,9 @@ impl Receiver {
         let too_short = |_| PullReason::Length { offered, available };
         let to = to.frame().range(to.offset(), offered);
         let transfer = Transfer::copy(&frame.range(offer.offset, offered), &to).map_err(too_short)?;
-        let channel = match &mut self.channel {
+        let channel = match &mut self.queue {
             Some(channel) => channel,
-            none => none.insert(self.client.open_channel(SLOTS)?),
+            none => none.insert(self.client.queue(SLOTS)?),
         };
         channel.submit(transfer).map_err(|refused| PullReason::Submit(refused.reason))
     }
@@ -418,7 +418,7 @@ impl Receiver {
     /// [`FinishError`].
     pub fn finish(&mut self, limit: Option<Duration>) -> Result<Pulled, FinishError> {
         self.peer.check_fork()?;
-        let (Some((ticket, _)), Some(channel)) = (self.pulling.front(), &mut self.channel) else {
+        let (Some((ticket, _)), Some(channel)) = (self.pulling.front(), &mut self.queue) else {
             return Err(FinishError::Nothing);
         };
         let outcome = match channel.wait(*ticket, limit) {
@@ -492,7 +492,7 @@ impl Drop for Receiver {
             return;
         }
         // Before the other end is told that nobody reads its frames any more.
-        if let Some(channel) = &mut self.channel {
+        if let Some(channel) = &mut self.queue {
             for (ticket, _) in &self.pulling {
                 let _ = channel.cancel(*ticket);
             }

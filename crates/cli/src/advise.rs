@@ -5,7 +5,7 @@
 //!                        └─► ratios, quartiles ─► from which size on each way gains ─► a table, two sentences
 //! ```
 //!
-//! All sides take turns within a round, on random data, with a lane that is awake and the thresholds that engines of this
+//! All sides take turns within a round, on random data, with a worker that is awake and the thresholds that engines of this
 //! user go by. The computing touches registers only and takes about as long as the copy. What a program computes in memory
 //! is not asked; that other programs took the CPU meanwhile is said.
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memferry::{Channel, Client, Frame, Transfer};
+use memferry::{Client, Frame, Queue, Transfer};
 use serde::Serialize;
 
 use crate::CommandError;
@@ -123,9 +123,9 @@ fn print(rows: &[Row], cpus: usize) -> Result<(), CommandError> {
         say!("{} memory: {}", place(far), sentence(of(|row| row.computing), of(|row| row.waiting)));
     }
     match cpus {
-        1 => say!("\nThere is one CPU here, which the engine's lane and the program share."),
+        1 => say!("\nThere is one CPU here, which the engine's worker and the program share."),
         _ => say!(
-            "\nThe engine's lane takes one more of the {cpus} CPUs while it copies. A program that needs them all gains less."
+            "\nThe engine's worker takes one more of the {cpus} CPUs while it copies. A program that needs them all gains less."
         ),
     }
     Ok(())
@@ -160,7 +160,7 @@ fn advice<'a>(rows: impl DoubleEndedIterator<Item = &'a Row>, way: fn(&Row) -> G
 struct Sides {
     own: (Vec<u8>, Vec<u8>),
     frames: (Frame, Frame),
-    channel: Channel,
+    queue: Queue,
     /// Where the next copy of each side lies.
     at: [u64; 2],
     /// Steps of computing in a nanosecond.
@@ -177,8 +177,8 @@ impl Sides {
         let own = (random_bytes(length, 11), random_bytes(length, 12));
         frames.0.write(0, &own.0)?;
         frames.1.write(0, &own.1)?;
-        let channel = client.open_channel(16)?;
-        Ok(Self { own, frames, channel, at: [0; 2], pace: pace(), took: Default::default() })
+        let queue = client.queue(16)?;
+        Ok(Self { own, frames, queue, at: [0; 2], pace: pace(), took: Default::default() })
     }
 
     fn measure(&mut self, bytes: u64, far: bool) -> Result<Row, CommandError> {
@@ -191,7 +191,7 @@ impl Sides {
             let copied = self.copies((bytes, far), count, work);
             let computed = self.transfers((bytes, far), count, work)?;
             let waited = self.transfers((bytes, far), count, 0)?;
-            // The first brings caches, clocks and the lane to where they stay.
+            // The first brings caches, clocks and the worker to where they stay.
             if round > 0 {
                 computing.push(copied.as_secs_f64() / computed.as_secs_f64().max(1e-9));
                 waiting.push(alone.as_secs_f64() / waited.as_secs_f64().max(1e-9));
@@ -232,17 +232,17 @@ impl Sides {
     }
 
     fn transfers(&mut self, what: (u64, bool), count: u64, work: u64) -> Result<Duration, CommandError> {
-        // A lane that sleeps is woken ahead: the question is what copies cost in a program that makes many.
-        let awake = self.channel.submit(Transfer::nop())?;
-        self.channel.wait(awake, None)?.outcome?;
+        // A worker that sleeps is woken ahead: the question is what copies cost in a program that makes many.
+        let awake = self.queue.submit(Transfer::nop())?;
+        self.queue.wait(awake, None)?.outcome?;
         let started = Instant::now();
         for _ in 0..count {
             let at = Self::place(&mut self.at[1], what);
             let source = self.frames.0.range(at, what.0);
             let destination = self.frames.1.range(at, what.0);
-            let ticket = self.channel.submit(Transfer::copy(&source, &destination)?)?;
+            let ticket = self.queue.submit(Transfer::copy(&source, &destination)?)?;
             compute(work);
-            self.channel.wait(ticket, None)?.outcome?;
+            self.queue.wait(ticket, None)?.outcome?;
         }
         Ok(started.elapsed())
     }

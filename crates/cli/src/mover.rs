@@ -1,4 +1,4 @@
-//! A client with one channel: what a command moves bytes with, embedded or through a service.
+//! A client with one queue: what a command moves bytes with, embedded or through a service.
 //!
 //! ```text
 //! open(socket) ─► Mover ─ submit ─► Ticket ─ wait ─► Completion, or why it failed
@@ -8,7 +8,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use memferry::{Channel, Client, Completion, EngineKind, Ticket, Transfer, WaitError};
+use memferry::{Client, Completion, EngineKind, Queue, Ticket, Transfer, WaitError};
 
 use crate::CommandError;
 
@@ -17,9 +17,9 @@ const CAPACITY: u32 = 16;
 /// How long one transfer may take before the command gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client and its channel.
+/// A client and its queue.
 pub(crate) struct Mover {
-    channel: Channel,
+    queue: Queue,
     client: Client,
     remote: bool,
 }
@@ -31,25 +31,25 @@ impl Mover {
             Some(path) => Client::connect(path)?,
             None => Client::embedded()?,
         };
-        let channel = client.open_channel(CAPACITY)?;
-        Ok(Self { channel, client, remote: socket.is_some() })
+        let queue = client.queue(CAPACITY)?;
+        Ok(Self { queue, client, remote: socket.is_some() })
     }
 
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    pub(crate) fn channel(&mut self) -> &mut Channel {
-        &mut self.channel
+    pub(crate) fn queue(&mut self) -> &mut Queue {
+        &mut self.queue
     }
 
     pub(crate) fn submit(&mut self, transfer: Transfer) -> Result<Ticket, CommandError> {
-        Ok(self.channel.submit(transfer)?)
+        Ok(self.queue.submit(transfer)?)
     }
 
     /// Waits for the end of a transfer, however it ended.
     pub(crate) fn end_of(&mut self, ticket: Ticket) -> Result<Completion, CommandError> {
-        self.channel.wait(ticket, Some(PATIENCE)).map_err(|error| match error {
+        self.queue.wait(ticket, Some(PATIENCE)).map_err(|error| match error {
             WaitError::TimedOut => format!("no completion came within {} s", PATIENCE.as_secs()).into(),
             other => other.into(),
         })
@@ -71,9 +71,9 @@ impl Mover {
     /// What moved the bytes, in words.
     pub(crate) fn describe(&self, engine: EngineKind) -> String {
         let kind = match engine {
-            EngineKind::CpuLane => "a CPU copy lane (a thread on another core, no DMA hardware)",
+            EngineKind::Cpu => "a CPU worker (a thread on another core, no DMA hardware)",
             EngineKind::Simulated => "a simulated engine",
-            EngineKind::Kernel => "the kernel module (a DMA engine, or the kernel's own copy)",
+            EngineKind::Module => "the Linux module (a DMA engine, or the kernel's own copy)",
             EngineKind::None => "no engine",
         };
         let place = if self.remote { "of the service" } else { "embedded in this process" };

@@ -64,7 +64,10 @@ fn numbers(settings: &PolicySettings, kind: PolicyKind) -> String {
             format!("{name}, the high class alone for {:?} of every {:?}", settings.slice, settings.period)
         }
         PolicyKind::Deadline => {
-            format!("{name}, {} bytes a second can be promised by a lane", settings.capacity_bytes_per_second)
+            format!(
+                "{name}, {} bytes a second can be promised by a worker",
+                settings.capacity_bytes_per_second
+            )
         }
         PolicyKind::Weighted => {
             let [low, normal, high] = settings.class_weights;

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memferry::{Channel, Client, Transfer};
+use memferry::{Client, Queue, Transfer};
 use memferry_service::profile::measure::{self, NEVER};
 use memferry_service::profile::{self, Profile, Tuning};
 
@@ -87,9 +87,9 @@ fn print(thresholds: &Tuning) -> Result<(), CommandError> {
         ("copies of far memory go past the caches from", thresholds.stream_cold_bytes),
         ("all copies go past the caches from", thresholds.stream_always_bytes),
         ("zeroing far memory goes past the caches from", thresholds.zero_cold_bytes),
-        ("copies are shared with a lane that is awake from", thresholds.share_awake_bytes),
-        ("a lane is woken to share copies of far memory from", thresholds.share_asleep_cold_bytes),
-        ("a lane is woken to share copies of near memory from", thresholds.share_asleep_hot_bytes),
+        ("copies are shared with a worker that is awake from", thresholds.share_awake_bytes),
+        ("a worker is woken to share copies of far memory from", thresholds.share_asleep_cold_bytes),
+        ("a worker is woken to share copies of near memory from", thresholds.share_asleep_hot_bytes),
         ("embedded requests are done at once up to", thresholds.inline_bytes),
     ];
     for (what, bytes) in rows {
@@ -108,31 +108,31 @@ fn print(thresholds: &Tuning) -> Result<(), CommandError> {
 /// Longest request looked at, bytes.
 const LONGEST: u64 = 64 << 10;
 
-/// Nanoseconds in which a transfer that moves nothing is handed over and its completion taken, from a lane that is awake: the
-/// least of several tries, for other programs may keep the lane from being awake.
+/// Nanoseconds in which a transfer that moves nothing is handed over and its completion taken, from a worker that is awake: the
+/// least of several tries, for other programs may keep the worker from being awake.
 pub(crate) fn hand_over_ns() -> Result<u128, CommandError> {
     const TRIES: usize = 31;
-    let mut channel = Client::embedded()?.open_channel(16)?;
+    let mut queue = Client::embedded()?.queue(16)?;
     let mut least = u128::MAX;
     for _ in 0..TRIES {
-        least = least.min(each_ns(&mut channel, hand_over_and_wait)?);
+        least = least.min(each_ns(&mut queue, hand_over_and_wait)?);
     }
     Ok(least)
 }
 
-fn hand_over_and_wait(channel: &mut Channel) -> Result<(), CommandError> {
-    let ticket = channel.submit(Transfer::nop())?;
-    Ok(channel.wait(ticket, None)?.outcome?)
+fn hand_over_and_wait(queue: &mut Queue) -> Result<(), CommandError> {
+    let ticket = queue.submit(Transfer::nop())?;
+    Ok(queue.wait(ticket, None)?.outcome?)
 }
 
-/// The longest copy that takes this thread less than to hand one over and get its completion, from a lane that is awake.
+/// The longest copy that takes this thread less than to hand one over and get its completion, from a worker that is awake.
 fn inline_bytes() -> Result<u64, CommandError> {
     const TRIES: usize = 31;
     let client = Client::embedded()?;
     let source = client.allocate(LONGEST)?;
     let destination = client.allocate(LONGEST)?;
     source.write(0, &random_bytes(usize::try_from(LONGEST)?, 5))?;
-    let mut channel = client.open_channel(16)?;
+    let mut queue = client.queue(16)?;
     let mut found = 0;
     for bytes in
         std::iter::successors(Some(64), |bytes| Some(bytes * 2)).take_while(|bytes| *bytes <= LONGEST)
@@ -140,10 +140,10 @@ fn inline_bytes() -> Result<u64, CommandError> {
         let mut inline = Vec::new();
         let mut handed = Vec::new();
         for _ in 0..TRIES {
-            handed.push(each_ns(&mut channel, hand_over_and_wait)?);
-            inline.push(each_ns(&mut channel, |channel| {
+            handed.push(each_ns(&mut queue, hand_over_and_wait)?);
+            inline.push(each_ns(&mut queue, |queue| {
                 let copy = Transfer::copy(&source.range(0, bytes), &destination.range(0, bytes))?;
-                Ok(channel.perform(copy)?.outcome?)
+                Ok(queue.perform(copy)?.outcome?)
             })?);
         }
         if median(&mut inline) > median(&mut handed) {
@@ -156,11 +156,11 @@ fn inline_bytes() -> Result<u64, CommandError> {
 
 /// Nanoseconds each of some calls took.
 fn each_ns(
-    channel: &mut Channel,
-    mut call: impl FnMut(&mut Channel) -> Result<(), CommandError>,
+    queue: &mut Queue,
+    mut call: impl FnMut(&mut Queue) -> Result<(), CommandError>,
 ) -> Result<u128, CommandError> {
     const CALLS: u32 = 100;
     let started = Instant::now();
-    (0..CALLS).try_for_each(|_| call(channel))?;
+    (0..CALLS).try_for_each(|_| call(queue))?;
     Ok(started.elapsed().as_nanos() / u128::from(CALLS))
 }

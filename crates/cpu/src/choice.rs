@@ -95,7 +95,7 @@ static RECENT: Recent = Recent::new();
 /// Places remembered; as many buffers can be used in turn.
 const PLACES: usize = 64;
 
-/// A small, forgetful memory of destinations: addresses by their hash, and how many bytes had been moved by then. Lanes
+/// A small, forgetful memory of destinations: addresses by their hash, and how many bytes had been moved by then. Workers
 /// that overwrite each other's notes make each other choose worse for once.
 struct Recent {
     moved: AtomicU64,

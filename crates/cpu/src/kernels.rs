@@ -14,9 +14,9 @@
 
 #![expect(unsafe_code, reason = "moving bytes of memory that other processes share needs raw pointers")]
 
-pub mod crew;
 mod raw;
 pub mod slices;
+pub mod team;
 
 use std::borrow::Borrow;
 use std::ptr;

@@ -1,4 +1,4 @@
-//! The CPU engine: a copy lane moves the bytes itself, on the thread that polls it.
+//! The CPU engine: a worker moves the bytes itself, on the thread that polls it.
 //!
 //! ```text
 //! post ──► channel: Job { descriptor, done } ──ring_doorbell──► started
@@ -23,12 +23,12 @@ mod progress;
 mod tiling;
 pub mod tuning;
 
-pub use kernels::{crew, slices};
+pub use kernels::{slices, team};
 
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use kernels::crew::Crew;
+use kernels::team::CopyTeam;
 use memferry_clock::Instant;
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::engine::RefusalReason;
@@ -45,11 +45,11 @@ pub const DEFAULT_CHUNK_BYTES: u64 = 256 << 10;
 
 /// Bytes up to which a transfer is done at once, on the thread that submits it to the path.
 ///
-/// The lane holds the capability table meanwhile: a copy of this much takes less than a microsecond even from cold memory, and what
+/// The worker holds the capability table meanwhile: a copy of this much takes less than a microsecond even from cold memory, and what
 /// has [`IMMEDIATE_OPERANDS`] sources a few.
 const IMMEDIATE_BYTES: u64 = 1024;
 /// What is short is done whole, however many operands it has: a part of it would have to be begun again.
-const IMMEDIATE: Means<'static> = Means { chunk_bytes: u64::MAX, crew: None, for_others: false };
+const IMMEDIATE: Means<'static> = Means { chunk_bytes: u64::MAX, team: None, for_others: false };
 /// Bytes of the largest tile of a picture that is turned by a quarter: at least one is moved at a time.
 const TILE_BYTES: u64 = (kernels2d::WIDTH_BYTES * kernels2d::DEPTH_BYTES) as u64;
 /// Segments and sources up to which one is.
@@ -57,7 +57,7 @@ const IMMEDIATE_OPERANDS: usize = 8;
 
 pub const LONGEST_BYTES: u64 = 1 << 40;
 
-/// Copy lanes on the calling thread.
+/// Copy workers on the calling thread.
 ///
 /// ```
 /// use memferry_clock::Instant;
@@ -90,7 +90,7 @@ pub struct CpuEngine {
     /// How many of them, from the end, were posted since the doorbell.
     posted: usize,
     chunk_bytes: u64,
-    crew: Option<Arc<Crew>>,
+    team: Option<Arc<CopyTeam>>,
     for_others: bool,
 }
 
@@ -121,13 +121,13 @@ impl CpuEngine {
     pub fn new(channels: u32, chunk_bytes: u64) -> Self {
         let busy = Vec::with_capacity(channels as usize);
         let channels = (0..channels).map(|_| Channel { serial: 0, job: None, turns: 1 }).collect();
-        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), crew: None, for_others: false }
+        Self { channels, busy, posted: 0, chunk_bytes: chunk_bytes.max(1), team: None, for_others: false }
     }
 
-    /// The same engine, whose long copies are shared with whoever of `crew` has nothing to do: then a poll moves
+    /// The same engine, whose long copies are shared with whoever of `team` has nothing to do: then a poll moves
     /// `chunk_bytes` for each that shares.
-    pub fn with_crew(mut self, crew: Arc<Crew>) -> Self {
-        self.crew = Some(crew);
+    pub fn with_team(mut self, team: Arc<CopyTeam>) -> Self {
+        self.team = Some(team);
         self
     }
 
@@ -171,9 +171,9 @@ impl Engine for CpuEngine {
     type Memory = Mapping;
 
     fn capabilities(&self) -> EngineCapabilities {
-        let sharing = self.crew.as_ref().map_or(0, |crew| crew.members());
+        let sharing = self.team.as_ref().map_or(0, |team| team.members());
         EngineCapabilities {
-            kind: EngineKind::CpuLane,
+            kind: EngineKind::Cpu,
             channels: self.channels.len() as u32,
             longest_bytes: LONGEST_BYTES,
             preemption_bytes: Some(self.chunk_bytes.saturating_mul(1 + sharing as u64).max(TILE_BYTES)),
@@ -209,9 +209,9 @@ impl Engine for CpuEngine {
     fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
         let mut active = false;
         let mut index = 0;
-        let crew = self.crew.as_deref();
+        let team = self.team.as_deref();
         let for_others = self.for_others;
-        let means = Means { chunk_bytes: self.chunk_bytes, crew, for_others };
+        let means = Means { chunk_bytes: self.chunk_bytes, team, for_others };
         let mut first_unstarted = self.busy.len() - self.posted;
         while let Some(number) = self.busy.get(index).copied() {
             let channel = &mut self.channels[number as usize];
@@ -230,7 +230,7 @@ impl Engine for CpuEngine {
             let ticket = Ticket { channel: number, serial };
             let bytes_done = state.done;
             let value = state.value;
-            let engine = EngineKind::CpuLane;
+            let engine = EngineKind::Cpu;
             finished.push(Finished { ticket, outcome, bytes_done, value, engine });
         }
         active
@@ -328,10 +328,13 @@ impl Job {
 /// Bytes done at a time where nobody waits for a turn: each time, who shares has to be told.
 const WHOLE_CHUNK_BYTES: u64 = 4 << 20;
 
-/// Does the whole of an operation on the calling thread, together with whoever of `crew` has nothing to do; `None` when this
+/// Does the whole of an operation on the calling thread, together with whoever of `team` has nothing to do; `None` when this
 /// engine does not perform it.
-pub fn perform_whole<M: Borrow<Mapping>>(confined: &Confined<'_, M>, crew: Option<&Crew>) -> Option<Ended> {
-    let means = Means { chunk_bytes: WHOLE_CHUNK_BYTES, crew, for_others: false };
+pub fn perform_whole<M: Borrow<Mapping>>(
+    confined: &Confined<'_, M>,
+    team: Option<&CopyTeam>,
+) -> Option<Ended> {
+    let means = Means { chunk_bytes: WHOLE_CHUNK_BYTES, team, for_others: false };
     let operation = confined.operation();
     if !performs(operation) {
         return None;

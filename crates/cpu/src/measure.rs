@@ -19,7 +19,7 @@ use memferry_transfer::Region;
 use thiserror::Error;
 
 use super::choice::Manner;
-use super::kernels::crew::Crew;
+use super::kernels::team::CopyTeam;
 use super::kernels::{self, OutsideRegion};
 use super::tuning::{self, Tuning};
 
@@ -288,24 +288,24 @@ fn share(field: &mut Field, tuning: &mut Tuning) -> Result<(), OutsideRegion> {
     let over = AtomicBool::new(false);
     let sleeps = AtomicBool::new(false);
     let helping = std::sync::OnceLock::<std::thread::Thread>::new();
-    let crew = Crew::new(1, |_| {});
+    let team = CopyTeam::new(1, |_| {});
     std::thread::scope(|scope| {
         let helper = scope.spawn(|| {
             while !over.load(Ordering::Acquire) {
                 if sleeps.load(Ordering::Relaxed) {
                     std::thread::park();
                 }
-                crew.help(|| false);
+                team.help(|| false);
                 std::hint::spin_loop();
             }
         });
         let helper = helping.get_or_init(|| helper.thread().clone());
         let _ending = Ending(&over, helper);
-        let awake = sharing(field, &crew, Memory::Near, Manner::Cached, (8 << 10, 8 << 20), || {})?;
+        let awake = sharing(field, &team, Memory::Near, Manner::Cached, (8 << 10, 8 << 20), || {})?;
         sleeps.store(true, Ordering::Relaxed);
         let wake = || helper.unpark();
-        let hot = sharing(field, &crew, Memory::Near, Manner::Cached, (256 << 10, 16 << 20), wake)?;
-        let cold = sharing(field, &crew, Memory::Far, Manner::Streaming, (256 << 10, 16 << 20), wake)?;
+        let hot = sharing(field, &team, Memory::Near, Manner::Cached, (256 << 10, 16 << 20), wake)?;
+        let cold = sharing(field, &team, Memory::Far, Manner::Streaming, (256 << 10, 16 << 20), wake)?;
         tuning.share_awake_bytes = threshold(&awake, SHARE_GAIN);
         tuning.share_asleep_hot_bytes = threshold(&hot, SHARE_GAIN);
         tuning.share_asleep_cold_bytes = threshold(&cold, SHARE_GAIN);
@@ -316,7 +316,7 @@ fn share(field: &mut Field, tuning: &mut Tuning) -> Result<(), OutsideRegion> {
 /// What sharing gains over copying alone, for sizes from one to the other.
 fn sharing(
     field: &mut Field,
-    crew: &Crew,
+    team: &CopyTeam,
     memory: Memory,
     manner: Manner,
     (least, most): (u64, u64),
@@ -332,7 +332,7 @@ fn sharing(
         let mut together = |at, bytes| {
             wake();
             let piece = super::progress::piece_bytes(bytes, 1);
-            crew.copy(manner, (&from, at), (&to, at), bytes, piece).unwrap_or(Err(OutsideRegion))
+            team.copy(manner, (&from, at), (&to, at), bytes, piece).unwrap_or(Err(OutsideRegion))
         };
         gains.push((bytes, field.gain(memory, bytes, [&mut alone, &mut together])?));
     }

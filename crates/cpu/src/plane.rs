@@ -207,7 +207,7 @@ pub(super) struct Grid<const N: usize> {
 /// Farther than this apart, pixels lie in pages of their own: going farther costs no more.
 pub(super) const PAGE_BYTES: u128 = 4096;
 
-/// What going `bytes` farther costs, in bytes of a chunk. A chunk is to bound the time until the lane looks at its other
+/// What going `bytes` farther costs, in bytes of a chunk. A chunk is to bound the time until the worker looks at its other
 /// clients, and that is pages touched: a page touched for the first time costs the kernel microseconds.
 pub(super) fn jump(bytes: i128) -> u64 {
     (bytes.unsigned_abs().min(PAGE_BYTES) / 4) as u64

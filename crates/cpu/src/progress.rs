@@ -20,7 +20,7 @@ use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Failure, Lists, Operation, Pattern, Region, Segment, Watermark};
 
 use super::choice::{self, Manner, Work};
-use super::kernels::crew::{Activity, Crew};
+use super::kernels::team::{Activity, CopyTeam};
 use super::kernels::{self, OutsideRegion};
 use super::{blocks, plane, tuning};
 
@@ -44,7 +44,7 @@ pub(super) struct Means<'a> {
     /// Bytes a copy moves at a time.
     pub(super) chunk_bytes: u64,
     /// Who may share long copies.
-    pub(super) crew: Option<&'a Crew>,
+    pub(super) team: Option<&'a CopyTeam>,
     /// What is written will be read on another core.
     pub(super) for_others: bool,
 }
@@ -130,7 +130,7 @@ pub(super) fn step<T, const N: usize>(
 /// A cache line: what is written past the caches begins with one.
 const LINE: u64 = 64;
 
-/// Bytes that an operation visits in a chunk. A chunk is to bound the time until the lane looks at its other clients, and that is
+/// Bytes that an operation visits in a chunk. A chunk is to bound the time until the worker looks at its other clients, and that is
 /// bytes touched: for each byte of its destination an exclusive or of 64 sources touches 65. A copy touches two and has the whole
 /// chunk, as has what touches one; of more operands, each has its share, though never less than a line, or the chunk. What a
 /// pixel takes of a chunk is `plane`'s affair.
@@ -226,14 +226,14 @@ fn shared_copy<M: Borrow<Mapping>>(
     let tuning = tuning::current();
     let done = state.done;
     let left = total - done;
-    let Some(crew) = means.crew.filter(|_| left >= tuning.share_awake_bytes) else { return Ok(None) };
+    let Some(team) = means.team.filter(|_| left >= tuning.share_awake_bytes) else { return Ok(None) };
     let least_asleep = match state.manner() {
         Manner::Cached => tuning.share_asleep_hot_bytes,
         Manner::Streaming | Manner::Flushing => tuning.share_asleep_cold_bytes,
     };
-    let looking = crew.doing(Activity::Looking) as u64;
+    let looking = team.doing(Activity::Looking) as u64;
     if looking == 0 && left >= least_asleep && !state.woke {
-        crew.wake_one();
+        team.wake_one();
         state.woke = true;
     }
     // Who was woken comes later: the copy is open to it from its first chunk on.
@@ -245,7 +245,7 @@ fn shared_copy<M: Borrow<Mapping>>(
     let piece = piece_bytes(length, sharing);
     let from = (source, done);
     let to = (destination, done);
-    crew.copy(state.manner(), from, to, length, piece).map_err(|MemoryFault| Failure::MemoryFault)??;
+    team.copy(state.manner(), from, to, length, piece).map_err(|MemoryFault| Failure::MemoryFault)??;
     Ok(Some(length))
 }
 

@@ -124,7 +124,7 @@ fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
     engine.ring_doorbell();
     assert_eq!(
         finish(&mut engine),
-        [Finished { ticket, outcome: Ok(()), bytes_done: 64, value: 0, engine: EngineKind::CpuLane }]
+        [Finished { ticket, outcome: Ok(()), bytes_done: 64, value: 0, engine: EngineKind::Cpu }]
     );
 }
 
@@ -139,7 +139,7 @@ fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
     assert!(engine.poll(Instant::ORIGIN, &mut finished));
     assert_eq!(
         finished,
-        [Finished { ticket: short, outcome: Ok(()), bytes_done: 10, value: 0, engine: EngineKind::CpuLane }]
+        [Finished { ticket: short, outcome: Ok(()), bytes_done: 10, value: 0, engine: EngineKind::Cpu }]
     );
     engine.poll(Instant::ORIGIN, &mut finished);
     engine.cancel(long);
@@ -152,7 +152,7 @@ fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
             outcome: Err(Failure::Cancelled),
             bytes_done: 20,
             value: 0,
-            engine: EngineKind::CpuLane
+            engine: EngineKind::Cpu
         }
     );
     let mut bytes = [0; 100];

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! One thread; nothing in it waits for a client. A client is gone when its socket hangs up or its process ends, whichever
-//! comes first: a forked child may hold the socket open. Moving bytes is the lanes'.
+//! comes first: a forked child may hold the socket open. Moving bytes is the workers'.
 
 mod closer;
 mod connection;
@@ -94,7 +94,7 @@ pub fn serve(options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeE
 /// # Errors
 /// [`ServeError`].
 pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce()) -> Result<(), ServeError> {
-    // A lane that panics would leave its clients waiting for ever; the end of the process tells them.
+    // A worker that panics would leave its clients waiting for ever; the end of the process tells them.
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
@@ -110,15 +110,15 @@ pub fn serve_on(listener: Listener, options: &DaemonOptions, ready: impl FnOnce(
         }
     };
     if options.sandbox
-        && let Err(error) = sandbox::enter(options.service.kernel.is_some())
+        && let Err(error) = sandbox::enter(options.service.module.is_some())
     {
         listener.close();
         return Err(error.into());
     }
     let address = listener.address();
-    let lanes = options.service.lanes;
-    tracing::info!(socket = address, lanes, "ready");
-    supervisor.tell(&format!("READY=1\nSTATUS=Listening on {address} with {lanes} lanes\n"));
+    let workers = options.service.workers;
+    tracing::info!(socket = address, workers, "ready");
+    supervisor.tell(&format!("READY=1\nSTATUS=Listening on {address} with {workers} workers\n"));
     ready();
     let ended = daemon.run(&listener);
     tracing::info!("stopping");
@@ -417,7 +417,7 @@ impl Daemon {
     ) {
         let Some(connection) = self.connections.get(&token) else { return };
         let count = descriptors.len() as u8;
-        let opened = if let Ok(Answer::Channel { channel, .. }) = &body { Some(*channel) } else { None };
+        let opened = if let Ok(Answer::Queue { queue, .. }) = &body { Some(*queue) } else { None };
         let bytes = protocol::encode(&Envelope { serial, descriptors: count, body });
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         match conduit::send(connection.socket(), &bytes, &descriptors, false) {
@@ -434,12 +434,12 @@ impl Daemon {
         }
     }
 
-    /// Refuses what was done, as its descriptors cannot be sent. A channel's signal is used up all the same: the client is told so when
+    /// Refuses what was done, as its descriptors cannot be sent. A queue's signal is used up all the same: the client is told so when
     /// it asks again.
     fn take_back(&mut self, token: u64, serial: u32, opened: Option<u32>) {
         let session = self.connections.get(&token).and_then(Connection::session);
-        if let (Some(session), Some(channel)) = (session, opened) {
-            let _ = self.service.execute(session, protocol::Command::CloseChannel { channel }, &[]);
+        if let (Some(session), Some(queue)) = (session, opened) {
+            let _ = self.service.execute(session, protocol::Command::CloseQueue { queue }, &[]);
         }
         let message = "too many descriptors of the service's are on their way to clients; try again later";
         let kind = protocol::RefusalKind::System;

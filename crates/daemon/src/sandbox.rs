@@ -85,12 +85,12 @@ const ALLOWED: &[i64] = &[
 ///
 /// # Errors
 /// [`SandboxError`] on an architecture without a filter or when the kernel refuses.
-pub(crate) fn enter(kernel: bool) -> Result<(), SandboxError> {
+pub(crate) fn enter(module: bool) -> Result<(), SandboxError> {
     let failed = |error: &dyn std::fmt::Display| SandboxError(error.to_string());
     let arch = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
     let mut rules: BTreeMap<_, _> = ALLOWED.iter().map(|number| (*number, Vec::new())).collect();
     rules.insert(libc::SYS_setsockopt, vec![passing_credentials().map_err(|error| failed(&error))?]);
-    if kernel {
+    if module {
         rules.insert(libc::SYS_ioctl, module_calls().map_err(|error| failed(&error))?);
     }
     let deny = SeccompAction::Errno(libc::EPERM as u32);

@@ -1,7 +1,7 @@
 //! `/dev/memferry`: the Linux module as safe code sees it.
 //!
 //! ```text
-//! KernelDevice::open ─ register(Mapping) ─► KernelMemory: pinned; the last clone unregisters
+//! ModuleDevice::open ─ register(Mapping) ─► ModuleMemory: pinned; the last clone unregisters
 //!                    ─ submit(Order) ─► tag; the module checks it ─► take_records: tag, status, bytes
 //! ```
 //!
@@ -161,7 +161,7 @@ const _: () = assert!(
 /// A place in registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct At<'a> {
-    pub memory: &'a KernelMemory,
+    pub memory: &'a ModuleMemory,
     pub offset: u64,
 }
 
@@ -216,13 +216,13 @@ pub struct Record {
 
 /// The device, opened. What was registered through it is the process's that opened it.
 #[derive(Debug)]
-pub struct KernelDevice {
+pub struct ModuleDevice {
     file: OwnedFd,
     /// Of the next order: none is given twice, so that a late record is nobody else's.
     next_tag: AtomicU64,
 }
 
-impl KernelDevice {
+impl ModuleDevice {
     /// Opens the device at `path`, [`PATH`] as a rule.
     ///
     /// # Errors
@@ -258,7 +258,7 @@ impl KernelDevice {
     ///
     /// # Errors
     /// `OutOfMemory` over that limit; `InvalidInput` for no bytes.
-    pub fn register(self: &Arc<Self>, mapping: Mapping) -> io::Result<KernelMemory> {
+    pub fn register(self: &Arc<Self>, mapping: Mapping) -> io::Result<ModuleMemory> {
         let writable = if mapping.access() == Access::ReadWrite { WRITE } else { 0 };
         let mut request = Register {
             address: mapping.pointer().addr() as u64,
@@ -272,7 +272,7 @@ impl KernelDevice {
         // request only.
         unsafe { rustix::ioctl::ioctl(&self.file, Updater::<REGISTER, _>::new(&mut request))? };
         let registered = Registered { device: Arc::clone(self), mapping, region: request.region };
-        Ok(KernelMemory(Arc::new(registered)))
+        Ok(ModuleMemory(Arc::new(registered)))
     }
 
     /// Submits an order; its [`Record`] follows, with the tag that this gives.
@@ -333,7 +333,7 @@ impl KernelDevice {
     }
 }
 
-impl AsFd for KernelDevice {
+impl AsFd for ModuleDevice {
     /// Readable when something ended.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -383,15 +383,15 @@ fn decode(bytes: &[u8]) -> Record {
 
 /// A mapping that the module may touch; clones share it, the last one takes that back and waits for what still runs.
 #[derive(Clone)]
-pub struct KernelMemory(Arc<Registered>);
+pub struct ModuleMemory(Arc<Registered>);
 
 struct Registered {
-    device: Arc<KernelDevice>,
+    device: Arc<ModuleDevice>,
     mapping: Mapping,
     region: u32,
 }
 
-impl KernelMemory {
+impl ModuleMemory {
     pub fn mapping(&self) -> &Mapping {
         &self.0.mapping
     }
@@ -407,20 +407,20 @@ impl KernelMemory {
     }
 
     /// Whether it was registered through that device.
-    pub fn is_of(&self, device: &Arc<KernelDevice>) -> bool {
+    pub fn is_of(&self, device: &Arc<ModuleDevice>) -> bool {
         Arc::ptr_eq(&self.0.device, device)
     }
 }
 
-impl Memory for KernelMemory {
+impl Memory for ModuleMemory {
     fn length(&self) -> u64 {
         self.0.mapping.length()
     }
 }
 
-impl fmt::Debug for KernelMemory {
+impl fmt::Debug for ModuleMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KernelMemory({}, {:?})", self.0.region, self.0.mapping)
+        write!(f, "ModuleMemory({}, {:?})", self.0.region, self.0.mapping)
     }
 }
 
@@ -456,7 +456,7 @@ mod tests {
 
     #[test]
     fn what_is_not_the_module_is_told_apart() {
-        let open = |path: &str| KernelDevice::open(Path::new(path)).unwrap_err();
+        let open = |path: &str| ModuleDevice::open(Path::new(path)).unwrap_err();
         let missing = open("/nonexistent/memferry");
         assert!(matches!(missing, OpenError::Missing { .. }), "{missing}");
         assert!(missing.to_string().contains("/nonexistent/memferry is not there; load the module"));

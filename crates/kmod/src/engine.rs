@@ -5,7 +5,7 @@
 //! poll ──► records ─► Finished              a suspended job is not handed over before it may go on
 //! ```
 //!
-//! It performs [`KernelEngine::OPERATIONS`]; lists whose pieces touch each other are done in order by the kernel's CPU. What
+//! It performs [`ModuleEngine::OPERATIONS`]; lists whose pieces touch each other are done in order by the kernel's CPU. What
 //! is in the kernel goes on by itself and is preempted by cancels only. Channels here are places for descriptors; which
 //! hardware channel moves the bytes is the module's decision (`kernel/policy.c`). One memory is to be registered once: the
 //! module cannot see that two registrations overlap.
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device::{At, KernelDevice, KernelMemory, MAX_SEGMENTS, Order, Piece, Record};
+use crate::device::{At, MAX_SEGMENTS, ModuleDevice, ModuleMemory, Order, Piece, Record};
 use memferry_clock::Instant;
 use memferry_shm::mapping::Access;
 use memferry_transfer::engine::RefusalReason;
@@ -27,7 +27,7 @@ use memferry_transfer::{
 
 const LONGEST_BYTES: u64 = 1 << 40;
 
-/// How long a service that cannot wait for [`KernelEngine::as_fd`] may sleep while the kernel works.
+/// How long a service that cannot wait for [`ModuleEngine::as_fd`] may sleep while the kernel works.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 /// Error numbers of records (asm-generic/errno.h).
@@ -37,8 +37,8 @@ const ENOTRECOVERABLE: i32 = -131;
 
 /// The module, as an engine of some channels.
 #[derive(Debug)]
-pub struct KernelEngine {
-    device: Arc<KernelDevice>,
+pub struct ModuleEngine {
+    device: Arc<ModuleDevice>,
     channels: Vec<Channel>,
     /// Jobs in the kernel, by tag.
     running: BTreeMap<u64, u32>,
@@ -56,7 +56,7 @@ struct Channel {
 
 #[derive(Debug)]
 struct Job {
-    descriptor: Descriptor<KernelMemory>,
+    descriptor: Descriptor<ModuleMemory>,
     state: State,
 }
 
@@ -71,13 +71,13 @@ enum State {
     Ended(Result<(), Failure>),
 }
 
-impl KernelEngine {
+impl ModuleEngine {
     pub const OPERATIONS: Operations =
         Operations::NOP.union(Operations::COPY).union(Operations::FILL).union(Operations::SCATTER_GATHER);
 
     /// An engine of `channels` channels over memory that was registered through `device`, which no other engine uses
     /// meanwhile.
-    pub fn new(device: Arc<KernelDevice>, channels: u32) -> Self {
+    pub fn new(device: Arc<ModuleDevice>, channels: u32) -> Self {
         let channels = (0..channels).map(|_| Channel { serial: 0, job: None, suspended: false }).collect();
         let running = BTreeMap::new();
         let records = Vec::new();
@@ -86,7 +86,7 @@ impl KernelEngine {
         Self { device, channels, running, records, polled, bytes_by_dma }
     }
 
-    pub fn device(&self) -> &Arc<KernelDevice> {
+    pub fn device(&self) -> &Arc<ModuleDevice> {
         &self.device
     }
 
@@ -95,7 +95,7 @@ impl KernelEngine {
         self.bytes_by_dma
     }
 
-    fn refusal(&self, descriptor: &Descriptor<KernelMemory>) -> Option<RefusalReason> {
+    fn refusal(&self, descriptor: &Descriptor<ModuleMemory>) -> Option<RefusalReason> {
         let channel = descriptor.channel();
         match self.channels.get(channel as usize) {
             None => Some(RefusalReason::NoSuchChannel(channel)),
@@ -106,7 +106,7 @@ impl KernelEngine {
     }
 
     /// Whether the operation is announced, its memory this device's, and its destinations may be written.
-    fn performs(&self, operation: &Operation<Region<KernelMemory>>) -> bool {
+    fn performs(&self, operation: &Operation<Region<ModuleMemory>>) -> bool {
         let usable = operation.visit(|side, region, _| {
             let memory = region.memory();
             let writable = side == Side::Source || memory.mapping().access() == Access::ReadWrite;
@@ -147,7 +147,7 @@ impl KernelEngine {
             let Some(Job { state: State::Ended(outcome), .. }) = channel.job else { continue };
             channel.job = None;
             let ticket = Ticket { channel: number, serial: channel.serial };
-            let engine = EngineKind::Kernel;
+            let engine = EngineKind::Module;
             finished.push(Finished { ticket, outcome, bytes_done: 0, value: 0, engine });
         }
     }
@@ -169,7 +169,7 @@ impl KernelEngine {
             };
             self.bytes_by_dma += record.bytes_by_dma;
             let bytes_done = record.bytes_done;
-            let engine = EngineKind::Kernel;
+            let engine = EngineKind::Module;
             finished.push(Finished { ticket, outcome, bytes_done, value: 0, engine });
         }
     }
@@ -180,7 +180,7 @@ impl KernelEngine {
     }
 }
 
-impl Drop for KernelEngine {
+impl Drop for ModuleEngine {
     /// Nothing moves any more afterwards: what runs is cancelled, and waited for.
     fn drop(&mut self) {
         // A forked child, which is refused, has nothing that runs.
@@ -196,19 +196,19 @@ impl Drop for KernelEngine {
     }
 }
 
-impl AsFd for KernelEngine {
+impl AsFd for ModuleEngine {
     /// Readable when [`poll`](Engine::poll) has something to report.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
 }
 
-impl Engine for KernelEngine {
-    type Memory = KernelMemory;
+impl Engine for ModuleEngine {
+    type Memory = ModuleMemory;
 
     fn capabilities(&self) -> EngineCapabilities {
         EngineCapabilities {
-            kind: EngineKind::Kernel,
+            kind: EngineKind::Module,
             channels: self.channels.len() as u32,
             longest_bytes: LONGEST_BYTES,
             preemption_bytes: None,
@@ -221,8 +221,8 @@ impl Engine for KernelEngine {
 
     fn post(
         &mut self,
-        descriptor: Descriptor<KernelMemory>,
-    ) -> Result<Ticket, Refused<Descriptor<KernelMemory>>> {
+        descriptor: Descriptor<ModuleMemory>,
+    ) -> Result<Ticket, Refused<Descriptor<ModuleMemory>>> {
         if let Some(reason) = self.refusal(&descriptor) {
             return Err(Refused { descriptor, reason });
         }
@@ -295,12 +295,12 @@ impl Engine for KernelEngine {
     }
 }
 
-fn at(region: &Region<KernelMemory>, offset: u64) -> At<'_> {
+fn at(region: &Region<ModuleMemory>, offset: u64) -> At<'_> {
     At { memory: region.memory(), offset: region.offset() + offset }
 }
 
 /// What the module is asked for; `None` for what is done already.
-fn order(operation: &Operation<Region<KernelMemory>>) -> Option<Order<'_>> {
+fn order(operation: &Operation<Region<ModuleMemory>>) -> Option<Order<'_>> {
     match operation {
         Operation::Copy { source, destination, length } => Some(Order::Copy(Piece {
             source: at(source, 0),
@@ -313,14 +313,14 @@ fn order(operation: &Operation<Region<KernelMemory>>) -> Option<Order<'_>> {
             Some(Order::Fill { destination: at(destination, 0), length: *length, pattern, pattern_bytes })
         }
         Operation::ScatterGather { lists } => {
-            Some(Order::List { pieces: pieces(lists), in_order: touch(lists, KernelMemory::key) })
+            Some(Order::List { pieces: pieces(lists), in_order: touch(lists, ModuleMemory::key) })
         }
         _ => None,
     }
 }
 
 /// Both lists, cut where a segment of either ends: at most as many pieces as both have segments.
-fn pieces(lists: &Lists<Region<KernelMemory>>) -> Vec<Piece<'_>> {
+fn pieces(lists: &Lists<Region<ModuleMemory>>) -> Vec<Piece<'_>> {
     let mut pieces = Vec::with_capacity((lists.source.len() + lists.destination.len()).min(MAX_SEGMENTS));
     let mut destinations = lists.destination.iter();
     let mut destination = destinations.next();

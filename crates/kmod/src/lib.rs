@@ -11,4 +11,4 @@
 pub mod device;
 pub mod engine;
 
-pub use engine::KernelEngine;
+pub use engine::ModuleEngine;

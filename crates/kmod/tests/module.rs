@@ -1,7 +1,7 @@
 //! The Linux module keeps the Engine contract. Needs `/dev/memferry`: `./x guest zcu102` and `./x guest x86` run it.
 //!
 //! ```text
-//! KernelEngine over memory registered with the module ──► engine_suite
+//! ModuleEngine over memory registered with the module ──► engine_suite
 //! ```
 
 use std::io::ErrorKind;
@@ -12,41 +12,41 @@ use std::time::Duration;
 
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
-use memferry_kmod::KernelEngine;
-use memferry_kmod::device::{self, KernelDevice, KernelMemory};
+use memferry_kmod::ModuleEngine;
+use memferry_kmod::device::{self, ModuleDevice, ModuleMemory};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{Descriptor, Engine, Operation, Pattern, Region};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 struct Fixture {
-    device: Arc<KernelDevice>,
-    engine: KernelEngine,
+    device: Arc<ModuleDevice>,
+    engine: ModuleEngine,
 }
 
-fn open() -> Arc<KernelDevice> {
-    Arc::new(KernelDevice::open(Path::new(device::PATH)).expect("the module is loaded"))
+fn open() -> Arc<ModuleDevice> {
+    Arc::new(ModuleDevice::open(Path::new(device::PATH)).expect("the module is loaded"))
 }
 
 impl EngineFixture for Fixture {
-    type Memory = KernelMemory;
-    type Engine = KernelEngine;
+    type Memory = ModuleMemory;
+    type Engine = ModuleEngine;
 
-    fn engine(&mut self) -> &mut KernelEngine {
+    fn engine(&mut self) -> &mut ModuleEngine {
         &mut self.engine
     }
 
-    fn allocate(&mut self, bytes: &[u8]) -> KernelMemory {
+    fn allocate(&mut self, bytes: &[u8]) -> ModuleMemory {
         self.device.register(Mapping::owned(bytes.to_vec())).unwrap()
     }
 
-    fn contents(&self, memory: &KernelMemory) -> Vec<u8> {
+    fn contents(&self, memory: &ModuleMemory) -> Vec<u8> {
         let mut bytes = vec![0; memory.mapping().length_bytes()];
         memory.mapping().read(0, &mut bytes).unwrap();
         bytes
     }
 
-    fn is_same(&self, one: &KernelMemory, other: &KernelMemory) -> bool {
+    fn is_same(&self, one: &ModuleMemory, other: &ModuleMemory) -> bool {
         one.is(other)
     }
 
@@ -68,7 +68,7 @@ impl EngineFixture for Fixture {
 fn kernel_engine_passes_the_suite() {
     engine_suite(|setup: EngineSetup| {
         let device = open();
-        Fixture { engine: KernelEngine::new(Arc::clone(&device), setup.channels), device }
+        Fixture { engine: ModuleEngine::new(Arc::clone(&device), setup.channels), device }
     });
 }
 
@@ -80,7 +80,7 @@ fn an_engine_that_is_dropped_leaves_nothing_to_the_next_one() {
     let region = |of: usize| Region::new(memory[of].clone(), 0, 4 << 20).unwrap();
     let copy = Operation::Copy { source: region(0), destination: region(1), length: 4 << 20 };
     for _ in 0..4 {
-        let mut engine = KernelEngine::new(Arc::clone(&device), 8);
+        let mut engine = ModuleEngine::new(Arc::clone(&device), 8);
         let mut finished = Vec::new();
         assert!(!engine.poll(Instant::ORIGIN, &mut finished) && finished.is_empty(), "{finished:?}");
         for channel in 0..8 {
@@ -98,7 +98,7 @@ fn an_engine_that_is_dropped_leaves_nothing_to_the_next_one() {
 fn memory_of_another_device_is_unsupported() {
     let one = open();
     let other = open();
-    let mut engine = KernelEngine::new(one, 1);
+    let mut engine = ModuleEngine::new(one, 1);
     let memory = other.register(Mapping::owned(vec![1; 64])).unwrap();
     let destination = Region::new(memory, 0, 64).unwrap();
     let fill = Operation::Fill { destination, length: 64, pattern: Pattern::Byte(2) };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Client::arena ─► FrameArena ─┬─ buffer(length) ─► Buffer ─ range ─► Transfer        no message to the service
-//!                              ├─ allocator() ─► collections ─ copy(channel, &from, &mut to)   waits
+//!                              ├─ allocator() ─► collections ─ copy(queue, &from, &mut to)   waits
 //!                              └─ range_of(promised) ─► Transfer                      unsafe to promise
 //! segments: frames of 4 MiB or what one block needs, registered when they come, revoked when they go
 //! ```
@@ -12,10 +12,10 @@
 //! A destination that an engine may still write to must not be given to anybody else, and must not be referred to.
 //!
 //! * **A [`Buffer`]** has no references to its bytes: it is read and written by copy. Its block is owned by a window frame
-//!   that its ranges, the transfers made of them and the channel's slots hold; a slot lets go when its completion was
+//!   that its ranges, the transfers made of them and the queue's slots hold; a slot lets go when its completion was
 //!   taken, and a completion comes when the engine can no longer touch the memory, or says that it may
-//!   ([`Completion::is_settled`](crate::Completion::is_settled): its channel failed and could not be stopped). There, and where
-//!   a completion never comes (the service was lost, the channel was dropped with requests outstanding), the slot marks the block as
+//!   ([`Completion::is_settled`](crate::Completion::is_settled): its queue failed and could not be stopped). There, and where
+//!   a completion never comes (the service was lost, the queue was dropped with requests outstanding), the slot marks the block as
 //!   abandoned: its bytes are nobody's until the whole segment goes, and the pages of that stay pinned for as long as the engine
 //!   has them. Windows are bounded: a range or a 2-D walk that leaves the block is turned into
 //!   one that the service refuses. Peers get a window's memory only by a frame derived from it, which keeps the block
@@ -41,10 +41,10 @@ use memferry_shm::placement::Placement;
 use memferry_transfer::{Failure, Side};
 use thiserror::Error;
 
-use crate::channel::{Channel, SubmitReason, WaitError};
 use crate::client::Client;
 use crate::error::FrameError;
 use crate::frame::{Frame, FrameRange};
+use crate::queue::{Queue, SubmitReason, WaitError};
 use crate::transfer::Transfer;
 
 /// How an arena works.
@@ -123,7 +123,7 @@ pub enum CopyError {
     /// failed.
     #[error("the {0} does not lie in this arena; allocate it there")]
     NotInArena(Side),
-    /// The channel would not take it.
+    /// The queue would not take it.
     #[error(transparent)]
     Submit(SubmitReason),
     /// The transfer failed.
@@ -141,18 +141,18 @@ pub enum CopyError {
 /// use memferry::{ArenaOptions, Client, Transfer};
 ///
 /// let client = Client::embedded()?;
-/// let (arena, mut channel) = (client.arena(ArenaOptions::default())?, client.open_channel(64)?);
+/// let (arena, mut queue) = (client.arena(ArenaOptions::default())?, client.queue(64)?);
 /// // A buffer is owned, so a transfer may run while this thread does something else.
 /// let (from, to) = (arena.buffer(1 << 20)?, arena.buffer(1 << 20)?);
 /// from.write(0, b"moved")?;
-/// let ticket = channel.submit(Transfer::copy(&from.range(), &to.range())?)?;
-/// assert_eq!(channel.wait(ticket, None)?.outcome, Ok(()));
+/// let ticket = queue.submit(Transfer::copy(&from.range(), &to.range())?)?;
+/// assert_eq!(queue.wait(ticket, None)?.outcome, Ok(()));
 /// // A collection is borrowed, so the call waits.
 /// let mut list = Vec::new_in(arena.allocator());
 /// list.resize(100_000, 7u8);
 /// let mut copy = Vec::new_in(arena.allocator());
 /// copy.resize(100_000, 0u8);
-/// arena.copy(&mut channel, &list, &mut copy)?;
+/// arena.copy(&mut queue, &list, &mut copy)?;
 /// assert_eq!(list, copy);
 /// # Ok::<(), memferry::Error>(())
 /// ```
@@ -197,11 +197,11 @@ impl FrameArena {
     }
 
     /// Copies one slice of this arena to another of the same length, and waits until that is done. Other completions of the
-    /// channel stay for [`Channel::poll`].
+    /// queue stay for [`Queue::poll`].
     ///
     /// # Errors
     /// [`CopyError`].
-    pub fn copy(&self, channel: &mut Channel, from: &[u8], to: &mut [u8]) -> Result<Copied, CopyError> {
+    pub fn copy(&self, queue: &mut Queue, from: &[u8], to: &mut [u8]) -> Result<Copied, CopyError> {
         if from.len() != to.len() {
             return Err(CopyError::Lengths { from: from.len(), to: to.len() });
         }
@@ -219,12 +219,12 @@ impl FrameArena {
         let by_engine = pages.len() as u64;
         let by_caller = (head.len() + tail.len()) as u64;
         if !pages.is_empty() {
-            self.fill_pages(channel, &source, pages)?;
+            self.fill_pages(queue, &source, pages)?;
         }
         Ok(Copied { by_engine, by_caller })
     }
 
-    fn fill_pages(&self, channel: &mut Channel, source: &FrameRange, to: &mut [u8]) -> Result<(), CopyError> {
+    fn fill_pages(&self, queue: &mut Queue, source: &FrameRange, to: &mut [u8]) -> Result<(), CopyError> {
         let length = to.len() as u64;
         let landing = self.arena.landing(to).ok_or(CopyError::NotInArena(Side::Destination))?;
         let destination = landing.segment().0.range(landing.offset(), length);
@@ -233,7 +233,7 @@ impl FrameArena {
             landing.settled();
             return Err(CopyError::Lengths { from: source.length() as usize, to: length as usize });
         };
-        let ticket = match channel.submit(transfer) {
+        let ticket = match queue.submit(transfer) {
             Ok(ticket) => ticket,
             Err(refused) => {
                 landing.settled();
@@ -242,7 +242,7 @@ impl FrameArena {
         };
         // From here on the landing is given up by being dropped, should the wait end without an answer or by a panic.
         // So it is when the answer does not say that nobody writes there any more.
-        let completion = channel.wait(ticket, None).map_err(CopyError::Wait)?;
+        let completion = queue.wait(ticket, None).map_err(CopyError::Wait)?;
         if completion.is_settled() {
             landing.settled();
         }

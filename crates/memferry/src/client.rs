@@ -19,10 +19,10 @@ use memferry_transfer::{Handle, Rights, SessionId};
 pub use memferry_service::protocol::Grantee;
 
 use crate::arena::{ArenaOptions, FrameArena};
-use crate::channel::Channel;
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
 use crate::frame::{Frame, FrameRange};
 use crate::link::{self, Link, Opened};
+use crate::queue::Queue;
 
 /// The session everything of a client shares.
 pub(crate) struct Session {
@@ -56,7 +56,7 @@ impl Drop for Session {
     }
 }
 
-/// A session with a service. Clones share it; it ends with the last of them, its frames and its channels.
+/// A session with a service. Clones share it; it ends with the last of them, its frames and its queues.
 #[derive(Clone)]
 pub struct Client {
     session: Arc<Session>,
@@ -314,18 +314,18 @@ impl Client {
         }
     }
 
-    /// Opens a channel for up to `capacity` requests outstanding, a power of two from 2 to 4096.
+    /// Opens a queue for up to `capacity` requests outstanding, a power of two from 2 to 4096.
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open_channel(&self, capacity: u32) -> Result<Channel, OpenError> {
-        let (answer, descriptors) = self.session.call(Command::OpenChannel { capacity }, Vec::new())?;
-        let Answer::Channel { channel, capacity } = answer else {
+    pub fn queue(&self, capacity: u32) -> Result<Queue, OpenError> {
+        let (answer, descriptors) = self.session.call(Command::OpenQueue { capacity }, Vec::new())?;
+        let Answer::Queue { queue, capacity } = answer else {
             return Err(CallError::Protocol("it answered something else").into());
         };
-        Channel::open(Arc::clone(&self.session), channel, capacity, descriptors).inspect_err(|_| {
-            // Nobody else would: without a channel nothing is dropped that closes it.
-            let _ = self.session.call(Command::CloseChannel { channel }, Vec::new());
+        Queue::open(Arc::clone(&self.session), queue, capacity, descriptors).inspect_err(|_| {
+            // Nobody else would: without a queue nothing is dropped that closes it.
+            let _ = self.session.call(Command::CloseQueue { queue }, Vec::new());
         })
     }
 
@@ -348,7 +348,7 @@ impl Client {
         self.change_policy(None)
     }
 
-    /// Gives a running service another policy. Requests that run keep their channels.
+    /// Gives a running service another policy. Requests that run keep their queues.
     ///
     /// # Errors
     /// [`CallError::Refused`] when the settings are not to be had, and to clients that are neither the user that the service
@@ -437,11 +437,11 @@ mod tests {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&opened));
         let opened = OwnedFd::from(std::fs::File::open(path).unwrap());
         let less = Rights::all().difference(Rights::WRITE);
-        let mut channel = client.open_channel(2).unwrap();
+        let mut queue = client.queue(2).unwrap();
         for (memfd, rights) in [(sealed, less), (opened, less), (memfd(), Rights::all())] {
             let frame = client.register_memfd(memfd, 4096).unwrap();
             assert_eq!(frame.rights(), rights);
-            let filled = channel.perform(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap().outcome;
+            let filled = queue.perform(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap().outcome;
             let lacks = Failure::MissingRight { side: Side::Destination, handle: frame.handle() };
             assert_eq!(filled, if rights == less { Err(lacks) } else { Ok(()) });
         }

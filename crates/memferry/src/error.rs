@@ -118,14 +118,14 @@ pub enum TakeBackError {
     Call(CallError, Frame),
 }
 
-/// A channel could not be opened.
+/// A queue could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The service would not.
     #[error(transparent)]
     Call(#[from] CallError),
     /// The memory it sent could not be used.
-    #[error("cannot map the channel: {0}")]
+    #[error("cannot map the queue: {0}")]
     Map(io::Error),
 }
 
@@ -141,7 +141,7 @@ pub enum Error {
     /// A call to the control side.
     #[error(transparent)]
     Call(#[from] CallError),
-    /// Opening a channel.
+    /// Opening a queue.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Taking memory back.

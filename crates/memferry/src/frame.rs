@@ -239,7 +239,7 @@ impl Frame {
         let Backing::Mapped(mut mapping) = std::mem::replace(&mut inner.backing, Backing::Ended) else {
             return Err(TakeBackError::NotOwned(Self(Arc::new(inner))));
         };
-        // A lane that settled the last transfer may be about to drop its part of the descriptor.
+        // A worker that settled the last transfer may be about to drop its part of the descriptor.
         let until = Instant::now() + LETTING_GO;
         loop {
             mapping = match mapping.into_owned() {
@@ -352,17 +352,17 @@ mod tests {
     #[test]
     fn a_derived_frame_keeps_what_it_was_derived_from() {
         let client = Client::embedded().unwrap();
-        let mut channel = client.open_channel(4).unwrap();
+        let mut queue = client.queue(4).unwrap();
         let from = client.allocate(4096).unwrap();
         let to = client.allocate(4096).unwrap();
         from.write(100, &[7; 50]).unwrap();
         let view = client.derive(&from.range(100, 50), Rights::READ).unwrap();
         drop(from);
-        // On a lane and on this thread.
+        // On a worker and on this thread.
         let copy = || Transfer::copy(&view.all(), &to.all()).unwrap();
-        let ticket = channel.stage(copy()).unwrap();
-        assert_eq!(channel.wait(ticket, None).unwrap().outcome, Ok(()));
-        assert_eq!(channel.perform(copy()).unwrap().outcome, Ok(()));
+        let ticket = queue.stage(copy()).unwrap();
+        assert_eq!(queue.wait(ticket, None).unwrap().outcome, Ok(()));
+        assert_eq!(queue.perform(copy()).unwrap().outcome, Ok(()));
         let mut moved = [0; 50];
         to.read(0, &mut moved).unwrap();
         assert_eq!(moved, [7; 50]);
@@ -374,7 +374,7 @@ mod tests {
         let frame = client.register_owned(vec![3; 10]).unwrap();
         let view = client.derive(&frame.all(), Rights::WRITE).unwrap();
         let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("it is in use") };
-        let filled = client.open_channel(2).unwrap().perform(Transfer::fill(&view.all(), Pattern::Byte(4)));
+        let filled = client.queue(2).unwrap().perform(Transfer::fill(&view.all(), Pattern::Byte(4)));
         assert_eq!(filled.unwrap().outcome, Ok(()));
         drop(view);
         assert_eq!(frame.into_owned().unwrap(), [4; 10]);
@@ -384,7 +384,7 @@ mod tests {
     fn a_long_row_of_derived_frames_is_let_go_of_on_a_short_stack() {
         let quotas = Quotas { capabilities: 20_000, ..Quotas::default() };
         let client =
-            Client::embedded_with(ServiceConfig { quotas, lanes: 1, ..ServiceConfig::default() }).unwrap();
+            Client::embedded_with(ServiceConfig { quotas, workers: 1, ..ServiceConfig::default() }).unwrap();
         let mut last = client.allocate(4096).unwrap();
         for _ in 0..10_000 {
             last = client.derive(&last.all(), Rights::READ).unwrap();

@@ -5,7 +5,7 @@
 //!              └─ dropped: the transfer goes on, nobody is told
 //! ```
 //!
-//! The driver starts with the first future that has to wait, sleeps while none does, and ends with the channel. No runtime is
+//! The driver starts with the first future that has to wait, sleeps while none does, and ends with the queue. No runtime is
 //! needed, and none is known here.
 //!
 //! A forked child has the lock as some thread of its parent's had it, and no driver: there nothing here is locked or looked at.
@@ -22,17 +22,17 @@ use memferry_shm::queue_pair::{Sleeper, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::Failure;
 
-use crate::channel::{Channel, LIVENESS, SubmitError, SubmitReason, Ticket, WaitError};
 use crate::client::Session;
+use crate::queue::{LIVENESS, Queue, SubmitError, SubmitReason, Ticket, WaitError};
 use crate::transfer::Transfer;
 use crate::{Completion, OpenError};
 
-/// Looks at the ring before a future waits: an awake lane answers a small request meanwhile.
+/// Looks at the ring before a future waits: an awake worker answers a small request meanwhile.
 const LOOKS: u32 = 64;
 
-/// A channel whose transfers are awaited. Clones share it; it closes with the last of them and their futures.
+/// A queue whose transfers are awaited. Clones share it; it closes with the last of them and their futures.
 #[derive(Clone)]
-pub struct AsyncChannel(Arc<Shared>);
+pub struct AsyncQueue(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
@@ -41,7 +41,7 @@ struct Shared {
 }
 
 struct State {
-    channel: Channel,
+    queue: Queue,
     tasks: HashMap<Ticket, Task>,
     /// The driver thread runs.
     driven: bool,
@@ -69,7 +69,7 @@ enum Wanted {
     #[default]
     No,
     Yes,
-    /// The channel is gone.
+    /// The queue is gone.
     Never,
 }
 
@@ -79,7 +79,7 @@ impl Bell {
         self.rung.notify_one();
     }
 
-    /// Sleeps until a future waits; whether the channel is still there.
+    /// Sleeps until a future waits; whether the queue is still there.
     fn wait(&self) -> bool {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = self
@@ -105,11 +105,11 @@ impl Drop for Shared {
     }
 }
 
-impl AsyncChannel {
-    /// Takes over a channel. Its earlier tickets are forgotten.
-    pub fn new(channel: Channel) -> Self {
-        let session = Arc::clone(channel.session());
-        let state = State { channel, tasks: HashMap::new(), driven: false };
+impl AsyncQueue {
+    /// Takes over a queue. Its earlier tickets are forgotten.
+    pub fn new(queue: Queue) -> Self {
+        let session = Arc::clone(queue.session());
+        let state = State { queue, tasks: HashMap::new(), driven: false };
         Self(Arc::new(Shared { state: Mutex::new(state), session, bell: Arc::default() }))
     }
 
@@ -128,7 +128,7 @@ impl AsyncChannel {
         };
         // Completions of detached transfers hold slots of the ring until they are taken.
         let wakers = state.collect();
-        let submitted = state.channel.submit(transfer);
+        let submitted = state.queue.submit(transfer);
         if let Ok(ticket) = submitted {
             state.tasks.insert(ticket, Task::Fresh);
         }
@@ -139,7 +139,7 @@ impl AsyncChannel {
 
     /// Transfers that may be outstanding; none in a forked child.
     pub fn capacity(&self) -> u32 {
-        self.0.lock().map_or(0, |state| state.channel.capacity())
+        self.0.lock().map_or(0, |state| state.queue.capacity())
     }
 }
 
@@ -155,7 +155,7 @@ impl State {
     #[must_use = "who is not woken now never is"]
     fn collect(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
-        while let Some(completion) = self.channel.poll() {
+        while let Some(completion) = self.queue.poll() {
             match self.tasks.remove(&completion.ticket) {
                 Some(Task::Detached) | None => {}
                 Some(task) => {
@@ -182,7 +182,7 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// What the channel knows the transfer by.
+    /// What the queue knows the transfer by.
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -192,7 +192,7 @@ impl Pending {
     /// # Errors
     /// [`WaitError`], when it has ended.
     pub fn cancel(&self) -> Result<(), WaitError> {
-        self.shared.lock().map_err(WaitError::Forked)?.channel.cancel(self.ticket)
+        self.shared.lock().map_err(WaitError::Forked)?.queue.cancel(self.ticket)
     }
 }
 
@@ -200,7 +200,7 @@ impl Future for Pending {
     type Output = Completion;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
-        // Wakers are an executor's code: they are cloned, woken and dropped while the channel is not locked.
+        // Wakers are an executor's code: they are cloned, woken and dropped while the queue is not locked.
         let waker = context.waker().clone();
         let lost = Completion::without_engine(self.ticket, Failure::ServiceLost);
         // Nothing of its parent's transfers ever reaches a child of fork.
@@ -251,7 +251,7 @@ impl Shared {
         if !state.driven {
             let weak = Arc::downgrade(self);
             let bell = Arc::clone(&self.bell);
-            let sleeper = state.channel.sleeper();
+            let sleeper = state.queue.sleeper();
             let thread = std::thread::Builder::new().name("memferry-futures".to_owned());
             state.driven = thread.spawn(move || run(&weak, &bell, &sleeper)).is_ok();
             if !state.driven {
@@ -266,7 +266,7 @@ impl Shared {
     }
 }
 
-/// The driver: wakes futures until the channel is gone.
+/// The driver: wakes futures until the queue is gone.
 fn run(weak: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
     while bell.wait() {
         while let Some(shared) = weak.upgrade() {
@@ -275,21 +275,21 @@ fn run(weak: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
             if wakers.is_empty() && !state.anyone_waits() {
                 break;
             }
-            // The flag is raised before the last look, and the lane changes the word after it has seen the flag.
+            // The flag is raised before the last look, and the worker changes the word after it has seen the flag.
             let expected = sleeper.wake_word().load(Ordering::Acquire);
             sleeper.parked().store(1, Ordering::Relaxed);
             sleeper.fences().heavy();
-            let asleep = wakers.is_empty() && !state.channel.has_news();
+            let asleep = wakers.is_empty() && !state.queue.has_news();
             drop(state);
             let shared = if asleep {
-                // The channel may close meanwhile.
+                // The queue may close meanwhile.
                 drop(shared);
                 futex::wait(sleeper.wake_word(), expected, LIVENESS);
                 weak.upgrade()
             } else {
                 Some(shared)
             };
-            // Without the channel the ring may be another's by now.
+            // Without the queue the ring may be another's by now.
             if shared.is_some() {
                 sleeper.parked().store(0, Ordering::Relaxed);
             }
@@ -300,11 +300,11 @@ fn run(weak: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
 }
 
 impl crate::Client {
-    /// Opens a channel whose transfers are awaited, as [`open_channel`](Self::open_channel).
+    /// Opens a queue whose transfers are awaited, as [`queue`](Self::queue).
     ///
     /// # Errors
     /// [`OpenError`].
-    pub fn open_async_channel(&self, capacity: u32) -> Result<AsyncChannel, OpenError> {
-        self.open_channel(capacity).map(AsyncChannel::new)
+    pub fn async_queue(&self, capacity: u32) -> Result<AsyncQueue, OpenError> {
+        self.queue(capacity).map(AsyncQueue::new)
     }
 }

@@ -6,10 +6,10 @@
 //! let client = Client::embedded()?; // or Client::connect("/run/memferry.sock")?
 //! let (source, destination) = (client.allocate(1 << 20)?, client.allocate(1 << 20)?);
 //! source.write(0, b"moved without this thread")?;
-//! let mut channel = client.open_channel(64)?;
-//! let ticket = channel.submit(Transfer::copy(&source.all(), &destination.all())?)?;
+//! let mut queue = client.queue(64)?;
+//! let ticket = queue.submit(Transfer::copy(&source.all(), &destination.all())?)?;
 //! let sum: u64 = (0..1000).sum(); // computing meanwhile
-//! let completion = channel.wait(ticket, None)?;
+//! let completion = queue.wait(ticket, None)?;
 //! assert_eq!((completion.outcome, completion.bytes_done, sum), (Ok(()), 1 << 20, 499_500));
 //! # Ok::<(), memferry::Error>(())
 //! ```
@@ -18,41 +18,40 @@
 //! Client ─ allocate, grant, accept, revoke ─► Frame ─ range ─► Transfer
 //!        ├ Copier ─ adopt ─► CopyBuffer ─ amemcpy, csync               asynchronous memcpy, in order
 //!        ├ arena ─► FrameArena ─ buffer, allocator ─► Buffer, collections ─ range, copy ─► Transfer
-//!        └ open_channel ─► Channel ─ submit(Transfer) ─► Ticket ─ poll, wait, cancel ─► Completion
+//!        └ queue ─► Queue ─ submit(Transfer) ─► Ticket ─ poll, wait, cancel ─► Completion
 //! ```
 //!
 //! The same calls work against a service in another process, which checks every request, and embedded in this one, which
 //! needs no daemon. Frames are shared memory that others may write: bytes go in and out by [`Frame::read`] and
-//! [`Frame::write`], never by reference. A channel belongs to one thread at a time.
+//! [`Frame::write`], never by reference. A queue belongs to one thread at a time.
 
 #![deny(missing_docs)]
 
 mod arena;
-mod channel;
 mod client;
 mod copier;
 mod error;
 mod frame;
 mod future;
 mod link;
+mod queue;
 mod transfer;
 mod zeroing;
 
 pub use arena::{
     ArenaOptions, Buffer, BufferError, Copied, CopyError, FrameAllocator, FrameArena, SegmentFrame, Segments,
 };
-pub use channel::{Armed, Arrival, BatchError, Channel, SubmitError, SubmitReason, Ticket, WaitError};
 pub use client::{Client, Grantee};
 pub use copier::{
     AddressSpace, AmemcpyError, Copier, CopierError, CopierStatistics, CopyBuffer, CopyQueue, CopyRange,
 };
 pub use error::{CallError, ConnectError, Error, FrameError, OpenError, TakeBackError};
 pub use frame::{Frame, FrameRange};
-pub use future::{AsyncChannel, Pending};
+pub use future::{AsyncQueue, Pending};
 pub use memferry_clock::{Clock, Instant};
-pub use memferry_service::kernel::KernelStatus;
+pub use memferry_service::module::ModuleStatus;
 pub use memferry_service::protocol::{
-    EngineStatus, Identity, LaneStatus, Refusal, RefusalKind, ServiceId, SessionStatus, Status, Violation,
+    EngineStatus, Identity, Refusal, RefusalKind, ServiceId, SessionStatus, Status, Violation, WorkerStatus,
     ZeroedStatus,
 };
 pub use memferry_service::{MonotonicClock, PolicyKind, PolicySettings, Quotas, ServiceConfig};
@@ -67,13 +66,14 @@ pub use memferry_transfer::{
     CacheHint, Color24, Copy2d, Count2d, EngineKind, Failure, Fill2d, Handle, Operations, Pattern, PixelSize,
     Plane, PriorityClass, Rights, SessionId, Side,
 };
+pub use queue::{Armed, Arrival, BatchError, Queue, SubmitError, SubmitReason, Ticket, WaitError};
 pub use transfer::{Transfer, TransferError};
 pub use zeroing::{Zeroing, ZeroingError};
 
 /// The end of one request, under the ticket it was submitted with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
-    /// What [`Channel::submit`] returned.
+    /// What [`Queue::submit`] returned.
     pub ticket: Ticket,
     /// Whether the request did all it asked for.
     pub outcome: Result<(), Failure>,
@@ -96,7 +96,7 @@ impl Completion {
     pub fn is_settled(&self) -> bool {
         match self.outcome {
             Err(Failure::ServiceLost) => false,
-            // Without an engine it was refused: all channels had failed before.
+            // Without an engine it was refused: all queues had failed before.
             Err(Failure::ChannelFaulted) => self.engine == EngineKind::None,
             _ => true,
         }

@@ -1,7 +1,7 @@
 //! Transfers as a client describes them: a request together with the frames it keeps alive.
 //!
 //! ```text
-//! ranges of frames ─► Transfer::copy, fill, scatter_gather, ... ─ terms ─► Channel::submit
+//! ranges of frames ─► Transfer::copy, fill, scatter_gather, ... ─ terms ─► Queue::submit
 //! ```
 //!
 //! What can be said without the service (lengths, counts) is checked here; rights and bounds are the service's to check.
@@ -201,19 +201,19 @@ impl Transfer {
     }
 
     /// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until
-    /// [`Channel::stop`](crate::Channel::stop) when 0. All complete when the loop has ended; the value of this one's
+    /// [`Queue::stop`](crate::Queue::stop) when 0. All complete when the loop has ended; the value of this one's
     /// completion is the number of whole rounds. What is submitted behind a loop starts when it has ended.
     pub fn repeat(rounds: u32) -> Self {
         Self { request: Request::repeat(rounds), held: SmallVec::new() }
     }
 
-    /// The same transfer; the next one of the channel starts when it has succeeded, and fails as it did if it fails.
+    /// The same transfer; the next one of the queue starts when it has succeeded, and fails as it did if it fails.
     pub fn linked(mut self) -> Self {
         self.request.terms.linked = true;
         self
     }
 
-    /// The same transfer, started when everything submitted to the channel before it has ended.
+    /// The same transfer, started when everything submitted to the queue before it has ended.
     pub fn fenced(mut self) -> Self {
         self.request.terms.fenced = true;
         self

@@ -11,7 +11,7 @@
 //! that is being zeroed belongs to nobody else until its completion came.
 //!
 //! The service has to be in this process: one in another process could be lost with every buffer that it has. What an engine
-//! channel that failed had is lost to the pool, for zeros that come late would be written over its next user's bytes. Whether others that have a segment mapped look into it meanwhile, a pool cannot know.
+//! queue that failed had is lost to the pool, for zeros that come late would be written over its next user's bytes. Whether others that have a segment mapped look into it meanwhile, a pool cannot know.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -25,10 +25,10 @@ use memferry_service::protocol::ZeroedStatus;
 use memferry_transfer::{Failure, PriorityClass};
 use thiserror::Error;
 
-use crate::channel::{Channel, Ticket};
 use crate::client::Client;
 use crate::error::{FrameError, OpenError};
 use crate::frame::Frame;
+use crate::queue::{Queue, Ticket};
 use crate::transfer::Transfer;
 
 /// Buffers that are being zeroed at a time.
@@ -42,7 +42,7 @@ pub enum ZeroingError {
     /// The service is in another process.
     #[error("only a service in this process zeroes a pool; take an embedded client")]
     NotEmbedded,
-    /// The channel could not be opened.
+    /// The queue could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The thread could not be started.
@@ -88,14 +88,14 @@ impl Zeroing {
         if !client.is_embedded() {
             return Err(ZeroingError::NotEmbedded);
         }
-        let channel = client.open_channel(OUTSTANDING)?;
+        let queue = client.queue(OUTSTANDING)?;
         let shared = Arc::new(Shared::default());
         let frames = BTreeMap::new();
         let under_way = VecDeque::new();
         let client = client.clone();
         let pool = pool.clone();
         let mut worker =
-            Worker { client: client.clone(), pool, channel, frames, under_way, shared: Arc::clone(&shared) };
+            Worker { client: client.clone(), pool, queue, frames, under_way, shared: Arc::clone(&shared) };
         let builder = std::thread::Builder::new().name("memferry-zero".to_owned());
         let thread = builder.spawn(move || worker.run()).map_err(ZeroingError::Thread)?;
         Ok(Self { shared, thread: Some(thread), client })
@@ -125,7 +125,7 @@ impl Drop for Zeroing {
 struct Worker {
     client: Client,
     pool: Pool,
-    channel: Channel,
+    queue: Queue,
     /// Of segments, by their number.
     frames: BTreeMap<u32, Frame>,
     under_way: VecDeque<(Ticket, UsedBuffer)>,
@@ -150,7 +150,7 @@ impl Worker {
             self.forget_retired();
             if let Some((ticket, used)) = self.under_way.pop_front() {
                 // Without a limit it ends with the completion: only then, and not with every one, does nobody write there any more.
-                match self.channel.wait(ticket, None) {
+                match self.queue.wait(ticket, None) {
                     Ok(completion) if completion.is_settled() => {
                         self.settle(used, completion.outcome.map(|()| completion.bytes_done));
                     }
@@ -176,7 +176,7 @@ impl Worker {
         }
         let frame = self.frames.get(&segment.id())?;
         let range = frame.range(segment.offset_of(index) as u64, used.buffer().length() as u64);
-        self.channel.submit(Transfer::zero(&range).with_class(PriorityClass::Low)).ok()
+        self.queue.submit(Transfer::zero(&range).with_class(PriorityClass::Low)).ok()
     }
 
     fn frame(&self, mapping: memferry_shm::mapping::Mapping) -> Result<Frame, FrameError> {
@@ -229,7 +229,7 @@ mod tests {
 
     use super::*;
     use crate::EngineKind;
-    use crate::channel::played::{FAULTED, Lane};
+    use crate::queue::played::{FAULTED, PlayedWorker};
 
     fn small(buffer_bytes: usize) -> Pool {
         let options =
@@ -298,12 +298,12 @@ mod tests {
         // Longer than what is done on the thread that submits it.
         let pool = small(128 << 10);
         let client = Client::embedded().unwrap();
-        let channel = client.open_channel(OUTSTANDING).unwrap();
+        let queue = client.queue(OUTSTANDING).unwrap();
         let frames = Default::default();
         let under_way = Default::default();
         let shared = Default::default();
         let mut worker =
-            Worker { client: client.clone(), pool: pool.clone(), channel, frames, under_way, shared };
+            Worker { client: client.clone(), pool: pool.clone(), queue, frames, under_way, shared };
         for done in [Err(Failure::EngineTimedOut), Ok(100)] {
             pool.take().unwrap().write(200, &[7; 1000]).unwrap();
             let used = pool.take_used(Duration::ZERO).unwrap();
@@ -337,25 +337,25 @@ mod tests {
         // Longer than what is done on the thread that submits it.
         let pool = small(128 << 10);
         let client = Client::embedded().unwrap();
-        let (channel, mut lane) = Lane::beside(&client, OUTSTANDING);
+        let (queue, mut played) = PlayedWorker::beside(&client, OUTSTANDING);
         let frames = Default::default();
         let under_way = Default::default();
         let shared = Default::default();
         let mut worker =
-            Worker { client: client.clone(), pool: pool.clone(), channel, frames, under_way, shared };
+            Worker { client: client.clone(), pool: pool.clone(), queue, frames, under_way, shared };
         drop(pool.take().unwrap());
         let all = pool.statistics().buffers;
         worker.begin(pool.take_used(Duration::ZERO).unwrap());
         worker.shared.ending.store(true, Ordering::Release);
         let late = std::thread::scope(|scope| {
-            let late = scope.spawn(|| lane.end(FAULTED, EngineKind::Kernel));
+            let late = scope.spawn(|| played.end(FAULTED, EngineKind::Module));
             worker.run();
             late.join().unwrap()
         });
         let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take_zero().ok()).collect();
         buffers.iter_mut().for_each(|buffer| buffer.write(0, &[7; 128 << 10]).unwrap());
         // What the failed engine still writes.
-        assert_eq!(client.open_channel(2).unwrap().perform(late).unwrap().outcome, Ok(()));
+        assert_eq!(client.queue(2).unwrap().perform(late).unwrap().outcome, Ok(()));
         for buffer in &buffers {
             let mut bytes = vec![0; 128 << 10];
             buffer.read(0, &mut bytes).unwrap();

@@ -369,7 +369,7 @@ impl<M: Memory> Capabilities<M> {
             note(span.handle.index());
             Region::new(keep(memory), node.offset + span.offset, length).ok_or(outside)
         };
-        // The commonest kinds are spelled out: they are most of what a lane does for small requests.
+        // The commonest kinds are spelled out: they are most of what a worker does for small requests.
         match operation {
             Operation::Nop => return Ok(Operation::Nop),
             Operation::Copy { source, destination, length } if *length <= longest_bytes => {

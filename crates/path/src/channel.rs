@@ -299,7 +299,7 @@ impl<M> Channels<M> {
     }
 
     /// Whether the present pass comes by a queue for the first time: only that one of its requests may start. By a mark and
-    /// not by a list to look through: thousands may wait, and all lanes wait for the table meanwhile.
+    /// not by a list to look through: thousands may wait, and all workers wait for the table meanwhile.
     fn meet(&mut self, queue: QueueKey) -> bool {
         let pass = self.pass;
         let queue = self.of_queue.get_mut(queue.0 as usize);

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each stage's output has private fields, so only that stage makes it and none can be skipped. [`Path`] joins them for
-//! one engine; the live lane and the simulations drive the same steps with their own clock. Fetching requests from rings
+//! one engine; the live worker and the simulations drive the same steps with their own clock. Fetching requests from rings
 //! and telling clients is the caller's.
 //!
 //! ```

@@ -11,7 +11,7 @@
 //! A policy sees who asks, how much and until when, and the state of channels; never memory, never rights. What it answers is
 //! checked by the channel stage, so a faulty policy can delay a request, not make a channel serve two, nor one user hold so many
 //! that others find none. A policy only has what it needs: [`Policy::acts`] says which of the steps beyond `choose` it takes,
-//! and the others cost nothing. The same code runs in live lanes and in virtual time: a policy has no clock of its own.
+//! and the others cost nothing. The same code runs in live workers and in virtual time: a policy has no clock of its own.
 //!
 //! After Papa 2014 (exclusive, shared, priority), and what its future work asks for (real-time policies). To write one: a file
 //! beside `shared.rs` that implements [`Policy`], and a line in `kinds.rs` to name it in configuration.

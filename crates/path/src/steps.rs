@@ -1,4 +1,4 @@
-//! The path of one engine: the stages joined into steps that a live lane or a simulation drives.
+//! The path of one engine: the stages joined into steps that a live worker or a simulation drives.
 //!
 //! ```text
 //! reserve ─ submit(request) ┐                ┌─ run: engine makes progress (no table needed)
@@ -6,7 +6,7 @@
 //! close_queue, stop ────────┘                └─ settle: releases claims, starts who waits ─► deliveries
 //! ```
 //!
-//! `run` is apart from `settle` so that a live lane copies without holding the capability table. How a request starts is in
+//! `run` is apart from `settle` so that a live worker copies without holding the capability table. How a request starts is in
 //! `starting`, how it is ended before its time in `ending`.
 
 mod ending;
@@ -277,7 +277,7 @@ impl<E: Engine> Path<E> {
     }
 
     /// Whether the present matters to [`run`](Self::run) and [`settle`](Self::settle): something runs or waits that could
-    /// be overdue, or the engine keeps time. A lane saves itself the look at the clock otherwise.
+    /// be overdue, or the engine keeps time. A worker saves itself the look at the clock otherwise.
     pub fn needs_time(&self) -> bool {
         let waits = self.channels.waiting() > 0 || !self.orders.is_empty();
         let paces = self.acts.contains(Acts::PACES);

@@ -81,7 +81,7 @@ impl Bed {
         self.log.extend(self.path.take_deliveries().map(|delivery| (now, delivery)));
     }
 
-    /// What a lane does in one round.
+    /// What a worker does in one round.
     fn turn(&mut self) {
         let now = self.clock.now();
         self.path.ring_doorbell();

@@ -1,4 +1,4 @@
-//! What a service is started with: lanes, channels, policy and quotas. Reading it from files is the command line's.
+//! What a service is started with: workers, channels, policy and quotas. Reading it from files is the command line's.
 
 use std::path::PathBuf;
 
@@ -9,10 +9,10 @@ use memferry_transfer::PriorityClass;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::lane::pinning::Pinning;
+use crate::worker::pinning::Pinning;
 
-/// The most lanes a service may have.
-pub const MOST_LANES: u32 = 64;
+/// The most workers a service may have.
+pub const MOST_WORKERS: u32 = 64;
 
 /// Bounds on what one user may hold, in all its sessions together, and on what a session may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -23,56 +23,56 @@ pub struct Quotas {
     pub frames: u32,
     /// Bytes of these frames.
     pub bytes: u64,
-    /// Client channels (queue pairs) of a user.
-    pub channels: u32,
+    /// Queues of a user.
+    pub queues: u32,
     /// Capabilities a session holds: frames, derived, offered, accepted and revoked ones.
     pub capabilities: u32,
-    /// Requests of a user that may wait for an engine channel or be held by a link, a fence or a loop, for each lane. A list
+    /// Requests of a user that may wait for an engine channel or be held by a link, a fence or a loop, for each worker. A list
     /// counts as one more for every 64 of its segments.
     pub waiting: u32,
 }
 
 impl Default for Quotas {
     fn default() -> Self {
-        Self { sessions: 64, frames: 1024, bytes: 16 << 30, channels: 64, capabilities: 4096, waiting: 1024 }
+        Self { sessions: 64, frames: 1024, bytes: 16 << 30, queues: 64, capabilities: 4096, waiting: 1024 }
     }
 }
 
 /// What a service is started with.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceConfig {
-    /// CPU copy lanes: threads that move bytes.
-    pub lanes: u32,
-    /// Engine channels of each lane: requests it serves by turns.
-    pub channels_per_lane: u32,
-    /// Bytes a lane moves for a request before it looks at the next; cancels and deadlines are honoured so often.
+    /// workers: threads that move bytes.
+    pub workers: u32,
+    /// Engine channels of each worker: requests it serves by turns.
+    pub channels_per_worker: u32,
+    /// Bytes a worker moves for a request before it looks at the next; cancels and deadlines are honoured so often.
     pub chunk_bytes: u64,
     /// Which client gets which engine channel, and who moves on.
     pub policy: PolicySettings,
     pub quotas: Quotas,
     /// Users whose requests may be of the high class.
     pub high_users: Vec<u32>,
-    /// Whether lanes are kept on CPUs.
+    /// Whether workers are kept on CPUs.
     pub pinning: Pinning,
-    /// How the kernel schedules lanes.
-    pub lane_class: SchedulingClass,
+    /// How the kernel schedules workers.
+    pub worker_class: SchedulingClass,
     /// The device of the Linux module that moves what is long, if any.
-    pub kernel: Option<PathBuf>,
+    pub module: Option<PathBuf>,
 }
 
 impl Default for ServiceConfig {
-    /// One lane for each CPU but one, and as many channels as the thesis's engine has (Wicki 2014, 2.3.1).
+    /// One worker for each CPU but one, and as many channels as the thesis's engine has (Wicki 2014, 2.3.1).
     fn default() -> Self {
         Self {
-            lanes: cpus().saturating_sub(1).clamp(1, 16),
-            channels_per_lane: 32,
+            workers: cpus().saturating_sub(1).clamp(1, 16),
+            channels_per_worker: 32,
             chunk_bytes: DEFAULT_CHUNK_BYTES,
             policy: PolicySettings::default(),
             quotas: Quotas::default(),
             high_users: Vec::new(),
             pinning: Pinning::default(),
-            lane_class: SchedulingClass::default(),
-            kernel: None,
+            worker_class: SchedulingClass::default(),
+            module: None,
         }
     }
 }
@@ -91,13 +91,13 @@ pub struct Limit {
 
 /// What every number may be.
 pub const LIMITS: [Limit; 9] = [
-    limit("lanes", (1, MOST_LANES as u64), "from 1 to 64", |config| config.lanes.into()),
-    limit("channels_per_lane", (1, 1024), "from 1 to 1024", |config| config.channels_per_lane.into()),
+    limit("workers", (1, MOST_WORKERS as u64), "from 1 to 64", |config| config.workers.into()),
+    limit("channels_per_worker", (1, 1024), "from 1 to 1024", |config| config.channels_per_worker.into()),
     limit("chunk_bytes", (64, 1 << 30), "from 64 to 2^30", |config| config.chunk_bytes),
     limit("quotas.sessions", (1, 65536), "from 1 to 65536", |config| config.quotas.sessions.into()),
     limit("quotas.frames", (1, 1 << 20), "from 1 to 2^20", |config| config.quotas.frames.into()),
     limit("quotas.bytes", (1, 1 << 60), "from 1 to 2^60", |config| config.quotas.bytes),
-    limit("quotas.channels", (1, 65536), "from 1 to 65536", |config| config.quotas.channels.into()),
+    limit("quotas.queues", (1, 65536), "from 1 to 65536", |config| config.quotas.queues.into()),
     limit("quotas.capabilities", (1, 1 << 20), "from 1 to 2^20", |config| config.quotas.capabilities.into()),
     limit("quotas.waiting", (0, 1 << 20), "from 0 to 2^20", |config| config.quotas.waiting.into()),
 ];

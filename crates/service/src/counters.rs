@@ -1,7 +1,7 @@
-//! What lanes count while they work, for whoever looks on.
+//! What workers count while they work, for whoever looks on.
 //!
 //! ```text
-//! lane, the only writer ─ load, add, store ─► QueueCounters, LaneCounters ─ read ─► control side, for a status
+//! worker, the only writer ─ load, add, store ─► QueueCounters, WorkerCounters ─ read ─► control side, for a status
 //! ```
 //!
 //! Everything is relaxed and for people: a reader may see one counter a moment before another, and nothing is decided by
@@ -9,8 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::kernel::KernelCounters;
-use crate::protocol::{LaneStatus, ZeroedStatus};
+use crate::module::ModuleCounters;
+use crate::protocol::{WorkerStatus, ZeroedStatus};
 
 /// A number with one writer.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl Counter {
     }
 }
 
-/// What a lane has done for one queue pair.
+/// What a worker has done for one queue pair.
 #[derive(Default)]
 pub(crate) struct QueueCounters {
     taken: Counter,
@@ -54,7 +54,7 @@ impl QueueCounters {
         self.bytes.add(bytes);
     }
 
-    /// So many wait for an engine channel, when the lane last looked.
+    /// So many wait for an engine channel, when the worker last looked.
     pub(crate) fn wait(&self, requests: u32) {
         self.waiting.set(u64::from(requests));
     }
@@ -101,9 +101,9 @@ impl QueueTotals {
     }
 }
 
-/// What a lane has done in all, and what it was doing when it last looked.
+/// What a worker has done in all, and what it was doing when it last looked.
 #[derive(Default)]
-pub(crate) struct LaneCounters {
+pub(crate) struct WorkerCounters {
     pub(crate) queues: Counter,
     pub(crate) requests: Counter,
     pub(crate) failures: Counter,
@@ -113,14 +113,14 @@ pub(crate) struct LaneCounters {
     pub(crate) busy: Counter,
     /// Bytes of the classes low, normal and high.
     pub(crate) classes: [Counter; 3],
-    /// What the Linux module did for the lane.
-    pub(crate) kernel: KernelCounters,
+    /// What the Linux module did for the worker.
+    pub(crate) module: ModuleCounters,
 }
 
-impl LaneCounters {
-    /// The numbers, with the engine channels the lane has.
-    pub(crate) fn status(&self, channels: u32) -> LaneStatus {
-        LaneStatus {
+impl WorkerCounters {
+    /// The numbers, with the engine channels the worker has.
+    pub(crate) fn status(&self, channels: u32) -> WorkerStatus {
+        WorkerStatus {
             queues: self.queues.get(),
             requests: self.requests.get(),
             failures: self.failures.get(),

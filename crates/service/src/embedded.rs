@@ -1,4 +1,4 @@
-//! The service inside a client's own process: the same lanes, rings and checks, called instead of spoken to.
+//! The service inside a client's own process: the same workers, rings and checks, called instead of spoken to.
 //!
 //! ```text
 //! shared() ─► Embedded ─ call(command) ─► Service::execute
@@ -158,7 +158,7 @@ impl Control {
 impl Drop for Embedded {
     fn drop(&mut self) {
         if !self.is_of_this_process() {
-            // The lanes and the control thread are the parent's; waiting for them here would never end.
+            // The workers and the control thread are the parent's; waiting for them here would never end.
             std::mem::forget(Arc::clone(&self.control));
             return;
         }
@@ -178,17 +178,17 @@ mod tests {
     use crate::session::Introduced;
 
     #[test]
-    fn a_refused_signal_does_not_use_up_the_channels_only_one() {
+    fn a_refused_signal_does_not_use_up_the_only_one() {
         let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
-        let embedded = Embedded::start(ServiceConfig { lanes: 1, ..ServiceConfig::default() }).unwrap();
+        let embedded = Embedded::start(ServiceConfig { workers: 1, ..ServiceConfig::default() }).unwrap();
         let user = rustix::process::geteuid().as_raw();
         let client =
             Introduced { user, process: std::process::id(), asymmetric_fences: false, watched: None };
         let session = embedded.service().connect(client).unwrap();
         let call = |command| embedded.call(session, command, Vec::new());
-        let (opened, _) = call(Command::OpenChannel { capacity: 2 }).unwrap();
-        let Answer::Channel { channel, .. } = opened else { panic!("{opened:?}") };
-        let notify = |by| call(Command::Notify { channel, by });
+        let (opened, _) = call(Command::OpenQueue { capacity: 2 }).unwrap();
+        let Answer::Queue { queue, .. } = opened else { panic!("{opened:?}") };
+        let notify = |by| call(Command::Notify { queue, by });
         let refused = notify(NotifyBy::Ring { user_data: 1 }).unwrap_err();
         if refused.message.contains("this system gives the service no io_uring") {
             return println!("{refused}");

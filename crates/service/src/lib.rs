@@ -3,19 +3,18 @@
 //! ```text
 //! protocol   what is said over the socket          daemon    socket, epoll, signals ─┐  (or `embedded`)
 //! session    one client: channels, frames, quota   sandbox   seccomp filter          ├─► Service
-//! service    executes commands ── lane commands ─► lane      polls rings, runs the path, completes
-//!                                                  kernel    the Linux module beside the lanes' CPUs, if wanted
+//! service    executes commands ── worker commands ─► worker      polls rings, runs the path, completes
+//!                                                  module    the Linux module beside the workers' CPUs, if wanted
 //! ```
 //!
 //! [`Service`] is a library: the daemon puts a socket in front of it, and an embedded client calls it in its own process.
-//! The control side never moves bytes; lanes never wait for the control side.
+//! The control side never moves bytes; workers never wait for the control side.
 
 pub mod config;
 mod counters;
 
 pub mod embedded;
-pub mod kernel;
-mod lane;
+pub mod module;
 mod policies;
 pub mod profile;
 pub mod protocol;
@@ -24,14 +23,15 @@ mod scheduling;
 mod service;
 mod session;
 mod signal;
+mod worker;
 pub mod worker_engine;
 
 pub use crate::scheduling::SchedulingClass;
 pub use config::{Quotas, ServiceConfig};
-pub use lane::pinning::Pinning;
 pub use memferry_path::{PolicyError, PolicyKind, PolicySettings};
 pub use service::{Attended, Executed, Notice, Service, StartError};
 pub use session::Introduced;
+pub use worker::pinning::Pinning;
 
 use memferry_clock::{Clock, Instant};
 

@@ -1,8 +1,8 @@
-//! The policy of a running service: what it is, and how another one takes over in every lane.
+//! The policy of a running service: what it is, and how another one takes over in every worker.
 //!
 //! ```text
-//! PolicySettings ── check ──► a policy for each lane ── LaneCommand::Policy ──► the lane's path
-//!                          └► slices, which the policies of all lanes share
+//! PolicySettings ── check ──► a policy for each worker ── WorkerCommand::Policy ──► the worker's path
+//!                          └► slices, which the policies of all workers share
 //! ```
 //!
 //! The user that the service runs as may change it, and root. Requests that run keep their channels.
@@ -39,9 +39,9 @@ impl Present {
 }
 
 impl Policies {
-    /// Those of a service that starts, and a policy for each of its lanes.
-    pub(crate) fn new(settings: &PolicySettings, lanes: usize) -> (Self, Vec<Box<dyn Policy>>) {
-        let (policies, slices) = settings.for_lanes(lanes);
+    /// Those of a service that starts, and a policy for each of its workers.
+    pub(crate) fn new(settings: &PolicySettings, workers: usize) -> (Self, Vec<Box<dyn Policy>>) {
+        let (policies, slices) = settings.for_workers(workers);
         let present = Present { settings: settings.clone(), slices, past: SliceCounts::default() };
         let own_user = rustix::process::geteuid().as_raw();
         (Self { present: Mutex::new(present), own_user }, policies)
@@ -55,7 +55,7 @@ impl Policies {
         self.present().counts()
     }
 
-    /// Takes other settings, as `user` wants; `tell` gives each lane, by number, its new policy.
+    /// Takes other settings, as `user` wants; `tell` gives each worker, by number, its new policy.
     ///
     /// # Errors
     /// [`RefusalKind::Argument`] when they are not to be had.
@@ -63,7 +63,7 @@ impl Policies {
         &self,
         user: u32,
         settings: PolicySettings,
-        lanes: usize,
+        workers: usize,
         mut tell: impl FnMut(usize, Box<dyn Policy>),
     ) -> Result<(), Refusal> {
         if user != self.own_user && user != 0 {
@@ -72,11 +72,11 @@ impl Policies {
             return Err(refusal(RefusalKind::Argument, why));
         }
         settings.check().map_err(|error| refusal(RefusalKind::Argument, error))?;
-        // Two who change it at once: the lanes hear both in the order in which the settings are kept.
+        // Two who change it at once: the workers hear both in the order in which the settings are kept.
         let mut present = self.present();
         let past = present.counts();
-        let (policies, slices) = settings.for_lanes(lanes);
-        policies.into_iter().enumerate().for_each(|(lane, policy)| tell(lane, policy));
+        let (policies, slices) = settings.for_workers(workers);
+        policies.into_iter().enumerate().for_each(|(worker, policy)| tell(worker, policy));
         *present = Present { settings, slices, past };
         Ok(())
     }
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn strangers_and_numbers_that_stop_everything_change_nothing() {
-        let (policies, for_lanes) = Policies::new(&PolicySettings::default(), 2);
-        assert_eq!(for_lanes.len(), 2);
-        let untold = |_, _| panic!("a lane was told");
+        let (policies, for_workers) = Policies::new(&PolicySettings::default(), 2);
+        assert_eq!(for_workers.len(), 2);
+        let untold = |_, _| panic!("a worker was told");
         let stranger = policies.own_user + 1;
         let refused = policies.change(stranger, PolicySettings::of(PolicyKind::Weighted), 2, untold);
         assert!(refused.expect_err("may not").message.contains("may not change the policy"));
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(policies.settings(), PolicySettings::default());
         let mut told = Vec::new();
         let weighted = PolicySettings::of(PolicyKind::Weighted);
-        policies.change(0, weighted.clone(), 2, |lane, policy| told.push((lane, policy.name()))).unwrap();
+        policies.change(0, weighted.clone(), 2, |worker, policy| told.push((worker, policy.name()))).unwrap();
         assert_eq!((told, policies.settings()), (vec![(0, "weighted"), (1, "weighted")], weighted));
     }
 }

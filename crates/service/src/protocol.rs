@@ -19,7 +19,7 @@ use thiserror::Error;
 mod status;
 
 pub use status::{
-    EngineStatus, Identity, LaneStatus, STATUS_SESSIONS, ServiceId, SessionStatus, Status, ZeroedStatus,
+    EngineStatus, Identity, STATUS_SESSIONS, ServiceId, SessionStatus, Status, WorkerStatus, ZeroedStatus,
 };
 
 /// First bytes of a handshake.
@@ -134,13 +134,13 @@ pub enum Command {
     /// Take a capability and all derived from it away; answered when nothing uses it any more.
     Revoke { handle: Handle },
     /// Open a queue pair.
-    OpenChannel { capacity: u32 },
+    OpenQueue { capacity: u32 },
     /// Close a queue pair.
-    CloseChannel { channel: u32 },
+    CloseQueue { queue: u32 },
     /// Signal the client by a descriptor when completions come while it has asked for that in its ring.
     Notify {
         /// The queue pair; each can be given one signal.
-        channel: u32,
+        queue: u32,
         by: NotifyBy,
     },
     /// What the engines can do.
@@ -190,9 +190,9 @@ pub enum Answer {
     /// The revocation is over.
     Revoked,
     /// A queue pair. Descriptors: client memory, service memory, doorbell.
-    Channel {
+    Queue {
         /// Its number in this session.
-        channel: u32,
+        queue: u32,
         capacity: u32,
     },
     /// The queue pair is closed.
@@ -279,9 +279,9 @@ pub enum Violation {
     #[error("the client's ring counts are impossible")]
     RingCounts,
     /// More requests than there is room for completions.
-    #[error("the client has more requests outstanding than its channel holds")]
+    #[error("the client has more requests outstanding than its queue holds")]
     Overrun,
-    /// The client's memory failed under a lane.
+    /// The client's memory failed under a worker.
     #[error("memory of this session failed under the service")]
     MemoryFault,
 }
@@ -367,8 +367,8 @@ pub fn decode_violation(bytes: &[u8]) -> Option<Violation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MOST_LANES;
-    use crate::kernel::KernelStatus;
+    use crate::config::MOST_WORKERS;
+    use crate::module::ModuleStatus;
 
     #[test]
     fn handshakes_survive_and_agree_on_the_newest_common_version() {
@@ -422,7 +422,7 @@ mod tests {
             session: SessionId(most),
             user: u32::MAX,
             process: u32::MAX,
-            channels: u32::MAX,
+            queues: u32::MAX,
             frames: u32::MAX,
             bytes: most,
             requests: most,
@@ -440,8 +440,8 @@ mod tests {
         let busy = most;
         let channels = u32::MAX;
         let class_bytes = [most; 3];
-        let lane =
-            LaneStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };
+        let worker =
+            WorkerStatus { queues, requests, failures, bytes, parks, waiting, busy, channels, class_bytes };
         let status = Status {
             process: u32::MAX,
             uptime_seconds: most,
@@ -450,9 +450,9 @@ mod tests {
             strayed_bytes: most,
             open_sessions: most,
             sessions: vec![session; STATUS_SESSIONS],
-            lanes: vec![lane; MOST_LANES as usize],
+            workers: vec![worker; MOST_WORKERS as usize],
             zeroed: ZeroedStatus { buffers: most, bytes: most, failed: most },
-            kernel: Some(KernelStatus { transfers: most, bytes: most, dma_bytes: most, redone: most }),
+            module: Some(ModuleStatus { transfers: most, bytes: most, dma_bytes: most, redone: most }),
         };
         let reply: Reply = Envelope { serial: u32::MAX, descriptors: 0, body: Ok(Answer::Status(status)) };
         assert!(encode(&reply).len() <= memferry_shm::conduit::MAXIMUM_BYTES);

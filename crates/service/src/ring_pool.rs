@@ -1,15 +1,15 @@
 //! The memory of queue pairs, which the service allocates and so has to bound.
 //!
 //! ```text
-//! OpenChannel ─ take ─► of the user's kept ones, wiped, or a new one ─ lend ─► lane and client
-//! the client closes the channel, leaves, or ends ─► nobody writes into it ─────┐
-//! lane is done with it ─ give_back ─► kept for the user ───────────────────────┴─► to be taken again
+//! OpenQueue ─ take ─► of the user's kept ones, wiped, or a new one ─ lend ─► worker and client
+//! the client closes the queue, leaves, or ends ─► nobody writes into it ─────┐
+//! worker is done with it ─ give_back ─► kept for the user ───────────────────────┴─► to be taken again
 //! ```
 //!
 //! A client can hold the descriptors for as long as it likes, so memory that was handed out once is never counted as free:
 //! it is used again, for the same user only, once its client said that it is done with it or is gone; one whose session the
 //! service ended may not know yet. Whoever of that user has the old rings mapped all the same can write into the new ones,
-//! which the user id as the protection boundary allows. There are two sizes, each with the user's channel quota.
+//! which the user id as the protection boundary allows. There are two sizes, each with the user's queue quota.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -76,8 +76,8 @@ impl Ring {
     }
 }
 
-/// A channel, for as long as the service runs.
-pub(crate) type ChannelId = (SessionId, u32);
+/// A queue, for as long as the service runs.
+pub(crate) type QueueId = (SessionId, u32);
 
 /// Who may write into a ring yet.
 #[derive(Clone)]
@@ -93,7 +93,7 @@ pub(crate) enum Writer {
 struct Lent {
     ring: Ring,
     writer: Writer,
-    /// No lane uses it any more.
+    /// No worker uses it any more.
     is_back: bool,
 }
 
@@ -112,7 +112,7 @@ impl Lent {
 
 #[derive(Default)]
 pub(crate) struct RingPool {
-    lent: BTreeMap<ChannelId, Lent>,
+    lent: BTreeMap<QueueId, Lent>,
     /// Rings that exist for a user, by size.
     made: BTreeMap<(u32, bool), u32>,
 }
@@ -143,8 +143,8 @@ impl RingPool {
         Ok(ring)
     }
 
-    /// A ring goes to a lane, and to the client of this channel.
-    pub(crate) fn lend(&mut self, id: ChannelId, ring: Ring, writer: Writer) {
+    /// A ring goes to a worker, and to the client of this queue.
+    pub(crate) fn lend(&mut self, id: QueueId, ring: Ring, writer: Writer) {
         self.lent.insert(id, Lent { ring, writer, is_back: false });
     }
 
@@ -155,15 +155,15 @@ impl RingPool {
         }
     }
 
-    /// The client of a channel writes no more.
-    pub(crate) fn closed(&mut self, id: ChannelId) {
+    /// The client of a queue writes no more.
+    pub(crate) fn closed(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
             lent.writer = Writer::Nobody;
         }
     }
 
-    /// The lane of a channel is done with its ring.
-    pub(crate) fn give_back(&mut self, id: ChannelId) {
+    /// The worker of a queue is done with its ring.
+    pub(crate) fn give_back(&mut self, id: QueueId) {
         if let Some(lent) = self.lent.get_mut(&id) {
             lent.is_back = true;
             let _ = lent.is_unused();
@@ -175,8 +175,8 @@ impl RingPool {
 mod tests {
     use super::*;
 
-    const FIRST: ChannelId = (SessionId(1), 1);
-    const SECOND: ChannelId = (SessionId(2), 1);
+    const FIRST: QueueId = (SessionId(1), 1);
+    const SECOND: QueueId = (SessionId(2), 1);
 
     fn inode(ring: &Ring) -> u64 {
         rustix::fs::fstat(&ring.client.0).unwrap().st_ino
@@ -193,7 +193,7 @@ mod tests {
         rustix::io::pwrite(&ring.client.0, &[9; 8], 64).unwrap();
         let before = inode(&ring);
         pool.lend(FIRST, ring, Writer::Nobody);
-        assert!(matches!(pool.take(7, 256, 1), Err(NoRing::Quota)), "the lane has it");
+        assert!(matches!(pool.take(7, 256, 1), Err(NoRing::Quota)), "the worker has it");
         pool.give_back(FIRST);
         assert!(matches!(pool.take(7, 4096, 1), Err(NoRing::Quota)), "another size");
         let again = pool.take(7, 256, 1).unwrap();

@@ -1,8 +1,8 @@
-//! The service itself: executes commands of sessions, hands queue pairs to lanes, and follows up what lanes report.
+//! The service itself: executes commands of sessions, hands queue pairs to workers, and follows up what workers report.
 //!
 //! ```text
-//! connect ─ execute(command) ─► capability table, sessions ─ lane commands ─► lanes
-//! attend  ◄─ notices of lanes: revocations over, rules broken, memory failed
+//! connect ─ execute(command) ─► capability table, sessions ─ worker commands ─► workers
+//! attend  ◄─ notices of workers: revocations over, rules broken, memory failed
 //! ```
 //!
 //! No socket and no client memory here but through `memferry-memory`. Whoever owns a `Service` calls
@@ -18,8 +18,8 @@ use std::time::Duration;
 use memferry_clock::{Clock, Instant};
 
 use crate::scheduling::SchedulingClass;
-use memferry_cpu::crew::Crew;
 use memferry_cpu::level::{self, LevelError};
+use memferry_cpu::team::CopyTeam;
 use memferry_cpu::tuning;
 use memferry_path::{Accepted, Capabilities, CapabilityError, Performing, Recipient, RevocationId};
 use memferry_shm::mapping::{Access, Mapping};
@@ -34,29 +34,29 @@ use thiserror::Error;
 use crate::MonotonicClock;
 use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::{QueueCounters, ZeroedCounters};
-use crate::lane::threads::Lanes;
-use crate::lane::{LaneCommand, LaneHandle, Opened, Target};
 use crate::policies::Policies;
 use crate::profile::{self, ProfileError};
 use crate::protocol::{Answer, Command, Grantee, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
 use crate::ring_pool::{NoRing, RingPool, Writer};
 use crate::session::{Introduced, Sessions, gone, refusal};
+use crate::worker::threads::Workers;
+use crate::worker::{Opened, Target, WorkerCommand, WorkerHandle};
 
-/// What lanes and control share.
+/// What workers and control share.
 pub(crate) struct Shared {
     pub(crate) capabilities: Mutex<Capabilities<Mapping>>,
     notices: Mutex<Vec<Notice>>,
     notifier: OwnedFd,
-    /// The lanes, which copy together what is long.
-    pub(crate) crew: Arc<Crew>,
+    /// The workers, which copy together what is long.
+    pub(crate) team: Arc<CopyTeam>,
 }
 
 impl Shared {
     /// An empty table in which a session may hold `capabilities`.
-    pub(crate) fn new(capabilities: usize, crew: Arc<Crew>) -> rustix::io::Result<Self> {
+    pub(crate) fn new(capabilities: usize, team: Arc<CopyTeam>) -> rustix::io::Result<Self> {
         let notifier = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let capabilities = Mutex::new(Capabilities::new(capabilities));
-        Ok(Self { capabilities, notices: Mutex::default(), notifier, crew })
+        Ok(Self { capabilities, notices: Mutex::default(), notifier, team })
     }
 
     pub(crate) fn notify(&self, notice: Notice) {
@@ -65,7 +65,7 @@ impl Shared {
     }
 }
 
-/// What a lane reports to the control side.
+/// What a worker reports to the control side.
 #[derive(Debug)]
 pub enum Notice {
     /// Revocations may be over, memory may be dropped.
@@ -74,7 +74,7 @@ pub enum Notice {
     Violation(SessionId, Violation),
     /// Some client's memory failed.
     MemoryFault,
-    /// A lane is done with a session's queue pair.
+    /// A worker is done with a session's queue pair.
     QueueGone(SessionId, u32),
     /// A descriptor that a client of that user sent is not needed any more.
     Unneeded(u32, OwnedFd),
@@ -94,10 +94,10 @@ pub enum StartError {
     Profile(#[from] ProfileError),
     /// The Linux module cannot be used.
     #[error(transparent)]
-    Kernel(#[from] crate::kernel::KernelError),
-    /// Lanes cannot be scheduled as configured.
+    Module(#[from] crate::module::ModuleError),
+    /// Workers cannot be scheduled as configured.
     #[error(
-        "lanes cannot be of the class {class}: {source}; choose another, or give the service CAP_SYS_NICE"
+        "workers cannot be of the class {class}: {source}; choose another, or give the service CAP_SYS_NICE"
     )]
     Class { class: &'static str, source: std::io::Error },
     /// The machine would not give what is needed.
@@ -136,7 +136,7 @@ pub struct Service {
     id: ServiceId,
     config: ServiceConfig,
     shared: Arc<Shared>,
-    lanes: Lanes,
+    workers: Workers,
     policies: Policies,
     sessions: Mutex<Sessions>,
     rings: Mutex<RingPool>,
@@ -146,7 +146,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts the lanes.
+    /// Starts the workers.
     ///
     /// # Errors
     /// [`StartError`].
@@ -157,22 +157,22 @@ impl Service {
             // They may be in use already, when engines ran before there was a profile: those stay.
             let _ = tuning::install(thresholds);
         }
-        // Found out now: the sandbox forbids lanes to look for caches later.
+        // Found out now: the sandbox forbids workers to look for caches later.
         let _ = (tuning::current(), level::Cpu::of_this_process());
         let failed = |step| move |source: std::io::Error| StartError::System { step, source };
         bus_error::install().map_err(failed("installing the memory error handler"))?;
         let handles =
-            (0..config.lanes).map(|_| LaneHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
+            (0..config.workers).map(|_| WorkerHandle::new().map(Arc::new)).collect::<Result<Vec<_>, _>>();
         let handles = handles.map_err(|error| failed("eventfd")(error.into()))?;
-        let for_crew = handles.clone();
+        let for_team = handles.clone();
         // One that runs only when nothing else does would keep waiting whom it helps.
-        let members = if config.lane_class == SchedulingClass::Idle { 0 } else { handles.len() };
-        let crew = Arc::new(Crew::new(members, move |number| for_crew[number].wake()));
-        let shared = Shared::new(config.quotas.capabilities as usize, crew);
+        let members = if config.worker_class == SchedulingClass::Idle { 0 } else { handles.len() };
+        let team = Arc::new(CopyTeam::new(members, move |number| for_team[number].wake()));
+        let shared = Shared::new(config.quotas.capabilities as usize, team);
         let shared = Arc::new(shared.map_err(|error| failed("eventfd")(error.into()))?);
         let fences = Fences::register();
-        let (policies, for_lanes) = Policies::new(&config.policy, handles.len());
-        let lanes = Lanes::start(&config, &shared, handles.into_iter().zip(for_lanes))?;
+        let (policies, for_workers) = Policies::new(&config.policy, handles.len());
+        let workers = Workers::start(&config, &shared, handles.into_iter().zip(for_workers))?;
         let sessions = Mutex::default();
         let rings = Mutex::default();
         let started = MonotonicClock.now();
@@ -181,7 +181,7 @@ impl Service {
             id,
             config,
             shared,
-            lanes,
+            workers,
             policies,
             sessions,
             rings,
@@ -242,7 +242,7 @@ impl Service {
             return;
         }
         self.capabilities().close(session);
-        self.lanes.iter().for_each(|lane| lane.tell(LaneCommand::CloseSession { session }));
+        self.workers.iter().for_each(|worker| worker.tell(WorkerCommand::CloseSession { session }));
         // Others may be moving bytes in what this session granted them.
         self.cancel_revoked();
         self.shared.notify(Notice::Settled);
@@ -253,7 +253,7 @@ impl Service {
     pub fn execute(&self, session: SessionId, command: Command, descriptors: &[OwnedFd]) -> Executed {
         let answer = match command {
             Command::Revoke { handle } => return self.revoke(session, handle),
-            Command::OpenChannel { capacity } => match self.open_channel(session, capacity) {
+            Command::OpenQueue { capacity } => match self.open_queue(session, capacity) {
                 Ok((answer, descriptors)) => return Executed::Done(Ok(answer), descriptors),
                 Err(refused) => Err(refused),
             },
@@ -272,8 +272,8 @@ impl Service {
                 offered.map(Answer::Handle).map_err(|error| refused_capability(&error))
             }
             Command::Accept { token } => self.accept(session, token),
-            Command::CloseChannel { channel } => self.close_channel(session, channel),
-            Command::Notify { channel, by } => match self.notify_client(session, channel, by, descriptors) {
+            Command::CloseQueue { queue } => self.close_queue(session, queue),
+            Command::Notify { queue, by } => match self.notify_client(session, queue, by, descriptors) {
                 Ok(descriptors) => return Executed::Done(Ok(Answer::Notified), descriptors),
                 Err(refused) => Err(refused),
             },
@@ -329,7 +329,7 @@ impl Service {
         Ok(Answer::Handle(handle))
     }
 
-    /// Does a transfer of `session` on the calling thread: embedded clients only, whose lanes are not asked.
+    /// Does a transfer of `session` on the calling thread: embedded clients only, whose workers are not asked.
     ///
     /// # Errors
     /// The [`Failure`] of admission.
@@ -354,7 +354,7 @@ impl Service {
             let done = performing
                 .confined()
                 .ok()
-                .and_then(|confined| memferry_cpu::perform_whole(&confined, Some(&self.shared.crew)));
+                .and_then(|confined| memferry_cpu::perform_whole(&confined, Some(&self.shared.team)));
             let mut capabilities = self.capabilities();
             performing.end(&mut capabilities);
             if capabilities.has_news() {
@@ -395,37 +395,37 @@ impl Service {
         Executed::Later(id)
     }
 
-    /// Has lanes end what revocations caught in flight.
+    /// Has workers end what revocations caught in flight.
     fn cancel_revoked(&self) {
         if self.capabilities().take_caught() {
-            self.lanes.iter().for_each(LaneHandle::cancel_revoked);
+            self.workers.iter().for_each(WorkerHandle::cancel_revoked);
         }
     }
 
-    fn open_channel(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+    fn open_queue(&self, session: SessionId, capacity: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
         let layout = Layout::new(capacity).map_err(|error| refusal(RefusalKind::Argument, error))?;
         let system = |error: &dyn std::fmt::Display| {
             let message = format!(
-                "the service has no memory or descriptors for another channel ({error}); close some, or try again later"
+                "the service has no memory or descriptors for another queue ({error}); close some, or try again later"
             );
             refusal(RefusalKind::System, message)
         };
         let mut sessions = self.sessions();
         let Introduced { user, asymmetric_fences, watched, .. } =
             sessions.get(session).map(|open| open.client.clone()).ok_or_else(gone)?;
-        let loads = sessions.lane_loads(self.lanes.count());
-        let lane = (0..loads.len()).min_by_key(|lane| loads[*lane]).unwrap_or(0);
+        let loads = sessions.worker_loads(self.workers.count());
+        let worker = (0..loads.len()).min_by_key(|worker| loads[*worker]).unwrap_or(0);
         let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| system(&error))?;
         let for_client = doorbell.try_clone().map_err(|error| system(&error))?;
-        let channel = sessions.add_channel(session, lane, &self.config.quotas)?;
+        let queue = sessions.add_queue(session, worker, &self.config.quotas)?;
         let mut rings = self.rings();
-        let ring = rings.take(user, capacity, self.config.quotas.channels).map_err(|refused| {
-            sessions.remove_channel(session, channel);
+        let ring = rings.take(user, capacity, self.config.quotas.queues).map_err(|refused| {
+            sessions.remove_queue(session, queue);
             match refused {
                 NoRing::Quota => refusal(RefusalKind::Quota, format!(
-                    "user {user} has reached its quota of {} channels of this size, some still closing; try again",
-                    self.config.quotas.channels
+                    "user {user} has reached its quota of {} queues of this size, some still closing; try again",
+                    self.config.quotas.queues
                 )),
                 NoRing::System(error) => system(&error),
             }
@@ -436,58 +436,58 @@ impl Service {
         let descriptors =
             ring.client.0.try_clone().and_then(|client| Ok((client, ring.service.0.try_clone()?)));
         let (Some(end), Ok((client, service))) = (end, descriptors) else {
-            sessions.remove_channel(session, channel);
-            rings.lend((session, channel), ring, Writer::Nobody);
-            rings.give_back((session, channel));
+            sessions.remove_queue(session, queue);
+            rings.lend((session, queue), ring, Writer::Nobody);
+            rings.give_back((session, queue));
             return Err(system(&"its memory cannot be shared"));
         };
-        rings.lend((session, channel), ring, watched.map_or(Writer::Embedded, Writer::Process));
+        rings.lend((session, queue), ring, watched.map_or(Writer::Embedded, Writer::Process));
         let counters = Arc::new(QueueCounters::default());
-        sessions.count(session, channel, &counters);
+        sessions.count(session, queue, &counters);
         let end = Box::new(end);
         let class = self.config.class_of(user);
-        let opened = Opened { session, channel, user, class, end, doorbell, counters };
-        self.lanes.get(lane).tell(LaneCommand::Open(opened));
-        Ok((Answer::Channel { channel, capacity }, vec![client, service, for_client]))
+        let opened = Opened { session, number: queue, user, class, end, doorbell, counters };
+        self.workers.get(worker).tell(WorkerCommand::Open(opened));
+        Ok((Answer::Queue { queue, capacity }, vec![client, service, for_client]))
     }
 
-    fn close_channel(&self, session: SessionId, channel: u32) -> Result<Answer, Refusal> {
-        let unknown = || refusal(RefusalKind::Argument, format!("channel {channel} is not open"));
+    fn close_queue(&self, session: SessionId, queue: u32) -> Result<Answer, Refusal> {
+        let unknown = || refusal(RefusalKind::Argument, format!("queue {queue} is not open"));
         // Of an embedded client whose session has ended too.
-        self.rings().closed((session, channel));
-        let lane = self.sessions().remove_channel(session, channel).ok_or_else(unknown)?;
-        self.lanes.get(lane).tell(LaneCommand::CloseChannel { session, channel });
+        self.rings().closed((session, queue));
+        let worker = self.sessions().remove_queue(session, queue).ok_or_else(unknown)?;
+        self.workers.get(worker).tell(WorkerCommand::CloseQueue { session, number: queue });
         Ok(Answer::Closed)
     }
 
-    /// Has a lane signal a client; gives the eventfd, when it is by one.
+    /// Has a worker signal a client; gives the eventfd, when it is by one.
     fn notify_client(
         &self,
         session: SessionId,
-        channel: u32,
+        queue: u32,
         by: NotifyBy,
         descriptors: &[OwnedFd],
     ) -> Result<Vec<OwnedFd>, Refusal> {
-        let unknown = || refusal(RefusalKind::Argument, format!("channel {channel} is not open"));
+        let unknown = || refusal(RefusalKind::Argument, format!("queue {queue} is not open"));
         let mut sessions = self.sessions();
-        let lane = sessions.lane_of(session, channel).ok_or_else(unknown)?;
+        let worker = sessions.worker_of(session, queue).ok_or_else(unknown)?;
         let (user, process) =
             sessions.get(session).map(|open| (open.client.user, open.client.process)).ok_or_else(unknown)?;
-        if !self.lanes.get(lane).signals() {
+        if !self.workers.get(worker).signals() {
             let why = "this system gives the service no io_uring (see kernel.io_uring_disabled); wait or poll instead";
             return Err(refusal(RefusalKind::System, why));
         }
         let (target, given) = signal_target(by, process, descriptors)?;
-        // Last: what was refused or failed has not used up the channel's only signal.
-        if !sessions.notify(session, channel) {
-            let why = format!("channel {channel} is signalled already; open another");
+        // Last: what was refused or failed has not used up the queue's only signal.
+        if !sessions.notify(session, queue) {
+            let why = format!("queue {queue} is signalled already; open another");
             return Err(refusal(RefusalKind::Argument, why));
         }
-        self.lanes.get(lane).tell(LaneCommand::Notify { session, channel, user, target });
+        self.workers.get(worker).tell(WorkerCommand::Notify { session, number: queue, user, target });
         Ok(given)
     }
 
-    /// Follows up what lanes reported.
+    /// Follows up what workers reported.
     pub fn attend(&self) -> Attended {
         let _ = rustix::io::read(&self.shared.notifier, &mut [0u8; 8]);
         let notices =
@@ -500,9 +500,9 @@ impl Service {
                 Notice::Violation(session, violation) => attended.closed.push((session, violation)),
                 Notice::MemoryFault => damaged = true,
                 Notice::Unneeded(user, descriptor) => attended.unneeded.push((user, descriptor)),
-                Notice::QueueGone(session, channel) => {
-                    self.sessions().channel_gone(session, channel);
-                    self.rings().give_back((session, channel));
+                Notice::QueueGone(session, queue) => {
+                    self.sessions().queue_gone(session, queue);
+                    self.rings().give_back((session, queue));
                 }
             }
         }
@@ -521,7 +521,7 @@ impl Service {
             let ended = (capabilities.take_finished(), capabilities.take_withheld());
             (ended, capabilities.take_dropped())
         };
-        attended.unused = self.lanes.forget(dropped);
+        attended.unused = self.workers.forget(dropped);
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
@@ -530,9 +530,9 @@ impl Service {
         attended
     }
 
-    /// Stops: finishes what runs within `grace`, refuses what waits, tells every client, ends the lanes.
+    /// Stops: finishes what runs within `grace`, refuses what waits, tells every client, ends the workers.
     pub fn stop(&mut self, grace: Duration) {
-        self.lanes.stop(grace);
+        self.workers.stop(grace);
         let mut sessions = self.sessions();
         for session in sessions.ids() {
             sessions.close(session);
@@ -546,7 +546,7 @@ impl Drop for Service {
     }
 }
 
-/// What a lane signals of a client of `process`, and what is given to the client for it.
+/// What a worker signals of a client of `process`, and what is given to the client for it.
 fn signal_target(
     by: NotifyBy,
     process: u32,

@@ -1,6 +1,6 @@
 //! The control side's book-keeping: sessions, what they hold, and what their users hold together.
 //!
-//! Pure data: nothing here touches sockets, lanes or memory. Quotas count by user id, which is the protection boundary.
+//! Pure data: nothing here touches sockets, workers or memory. Quotas count by user id, which is the protection boundary.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -27,16 +27,16 @@ pub struct Introduced {
 
 pub(crate) struct Session {
     pub(crate) client: Introduced,
-    /// Channel number to lane.
-    pub(crate) channels: BTreeMap<u32, usize>,
-    pub(crate) next_channel: u32,
+    /// Channel number to worker.
+    pub(crate) queues: BTreeMap<u32, usize>,
+    pub(crate) next_queue: u32,
     /// Channels whose client is signalled by a descriptor.
     notified: BTreeSet<u32>,
     /// Frames it registered, with their bytes.
     pub(crate) frames: BTreeMap<Handle, u64>,
-    /// What lanes count for its channels, those included that a lane has not let go of yet.
+    /// What workers count for its queues, those included that a worker has not let go of yet.
     counters: BTreeMap<u32, Arc<QueueCounters>>,
-    /// What was done in channels that are gone.
+    /// What was done in queues that are gone.
     past: QueueTotals,
     /// Its revocations that are not over.
     revoking: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Usage {
     pub(crate) sessions: u32,
     pub(crate) frames: u32,
     pub(crate) bytes: u64,
-    pub(crate) channels: u32,
+    pub(crate) queues: u32,
 }
 
 /// All sessions and what waits to be answered.
@@ -93,8 +93,8 @@ impl Sessions {
         let id = SessionId(self.last);
         let session = Session {
             client,
-            channels: BTreeMap::new(),
-            next_channel: 0,
+            queues: BTreeMap::new(),
+            next_queue: 0,
             notified: BTreeSet::new(),
             frames: BTreeMap::new(),
             counters: BTreeMap::new(),
@@ -109,7 +109,7 @@ impl Sessions {
         let session = self.open.remove(&id)?;
         if let Some(usage) = self.users.get_mut(&session.client.user) {
             usage.sessions -= 1;
-            usage.channels -= session.channels.len() as u32;
+            usage.queues -= session.queues.len() as u32;
             usage.frames -= session.frames.len() as u32;
             usage.bytes -= session.frames.values().sum::<u64>();
             if *usage == Usage::default() {
@@ -181,67 +181,67 @@ impl Sessions {
         }
     }
 
-    /// A fresh channel number on `lane`.
-    pub(crate) fn add_channel(
+    /// A fresh queue number on `worker`.
+    pub(crate) fn add_queue(
         &mut self,
         id: SessionId,
-        lane: usize,
+        worker: usize,
         quotas: &Quotas,
     ) -> Result<u32, Refusal> {
         let session = self.open.get_mut(&id).ok_or_else(gone)?;
         let usage = self.users.entry(session.client.user).or_default();
-        if usage.channels >= quotas.channels {
-            return Err(over("channels", session.client.user, quotas.channels));
+        if usage.queues >= quotas.queues {
+            return Err(over("queues", session.client.user, quotas.queues));
         }
         let used_up =
-            || refusal(RefusalKind::Quota, "this session has used up its channel numbers; connect again");
-        let channel = session.next_channel;
-        session.next_channel = channel.checked_add(1).ok_or_else(used_up)?;
-        usage.channels += 1;
-        session.channels.insert(channel, lane);
-        Ok(channel)
+            || refusal(RefusalKind::Quota, "this session has used up its queue numbers; connect again");
+        let queue = session.next_queue;
+        session.next_queue = queue.checked_add(1).ok_or_else(used_up)?;
+        usage.queues += 1;
+        session.queues.insert(queue, worker);
+        Ok(queue)
     }
 
-    /// The lane of a session's channel.
-    pub(crate) fn lane_of(&self, id: SessionId, channel: u32) -> Option<usize> {
-        self.get(id)?.channels.get(&channel).copied()
+    /// The worker of a session's queue.
+    pub(crate) fn worker_of(&self, id: SessionId, queue: u32) -> Option<usize> {
+        self.get(id)?.queues.get(&queue).copied()
     }
 
-    /// Takes note that a channel is signalled; whether it was not before.
-    pub(crate) fn notify(&mut self, id: SessionId, channel: u32) -> bool {
-        self.open.get_mut(&id).is_some_and(|session| session.notified.insert(channel))
+    /// Takes note that a queue is signalled; whether it was not before.
+    pub(crate) fn notify(&mut self, id: SessionId, queue: u32) -> bool {
+        self.open.get_mut(&id).is_some_and(|session| session.notified.insert(queue))
     }
 
-    pub(crate) fn remove_channel(&mut self, id: SessionId, channel: u32) -> Option<usize> {
+    pub(crate) fn remove_queue(&mut self, id: SessionId, queue: u32) -> Option<usize> {
         let session = self.open.get_mut(&id)?;
-        let lane = session.channels.remove(&channel)?;
-        session.notified.remove(&channel);
+        let worker = session.queues.remove(&queue)?;
+        session.notified.remove(&queue);
         if let Some(usage) = self.users.get_mut(&session.client.user) {
-            usage.channels -= 1;
+            usage.queues -= 1;
         }
-        Some(lane)
+        Some(worker)
     }
 
-    /// A lane serves a channel of the session and counts in `counters`.
-    pub(crate) fn count(&mut self, id: SessionId, channel: u32, counters: &Arc<QueueCounters>) {
+    /// A worker serves a queue of the session and counts in `counters`.
+    pub(crate) fn count(&mut self, id: SessionId, queue: u32, counters: &Arc<QueueCounters>) {
         if let Some(session) = self.open.get_mut(&id) {
-            session.counters.insert(channel, Arc::clone(counters));
+            session.counters.insert(queue, Arc::clone(counters));
         }
     }
 
-    /// A lane has let go of a channel: what was done there is kept.
-    pub(crate) fn channel_gone(&mut self, id: SessionId, channel: u32) {
+    /// A worker has let go of a queue: what was done there is kept.
+    pub(crate) fn queue_gone(&mut self, id: SessionId, queue: u32) {
         let Some(session) = self.open.get_mut(&id) else { return };
-        if let Some(counters) = session.counters.remove(&channel) {
+        if let Some(counters) = session.counters.remove(&queue) {
             session.past = session.past.plus(counters.totals());
         }
     }
 
-    /// Queue pairs each of `lanes` lanes serves.
-    pub(crate) fn lane_loads(&self, lanes: usize) -> Vec<usize> {
-        let mut loads = vec![0; lanes];
-        for lane in self.open.values().flat_map(|session| session.channels.values()) {
-            loads[*lane] += 1;
+    /// Queue pairs each of `workers` workers serves.
+    pub(crate) fn worker_loads(&self, workers: usize) -> Vec<usize> {
+        let mut loads = vec![0; workers];
+        for worker in self.open.values().flat_map(|session| session.queues.values()) {
+            loads[*worker] += 1;
         }
         loads
     }
@@ -255,7 +255,7 @@ impl Sessions {
                 session: *id,
                 user: session.client.user,
                 process: session.client.process,
-                channels: session.channels.len() as u32,
+                queues: session.queues.len() as u32,
                 frames: session.frames.len() as u32,
                 bytes: session.frames.values().sum(),
                 requests: totals.requests,
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn quotas_hold_for_a_user_across_its_sessions_and_are_given_back() {
-        let quotas = Quotas { sessions: 2, frames: 2, bytes: 100, channels: 1, ..Quotas::default() };
+        let quotas = Quotas { sessions: 2, frames: 2, bytes: 100, queues: 1, ..Quotas::default() };
         let mut sessions = Sessions::default();
         let a = sessions.open(client(7, 1), &quotas).unwrap();
         let b = sessions.open(client(7, 2), &quotas).unwrap();
@@ -295,11 +295,11 @@ mod tests {
         sessions.add_frame(b, Handle::new(1, 1), 1);
         assert!(sessions.room_for_frame(b, 1, &quotas).is_err(), "frames");
         sessions.remove_frame(b, Handle::new(1, 1));
-        let channel = sessions.add_channel(a, 0, &quotas).unwrap();
-        assert!(sessions.add_channel(b, 0, &quotas).is_err());
-        assert_eq!(sessions.remove_channel(a, channel), Some(0));
-        assert_eq!(sessions.remove_channel(a, channel), None);
-        sessions.add_channel(b, 0, &quotas).unwrap();
+        let queue = sessions.add_queue(a, 0, &quotas).unwrap();
+        assert!(sessions.add_queue(b, 0, &quotas).is_err());
+        assert_eq!(sessions.remove_queue(a, queue), Some(0));
+        assert_eq!(sessions.remove_queue(a, queue), None);
+        sessions.add_queue(b, 0, &quotas).unwrap();
         sessions.close(a);
         sessions.close(b);
         sessions.room_for_frame(other, 100, &quotas).unwrap();

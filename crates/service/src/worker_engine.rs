@@ -1,9 +1,9 @@
-//! What a lane of the service moves bytes with: its CPU, and beside it a device for what is long.
+//! What a worker of the service moves bytes with: its CPU, and beside it a device for what is long.
 //!
 //! ```text
 //! post ─┬─ the device does such, it is long, all its memory is registered ─► device ─┬─► Finished
 //!       └─ else ─► CPU ◄──────────────── the device failed: all of it again ◄────────┘
-//!           └─ memory that is not registered yet is wanted: who owns the lane has that done, and tells
+//!           └─ memory that is not registered yet is wanted: who owns the worker has that done, and tells
 //! ```
 //!
 //! A device takes only what may be done twice, so that no failure of its is a client's: nothing that is read is written. It
@@ -39,7 +39,7 @@ pub struct DeviceCounts {
 }
 
 /// A CPU engine with a device beside it, or without.
-pub struct LaneEngine<E: Engine> {
+pub struct WorkerEngine<E: Engine> {
     cpu: CpuEngine,
     beside: Option<Beside<E>>,
 }
@@ -83,7 +83,7 @@ enum At {
     Cpu(Ticket),
 }
 
-impl<E: Engine> LaneEngine<E> {
+impl<E: Engine> WorkerEngine<E> {
     /// Nothing but the CPU.
     pub fn new(cpu: CpuEngine) -> Self {
         Self { cpu, beside: None }
@@ -238,7 +238,7 @@ fn may_be_done_twice(operation: &Operation<Region<Mapping>>) -> bool {
     }
 }
 
-impl<E: Engine> Engine for LaneEngine<E> {
+impl<E: Engine> Engine for WorkerEngine<E> {
     type Memory = Mapping;
 
     fn capabilities(&self) -> EngineCapabilities {
@@ -317,7 +317,7 @@ impl<E: Engine> Engine for LaneEngine<E> {
         }
     }
 
-    /// Who owns the lane waits for the device's descriptor, not for the time.
+    /// Who owns the worker waits for the device's descriptor, not for the time.
     fn next_wake(&self) -> Option<Instant> {
         self.cpu.next_wake()
     }

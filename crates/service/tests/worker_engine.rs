@@ -3,16 +3,16 @@
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
 use memferry_cpu::CpuEngine;
-use memferry_service::worker_engine::LaneEngine;
+use memferry_service::worker_engine::WorkerEngine;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Descriptor, Engine, Operation, Region};
 
 /// A CPU engine with another as its device, for all that has been used once.
-struct Beside(LaneEngine<CpuEngine>);
+struct Beside(WorkerEngine<CpuEngine>);
 
 impl EngineFixture for Beside {
     type Memory = Mapping;
-    type Engine = LaneEngine<CpuEngine>;
+    type Engine = WorkerEngine<CpuEngine>;
 
     fn engine(&mut self) -> &mut Self::Engine {
         for mapping in self.0.take_wanted() {
@@ -40,16 +40,16 @@ impl EngineFixture for Beside {
 fn an_engine_with_a_device_beside_it_passes_the_suite() {
     engine_suite(|setup: EngineSetup| {
         let make = || CpuEngine::new(setup.channels, setup.chunk_bytes);
-        Beside(LaneEngine::new(make()).with_device(make(), 1))
+        Beside(WorkerEngine::new(make()).with_device(make(), 1))
     });
-    let mut lane = Beside(LaneEngine::new(CpuEngine::new(1, 64)).with_device(CpuEngine::new(1, 64), 1));
-    let memory = [lane.allocate(&[1; 64]), lane.allocate(&[2; 64])];
+    let mut worker = Beside(WorkerEngine::new(CpuEngine::new(1, 64)).with_device(CpuEngine::new(1, 64), 1));
+    let memory = [worker.allocate(&[1; 64]), worker.allocate(&[2; 64])];
     for _ in 0..3 {
-        lane.engine().post(copy(&memory[0], &memory[1])).unwrap();
-        lane.engine().ring_doorbell();
-        lane.engine().poll(Instant::ORIGIN, &mut Vec::new());
+        worker.engine().post(copy(&memory[0], &memory[1])).unwrap();
+        worker.engine().ring_doorbell();
+        worker.engine().poll(Instant::ORIGIN, &mut Vec::new());
     }
-    assert_eq!(lane.engine().counts().unwrap().transfers, 2, "the first finds the memory unknown");
+    assert_eq!(worker.engine().counts().unwrap().transfers, 2, "the first finds the memory unknown");
 }
 
 /// A copy of the first 64 bytes.

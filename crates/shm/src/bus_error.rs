@@ -1,4 +1,4 @@
-//! A lane survives memory that fails under it.
+//! A worker survives memory that fails under it.
 //!
 //! ```text
 //! guarded(mappings, copy) ─ SIGBUS inside one of them ─► a private page in its place, mapping damaged ─► MemoryFault

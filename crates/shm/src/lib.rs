@@ -11,7 +11,7 @@
 //! berth        work that several threads share, told of by one word
 //! queue_pair   the two rings, hints and flags of one client channel, one memfd per direction
 //! conduit      messages and descriptors over a Unix socket
-//! bus_error    a lane survives memory that fails under it
+//! bus_error    a worker survives memory that fails under it
 //! fork_guard   a forked child learns that the rings are not its own
 //! ```
 //!

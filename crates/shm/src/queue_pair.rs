@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! client memory  (client writes, service reads)        service memory  (service writes, client reads)
-//!   client parked                                        lane parked, wake word
+//!   client parked                                        worker parked, wake word
 //!   completions consumed (hint)                          submissions consumed (hint)
 //!   cancel generation, cancel and stop words             closed
 //!   submission slots, 16 words                           completion slots, 4 words
@@ -11,7 +11,7 @@
 //!
 //! Each side keeps its own counts privately. What it reads from the other is a hint that is range-checked, a flag, or a
 //! slot that is copied once. Words that change at different times lie in different cache lines. Sleeping is done on the
-//! service's eventfd (lane) or on the wake word as a futex (client), by the callers.
+//! service's eventfd (worker) or on the wake word as a futex (client), by the callers.
 
 mod list_area;
 mod sleeper;
@@ -60,7 +60,7 @@ const COMPLETIONS_CONSUMED: usize = LINE;
 const CANCEL_GENERATION: usize = 2 * LINE;
 const CANCEL_WORDS: usize = 3 * LINE;
 
-const LANE_PARKED: usize = 0;
+const WORKER_PARKED: usize = 0;
 const WAKE_WORD: usize = 1;
 const SUBMISSIONS_CONSUMED: usize = LINE;
 const CLOSED: usize = 2 * LINE;
@@ -236,16 +236,16 @@ impl<S: RingStorage> ClientEnd<S> {
         Ok(first as u64)
     }
 
-    /// Makes staged requests visible; returns whether the lane has to be woken.
+    /// Makes staged requests visible; returns whether the worker has to be woken.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        self.submissions.publish(&self.own) > 0 && self.lane_must_wake()
+        self.submissions.publish(&self.own) > 0 && self.worker_must_wake()
     }
 
-    /// Whether the lane sleeps: what was just written needs a wake-up.
+    /// Whether the worker sleeps: what was just written needs a wake-up.
     #[inline]
-    fn lane_must_wake(&self) -> bool {
-        must_wake(self.peer.word(LANE_PARKED), self.fences)
+    fn worker_must_wake(&self) -> bool {
+        must_wake(self.peer.word(WORKER_PARKED), self.fences)
     }
 
     /// Takes the next completion slot as a private copy.
@@ -267,12 +267,12 @@ impl<S: RingStorage> ClientEnd<S> {
         self.completions.ready(&self.peer)
     }
 
-    /// Asks that the request with `tag` end early; returns whether the lane has to be woken.
+    /// Asks that the request with `tag` end early; returns whether the worker has to be woken.
     pub fn cancel(&mut self, tag: u64) -> bool {
         self.end_early(tag, tag.wrapping_add(1))
     }
 
-    /// Asks that the loop with `tag` end after its present round; returns whether the lane has to be woken.
+    /// Asks that the loop with `tag` end after its present round; returns whether the worker has to be woken.
     pub fn stop(&mut self, tag: u64) -> bool {
         let word = self.own.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed);
         // A cancel that was asked for stands.
@@ -285,7 +285,7 @@ impl<S: RingStorage> ClientEnd<S> {
         let generation = self.own.word(CANCEL_GENERATION);
         let next = generation.load(Ordering::Relaxed).wrapping_add(1);
         generation.store(next, Ordering::Release);
-        self.lane_must_wake()
+        self.worker_must_wake()
     }
 
     /// How far the request with `tag` has come: bytes, and whether they count from the last one down. What they cover is
@@ -417,7 +417,7 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.submissions.ready(&self.peer)
     }
 
-    /// Whether a lane that is about to sleep must not: a request or a cancel waits here.
+    /// Whether a worker that is about to sleep must not: a request or a cancel waits here.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.ready() || self.cancels_pending()
@@ -546,7 +546,7 @@ impl<S: RingStorage> ServiceEnd<S> {
 
     /// Raises or lowers the flag that asks clients for wake-ups.
     pub fn set_parked(&self, value: u64) {
-        self.own.word(LANE_PARKED).store(value, Ordering::Relaxed);
+        self.own.word(WORKER_PARKED).store(value, Ordering::Relaxed);
     }
 
     /// Tells the client that no more will come.

@@ -36,21 +36,21 @@ impl core::fmt::Display for Side {
 pub enum EngineKind {
     /// Nothing did: the request ended before it reached an engine.
     None,
-    /// A CPU copy lane.
-    CpuLane,
+    /// A CPU worker.
+    Cpu,
     /// A model in virtual time.
     Simulated,
     /// The Linux module: a DMA engine, or the kernel's own copy where none would take it.
-    Kernel,
+    Module,
 }
 
 impl core::fmt::Display for EngineKind {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::None => "no engine",
-            Self::CpuLane => "CPU lane",
+            Self::Cpu => "CPU",
             Self::Simulated => "simulated engine",
-            Self::Kernel => "kernel module",
+            Self::Module => "kernel module",
         })
     }
 }

@@ -4,7 +4,7 @@
 //! EngineFixture ──► engine_suite ──► same bytes as the oracle, one Finished per ticket, or a panic that says where
 //! oracle            what an operation does to memory, one byte or pixel at a time
 //! FakeEngine        an engine in virtual time with injectable faults, for tests of what stands above engines
-//! LaneModel         a CPU lane in virtual time that moves by turns, for tests of policies
+//! WorkerModel         a CPU in virtual time that moves by turns, for tests of policies
 //! ```
 //!
 //! A suite needs contracts only: it knows no engine by name. An implementation runs one from its own tests, in one
@@ -12,13 +12,13 @@
 
 pub mod engine;
 pub mod fake;
-pub mod lane_model;
 pub mod oracle;
 pub mod requests;
+pub mod worker_model;
 
 pub use engine::{EngineFixture, EngineSetup, engine_suite};
 pub use fake::{FakeEngine, Fault, SimMemory, Timing};
-pub use lane_model::LaneModel;
+pub use worker_model::WorkerModel;
 
 /// Bytes that look random: of a length and a seed they are always the same.
 pub fn noise(length: usize, seed: u64) -> Vec<u8> {

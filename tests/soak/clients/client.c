@@ -109,7 +109,7 @@ static mf_range part(const struct cell *cell, int frame, unsigned offset, unsign
     return range;
 }
 
-static mf_error submit(mf_channel channel, struct cell *cell) {
+static mf_error submit(mf_queue queue, struct cell *cell) {
     mf_terms terms = MF_TERMS_INIT;
     unsigned half;
     cell->work = (enum work)below(WORKS);
@@ -128,25 +128,25 @@ static mf_error submit(mf_channel channel, struct cell *cell) {
     mf_range cut[2] = {part(cell, 1, cell->to, half), part(cell, 1, cell->to + half, cell->length - half)};
     switch (cell->work) {
     case COPY:
-        return mf_submit_copy(channel, from, to, &terms, &cell->ticket);
+        return mf_submit_copy(queue, from, to, &terms, &cell->ticket);
     case MOVE:
-        return mf_submit_copy(channel, from, own, &terms, &cell->ticket);
+        return mf_submit_copy(queue, from, own, &terms, &cell->ticket);
     case FILL:
-        return mf_submit_fill(channel, to, cell->value, 1, &terms, &cell->ticket);
+        return mf_submit_fill(queue, to, cell->value, 1, &terms, &cell->ticket);
     case XOR:
-        return mf_submit_xor(channel, both, 2, to, &terms, &cell->ticket);
+        return mf_submit_xor(queue, both, 2, to, &terms, &cell->ticket);
     case CRC:
-        return mf_submit_crc32c(channel, from, cell->value, &terms, &cell->ticket);
+        return mf_submit_crc32c(queue, from, cell->value, &terms, &cell->ticket);
     case COMPARE:
-        return mf_submit_compare(channel, from, to, &terms, &cell->ticket);
+        return mf_submit_compare(queue, from, to, &terms, &cell->ticket);
     case DUAL:
         /* The source is the other frame whole, so that nothing overlaps. */
-        return mf_submit_dual_copy(channel, from, part(cell, 1, 0, cell->length),
+        return mf_submit_dual_copy(queue, from, part(cell, 1, 0, cell->length),
                                    part(cell, 1, BYTES / 2, cell->length), &terms, &cell->ticket);
     case GATHER:
-        return mf_submit_scatter_gather(channel, &from, 1, cut, 2, &terms, &cell->ticket);
+        return mf_submit_scatter_gather(queue, &from, 1, cut, 2, &terms, &cell->ticket);
     default:
-        return mf_submit_nop(channel, &terms, &cell->ticket);
+        return mf_submit_nop(queue, &terms, &cell->ticket);
     }
 }
 
@@ -230,19 +230,19 @@ static int outstanding(void) {
 }
 
 /* Takes one completion in one of the ways there are; 1 when the session is over. */
-static int take(mf_channel channel) {
+static int take(mf_queue queue) {
     mf_completion done;
     struct cell *cell = &cells[below(CELLS)];
     mf_error error;
     if (cell->busy && below(3) == 0) {
         if (below(2)) {
-            error = mf_wait_range(channel, cell->ticket, 0, below(BYTES), PATIENCE_NS, NULL);
+            error = mf_wait_range(queue, cell->ticket, 0, below(BYTES), PATIENCE_NS, NULL);
             if (error != MF_ERROR_NONE)
                 finding("waiting for a part: %d", (int)error);
         }
-        error = mf_wait(channel, cell->ticket, PATIENCE_NS, &done);
+        error = mf_wait(queue, cell->ticket, PATIENCE_NS, &done);
     } else {
-        error = mf_wait_any(channel, PATIENCE_NS, &done);
+        error = mf_wait_any(queue, PATIENCE_NS, &done);
     }
     if (error != MF_ERROR_NONE && error < 100)
         finding("waiting: %d, of %d outstanding", (int)error, outstanding());
@@ -250,23 +250,23 @@ static int take(mf_channel channel) {
 }
 
 /* After a loss every other transfer has its completion too, and there is no more. */
-static void drain(mf_channel channel) {
+static void drain(mf_queue queue) {
     mf_completion done;
     for (int left = outstanding(); left > 0; left--) {
-        mf_error error = mf_wait_any(channel, PATIENCE_NS, &done);
+        mf_error error = mf_wait_any(queue, PATIENCE_NS, &done);
         if (error != MF_ERROR_NONE && error < 100)
             finding("waiting after a loss: %d, of %d", (int)error, left);
     }
-    if (mf_poll(channel, &done) != MF_ERROR_NOTHING)
+    if (mf_poll(queue, &done) != MF_ERROR_NOTHING)
         finding("a completion too many of a lost service");
 }
 
 static void session(mf_client client, unsigned rounds) {
-    mf_channel channel;
+    mf_queue queue;
     mf_completion done;
     mf_error error;
     int over = 0;
-    if ((error = mf_channel_open(client, 8, &channel)) != MF_ERROR_NONE) {
+    if ((error = mf_queue_open(client, 8, &queue)) != MF_ERROR_NONE) {
         trouble(error);
         return;
     }
@@ -286,28 +286,28 @@ static void session(mf_client client, unsigned rounds) {
     for (unsigned round = 0; round < rounds && !over; round++) {
         struct cell *cell = &cells[below(CELLS)];
         if (!cell->busy) {
-            error = submit(channel, cell);
+            error = submit(queue, cell);
             cell->busy = error == MF_ERROR_NONE;
             over = error != MF_ERROR_NONE;
             if (over)
                 trouble(error);
         } else if (below(4) == 0) {
             cell->cancelled = 1;
-            error = mf_cancel(channel, cell->ticket);
+            error = mf_cancel(queue, cell->ticket);
             if (error != MF_ERROR_NONE && error != MF_ERROR_UNKNOWN_TICKET)
                 finding("cancel: %d", (int)error);
         } else {
-            over = take(channel);
+            over = take(queue);
         }
     }
     while (!over && outstanding() > 0)
-        over = take(channel);
+        over = take(queue);
     if (over)
-        drain(channel);
-    else if (mf_poll(channel, &done) != MF_ERROR_NOTHING)
+        drain(queue);
+    else if (mf_poll(queue, &done) != MF_ERROR_NOTHING)
         finding("a completion too many");
 closing:
-    mf_channel_close(channel);
+    mf_queue_close(queue);
     for (int cell = 0; cell < CELLS; cell++)
         for (int frame = 0; frame < 2 && cells[cell].frames[frame].id; frame++)
             mf_frame_free(cells[cell].frames[frame]);

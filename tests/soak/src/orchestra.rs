@@ -28,7 +28,7 @@ use crate::service::{Desk, SOON, Service};
 use crate::{Programs, SoakError};
 
 /// Clients that run at a time, of each kind.
-const CREW: [(Kind, usize); 10] = [
+const TEAM: [(Kind, usize); 10] = [
     (Kind::Part(Role::Mover), 2),
     (Kind::Part(Role::Lender), 1),
     (Kind::Part(Role::Borrower), 1),
@@ -164,7 +164,7 @@ impl Orchestra<'_> {
     }
 
     fn say_what_is_left_out(&mut self) {
-        for (kind, _) in CREW {
+        for (kind, _) in TEAM {
             if self.recipe.words(kind, 0, &[]).is_none() {
                 self.report
                     .not_run
@@ -337,7 +337,7 @@ impl Orchestra<'_> {
     }
 
     fn keep_clients(&mut self) -> Result<(), SoakError> {
-        for (kind, wanted) in CREW {
+        for (kind, wanted) in TEAM {
             let count = self.clients.iter().filter(|client| client.kind == kind).count();
             if count < wanted {
                 self.start(kind)?;

@@ -1,7 +1,7 @@
 //! A process: started with a word to end with this one, listened to, signalled, and asked of the kernel what it holds.
 //!
 //! ```text
-//! Started ─ its lines ─► one channel for all, under its number      errors ─► a file, whose end a finding quotes
+//! Started ─ its lines ─► one queue for all, under its number      errors ─► a file, whose end a finding quotes
 //! ```
 
 use std::io::{BufRead, BufReader};

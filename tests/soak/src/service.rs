@@ -16,7 +16,7 @@ use crate::random::Random;
 
 /// How long what must come may take on a machine that is this busy.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
-/// Client channels a user may have open.
+/// Client queues a user may have open.
 pub(crate) const CHANNELS: u64 = 64;
 /// What a service keeps for ever of each: the two memories of a queue pair, in two sizes.
 const KEPT_DESCRIPTORS: u64 = 2 * 2 * CHANNELS;
@@ -57,8 +57,8 @@ impl Service {
         others: &mut Vec<Line>,
     ) -> Result<Self, SoakError> {
         let options = [
-            format!("--lanes={}", random.between(1, 3)),
-            format!("--channels={}", random.one_of(&[2, 4, 32])),
+            format!("--workers={}", random.between(1, 3)),
+            format!("--queues={}", random.one_of(&[2, 4, 32])),
             format!("--chunk={}", random.one_of(&[1000, 65536, 262_144])),
             format!("--policy={}", random.one_of(&["shared", "shared", "priority", "deadline", "weighted"])),
             format!("--grace-ms={}", random.one_of(&[0, 50, 2000])),

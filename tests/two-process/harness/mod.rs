@@ -169,9 +169,9 @@ pub fn assert_moves_bytes(client: &Client) {
     let source = client.allocate(4096).unwrap();
     let destination = client.allocate(4096).unwrap();
     source.write(7, b"still served").unwrap();
-    let mut channel = client.open_channel(4).unwrap();
-    let ticket = channel.submit(Transfer::copy(&source.all(), &destination.all()).unwrap()).unwrap();
-    assert_eq!(channel.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let mut queue = client.queue(4).unwrap();
+    let ticket = queue.submit(Transfer::copy(&source.all(), &destination.all()).unwrap()).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
     let mut bytes = [0; 12];
     destination.read(7, &mut bytes).unwrap();
     assert_eq!(&bytes, b"still served");
@@ -253,9 +253,9 @@ impl Raw {
     }
 
     /// Opens a queue pair and maps both memories, the client's twice so that a test can scribble in it.
-    pub fn open_channel(&mut self, capacity: u32) -> RawChannel {
-        let (answer, descriptors) = self.command(protocol::Command::OpenChannel { capacity }, &[]);
-        assert!(matches!(answer, Ok(Answer::Channel { .. })), "{answer:?}");
+    pub fn queue(&mut self, capacity: u32) -> RawQueue {
+        let (answer, descriptors) = self.command(protocol::Command::OpenQueue { capacity }, &[]);
+        assert!(matches!(answer, Ok(Answer::Queue { .. })), "{answer:?}");
         let [client, service, doorbell] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
         let layout = Layout::new(capacity).unwrap();
         let map = |fd: &OwnedFd, words: usize, access| {
@@ -265,12 +265,12 @@ impl Raw {
         let scribble = map(&client, layout.client_words(), Access::ReadWrite);
         let peer = map(&service, layout.service_words(), Access::ReadOnly);
         let end = ClientEnd::new(layout, own, peer, Fences::Full).unwrap();
-        RawChannel { end, scribble, client, service, doorbell }
+        RawQueue { end, scribble, client, service, doorbell }
     }
 }
 
 /// A queue pair in the hands of a client that may write anything into it.
-pub struct RawChannel {
+pub struct RawQueue {
     pub end: ClientEnd<MappedWords>,
     pub scribble: MappedWords,
     pub client: OwnedFd,
@@ -278,7 +278,7 @@ pub struct RawChannel {
     pub doorbell: OwnedFd,
 }
 
-impl RawChannel {
+impl RawQueue {
     pub fn ring(&self) {
         rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()).unwrap();
     }

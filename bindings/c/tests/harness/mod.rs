@@ -21,7 +21,7 @@ fn serves() {
     let options = DaemonOptions {
         socket: path.into(),
         mode: 0o600,
-        service: ServiceConfig { lanes: 1, ..ServiceConfig::default() },
+        service: ServiceConfig { workers: 1, ..ServiceConfig::default() },
         grace: Duration::ZERO,
         sandbox: false,
     };

@@ -10,7 +10,7 @@
         transfer.wait()                           # or: await transfer
 
 Operands are frames (`client.allocate`) and any object with the buffer protocol. Frames are moved by the service; other memory
-by lanes inside this process. Each transfer holds its memory until it has ended.
+by workers inside this process. Each transfer holds its memory until it has ended.
 """
 
 from ._memferry import (

@@ -11,7 +11,7 @@
 use clap::ValueEnum;
 use toml::Value;
 
-use super::options::{LogFormat, Options, Settings, class, kernel, octal, pinning};
+use super::options::{LogFormat, Options, Settings, class, module_path, octal, pinning};
 use super::policy::{POLICY, policy};
 
 /// A heading with its options.
@@ -71,49 +71,49 @@ const SERVICE: &[Entry] = &[
         shown: |settings| quoted(&format!("{:o}", settings.mode)),
     },
     Entry {
-        key: "lanes",
-        about: "CPU copy lanes: threads that move bytes. One for each CPU but one, at most 16, unless set.",
-        limit: Some("lanes"),
-        set: |options, value| set(&mut options.lanes, number(value)),
-        shown: |settings| settings.service.lanes.to_string(),
+        key: "workers",
+        about: "workers: threads that move bytes. One for each CPU but one, at most 16, unless set.",
+        limit: Some("workers"),
+        set: |options, value| set(&mut options.workers, number(value)),
+        shown: |settings| settings.service.workers.to_string(),
     },
     Entry {
         key: "channels",
-        about: "Engine channels of each lane: requests it serves by turns.",
-        limit: Some("channels_per_lane"),
+        about: "Engine channels of each worker: requests it serves by turns.",
+        limit: Some("channels_per_worker"),
         set: |options, value| set(&mut options.channels, number(value)),
-        shown: |settings| settings.service.channels_per_lane.to_string(),
+        shown: |settings| settings.service.channels_per_worker.to_string(),
     },
     Entry {
         key: "chunk",
-        about: "Bytes a lane moves for one request before it looks at the next.",
+        about: "Bytes a worker moves for one request before it looks at the next.",
         limit: Some("chunk_bytes"),
         set: |options, value| set(&mut options.chunk, number(value)),
         shown: |settings| settings.service.chunk_bytes.to_string(),
     },
     Entry {
-        key: "pin-lanes",
-        about: "Whether lanes are kept on CPUs: \"spread\", each on one of its own as far as they go, or \"off\".",
+        key: "pin-workers",
+        about: "Whether workers are kept on CPUs: \"spread\", each on one of its own as far as they go, or \"off\".",
         limit: None,
-        set: |options, value| set(&mut options.pin_lanes, text(value).and_then(|name| said(pinning(name)))),
+        set: |options, value| set(&mut options.pin_workers, text(value).and_then(|name| said(pinning(name)))),
         shown: |settings| quoted(settings.service.pinning.name()),
     },
     Entry {
-        key: "lane-class",
-        about: "How the kernel schedules lanes: \"inherited\", \"batch\", \"idle\" or \"fifo\" (sched(7)).",
+        key: "worker-class",
+        about: "How the kernel schedules workers: \"inherited\", \"batch\", \"idle\" or \"fifo\" (sched(7)).",
         limit: None,
-        set: |options, value| set(&mut options.lane_class, text(value).and_then(|name| said(class(name)))),
-        shown: |settings| quoted(settings.service.lane_class.name()),
+        set: |options, value| set(&mut options.worker_class, text(value).and_then(|name| said(class(name)))),
+        shown: |settings| quoted(settings.service.worker_class.name()),
     },
     Entry {
-        key: "kernel-device",
+        key: "module-device",
         about: "Device of the Linux module that moves what is long by DMA engines, such as \"/dev/memferry\", or \"off\".",
         limit: None,
         set: |options, value| {
-            set(&mut options.kernel_device, text(value).and_then(|name| said(kernel(name))))
+            set(&mut options.module_device, text(value).and_then(|name| said(module_path(name))))
         },
         shown: |settings| {
-            let path = settings.service.kernel.as_ref().map(|path| path.display().to_string());
+            let path = settings.service.module.as_ref().map(|path| path.display().to_string());
             quoted(path.as_deref().unwrap_or("off"))
         },
     },
@@ -175,9 +175,9 @@ const QUOTAS: &[Entry] = &[
     Entry {
         key: "channels",
         about: "Client channels (queue pairs) of a user.",
-        limit: Some("quotas.channels"),
-        set: |options, value| set(&mut options.quota_channels, number(value)),
-        shown: |settings| settings.service.quotas.channels.to_string(),
+        limit: Some("quotas.queues"),
+        set: |options, value| set(&mut options.quota_queues, number(value)),
+        shown: |settings| settings.service.quotas.queues.to_string(),
     },
     Entry {
         key: "capabilities",
@@ -188,7 +188,7 @@ const QUOTAS: &[Entry] = &[
     },
     Entry {
         key: "waiting",
-        about: "Requests of a user that may wait, or be held by links, fences and loops, for each lane; 64 segments count as one.",
+        about: "Requests of a user that may wait, or be held by links, fences and loops, for each worker; 64 segments count as one.",
         limit: Some("quotas.waiting"),
         set: |options, value| set(&mut options.quota_waiting, number(value)),
         shown: |settings| settings.service.quotas.waiting.to_string(),

@@ -34,24 +34,24 @@ pub(crate) struct Options {
     /// Permissions of the socket, octal: who may connect [default: 666]
     #[arg(long, value_parser = octal)]
     pub(crate) mode: Option<u32>,
-    /// CPU copy lanes [default: one for each CPU but one, at most 16]
+    /// workers [default: one for each CPU but one, at most 16]
     #[arg(long)]
-    pub(crate) lanes: Option<u32>,
-    /// Engine channels of each lane [default: 32]
+    pub(crate) workers: Option<u32>,
+    /// Engine channels of each worker [default: 32]
     #[arg(long)]
     pub(crate) channels: Option<u32>,
-    /// Bytes a lane moves for one request before it looks at the next [default: 262144]
+    /// Bytes a worker moves for one request before it looks at the next [default: 262144]
     #[arg(long)]
     pub(crate) chunk: Option<u64>,
-    /// Whether lanes are kept on CPUs: spread or off [default: spread]
+    /// Whether workers are kept on CPUs: spread or off [default: spread]
     #[arg(long, value_parser = pinning)]
-    pub(crate) pin_lanes: Option<Pinning>,
-    /// How the kernel schedules lanes: inherited, batch, idle or fifo [default: inherited]
+    pub(crate) pin_workers: Option<Pinning>,
+    /// How the kernel schedules workers: inherited, batch, idle or fifo [default: inherited]
     #[arg(long, value_parser = class)]
-    pub(crate) lane_class: Option<SchedulingClass>,
+    pub(crate) worker_class: Option<SchedulingClass>,
     /// Device of the Linux module that moves what is long by DMA engines, such as /dev/memferry, or off [default: off]
-    #[arg(long, value_name = "PATH", value_parser = kernel)]
-    pub(crate) kernel_device: Option<Kernel>,
+    #[arg(long, value_name = "PATH", value_parser = module_path)]
+    pub(crate) module_device: Option<ModulePath>,
     /// Which client gets which engine channel: shared, exclusive, priority, deadline, weighted or rate-limit [default: shared]
     #[arg(long, value_parser = policy)]
     pub(crate) policy: Option<PolicyKind>,
@@ -68,11 +68,11 @@ pub(crate) struct Options {
     pub(crate) quota_bytes: Option<u64>,
     /// Client channels a user may open [default: 64]
     #[arg(long)]
-    pub(crate) quota_channels: Option<u32>,
+    pub(crate) quota_queues: Option<u32>,
     /// Capabilities a session may hold [default: 4096]
     #[arg(long)]
     pub(crate) quota_capabilities: Option<u32>,
-    /// Requests of a user that may wait, or be held by links, fences and loops, for each lane; 64 segments count as one
+    /// Requests of a user that may wait, or be held by links, fences and loops, for each worker; 64 segments count as one
     /// [default: 1024]
     #[arg(long)]
     pub(crate) quota_waiting: Option<u32>,
@@ -107,18 +107,18 @@ impl Options {
         Self {
             socket: self.socket.or(file.socket),
             mode: self.mode.or(file.mode),
-            lanes: self.lanes.or(file.lanes),
+            workers: self.workers.or(file.workers),
             channels: self.channels.or(file.channels),
             chunk: self.chunk.or(file.chunk),
-            pin_lanes: self.pin_lanes.or(file.pin_lanes),
-            lane_class: self.lane_class.or(file.lane_class),
-            kernel_device: self.kernel_device.or(file.kernel_device),
+            pin_workers: self.pin_workers.or(file.pin_workers),
+            worker_class: self.worker_class.or(file.worker_class),
+            module_device: self.module_device.or(file.module_device),
             policy: self.policy.or(file.policy),
             numbers: self.numbers.over(file.numbers),
             quota_sessions: self.quota_sessions.or(file.quota_sessions),
             quota_frames: self.quota_frames.or(file.quota_frames),
             quota_bytes: self.quota_bytes.or(file.quota_bytes),
-            quota_channels: self.quota_channels.or(file.quota_channels),
+            quota_queues: self.quota_queues.or(file.quota_queues),
             quota_capabilities: self.quota_capabilities.or(file.quota_capabilities),
             quota_waiting: self.quota_waiting.or(file.quota_waiting),
             high_users: self.high_users.or(file.high_users),
@@ -135,20 +135,20 @@ impl Options {
             sessions: self.quota_sessions.unwrap_or(defaults.quotas.sessions),
             frames: self.quota_frames.unwrap_or(defaults.quotas.frames),
             bytes: self.quota_bytes.unwrap_or(defaults.quotas.bytes),
-            channels: self.quota_channels.unwrap_or(defaults.quotas.channels),
+            queues: self.quota_queues.unwrap_or(defaults.quotas.queues),
             capabilities: self.quota_capabilities.unwrap_or(defaults.quotas.capabilities),
             waiting: self.quota_waiting.unwrap_or(defaults.quotas.waiting),
         };
         let service = ServiceConfig {
-            lanes: self.lanes.unwrap_or(defaults.lanes),
-            channels_per_lane: self.channels.unwrap_or(defaults.channels_per_lane),
+            workers: self.workers.unwrap_or(defaults.workers),
+            channels_per_worker: self.channels.unwrap_or(defaults.channels_per_worker),
             chunk_bytes: self.chunk.unwrap_or(defaults.chunk_bytes),
             policy: self.numbers.resolve(self.policy, defaults.policy),
             quotas,
             high_users: self.high_users.unwrap_or(defaults.high_users),
-            pinning: self.pin_lanes.unwrap_or(Pinning::Spread),
-            lane_class: self.lane_class.unwrap_or(defaults.lane_class),
-            kernel: self.kernel_device.map_or(defaults.kernel, |said| said.0),
+            pinning: self.pin_workers.unwrap_or(Pinning::Spread),
+            worker_class: self.worker_class.unwrap_or(defaults.worker_class),
+            module: self.module_device.map_or(defaults.module, |said| said.0),
         };
         Settings {
             socket: self.socket.unwrap_or_else(socket::default_path),
@@ -168,18 +168,18 @@ pub(crate) fn octal(text: &str) -> Result<u32, String> {
 
 /// The device of the Linux module, or none.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Kernel(pub(crate) Option<PathBuf>);
+pub(crate) struct ModulePath(pub(crate) Option<PathBuf>);
 
-pub(crate) fn kernel(text: &str) -> Result<Kernel, String> {
+pub(crate) fn module_path(text: &str) -> Result<ModulePath, String> {
     match text {
-        "off" => Ok(Kernel(None)),
-        path if Path::new(path).is_absolute() => Ok(Kernel(Some(path.into()))),
+        "off" => Ok(ModulePath(None)),
+        path if Path::new(path).is_absolute() => Ok(ModulePath(Some(path.into()))),
         _ => Err(format!("'{text}' is neither \"off\" nor an absolute path such as \"/dev/memferry\"")),
     }
 }
 
 pub(crate) fn pinning(text: &str) -> Result<Pinning, String> {
-    named("way to pin lanes", text, &Pinning::ALL)
+    named("way to pin workers", text, &Pinning::ALL)
 }
 
 pub(crate) fn class(text: &str) -> Result<SchedulingClass, String> {

@@ -32,7 +32,7 @@ pub(crate) struct PolicyOptions {
     /// Microseconds of a slice [default: 9000]
     #[arg(long)]
     pub(crate) slice_us: Option<u64>,
-    /// Bytes that a lane can promise for a second, under the policy "deadline" [default: 1000000000]
+    /// Bytes that a worker can promise for a second, under the policy "deadline" [default: 1000000000]
     #[arg(long)]
     pub(crate) capacity: Option<u64>,
     /// Weights of the classes low,normal,high under the policy "weighted" [default: 1,2,4]
@@ -41,7 +41,7 @@ pub(crate) struct PolicyOptions {
     /// Weight of a user, as UID=WEIGHT, under the policy "weighted"; may be given again [default: none]
     #[arg(long = "user-weight", value_name = "UID=WEIGHT", value_parser = user_weight)]
     pub(crate) user_weights: Option<Vec<(u32, u32)>>,
-    /// Bytes a user may move in a second on each lane, under the policy "rate-limit" [default: 1000000000]
+    /// Bytes a user may move in a second on each worker, under the policy "rate-limit" [default: 1000000000]
     #[arg(long)]
     pub(crate) rate: Option<u64>,
     /// Bytes a user may move at once after a rest [default: 16777216]
@@ -137,7 +137,7 @@ pub(super) const POLICY: &[Entry] = &[
     },
     Entry {
         key: "capacity",
-        about: "\"deadline\": bytes that a lane can promise for a second.",
+        about: "\"deadline\": bytes that a worker can promise for a second.",
         limit: None,
         set: |options, value| set(&mut options.numbers.capacity, number(value)),
         shown: |settings| settings.service.policy.capacity_bytes_per_second.to_string(),
@@ -162,7 +162,7 @@ pub(super) const POLICY: &[Entry] = &[
     },
     Entry {
         key: "rate",
-        about: "\"rate-limit\": bytes a user may move in a second on each lane.",
+        about: "\"rate-limit\": bytes a user may move in a second on each worker.",
         limit: None,
         set: |options, value| set(&mut options.numbers.rate, number(value)),
         shown: |settings| settings.service.policy.rate_bytes_per_second.to_string(),

@@ -24,7 +24,7 @@ fn assert_mistake(text: &str, line: usize, parts: &[&str]) {
 fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
     let file = text::default_file();
     assert_eq!(parse(&file), Ok(Options::default()));
-    // A line such as `#lanes = 3` is an option, `# lanes are …` is prose.
+    // A line such as `#workers = 3` is an option, `# workers are …` is prose.
     let is_option =
         |line: &str| line.strip_prefix('#').is_some_and(|rest| rest.starts_with(char::is_alphabetic));
     let taken_off: Vec<_> =
@@ -34,7 +34,7 @@ fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
     let named = SECTIONS.iter().map(|section| section.entries.len()).sum::<usize>();
     assert_eq!(file.lines().filter(|line| is_option(line)).count(), named);
     // Every field is set by some line: none of the debug form is `None`.
-    let told = format!("{options:?}").replace("OwnPolicy(None)", "none").replace("Kernel(None)", "off");
+    let told = format!("{options:?}").replace("OwnPolicy(None)", "none").replace("ModulePath(None)", "off");
     assert!(!told.contains("None"), "{told}");
     options.resolve().service.check().unwrap();
 }
@@ -42,11 +42,11 @@ fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
 #[test]
 fn a_file_sets_what_it_names_and_the_command_line_wins() {
     let file = parse("[service]\nlanes = 2\nmode = \"660\"\n[quotas]\nbytes = 0x10\n").unwrap();
-    assert_eq!((file.lanes, file.mode, file.quota_bytes), (Some(2), Some(0o660), Some(16)));
-    let line = Options { lanes: Some(5), ..Options::default() };
+    assert_eq!((file.workers, file.mode, file.quota_bytes), (Some(2), Some(0o660), Some(16)));
+    let line = Options { workers: Some(5), ..Options::default() };
     let settings = line.over(file).resolve();
-    assert_eq!((settings.service.lanes, settings.mode, settings.service.quotas.bytes), (5, 0o660, 16));
-    assert_eq!(settings.service.channels_per_lane, 32);
+    assert_eq!((settings.service.workers, settings.mode, settings.service.quotas.bytes), (5, 0o660, 16));
+    assert_eq!(settings.service.channels_per_worker, 32);
 }
 
 #[test]
@@ -56,45 +56,49 @@ fn empty_files_marks_of_editors_and_their_line_ends_are_no_mistakes() {
     }
     let windows = "\u{feff}[service]\r\nlanes = 2\r\nchannels = 4\r\n";
     assert_eq!(parse(windows).unwrap().channels, Some(4));
-    assert_mistake("\u{feff}[service]\r\nlanes = 2\r\nlane = 4\r\n", 3, &["did you mean 'lanes'?"]);
+    assert_mistake("\u{feff}[service]\r\nlanes = 2\r\nlane = 4\r\n", 3, &["did you mean 'workers'?"]);
 }
 
 #[test]
 fn unknown_names_are_refused_with_the_nearest_one() {
-    assert_mistake("[service]\nlane = 2\n", 2, &["[service] has no option 'lane'", "did you mean 'lanes'?"]);
+    assert_mistake(
+        "[service]\nlane = 2\n",
+        2,
+        &["[service] has no option 'worker'", "did you mean 'workers'?"],
+    );
     assert_mistake("[service]\ngrace_ms = 2\n", 2, &["did you mean 'grace-ms'?"]);
     assert_mistake("[service]\n\nsessions = 2\n", 3, &["belongs below [quotas]"]);
-    assert_mistake("[service]\nzzzzzzzzz = 2\n", 2, &["it has socket, mode, lanes"]);
+    assert_mistake("[service]\nzzzzzzzzz = 2\n", 2, &["it has socket, mode, workers"]);
     assert_mistake("\n[quota]\nbytes = 2\n", 2, &["no section 'quota'", "did you mean [quotas]?"]);
-    assert_mistake("lanes = 2\n", 1, &["write it below [service]"]);
+    assert_mistake("workers = 2\n", 1, &["write it below [service]"]);
     assert_mistake("[weather]\n", 1, &["the sections are [service] and [policy]"]);
     assert_mistake("service = 3\n", 1, &["write [service]"]);
 }
 
 #[test]
 fn values_outside_their_range_or_of_another_kind_name_their_line() {
-    let service = |line: &str| format!("[service]\n# lanes\n{line}\n");
+    let service = |line: &str| format!("[service]\n# workers\n{line}\n");
     let cases = [
-        ("lanes = 0", "'lanes' is 0, it has to be from 1 to 64"),
-        ("lanes = 65", "from 1 to 64"),
-        ("lanes = -1", "at least 0"),
-        ("lanes = 99999999999999999999", "too large"),
-        ("lanes = 5000000000", "too large"),
-        ("lanes = \"2\"", "is a text, it has to be a whole number without quotes"),
-        ("lanes = 1.5", "is a number with a fraction"),
-        ("lanes = [1]", "is a list"),
-        ("lanes = 2024-01-01", "is a date"),
+        ("workers = 0", "'workers' is 0, it has to be from 1 to 64"),
+        ("workers = 65", "from 1 to 64"),
+        ("workers = -1", "at least 0"),
+        ("workers = 99999999999999999999", "too large"),
+        ("workers = 5000000000", "too large"),
+        ("workers = \"2\"", "is a text, it has to be a whole number without quotes"),
+        ("workers = 1.5", "is a number with a fraction"),
+        ("workers = [1]", "is a list"),
+        ("workers = 2024-01-01", "is a date"),
         ("chunk = 63", "from 64 to 2^30"),
         ("mode = 660", "octal and in quotes"),
         ("mode = \"9\"", "'9' is no octal number"),
         ("mode = \"7777\"", "the largest is 777"),
         ("policy = \"none\"", "choose one of shared, exclusive, priority, deadline, weighted, rate-limit"),
         ("log-format = \"xml\"", "choose one of text, json"),
-        ("pin-lanes = \"all\"", "choose one of off, spread"),
-        ("pin-lanes = true", "text in quotes"),
-        ("kernel-device = \"dev/memferry\"", "neither \"off\" nor an absolute path"),
-        ("kernel-device = true", "text in quotes"),
-        ("lane-class = \"rt\"", "choose one of inherited, batch, idle, fifo"),
+        ("pin-workers = \"all\"", "choose one of off, spread"),
+        ("pin-workers = true", "text in quotes"),
+        ("module-device = \"dev/memferry\"", "neither \"off\" nor an absolute path"),
+        ("module-device = true", "text in quotes"),
+        ("worker-class = \"rt\"", "choose one of inherited, batch, idle, fifo"),
         ("sandbox = \"yes\"", "true or false, without quotes"),
         ("sandbox = 1", "true or false"),
         ("socket = \"\"", "such as"),
@@ -178,7 +182,7 @@ fn the_help_names_the_defaults_as_they_are() {
         let shown = (entry.shown)(&settings).replace('"', "").replace("[]", "none");
         let shown = shown.replace(['[', ']', ' '], "");
         // These depend on the machine and the user, and are told in words.
-        let told = matches!(entry.key, "lanes" | "socket") || help.contains(&format!("[default: {shown}]"));
+        let told = matches!(entry.key, "workers" | "socket") || help.contains(&format!("[default: {shown}]"));
         assert!(told, "--{name}: {help} is not {shown}");
     }
 }

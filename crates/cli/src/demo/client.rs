@@ -148,7 +148,7 @@ impl Player {
                 let ticket = self.mover.submit(transfer.clone())?;
                 let completion = loop {
                     hashed += hash(&unit);
-                    if let Some(completion) = self.mover.channel().poll() {
+                    if let Some(completion) = self.mover.queue().poll() {
                         break completion;
                     }
                 };

@@ -43,13 +43,13 @@ impl<'a> Story<'a> {
             ),
         }
         let service = Service::start(stage)?;
-        let lanes = Client::connect(&service.socket)?.status()?.lanes.len();
-        let lanes = match lanes {
-            1 => "one CPU copy lane, a thread of its own".to_owned(),
-            lanes => format!("{lanes} CPU copy lanes, threads of its own"),
+        let workers = Client::connect(&service.socket)?.status()?.workers.len();
+        let workers = match workers {
+            1 => "one CPU worker, a thread of its own".to_owned(),
+            workers => format!("{workers} workers, threads of its own"),
         };
         say!(
-            "The service is process {}. Bytes are moved by {lanes}: no DMA hardware takes",
+            "The service is process {}. Bytes are moved by {workers}: no DMA hardware takes",
             service.process()
         );
         say!("part. What clients save is their own threads' time, not the machine's.");

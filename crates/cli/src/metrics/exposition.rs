@@ -1,7 +1,7 @@
 //! A status in Prometheus's text format.
 //!
 //! ```text
-//! Status ─► families: HELP, TYPE, one line for each lane or session
+//! Status ─► families: HELP, TYPE, one line for each worker or session
 //! ```
 //!
 //! Source: the text-based exposition format 0.0.4 of Prometheus. The session that asks is left out: it is there only to ask.
@@ -25,7 +25,7 @@ pub(super) fn of(status: &Status, own: SessionId) -> String {
     let mut text = Text::default();
     up(&mut text, true);
     service(&mut text, status, own);
-    lanes(&mut text, status);
+    workers(&mut text, status);
     classes(&mut text, status);
     zeroed(&mut text, status);
     engines(&mut text, status);
@@ -52,28 +52,34 @@ fn service(text: &mut Text, status: &Status, own: SessionId) {
     text.sample("memferry_sessions_unlisted", &[], unlisted);
 }
 
-fn lanes(text: &mut Text, status: &Status) {
-    let mut family = |name: &str, kind, help, value: fn(&memferry::LaneStatus) -> u64| {
+fn workers(text: &mut Text, status: &Status) {
+    let mut family = |name: &str, kind, help, value: fn(&memferry::WorkerStatus) -> u64| {
         text.family(name, kind, help);
-        for (number, lane) in status.lanes.iter().enumerate() {
-            text.sample(name, &[("lane", number.to_string())], value(lane));
+        for (number, worker) in status.workers.iter().enumerate() {
+            text.sample(name, &[("worker", number.to_string())], value(worker));
         }
     };
-    family("memferry_lane_queues", Kind::Gauge, "Queue pairs the lane serves.", |lane| lane.queues);
-    family("memferry_lane_requests_total", Kind::Counter, "Requests taken.", |lane| lane.requests);
-    family("memferry_lane_failures_total", Kind::Counter, "Requests that failed.", |lane| lane.failures);
-    family("memferry_lane_bytes_total", Kind::Counter, "Destination bytes visited.", |lane| lane.bytes);
-    family("memferry_lane_parks_total", Kind::Counter, "Times the lane went to sleep.", |lane| lane.parks);
+    family("memferry_worker_queues", Kind::Gauge, "Queue pairs the worker serves.", |worker| worker.queues);
+    family("memferry_worker_requests_total", Kind::Counter, "Requests taken.", |worker| worker.requests);
+    family("memferry_worker_failures_total", Kind::Counter, "Requests that failed.", |worker| {
+        worker.failures
+    });
+    family("memferry_worker_bytes_total", Kind::Counter, "Destination bytes visited.", |worker| worker.bytes);
+    family("memferry_worker_parks_total", Kind::Counter, "Times the worker went to sleep.", |worker| {
+        worker.parks
+    });
     let waiting = "Requests that wait for an engine channel.";
-    family("memferry_lane_waiting", Kind::Gauge, waiting, |lane| lane.waiting);
-    family("memferry_lane_channels_busy", Kind::Gauge, "Engine channels in use.", |lane| lane.busy);
-    family("memferry_lane_channels", Kind::Gauge, "Engine channels there are.", |lane| lane.channels.into());
+    family("memferry_worker_waiting", Kind::Gauge, waiting, |worker| worker.waiting);
+    family("memferry_worker_channels_busy", Kind::Gauge, "Engine channels in use.", |worker| worker.busy);
+    family("memferry_worker_channels", Kind::Gauge, "Engine channels there are.", |worker| {
+        worker.channels.into()
+    });
 }
 
 fn classes(text: &mut Text, status: &Status) {
     text.family("memferry_class_bytes_total", Kind::Counter, "Destination bytes visited for a class.");
     for (class, name) in ["low", "normal", "high"].into_iter().enumerate() {
-        let bytes: u64 = status.lanes.iter().map(|lane| lane.class_bytes[class]).sum();
+        let bytes: u64 = status.workers.iter().map(|worker| worker.class_bytes[class]).sum();
         text.sample("memferry_class_bytes_total", &[("class", name.to_owned())], bytes);
     }
     text.family("memferry_slices_total", Kind::Counter, "Slices that the priority policy has begun.");
@@ -95,17 +101,17 @@ fn zeroed(text: &mut Text, status: &Status) {
 }
 
 fn engines(text: &mut Text, status: &Status) {
-    let all: u64 = status.lanes.iter().map(|lane| lane.bytes).sum();
-    let of_kernel = status.kernel.map_or(0, |kernel| kernel.bytes);
+    let all: u64 = status.workers.iter().map(|worker| worker.bytes).sum();
+    let of_module = status.module.map_or(0, |module| module.bytes);
     let name = "memferry_engine_bytes_total";
     text.family(name, Kind::Counter, "Destination bytes visited by an engine.");
-    text.sample(name, &[("engine", "cpu".to_owned())], all.saturating_sub(of_kernel));
-    let Some(kernel) = status.kernel else { return };
-    text.sample(name, &[("engine", "kernel".to_owned())], kernel.bytes);
+    text.sample(name, &[("engine", "cpu".to_owned())], all.saturating_sub(of_module));
+    let Some(module) = status.module else { return };
+    text.sample(name, &[("engine", "module".to_owned())], module.bytes);
     for (name, help, value) in [
-        ("memferry_kernel_transfers_total", "Transfers that the Linux module ended.", kernel.transfers),
-        ("memferry_kernel_dma_bytes_total", "Bytes of these that DMA engines moved.", kernel.dma_bytes),
-        ("memferry_kernel_redone_total", "Transfers that it failed at and lanes did again.", kernel.redone),
+        ("memferry_module_transfers_total", "Transfers that the Linux module ended.", module.transfers),
+        ("memferry_module_dma_bytes_total", "Bytes of these that DMA engines moved.", module.dma_bytes),
+        ("memferry_module_redone_total", "Transfers that it failed at and workers did again.", module.redone),
     ] {
         text.family(name, Kind::Counter, help);
         text.sample(name, &[], value);
@@ -124,7 +130,7 @@ fn sessions(text: &mut Text, status: &Status, own: SessionId) {
             text.sample(name, &labels, value(session));
         }
     };
-    family("memferry_session_channels", Kind::Gauge, "Queue pairs of the session.", |s| s.channels.into());
+    family("memferry_session_queues", Kind::Gauge, "Queue pairs of the session.", |s| s.queues.into());
     family("memferry_session_frames", Kind::Gauge, "Frames it registered.", |s| s.frames.into());
     family("memferry_session_registered_bytes", Kind::Gauge, "Bytes of these frames.", |s| s.bytes);
     family("memferry_session_requests_total", Kind::Counter, "Requests taken from it.", |s| s.requests);
@@ -190,16 +196,16 @@ mod tests {
 
     #[test]
     fn the_kernel_module_has_series_where_it_is_used() {
-        let lanes = vec![memferry::LaneStatus { bytes: 1000, ..Default::default() }];
-        let mut status = Status { lanes, ..Status::default() };
-        assert!(!of(&status, SessionId(1)).contains("kernel"));
-        let kernel = memferry::KernelStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 };
-        status.kernel = Some(kernel);
+        let workers = vec![memferry::WorkerStatus { bytes: 1000, ..Default::default() }];
+        let mut status = Status { workers, ..Status::default() };
+        assert!(!of(&status, SessionId(1)).contains("module"));
+        let module = memferry::ModuleStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 };
+        status.module = Some(module);
         let text = of(&status, SessionId(1));
         for line in [
             "memferry_engine_bytes_total{engine=\"cpu\"} 100\n",
-            "memferry_engine_bytes_total{engine=\"kernel\"} 900\n",
-            "memferry_kernel_dma_bytes_total 896\n",
+            "memferry_engine_bytes_total{engine=\"module\"} 900\n",
+            "memferry_module_dma_bytes_total 896\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
@@ -207,7 +213,7 @@ mod tests {
 
     #[test]
     fn every_family_is_introduced_once_and_counters_end_in_total() {
-        let status = Status { kernel: Some(memferry::KernelStatus::default()), ..Status::default() };
+        let status = Status { module: Some(memferry::ModuleStatus::default()), ..Status::default() };
         let text = of(&status, SessionId(1));
         let mut named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         for line in &named {

@@ -130,11 +130,11 @@ fn write_estimate(to: &mut String, estimate: &Estimate, cpu_seconds: f64) -> fmt
     )?;
     writeln!(
         to,
-        "  It assumes that the program has something else to do until a copy is needed, that a lane is awake on"
+        "  It assumes that the program has something else to do until a copy is needed, that a worker is awake on"
     )?;
     writeln!(
         to,
-        "  another CPU, and that times were not stretched by other programs. A lane spends the time instead; only"
+        "  another CPU, and that times were not stretched by other programs. A worker spends the time instead; only"
     )?;
     writeln!(to, "  hardware saves it altogether.")?;
     writeln!(

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use memferry::{KernelStatus, SessionId, Status};
+use memferry::{ModuleStatus, SessionId, Status};
 use serde_json::Value;
 
 use crate::measure::Bytes;
@@ -44,9 +44,9 @@ impl Look<'_> {
         let uptime = status.uptime_seconds;
         let policy = &status.policy;
         let mut lines = vec![format!("memferry, process {process}, up {uptime} s, policy {policy}")];
-        lines.extend(aligned(&self.lanes(), None));
+        lines.extend(aligned(&self.workers(), None));
         lines.extend(aligned(&self.classes(), None));
-        lines.extend(status.kernel.iter().flat_map(|kernel| aligned(&self.engines(kernel), None)));
+        lines.extend(status.module.iter().flat_map(|module| aligned(&self.engines(module), None)));
         if status.slices > 0 {
             let strayed = Bytes(status.strayed_bytes);
             lines.push(format!("  {} slices, {strayed} of suspended requests moved in them", status.slices));
@@ -65,18 +65,18 @@ impl Look<'_> {
         lines
     }
 
-    fn lanes(&self) -> Vec<Vec<String>> {
+    fn workers(&self) -> Vec<Vec<String>> {
         let mut heading =
-            cells(["lane", "queues", "requests", "failures", "bytes", "parks", "waiting", "busy"]);
+            cells(["worker", "queues", "requests", "failures", "bytes", "parks", "waiting", "busy"]);
         heading.extend(self.before.map(|_| cells(["req/s", "bytes/s"])).into_iter().flatten());
         let mut rows = vec![heading];
-        for (number, lane) in self.status.lanes.iter().enumerate() {
-            let mut row = cells([number as u64, lane.queues, lane.requests, lane.failures]);
-            row.push(Bytes(lane.bytes).to_string());
-            row.extend(cells([lane.parks, lane.waiting]));
-            row.push(format!("{} of {}", lane.busy, lane.channels));
+        for (number, worker) in self.status.workers.iter().enumerate() {
+            let mut row = cells([number as u64, worker.queues, worker.requests, worker.failures]);
+            row.push(Bytes(worker.bytes).to_string());
+            row.extend(cells([worker.parks, worker.waiting]));
+            row.push(format!("{} of {}", worker.busy, worker.channels));
             if self.before.is_some() {
-                row.extend(Rates::cells(self.lane_rates(number)));
+                row.extend(Rates::cells(self.worker_rates(number)));
             }
             rows.push(row);
         }
@@ -88,8 +88,9 @@ impl Look<'_> {
         let mut heading = cells(["class", "moved"]);
         heading.extend(self.before.map(|_| cells(["bytes/s"])).into_iter().flatten());
         let mut rows = vec![heading];
-        let moved =
-            |status: &Status, class: usize| status.lanes.iter().map(|lane| lane.class_bytes[class]).sum();
+        let moved = |status: &Status, class: usize| {
+            status.workers.iter().map(|worker| worker.class_bytes[class]).sum()
+        };
         for (class, name) in ["low", "normal", "high"].into_iter().enumerate() {
             let bytes: u64 = moved(self.status, class);
             let mut row = vec![name.to_owned(), Bytes(bytes).to_string()];
@@ -102,18 +103,20 @@ impl Look<'_> {
         rows
     }
 
-    /// What of all that the lanes have done the Linux module did for them.
-    fn engines(&self, kernel: &KernelStatus) -> Vec<Vec<String>> {
+    /// What of all that the workers have done the Linux module did for them.
+    fn engines(&self, module: &ModuleStatus) -> Vec<Vec<String>> {
         let mut heading = cells(["engine", "transfers", "moved", "by DMA", "redone"]);
         heading.extend(self.before.map(|_| cells(["bytes/s"])).into_iter().flatten());
-        let lanes = |status: &Status| {
-            let requests: u64 = status.lanes.iter().map(|lane| lane.requests).sum();
-            let bytes: u64 = status.lanes.iter().map(|lane| lane.bytes).sum();
-            let kernel = status.kernel.unwrap_or_default();
-            (requests.saturating_sub(kernel.transfers), bytes.saturating_sub(kernel.bytes))
+        let workers = |status: &Status| {
+            let requests: u64 = status.workers.iter().map(|worker| worker.requests).sum();
+            let bytes: u64 = status.workers.iter().map(|worker| worker.bytes).sum();
+            let module = status.module.unwrap_or_default();
+            (requests.saturating_sub(module.transfers), bytes.saturating_sub(module.bytes))
         };
-        let module =
-            |status: &Status| status.kernel.map_or((0, 0), |kernel| (kernel.transfers, kernel.bytes));
+        let by_module = |status: &Status| {
+            let module = status.module.unwrap_or_default();
+            (module.transfers, module.bytes)
+        };
         let row = |name: &str, of: &dyn Fn(&Status) -> (u64, u64), rest: [String; 2]| {
             let (transfers, bytes) = of(self.status);
             let mut row = vec![name.to_owned(), transfers.to_string(), Bytes(bytes).to_string()];
@@ -124,9 +127,9 @@ impl Look<'_> {
             }
             row
         };
-        let by_dma = [Bytes(kernel.dma_bytes).to_string(), kernel.redone.to_string()];
+        let by_dma = [Bytes(module.dma_bytes).to_string(), module.redone.to_string()];
         let none = ["-", "-"].map(str::to_owned);
-        vec![heading, row("CPU lanes", &lanes, none), row("kernel module", &module, by_dma)]
+        vec![heading, row("CPUs", &workers, none), row("Linux module", &by_module, by_dma)]
     }
 
     fn sessions(&self) -> Vec<Vec<String>> {
@@ -151,7 +154,7 @@ impl Look<'_> {
                 session.session.0,
                 session.user.into(),
                 session.process.into(),
-                session.channels.into(),
+                session.queues.into(),
                 session.frames.into(),
             ]);
             row.push(Bytes(session.bytes).to_string());
@@ -174,10 +177,10 @@ impl Look<'_> {
         Some(Rates { requests: rate(now.0, requests), bytes: rate(now.1, bytes) })
     }
 
-    fn lane_rates(&self, number: usize) -> Option<Rates> {
-        let lane = self.status.lanes.get(number)?;
-        let then = |before: &Status| before.lanes.get(number).map(|lane| (lane.requests, lane.bytes));
-        self.rates((lane.requests, lane.bytes), then)
+    fn worker_rates(&self, number: usize) -> Option<Rates> {
+        let worker = self.status.workers.get(number)?;
+        let then = |before: &Status| before.workers.get(number).map(|worker| (worker.requests, worker.bytes));
+        self.rates((worker.requests, worker.bytes), then)
     }
 
     fn session_rates(&self, index: usize) -> Option<Rates> {
@@ -188,7 +191,7 @@ impl Look<'_> {
         })
     }
 
-    /// The status on one line; once there was a look before, each lane and session has its rates.
+    /// The status on one line; once there was a look before, each worker and session has its rates.
     pub(super) fn json(&self) -> serde_json::Result<Value> {
         let mut value = serde_json::to_value(self.status)?;
         let mut add = |list: &str, index: usize, rates: Option<Rates>| {
@@ -196,7 +199,7 @@ impl Look<'_> {
             value[list][index]["requests_per_second"] = rates.requests.into();
             value[list][index]["bytes_per_second"] = rates.bytes.into();
         };
-        (0..self.status.lanes.len()).for_each(|lane| add("lanes", lane, self.lane_rates(lane)));
+        (0..self.status.workers.len()).for_each(|worker| add("workers", worker, self.worker_rates(worker)));
         (0..self.status.sessions.len()).for_each(|index| add("sessions", index, self.session_rates(index)));
         Ok(value)
     }
@@ -229,7 +232,7 @@ mod tests {
             "strayed_bytes": 0, "open_sessions": 3,
             "sessions": [{{"session": 4, "user": 1, "process": 2, "channels": 1, "frames": 0, "bytes": 0,
             "requests": {requests}, "outstanding": 1, "waiting": 0, "failures": 0, "bytes_moved": 0}}],
-            "lanes": [{{"queues": 1, "requests": {requests}, "failures": 0, "bytes": 0, "parks": 0, "waiting": 0,
+            "workers": [{{"queues": 1, "requests": {requests}, "failures": 0, "bytes": 0, "parks": 0, "waiting": 0,
             "busy": 1, "channels": 32, "class_bytes": [0, {requests}, 0]}}],
             "zeroed": {{"buffers": 0, "bytes": 0, "failed": 0}}}}"#
         );
@@ -240,11 +243,11 @@ mod tests {
     fn the_kernel_module_has_a_row_where_it_is_used() {
         let mut status = status(40);
         let look = |status: &Status| Look { own: SessionId(4), status, before: None }.table().join("\n");
-        assert!(!look(&status).contains("kernel module"));
-        status.lanes[0].bytes = 1000;
-        status.kernel = Some(KernelStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 });
+        assert!(!look(&status).contains("Linux module"));
+        status.workers[0].bytes = 1000;
+        status.module = Some(ModuleStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 });
         let table = look(&status);
-        assert!(table.contains("CPU lanes         37  100 bytes          -       -"), "{table}");
+        assert!(table.contains("CPUs         37  100 bytes          -       -"), "{table}");
         assert!(table.contains("kernel module          3  900 bytes  896 bytes       1"), "{table}");
     }
 

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Whoever needs bytes moves them itself, unless somebody is at it already. What the engine does not do, the CPU does, so a
-//! csync that was begun ends with the bytes in place. The engine is this thread with the lanes' help, never a device: whatever it
+//! csync that was begun ends with the bytes in place. The engine is this thread with the workers' help, never a device: whatever it
 //! ends with, it writes nothing afterwards, so that the CPU may do the same again. What addresses are is an [`AddressSpace`]'s affair.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,9 +20,9 @@ use memferry_shm::mapping::AccessError;
 use thiserror::Error;
 
 use super::pending::{Goal, Move, Obstacle, Pending, Step};
-use crate::channel::Channel;
 use crate::client::Client;
 use crate::frame::FrameRange;
+use crate::queue::Queue;
 use crate::transfer::Transfer;
 
 /// Copies up to here are made by the caller: handing them over takes about as long.
@@ -96,7 +96,7 @@ struct Shared<A> {
     changed: Condvar,
     /// Moves that were settled; counted under the lock.
     settled: AtomicU64,
-    channels: Mutex<Vec<Channel>>,
+    queues: Mutex<Vec<Queue>>,
 }
 
 /// Asynchronous copies between addresses, in the order of their calls. Any thread may call; calls of several threads are
@@ -124,7 +124,7 @@ impl<A: AddressSpace> CopyQueue<A> {
             state: Mutex::new(State { pending, statistics, sleepers: 0, ending: false }),
             changed: Condvar::new(),
             settled: AtomicU64::new(0),
-            channels: Mutex::default(),
+            queues: Mutex::default(),
         });
         let works = Arc::clone(&shared);
         let builder = std::thread::Builder::new().name(THREAD.to_owned());
@@ -363,18 +363,18 @@ impl<A: AddressSpace> Shared<A> {
         let destination = self.space.frame_range(to, length)?;
         let length = source.length().min(destination.length());
         let source = source.frame().range(source.offset(), length);
-        let channel = self.channel()?;
-        let done = channel.perform_by_cpu(&Transfer::copy(&source, &destination).ok()?)?;
-        let mut kept = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = self.queue()?;
+        let done = queue.perform_by_cpu(&Transfer::copy(&source, &destination).ok()?)?;
+        let mut kept = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < KEPT {
-            kept.push(channel);
+            kept.push(queue);
         }
         (length > 0 && done.outcome.is_ok() && done.bytes_done == length).then_some(length)
     }
 
-    fn channel(&self) -> Option<Channel> {
-        let kept = self.channels.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        kept.or_else(|| self.client.open_channel(2).ok())
+    fn queue(&self) -> Option<Queue> {
+        let kept = self.queues.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.or_else(|| self.client.queue(2).ok())
     }
 }
 

@@ -28,13 +28,13 @@ fn bytes_of(buffer: &memferry::Buffer) -> Vec<u8> {
 fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
     let client = client();
     let arena = arena(&client);
-    let mut channel = client.open_channel(16).expect("a channel");
+    let mut queue = client.queue(16).expect("a queue");
     let buffers: Vec<_> = (0..20).map(|_| arena.buffer(1000).expect("room")).collect();
     buffers[0].write(0, &[9; 1000]).expect("its own bytes");
     for pair in buffers.windows(2) {
         let transfer = Transfer::copy(&pair[0].range(), &pair[1].range()).expect("fits");
-        let ticket = channel.submit(transfer).expect("room");
-        assert_eq!(outcome(channel.wait(ticket, PATIENCE).expect("a completion")), Ok(1000));
+        let ticket = queue.submit(transfer).expect("room");
+        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(1000));
     }
     assert!(buffers.iter().all(|buffer| bytes_of(buffer) == [9; 1000]));
     let frames = client.status().expect("a status").sessions[0].frames;
@@ -49,19 +49,19 @@ fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
 fn a_transfer_keeps_its_buffers_until_its_completion_was_taken() {
     let client = client();
     let arena = arena(&client);
-    let mut channel = client.open_channel(4).expect("a channel");
+    let mut queue = client.queue(4).expect("a queue");
     let _keeps_the_segment = arena.buffer(1).expect("room");
     let buffer = arena.buffer(4096).expect("room");
     let held = arena.statistics().live_bytes;
-    let ticket = channel.submit(endless_in(&buffer)).expect("room");
+    let ticket = queue.submit(endless_in(&buffer)).expect("room");
     drop(buffer);
     for _ in 0..50 {
         let other = arena.buffer(4096).expect("room");
         assert_eq!(bytes_of(&other), [0; 4096], "the engine writes to memory that was given away");
     }
     assert_eq!(arena.statistics().live_bytes, held);
-    channel.cancel(ticket).expect("outstanding");
-    assert_eq!(channel.wait(ticket, PATIENCE).expect("a completion").outcome, Err(Failure::Cancelled));
+    queue.cancel(ticket).expect("outstanding");
+    assert_eq!(queue.wait(ticket, PATIENCE).expect("a completion").outcome, Err(Failure::Cancelled));
     assert_eq!(arena.statistics().live_bytes, held - 4096);
 }
 
@@ -77,14 +77,14 @@ fn endless_in(buffer: &memferry::Buffer) -> Transfer {
 fn buffers_of_a_dropped_channel_are_not_used_again() {
     let client = client();
     let arena = arena(&client);
-    let mut channel = client.open_channel(4).expect("a channel");
+    let mut queue = client.queue(4).expect("a queue");
     let keeps_the_segment = arena.buffer(1).expect("room");
     let buffer = arena.buffer(4096).expect("room");
-    channel.submit(endless_in(&buffer)).expect("room");
+    queue.submit(endless_in(&buffer)).expect("room");
     while bytes_of(&buffer)[0] == 0 {
         std::thread::yield_now();
     }
-    drop((channel, buffer));
+    drop((queue, buffer));
     assert_eq!(arena.statistics().abandoned_bytes, 4096);
     for _ in 0..50 {
         assert_eq!(bytes_of(&arena.buffer(4096).expect("room")), [0; 4096]);
@@ -98,7 +98,7 @@ fn buffers_of_a_dropped_channel_are_not_used_again() {
 fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
     let client = client();
     let arena = arena(&client);
-    let mut channel = client.open_channel(4).expect("a channel");
+    let mut queue = client.queue(4).expect("a queue");
     let (before, buffer, after) = {
         let mut buffers = (0..3).map(|_| arena.buffer(4096).expect("room"));
         (buffers.next().expect("one"), buffers.next().expect("one"), buffers.next().expect("one"))
@@ -118,8 +118,8 @@ fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
     ];
     for transfer in outside {
         // A walk's place is refused before it is sent, a range's by the service.
-        let Ok(ticket) = channel.submit(transfer.clone()) else { continue };
-        let end = outcome(channel.wait(ticket, PATIENCE).expect("a completion"));
+        let Ok(ticket) = queue.submit(transfer.clone()) else { continue };
+        let end = outcome(queue.wait(ticket, PATIENCE).expect("a completion"));
         assert!(matches!(end, Err(Failure::OutOfBounds { .. })), "{transfer:?}: {end:?}");
     }
     let shape = Copy2d {
@@ -128,10 +128,10 @@ fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
         destination: walk(0, 1).destination,
         transparent: None,
     };
-    assert!(channel.submit(Transfer::copy_2d(&buffer.range(), &after.range(), shape)).is_err());
+    assert!(queue.submit(Transfer::copy_2d(&buffer.range(), &after.range(), shape)).is_err());
     for inside in [walk(4093, 1), walk(2, -1)] {
-        let ticket = channel.submit(Transfer::fill_2d(&buffer.range(), inside)).expect("room");
-        assert_eq!(outcome(channel.wait(ticket, PATIENCE).expect("a completion")), Ok(3));
+        let ticket = queue.submit(Transfer::fill_2d(&buffer.range(), inside)).expect("room");
+        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(3));
     }
     assert_eq!((bytes_of(&before), bytes_of(&after)), (vec![0; 4096], vec![0; 4096]));
 }
@@ -150,15 +150,15 @@ fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
     let derived = owner.derive(&buffer.range(), rights).expect("derived");
     let token = owner.grant(&derived.all(), rights, Grantee::Session(peer.session())).expect("granted");
     let granted = peer.accept(token).expect("accepted");
-    let mut channel = peer.open_channel(4).expect("a channel");
-    let running = channel.submit(endless(&granted)).expect("room");
+    let mut queue = peer.queue(4).expect("a queue");
+    let running = queue.submit(endless(&granted)).expect("room");
     let held = arena.statistics().live_bytes;
     drop(buffer);
     assert_eq!(arena.statistics().live_bytes, held);
     drop(derived);
     assert_eq!(arena.statistics().live_bytes, held - 4096);
     assert_eq!(bytes_of(&arena.buffer(4096).expect("room")), [0; 4096]);
-    let completion = channel.wait(running, PATIENCE).expect("a completion");
+    let completion = queue.wait(running, PATIENCE).expect("a completion");
     assert!(completion.outcome.is_err());
 }
 
@@ -166,30 +166,30 @@ fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
 fn slices_of_collections_are_copied_while_they_are_borrowed() {
     let client = client();
     let arena = arena(&client);
-    let mut channel = client.open_channel(4).expect("a channel");
+    let mut queue = client.queue(4).expect("a queue");
     let mut from = list(&arena, 20_000, 3);
     let mut to = list(&arena, 20_000, 0);
     from[10_000] = 4;
-    let copied = arena.copy(&mut channel, &from[1..19_999], &mut to[1..19_999]).expect("copied");
+    let copied = arena.copy(&mut queue, &from[1..19_999], &mut to[1..19_999]).expect("copied");
     assert_eq!((copied.by_engine, copied.by_caller), (3 * 4096, 19_998 - 3 * 4096));
     assert_eq!((to[0], to[19_999], &to[1..19_999]), (0, 0, &from[1..19_999]));
-    let copied = arena.copy(&mut channel, &from[..10], &mut to[..10]).expect("copied");
+    let copied = arena.copy(&mut queue, &from[..10], &mut to[..10]).expect("copied");
     assert_eq!((copied.by_engine, copied.by_caller, to[0]), (0, 10, 3));
-    arena.copy(&mut channel, &[], &mut []).expect("nothing to do");
+    arena.copy(&mut queue, &[], &mut []).expect("nothing to do");
 
     let elsewhere = self::arena(&client);
     let mut foreign = list(&elsewhere, 20_000, 0);
     let lengths = CopyError::Lengths { from: 2, to: 3 };
-    assert_eq!(arena.copy(&mut channel, &from[..2], &mut to[..3]), Err(lengths));
+    assert_eq!(arena.copy(&mut queue, &from[..2], &mut to[..3]), Err(lengths));
     let missing = |side| Err(CopyError::NotInArena(side));
-    assert_eq!(arena.copy(&mut channel, &from, &mut foreign), missing(Side::Destination));
-    assert_eq!(arena.copy(&mut channel, &foreign, &mut to), missing(Side::Source));
-    assert_eq!(arena.copy(&mut channel, &[0; 4], &mut to[..4]), missing(Side::Source));
-    let mut strange = self::client().open_channel(4).expect("a channel");
+    assert_eq!(arena.copy(&mut queue, &from, &mut foreign), missing(Side::Destination));
+    assert_eq!(arena.copy(&mut queue, &foreign, &mut to), missing(Side::Source));
+    assert_eq!(arena.copy(&mut queue, &[0; 4], &mut to[..4]), missing(Side::Source));
+    let mut strange = self::client().queue(4).expect("a queue");
     let refused = Err(CopyError::Submit(SubmitReason::ForeignFrame));
     assert_eq!(arena.copy(&mut strange, &from, &mut to), refused);
     assert!(
-        to.len() == 20_000 && arena.copy(&mut channel, &from, &mut to).is_ok(),
+        to.len() == 20_000 && arena.copy(&mut queue, &from, &mut to).is_ok(),
         "nothing was taken out of use"
     );
     assert_eq!(from, to);
@@ -199,12 +199,12 @@ fn slices_of_collections_are_copied_while_they_are_borrowed() {
 fn a_revoked_segment_fails_a_copy_and_leaves_the_memory() {
     let client = client();
     let arena = arena(&client);
-    let mut channel = client.open_channel(4).expect("a channel");
+    let mut queue = client.queue(4).expect("a queue");
     let from = list(&arena, 8192, 3);
     let mut to = list(&arena, 8192, 1);
     let handle = arena.buffer(1).expect("room").range().frame().handle();
     client.revoke(handle).expect("revoked");
-    assert!(matches!(arena.copy(&mut channel, &from, &mut to), Err(CopyError::Failed(_))));
+    assert!(matches!(arena.copy(&mut queue, &from, &mut to), Err(CopyError::Failed(_))));
     assert!(to.iter().all(|byte| *byte == 1));
 }
 
@@ -213,7 +213,7 @@ fn a_revoked_segment_fails_a_copy_and_leaves_the_memory() {
 fn promised_memory_is_named_within_its_bounds() {
     let client = client();
     let arena = arena(&client);
-    let mut channel = client.open_channel(4).expect("a channel");
+    let mut queue = client.queue(4).expect("a queue");
     let mut list = list(&arena, 300, 1);
     // SAFETY: the list lives, and is not looked at, until the completions were taken.
     let promised = unsafe { Promised::new(list.as_mut_ptr(), 300) };
@@ -221,8 +221,8 @@ fn promised_memory_is_named_within_its_bounds() {
     assert!(self::arena(&client).range_of(promised).is_none());
     assert_eq!((range.length(), range.frame().read(0, &mut [0]).is_err()), (300, true));
     let mut end_of = |transfer| {
-        let ticket = channel.submit(transfer).expect("room");
-        outcome(channel.wait(ticket, PATIENCE).expect("a completion"))
+        let ticket = queue.submit(transfer).expect("room");
+        outcome(queue.wait(ticket, PATIENCE).expect("a completion"))
     };
     assert!(end_of(Transfer::fill(&range.frame().range(299, 2), Pattern::Byte(5))).is_err());
     assert_eq!(end_of(Transfer::fill(&range, Pattern::Byte(6))), Ok(300));
@@ -232,7 +232,7 @@ fn promised_memory_is_named_within_its_bounds() {
 #[test]
 fn what_cannot_be_had_is_an_error() {
     let quotas = Quotas { bytes: 256 << 10, ..Quotas::default() };
-    let config = ServiceConfig { lanes: 1, quotas, ..ServiceConfig::default() };
+    let config = ServiceConfig { workers: 1, quotas, ..ServiceConfig::default() };
     let client = Client::embedded_with(config).expect("a service");
     let arena = arena(&client);
     assert!(matches!(arena.buffer(0), Err(BufferError::Empty)));
@@ -271,7 +271,7 @@ fn threads_allocate_move_and_free_at_once() {
             let client = &client;
             let arena = &arena;
             scope.spawn(move || {
-                let mut channel = client.open_channel(4).expect("a channel");
+                let mut queue = client.queue(4).expect("a queue");
                 for round in 0..200_usize {
                     let length = [100, 3000, 9000, 70_000][(round + usize::from(thread)) % 4];
                     let from = arena.buffer(length).expect("room");
@@ -279,9 +279,9 @@ fn threads_allocate_move_and_free_at_once() {
                     assert!(bytes_of(&to) == vec![0; length], "an old byte is visible");
                     from.write(0, &vec![thread; length]).expect("its own bytes");
                     let transfer = Transfer::copy(&from.range(), &to.range()).expect("fits");
-                    let ticket = channel.submit(transfer).expect("room");
+                    let ticket = queue.submit(transfer).expect("room");
                     drop(from);
-                    let completion = channel.wait(ticket, PATIENCE).expect("a completion");
+                    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
                     assert_eq!(outcome(completion), Ok(length as u64));
                     assert!(bytes_of(&to) == vec![thread; length], "another's bytes");
                 }

@@ -1,4 +1,4 @@
-//! Transfers awaited: on tokio, on no runtime, dropped, cancelled, left behind by their channel.
+//! Transfers awaited: on tokio, on no runtime, dropped, cancelled, left behind by their queue.
 
 use std::future::Future;
 use std::pin::pin;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use memferry::{AsyncChannel, Failure, Pattern, SubmitReason};
+use memferry::{AsyncQueue, Failure, Pattern, SubmitReason};
 
 use super::*;
 
@@ -29,8 +29,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-fn open(client: &Client, capacity: u32) -> AsyncChannel {
-    client.open_async_channel(capacity).expect("a channel")
+fn open(client: &Client, capacity: u32) -> AsyncQueue {
+    client.async_queue(capacity).expect("a queue")
 }
 
 #[test]
@@ -39,10 +39,10 @@ fn a_transfer_is_awaited_without_a_runtime() {
     let source = frame(&client);
     let destination = frame(&client);
     source.write(0, &[7; FRAME_BYTES as usize]).expect("its bytes");
-    let channel = open(&client, 4);
+    let queue = open(&client, 4);
     for _ in 0..50 {
         let copy = Transfer::copy(&source.all(), &destination.all()).expect("fits");
-        let completion = block_on(channel.submit(copy).expect("room"));
+        let completion = block_on(queue.submit(copy).expect("room"));
         assert_eq!(outcome(completion), Ok(FRAME_BYTES));
     }
     assert_eq!(contents(&destination), [7; FRAME_BYTES as usize]);
@@ -53,14 +53,14 @@ fn many_tasks_of_tokio_share_a_channel() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().expect("a runtime");
     runtime.block_on(async {
         let client = client();
-        let channel = open(&client, 64);
+        let queue = open(&client, 64);
         let tasks: Vec<_> = (0..40_u8)
             .map(|byte| {
-                let channel = channel.clone();
+                let queue = queue.clone();
                 let frame = frame(&client);
                 tokio::spawn(async move {
                     let fill = Transfer::fill(&frame.all(), Pattern::Byte(byte));
-                    let completion = channel.submit(fill).expect("room").await;
+                    let completion = queue.submit(fill).expect("room").await;
                     (outcome(completion), contents(&frame))
                 })
             })
@@ -76,10 +76,10 @@ fn many_tasks_of_tokio_share_a_channel() {
 fn a_dropped_future_detaches_and_its_room_comes_back() {
     let client = client();
     let frame = frame(&client);
-    let channel = open(&client, 2);
+    let queue = open(&client, 2);
     for byte in 1..=20 {
         // Polled or not before it is dropped.
-        let pending = channel.submit(Transfer::fill(&frame.all(), Pattern::Byte(byte)));
+        let pending = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(byte)));
         let pending = pending.expect("room, for a detached transfer's end is taken");
         let waker = Waker::noop();
         let mut pending = Box::pin(pending);
@@ -87,7 +87,7 @@ fn a_dropped_future_detaches_and_its_room_comes_back() {
             let _ = pending.as_mut().poll(&mut Context::from_waker(waker));
         }
         drop(pending);
-        let last = block_on(channel.submit(Transfer::nop().fenced()).expect("room"));
+        let last = block_on(queue.submit(Transfer::nop().fenced()).expect("room"));
         assert_eq!(last.outcome, Ok(()));
         assert_eq!(contents(&frame)[17], byte, "the transfer went on");
     }
@@ -97,16 +97,16 @@ fn a_dropped_future_detaches_and_its_room_comes_back() {
 fn a_full_channel_gives_the_transfer_back_and_a_cancelled_future_tells_so() {
     let client = client();
     let frame = frame(&client);
-    let channel = open(&client, 2);
-    let pending = [(); 2].map(|()| channel.submit(endless(&frame)).expect("room"));
-    let refused = channel.submit(Transfer::nop()).err().expect("no room");
+    let queue = open(&client, 2);
+    let pending = [(); 2].map(|()| queue.submit(endless(&frame)).expect("room"));
+    let refused = queue.submit(Transfer::nop()).err().expect("no room");
     assert_eq!(refused.reason, SubmitReason::Full { capacity: 2 });
     for pending in pending {
         pending.cancel().expect("it runs");
         let completion = block_on(pending);
         assert_eq!(completion.outcome, Err(Failure::Cancelled));
     }
-    assert_eq!(block_on(channel.submit(*refused.transfer).expect("room")).outcome, Ok(()));
+    assert_eq!(block_on(queue.submit(*refused.transfer).expect("room")).outcome, Ok(()));
 }
 
 #[test]
@@ -119,9 +119,9 @@ fn futures_outlive_their_channel_and_wake_the_waker_they_were_polled_with_last()
     }
     let client = client();
     let frame = frame(&client);
-    let channel = open(&client, 4);
-    let mut pending = Box::pin(channel.submit(endless(&frame)).expect("room"));
-    drop(channel);
+    let queue = open(&client, 4);
+    let mut pending = Box::pin(queue.submit(endless(&frame)).expect("room"));
+    drop(queue);
     let first = Arc::new(Count(AtomicU32::new(0)));
     let second = Arc::new(Count(AtomicU32::new(0)));
     for count in [&first, &second] {

@@ -18,10 +18,10 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
     assert_eq!((granted.grantor(), shared.grantor()), (Some(owner.session()), None));
     assert_eq!(granted.read(0, &mut [0]), Err(AccessError::NotMapped));
 
-    let mut channel = peer.open_channel(4).expect("a channel");
+    let mut queue = peer.queue(4).expect("a queue");
     let mut outcome_of = |transfer: Transfer| {
-        let ticket = channel.submit(transfer).expect("room");
-        outcome(channel.wait(ticket, PATIENCE).expect("a completion"))
+        let ticket = queue.submit(transfer).expect("room");
+        outcome(queue.wait(ticket, PATIENCE).expect("a completion"))
     };
     let read = |length| Transfer::copy(&granted.range(0, length), &private.all()).expect("fits");
     assert_eq!(outcome_of(read(50)), Ok(50));
@@ -49,14 +49,14 @@ fn revoking_a_grant_ends_the_peers_transfers_first() {
     let rights = Rights::READ | Rights::WRITE;
     let token = owner.grant(&shared.all(), rights, Grantee::Session(peer.session())).expect("granted");
     let granted = peer.accept(token).expect("accepted");
-    let mut channel = peer.open_channel(4).expect("a channel");
-    let running = channel.submit(endless(&granted)).expect("room");
+    let mut queue = peer.queue(4).expect("a queue");
+    let running = queue.submit(endless(&granted)).expect("room");
     while contents(&shared)[0] == 0 {
         std::thread::yield_now();
     }
     owner.revoke(token).expect("revoked");
     shared.write(0, &[0]).expect("the frame's own bytes");
-    let completion = channel.wait(running, PATIENCE).expect("a completion");
+    let completion = queue.wait(running, PATIENCE).expect("a completion");
     assert_eq!(completion.outcome, Err(Failure::Cancelled));
     assert_eq!(contents(&shared)[0], 0, "the peer wrote after the revocation");
 }

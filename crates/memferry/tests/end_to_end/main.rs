@@ -8,7 +8,7 @@
 //! terms      links, fences, loops, batches, parts     signals  eventfd, io_uring     futures  with and without a runtime
 //! ```
 //!
-//! The services here move small chunks on few channels, so that transfers take many turns and wait for each other.
+//! The services here move small chunks on few queues, so that transfers take many turns and wait for each other.
 
 mod arenas;
 mod copier;
@@ -32,10 +32,10 @@ const FRAME_BYTES: u64 = 4096;
 /// Long enough for a service on a busy machine; a test that comes to its end waits for less.
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-/// A client of a service of its own: one lane, three channels, 64 bytes at a time.
+/// A client of a service of its own: one worker, three queues, 64 bytes at a time.
 fn client() -> Client {
     let config =
-        ServiceConfig { lanes: 1, channels_per_lane: 3, chunk_bytes: 64, ..ServiceConfig::default() };
+        ServiceConfig { workers: 1, channels_per_worker: 3, chunk_bytes: 64, ..ServiceConfig::default() };
     Client::embedded_with(config).expect("an embedded service")
 }
 

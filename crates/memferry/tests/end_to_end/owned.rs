@@ -46,33 +46,33 @@ fn a_memfd_whose_frame_was_revoked_registers_anew() {
     let file = memfd(4096);
     let register = || client.register_memfd(file.try_clone().expect("a duplicate"), 4096).expect("taken");
     let stale = register();
-    let mut channel = client.open_channel(4).expect("a channel");
-    let running = channel.submit(endless(&stale)).expect("room");
+    let mut queue = client.queue(4).expect("a queue");
+    let running = queue.submit(endless(&stale)).expect("room");
     client.revoke(stale.handle()).expect("revoked");
     stale.write(0, &[0]).expect("its own bytes");
-    let completion = channel.wait(running, PATIENCE).expect("a completion");
+    let completion = queue.wait(running, PATIENCE).expect("a completion");
     assert!(completion.outcome.is_err());
     assert_eq!(contents(&stale)[0], 0, "the engine wrote after the revocation");
     assert!(matches!(client.revoke(stale.handle()), Err(CallError::Refused(_))));
     assert_ne!(register().handle(), stale.handle());
-    let late = channel.submit(Transfer::fill(&stale.all(), Pattern::Byte(1))).expect("room");
+    let late = queue.submit(Transfer::fill(&stale.all(), Pattern::Byte(1))).expect("room");
     let refused = Failure::StaleHandle { side: Side::Destination, handle: stale.handle() };
-    assert_eq!(outcome(channel.wait(late, PATIENCE).expect("a completion")), Err(refused));
+    assert_eq!(outcome(queue.wait(late, PATIENCE).expect("a completion")), Err(refused));
 }
 
 #[test]
 fn a_vector_comes_back_with_what_was_moved_there() {
     let client = client();
-    let mut channel = client.open_channel(4).expect("a channel");
+    let mut queue = client.queue(4).expect("a queue");
     let memory = vec![1; 100];
     let address = memory.as_ptr();
     let frame = client.register_owned(memory).expect("taken");
-    let running = channel.submit(endless(&frame)).expect("room");
+    let running = queue.submit(endless(&frame)).expect("room");
     let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("an engine writes there") };
-    channel.cancel(running).expect("outstanding");
-    channel.wait(running, PATIENCE).expect("a completion").outcome.expect_err("cancelled");
-    let filled = channel.submit(Transfer::fill(&frame.all(), Pattern::Byte(7))).expect("room");
-    assert_eq!(outcome(channel.wait(filled, PATIENCE).expect("a completion")), Ok(100));
+    queue.cancel(running).expect("outstanding");
+    queue.wait(running, PATIENCE).expect("a completion").outcome.expect_err("cancelled");
+    let filled = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(7))).expect("room");
+    assert_eq!(outcome(queue.wait(filled, PATIENCE).expect("a completion")), Ok(100));
     let memory = frame.into_owned().expect("nobody else holds it");
     assert_eq!((memory.as_ptr(), memory), (address, vec![7; 100]));
     assert_eq!(client.status().expect("a status").sessions[0].frames, 0);

@@ -1,6 +1,6 @@
 //! Requests of every kind through a client, held against the oracle by the suite for whoever serves requests.
 
-use memferry::{Channel, Failure, TransferError};
+use memferry::{Failure, Queue, TransferError};
 use memferry_conformance::requests::{self, Draft, RequestFixture, request_suite};
 use memferry_transfer::{Operation, Segment};
 
@@ -9,8 +9,8 @@ use super::*;
 /// A client as the suite for requests drives it.
 struct Served {
     frames: Vec<Frame>,
-    channel: Channel,
-    /// Requests are performed, submitted, and submitted to the lane by turns.
+    queue: Queue,
+    /// Requests are performed, submitted, and submitted to the worker by turns.
     turns: u32,
 }
 
@@ -27,13 +27,13 @@ impl RequestFixture for Served {
         };
         self.turns += 1;
         let mut submitted = |transfer| {
-            let ticket = self.channel.submit(transfer).expect("room in the ring");
-            self.channel.wait(ticket, PATIENCE).expect("a completion")
+            let ticket = self.queue.submit(transfer).expect("room in the ring");
+            self.queue.wait(ticket, PATIENCE).expect("a completion")
         };
         let Completion { outcome, bytes_done, value, .. } = match self.turns % 3 {
-            0 => self.channel.perform(transfer).expect("room in the ring"),
+            0 => self.queue.perform(transfer).expect("room in the ring"),
             1 => submitted(transfer),
-            // With a deadline it goes to the lane, short as it is.
+            // With a deadline it goes to the worker, short as it is.
             _ => submitted(transfer.within(Duration::from_secs(60))),
         };
         requests::Served { outcome, bytes_done, value }
@@ -91,6 +91,6 @@ fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, TransferError> 
 fn requests_of_every_kind_are_as_the_oracle_has_them() {
     let client = client();
     let frames = (0..requests::FRAMES).map(|_| frame(&client)).collect();
-    let channel = client.open_channel(8).expect("a channel");
-    request_suite(Served { frames, channel, turns: 0 }, 200);
+    let queue = client.queue(8).expect("a queue");
+    request_suite(Served { frames, queue, turns: 0 }, 200);
 }

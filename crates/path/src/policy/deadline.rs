@@ -1,12 +1,12 @@
 //! Earliest deadline first, with admission control: a deadline that was accepted is one that can be met.
 //!
 //! ```text
-//! accept   for each deadline: bytes due until then + two chunks ≤ what the lane moves until then × 9/10, or refused
+//! accept   for each deadline: bytes due until then + two chunks ≤ what the worker moves until then × 9/10, or refused
 //! choose   requests without a deadline leave channels free
 //! urgency  the deadline            pace  the earliest alone moves on; of ten chunks one is for those without
 //! ```
 //!
-//! Liu and Layland's rule for one processor, at the grain of the engine's chunks: what is accepted is met as long as the lane
+//! Liu and Layland's rule for one processor, at the grain of the engine's chunks: what is accepted is met as long as the worker
 //! moves as much as it is configured to. The tenth that is kept back is for requests without a deadline. The two chunks are
 //! what may be on its way when a request with an earlier deadline comes. A real-time policy as Papa 2014 asks for in its
 //! future work.
@@ -17,7 +17,7 @@ use memferry_transfer::{Failure, SessionId};
 use super::{Acts, AllOutstanding, Ask, Choice, Outstanding, Policy, Shared, leaving_an_eighth};
 use crate::channel::ChannelState;
 
-/// Of what a lane moves, how much may be promised.
+/// Of what a worker moves, how much may be promised.
 const PROMISED_TENTHS: u128 = 9;
 /// A report of more is one of several chunks, bytes.
 const MOST_CHUNK: u64 = 4 << 20;
@@ -35,7 +35,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// A policy of a lane that moves so many bytes a second.
+    /// A policy of a worker that moves so many bytes a second.
     pub const fn new(bytes_per_second: u64) -> Self {
         Self { channels: Shared::new(), bytes_per_second, chunk_bytes: 0, spare: 0 }
     }

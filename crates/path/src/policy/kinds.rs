@@ -1,7 +1,7 @@
-//! The policies that configuration can name, their numbers, and how lanes get theirs.
+//! The policies that configuration can name, their numbers, and how workers get theirs.
 //!
 //! ```text
-//! PolicySettings ── check ──► for_lanes(n) ──► n policies, which share what they have to (slices)
+//! PolicySettings ── check ──► for_workers(n) ──► n policies, which share what they have to (slices)
 //! ```
 //!
 //! A new policy is a variant, a name and an arm here. Reading files is the command line's.
@@ -44,7 +44,7 @@ impl PolicyKind {
         }
     }
 
-    /// A policy of this kind with the default numbers, for one lane.
+    /// A policy of this kind with the default numbers, for one worker.
     pub fn build(self) -> Box<dyn Policy> {
         let settings = PolicySettings { kind: self, ..PolicySettings::default() };
         settings.build(self, 0, &settings.slices(1))
@@ -62,13 +62,13 @@ pub struct PolicySettings {
     pub period: Duration,
     /// Priority: how long they are.
     pub slice: Duration,
-    /// Deadline: bytes a lane can promise for a second.
+    /// Deadline: bytes a worker can promise for a second.
     pub capacity_bytes_per_second: u64,
     /// Weighted: weights of the classes low, normal and high.
     pub class_weights: [u32; 3],
     /// Weighted: of single users, 1 for others.
     pub user_weights: BTreeMap<u32, u32>,
-    /// Rate limit: bytes a user may move in a second on each lane.
+    /// Rate limit: bytes a user may move in a second on each worker.
     pub rate_bytes_per_second: u64,
     /// Rate limit: bytes a user may move at once after a rest.
     pub burst_bytes: u64,
@@ -76,7 +76,7 @@ pub struct PolicySettings {
 
 impl Default for PolicySettings {
     /// Slices of 9 ms in every 12 ms: a wake-up costs some 35 microseconds on the machines this was measured on, so the 30 of
-    /// every 90 microseconds of Papa 2014 are for hardware. A lane copies some GB/s there; one is promised.
+    /// every 90 microseconds of Papa 2014 are for hardware. A worker copies some GB/s there; one is promised.
     fn default() -> Self {
         Self {
             kind: PolicyKind::Shared,
@@ -135,7 +135,7 @@ impl PolicySettings {
         }
         let classes = [PriorityClass::Low, PriorityClass::Normal, PriorityClass::High];
         for (class, kind) in classes.into_iter().zip(self.classes) {
-            // Slices suspend all other classes, weights are of all who share a lane, and deadlines are promised of all of it.
+            // Slices suspend all other classes, weights are of all who share a worker, and deadlines are promised of all of it.
             let of_all = [PolicyKind::Priority, PolicyKind::Deadline, PolicyKind::Weighted];
             if let Some(kind) = kind
                 && (of_all.contains(&kind) || self.kind == PolicyKind::Deadline)
@@ -146,29 +146,29 @@ impl PolicySettings {
         Ok(())
     }
 
-    /// A policy for each of so many lanes, and the slices of them all.
-    pub fn for_lanes(&self, lanes: usize) -> (Vec<Box<dyn Policy>>, Slices) {
-        let slices = self.slices(lanes);
-        let policies = (0..lanes).map(|lane| {
-            let general = self.build(self.kind, lane, &slices);
+    /// A policy for each of so many workers, and the slices of them all.
+    pub fn for_workers(&self, workers: usize) -> (Vec<Box<dyn Policy>>, Slices) {
+        let slices = self.slices(workers);
+        let policies = (0..workers).map(|worker| {
+            let general = self.build(self.kind, worker, &slices);
             if self.classes.iter().all(Option::is_none) {
                 return general;
             }
-            let own = self.classes.map(|kind| kind.map(|kind| self.build(kind, lane, &slices)));
+            let own = self.classes.map(|kind| kind.map(|kind| self.build(kind, worker, &slices)));
             Box::new(ByClass::new(general, own)) as Box<dyn Policy>
         });
         (policies.collect(), slices)
     }
 
-    fn slices(&self, lanes: usize) -> Slices {
-        Slices::new(self.period, self.slice, lanes)
+    fn slices(&self, workers: usize) -> Slices {
+        Slices::new(self.period, self.slice, workers)
     }
 
-    fn build(&self, kind: PolicyKind, lane: usize, slices: &Slices) -> Box<dyn Policy> {
+    fn build(&self, kind: PolicyKind, worker: usize, slices: &Slices) -> Box<dyn Policy> {
         match kind {
             PolicyKind::Shared => Box::new(Shared::new()),
             PolicyKind::Exclusive => Box::new(Exclusive::new()),
-            PolicyKind::Priority => Box::new(Priority::new(slices.clone(), lane)),
+            PolicyKind::Priority => Box::new(Priority::new(slices.clone(), worker)),
             PolicyKind::Deadline => Box::new(Deadline::new(self.capacity_bytes_per_second)),
             PolicyKind::Weighted => Box::new(Weighted::new(self.class_weights, self.user_weights.clone())),
             PolicyKind::RateLimit => Box::new(RateLimit::new(self.rate_bytes_per_second, self.burst_bytes)),
@@ -186,7 +186,7 @@ mod tests {
             assert_eq!(kind.build().name(), kind.name());
         }
         assert_eq!(PolicySettings::default().check(), Ok(()));
-        let (policies, _) = PolicySettings::default().for_lanes(3);
+        let (policies, _) = PolicySettings::default().for_workers(3);
         assert_eq!(policies.len(), 3);
     }
 

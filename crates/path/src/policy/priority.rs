@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! choose  all but the high class leave channels free, so that a high request never waits for one of theirs
-//! pace    Slices ── low work suspended ── acknowledged by all lanes ── slice ── everybody again
+//! pace    Slices ── low work suspended ── acknowledged by all workers ── slice ── everybody again
 //! ```
 //!
 //! A request's class is checked at admission: a client uses the high class only when it was granted. Between slices everybody
@@ -21,13 +21,13 @@ use crate::channel::ChannelState;
 pub struct Priority {
     channels: Shared,
     slices: Slices,
-    lane: usize,
+    worker: usize,
 }
 
 impl Priority {
-    /// The policy of lane number `lane` of those that `slices` was made for.
-    pub const fn new(slices: Slices, lane: usize) -> Self {
-        Self { channels: Shared::new(), slices, lane }
+    /// The policy of worker number `worker` of those that `slices` was made for.
+    pub const fn new(slices: Slices, worker: usize) -> Self {
+        Self { channels: Shared::new(), slices, worker }
     }
 }
 
@@ -60,7 +60,7 @@ impl Policy for Priority {
             low_rests: low.all(|one| one.at_rest),
             high: running.iter().any(|one| is_high(&one.ask)),
         };
-        let told = self.slices.step(self.lane, now, view);
+        let told = self.slices.step(self.worker, now, view);
         if !told.low_moves {
             let low = running.iter().zip(turns).filter(|(one, _)| !is_high(&one.ask));
             low.for_each(|(_, turns)| *turns = 0);
@@ -76,8 +76,8 @@ impl Policy for Priority {
 }
 
 impl Drop for Priority {
-    /// A lane that takes another policy has nothing that this one could suspend.
+    /// A worker that takes another policy has nothing that this one could suspend.
     fn drop(&mut self) {
-        self.slices.leave(self.lane);
+        self.slices.leave(self.worker);
     }
 }

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! A chunk is moved as soon as the bucket is not empty, so it may fall below zero by a chunk of each of the user's requests, which is
-//! paid before the next: over time no user moves more than rate × time + burst + that on a lane. Users count, not clients: opening
-//! more sessions gives nothing beyond the lanes they are spread over, each of which has its own buckets.
+//! paid before the next: over time no user moves more than rate × time + burst + that on a worker. Users count, not clients: opening
+//! more sessions gives nothing beyond the workers they are spread over, each of which has its own buckets.
 
 use std::collections::BTreeMap;
 

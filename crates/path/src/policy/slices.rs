@@ -1,20 +1,20 @@
-//! The slices of the priority policy, for all lanes of a service together: who may move, and since when.
+//! The slices of the priority policy, for all workers of a service together: who may move, and since when.
 //!
 //! ```text
-//! Open ─ a period begins, high work was there lately ─► Suspending ─ every lane's low work rests ─► Slice ─ over ─► Open
+//! Open ─ a period begins, high work was there lately ─► Suspending ─ every worker's low work rests ─► Slice ─ over ─► Open
 //! ```
 //!
 //! Papa 2014, "Priority Channel": channels of low priority are suspended for e_s of every p_s, and those of high priority have the
 //! engine to themselves. Suspension is acknowledged: the slice is counted from the moment when the last low transfer has come
 //! to rest. While no high work was there for a period there are no slices, so that nothing is wasted (ours; the slides
-//! suspend always). Each lane steps this under one lock before it moves anything.
+//! suspend always). Each worker steps this under one lock before it moves anything.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memferry_clock::Instant;
 
-/// How long a lane waits before it looks again whether the others rest.
+/// How long a worker waits before it looks again whether the others rest.
 const LOOK_AGAIN: Duration = Duration::from_micros(20);
 
 /// What is going on.
@@ -40,7 +40,7 @@ struct Board {
     period: Duration,
     slice: Duration,
     phase: Phase,
-    /// Lanes whose low work may be moving.
+    /// Workers whose low work may be moving.
     moving: Vec<bool>,
     /// When high work was last seen.
     high_at: Option<Instant>,
@@ -51,7 +51,7 @@ struct Board {
 #[derive(Clone, Debug)]
 pub struct Slices(Arc<Mutex<Board>>);
 
-/// What a lane is told.
+/// What a worker is told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Told {
     /// Low work may move.
@@ -60,7 +60,7 @@ pub(super) struct Told {
     pub(super) wake: Option<Instant>,
 }
 
-/// What a lane tells.
+/// What a worker tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct View {
     /// It has low work in its engine.
@@ -72,10 +72,10 @@ pub(super) struct View {
 }
 
 impl Slices {
-    /// Slices of `slice` in every `period`, for so many lanes.
-    pub fn new(period: Duration, slice: Duration, lanes: usize) -> Self {
+    /// Slices of `slice` in every `period`, for so many workers.
+    pub fn new(period: Duration, slice: Duration, workers: usize) -> Self {
         let phase = Phase::Open { next: Instant::ORIGIN.after(period) };
-        let moving = vec![false; lanes];
+        let moving = vec![false; workers];
         let counts = SliceCounts::default();
         Self(Arc::new(Mutex::new(Board { period, slice, phase, moving, high_at: None, counts })))
     }
@@ -85,21 +85,21 @@ impl Slices {
         self.with(|board| board.counts)
     }
 
-    /// A lane tells what it has and asks what may move.
-    pub(super) fn step(&self, lane: usize, now: Instant, view: View) -> Told {
-        self.with(|board| board.step(lane, now, view))
+    /// A worker tells what it has and asks what may move.
+    pub(super) fn step(&self, worker: usize, now: Instant, view: View) -> Told {
+        self.with(|board| board.step(worker, now, view))
     }
 
-    /// A lane has another policy now.
-    pub(super) fn leave(&self, lane: usize) {
+    /// A worker has another policy now.
+    pub(super) fn leave(&self, worker: usize) {
         self.with(|board| {
-            if let Some(moving) = board.moving.get_mut(lane) {
+            if let Some(moving) = board.moving.get_mut(worker) {
                 *moving = false;
             }
         });
     }
 
-    /// Low work of a lane has moved.
+    /// Low work of a worker has moved.
     pub(super) fn low_moved(&self, bytes: u64) {
         self.with(|board| {
             if matches!(board.phase, Phase::Slice { .. }) {
@@ -114,11 +114,11 @@ impl Slices {
 }
 
 impl Board {
-    fn step(&mut self, lane: usize, now: Instant, view: View) -> Told {
+    fn step(&mut self, worker: usize, now: Instant, view: View) -> Told {
         if view.high {
             self.high_at = Some(now);
         }
-        if let Some(moving) = self.moving.get_mut(lane) {
+        if let Some(moving) = self.moving.get_mut(worker) {
             *moving = view.low && !view.low_rests;
         }
         loop {
@@ -129,7 +129,7 @@ impl Board {
                 Phase::Open { next } if next <= now => self.phase = Phase::Open { next: self.boundary(now) },
                 Phase::Open { next } => {
                     // It moves from now on, until it says that it rests.
-                    if let Some(moving) = self.moving.get_mut(lane) {
+                    if let Some(moving) = self.moving.get_mut(worker) {
                         *moving = view.low;
                     }
                     return Told { low_moves: true, wake: view.low.then_some(next) };
@@ -174,17 +174,17 @@ mod tests {
         Instant::ORIGIN.after(Duration::from_micros(microseconds))
     }
 
-    fn slices(lanes: usize) -> Slices {
-        Slices::new(Duration::from_micros(90), Duration::from_micros(30), lanes)
+    fn slices(workers: usize) -> Slices {
+        Slices::new(Duration::from_micros(90), Duration::from_micros(30), workers)
     }
 
     #[test]
-    fn slice_begins_when_the_last_lane_rests_and_lasts_from_then() {
+    fn slice_begins_when_the_last_worker_rests_and_lasts_from_then() {
         let slices = slices(3);
         assert_eq!(slices.step(0, at(1), LOW), Told { low_moves: true, wake: Some(at(90)) });
         assert_eq!(slices.step(1, at(2), HIGH), Told { low_moves: true, wake: None });
         assert!(slices.step(2, at(3), LOW).low_moves);
-        // The period begins: both lanes with low work have to rest first.
+        // The period begins: both workers with low work have to rest first.
         assert_eq!(slices.step(1, at(90), HIGH), Told { low_moves: false, wake: None });
         assert_eq!(slices.step(0, at(95), LOW), Told { low_moves: false, wake: Some(at(115)) });
         assert_eq!(slices.step(0, at(96), RESTS), Told { low_moves: false, wake: Some(at(116)) });
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn lane_that_begins_low_work_within_a_slice_does_not_move_it() {
+    fn worker_that_begins_low_work_within_a_slice_does_not_move_it() {
         let slices = slices(2);
         slices.step(0, at(1), HIGH);
         assert!(!slices.step(0, at(91), HIGH).low_moves);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lane_that_went_idle_keeps_nobody_waiting() {
+    fn worker_that_went_idle_keeps_nobody_waiting() {
         let slices = slices(2);
         slices.step(0, at(1), LOW);
         slices.step(0, at(2), View::default());

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Users share by weight, and the clients of a user share what it has: opening more sessions gains nothing. Credit is in bytes, so
-//! that requests of all lengths count as what they are. Who has nothing to do gathers no credit; debts are kept while a client stays. One lane
+//! that requests of all lengths count as what they are. Who has nothing to do gathers no credit; debts are kept while a client stays. One worker
 //! moves for its own clients only, so shares hold among those.
 
 use std::collections::BTreeMap;

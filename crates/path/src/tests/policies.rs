@@ -1,15 +1,15 @@
-//! Policies at work: clients that always have requests outstanding, on a lane in virtual time.
+//! Policies at work: clients that always have requests outstanding, on a worker in virtual time.
 //!
 //! ```text
 //! Spec of each client ─► Load: submit up to its depth, turn, take completions, again ─► bytes and latencies of each
 //! ```
 //!
-//! The lane moves a byte in 100 ps (10 GB/s), in chunks of 256 KiB: 26 microseconds each.
+//! The worker moves a byte in 100 ps (10 GB/s), in chunks of 256 KiB: 26 microseconds each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use memferry_conformance::LaneModel;
+use memferry_conformance::WorkerModel;
 use memferry_transfer::PriorityClass;
 
 use super::*;
@@ -51,7 +51,7 @@ impl Tally {
 
 struct Load {
     capabilities: Capabilities<SimMemory>,
-    path: Path<LaneModel>,
+    path: Path<WorkerModel>,
     clients: Vec<(Spec, QueueKey, Handle, u32)>,
     begun: BTreeMap<u64, (usize, Instant)>,
     tallies: Vec<Tally>,
@@ -61,7 +61,7 @@ struct Load {
 
 impl Load {
     fn new(policy: Box<dyn Policy>, specs: &[Spec]) -> Self {
-        let engine = LaneModel::new(CHANNELS, CHUNK, PS_PER_BYTE);
+        let engine = WorkerModel::new(CHANNELS, CHUNK, PS_PER_BYTE);
         let mut load = Self {
             capabilities: Capabilities::new(64),
             path: Path::new(engine, policy, PathLimits { waiting_per_user: 1000 }),
@@ -203,7 +203,7 @@ fn accepted_deadlines_are_met_and_others_refused_beside_them() {
         deadline: Some(Duration::from_millis(milliseconds)),
         ..NORMAL
     };
-    // Far more than the lane can do: 10 GB/s are there, 9 of them promised.
+    // Far more than the worker can do: 10 GB/s are there, 9 of them promised.
     let specs = [spec(2, 4 << 20, 2), spec(5, 16 << 20, 3), spec(1, 1 << 20, 8), NORMAL];
     let mut load = Load::new(Box::new(Deadline::new(10_000_000_000)), &specs);
     load.run(Duration::from_millis(300));
@@ -283,7 +283,7 @@ fn a_class_may_have_a_policy_of_its_own() {
         burst_bytes: 1 << 20,
         ..PolicySettings::of(PolicyKind::Weighted)
     };
-    let (mut policies, _) = settings.for_lanes(1);
+    let (mut policies, _) = settings.for_workers(1);
     let high = Spec { class: PriorityClass::High, depth: 1, ..NORMAL };
     let low = Spec { class: PriorityClass::Low, user: 2, ..NORMAL };
     let mut load = Load::new(policies.remove(0), &[high, NORMAL, low]);
@@ -305,7 +305,7 @@ fn policies_on_top_of_one_another_never_suspend_everybody_for_good() {
                 ..PolicySettings::of(kind)
             };
             settings.check().unwrap();
-            let mut load = Load::new(settings.for_lanes(1).0.remove(0), &[dated, NORMAL, low, high]);
+            let mut load = Load::new(settings.for_workers(1).0.remove(0), &[dated, NORMAL, low, high]);
             load.run(Duration::from_millis(200));
             for (client, tally) in load.tallies.iter().enumerate() {
                 let failures = tally.failures.len();

@@ -3,7 +3,7 @@
 use memferry_transfer::{Operations, PriorityClass, SessionId};
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::KernelStatus;
+use crate::module::ModuleStatus;
 
 /// What tells one service from all others: made at random when it starts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -53,11 +53,11 @@ pub struct Status {
     pub open_sessions: u64,
     /// What they hold: the asking one, then others as far as a message goes.
     pub sessions: Vec<SessionStatus>,
-    pub lanes: Vec<LaneStatus>,
+    pub workers: Vec<WorkerStatus>,
     /// Buffers of pools, zeroed in the background.
     pub zeroed: ZeroedStatus,
-    /// The Linux module, when the service uses it: part of what lanes have done.
-    pub kernel: Option<KernelStatus>,
+    /// The Linux module, when the service uses it: part of what workers have done.
+    pub module: Option<ModuleStatus>,
 }
 
 /// What was done to buffers of pools while nobody had them. Only a service in the pool's own process does that.
@@ -70,7 +70,7 @@ pub struct ZeroedStatus {
     pub failed: u64,
 }
 
-/// Sessions a [`Status`] names at most: with the most lanes there can be, it still fits a message.
+/// Sessions a [`Status`] names at most: with the most workers there can be, it still fits a message.
 pub const STATUS_SESSIONS: usize = 100;
 
 /// What a session holds.
@@ -79,14 +79,14 @@ pub struct SessionStatus {
     pub session: SessionId,
     pub user: u32,
     pub process: u32,
-    pub channels: u32,
+    pub queues: u32,
     pub frames: u32,
     pub bytes: u64,
     /// Requests taken from its queue pairs.
     pub requests: u64,
     /// Of these, not completed yet.
     pub outstanding: u64,
-    /// Of the outstanding ones, waiting for an engine channel when their lane last looked.
+    /// Of the outstanding ones, waiting for an engine channel when their worker last looked.
     pub waiting: u64,
     /// Of the requests, completed with a failure.
     pub failures: u64,
@@ -94,9 +94,9 @@ pub struct SessionStatus {
     pub bytes_moved: u64,
 }
 
-/// What a lane has done.
+/// What a worker has done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct LaneStatus {
+pub struct WorkerStatus {
     /// Queue pairs it serves.
     pub queues: u64,
     pub requests: u64,

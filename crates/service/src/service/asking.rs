@@ -1,7 +1,7 @@
 //! What clients ask of a service and nothing changes by, but for the policy: engines, policy, status, whose a session is.
 //!
 //! ```text
-//! Engines, Policy, Status, Identify ─► sessions, lanes' counters, policies ─► Answer
+//! Engines, Policy, Status, Identify ─► sessions, workers' counters, policies ─► Answer
 //! ```
 //!
 //! Who may ask is everybody who has a session; what is done about requests is the parent module's.
@@ -15,25 +15,25 @@ use memferry_transfer::{Engine, SessionId};
 
 use super::Service;
 use crate::MonotonicClock;
-use crate::lane::LaneCommand;
 use crate::protocol::{
     Answer, EngineStatus, Identity, Refusal, RefusalKind, STATUS_SESSIONS, Status, ZeroedStatus,
 };
 use crate::session::{gone, refusal};
+use crate::worker::WorkerCommand;
 
 impl Service {
-    /// What the engines can do for a session. All lanes are alike.
+    /// What the engines can do for a session. All workers are alike.
     pub(super) fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
-        let engine = CpuEngine::new(self.config.channels_per_lane, self.config.chunk_bytes);
-        let engine = engine.with_crew(Arc::clone(&self.shared.crew)).capabilities();
+        let engine = CpuEngine::new(self.config.channels_per_worker, self.config.chunk_bytes);
+        let engine = engine.with_team(Arc::clone(&self.shared.team)).capabilities();
         Ok(EngineStatus {
             operations: engine.operations,
             longest_bytes: engine.longest_bytes,
             immediate_bytes: engine.immediate_bytes,
             preemption_bytes: engine.preemption_bytes,
             channels: engine.channels,
-            engines: self.config.lanes,
+            engines: self.config.workers,
             class: self.config.class_of(user),
         })
     }
@@ -46,8 +46,8 @@ impl Service {
     ) -> Result<Answer, Refusal> {
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         if let Some(settings) = change {
-            let tell = |lane, policy| self.lanes.get(lane).tell(LaneCommand::Policy(policy));
-            self.policies.change(user, settings, self.lanes.count(), tell)?;
+            let tell = |worker, policy| self.workers.get(worker).tell(WorkerCommand::Policy(policy));
+            self.policies.change(user, settings, self.workers.count(), tell)?;
         }
         Ok(Answer::Policy(Box::new(self.policies.settings())))
     }
@@ -64,13 +64,13 @@ impl Service {
             strayed_bytes: slices.strayed_bytes,
             open_sessions,
             sessions,
-            lanes: self
-                .lanes
+            workers: self
+                .workers
                 .iter()
-                .map(|lane| lane.counters.status(self.config.channels_per_lane))
+                .map(|worker| worker.counters.status(self.config.channels_per_worker))
                 .collect(),
             zeroed: self.zeroed.status(),
-            kernel: self.lanes.kernel_status(),
+            module: self.workers.module_status(),
         }
     }
 

@@ -22,7 +22,7 @@ impl Engine for Scripted {
     fn capabilities(&self) -> EngineCapabilities {
         let operations = Operations::COPY.union(Operations::FILL).union(Operations::SCATTER_GATHER);
         let cpu = CpuEngine::new(2, 64).capabilities();
-        EngineCapabilities { kind: EngineKind::Kernel, operations, ..cpu }
+        EngineCapabilities { kind: EngineKind::Module, operations, ..cpu }
     }
 
     fn post(&mut self, descriptor: Descriptor<Mapping>) -> Result<Ticket, Refused<Descriptor<Mapping>>> {
@@ -41,7 +41,7 @@ impl Engine for Scripted {
                 outcome: self.outcomes.pop_front().unwrap_or(Ok(())),
                 bytes_done: 100,
                 value: 0,
-                engine: EngineKind::Kernel,
+                engine: EngineKind::Module,
             }));
         }
         false
@@ -67,7 +67,7 @@ impl Engine for Scripted {
 const LENGTH: u64 = 256;
 
 struct Bed {
-    engine: LaneEngine<Scripted>,
+    engine: WorkerEngine<Scripted>,
     memory: [Mapping; 2],
 }
 
@@ -75,14 +75,10 @@ impl Bed {
     /// Two channels, a device for 100 bytes and more, and two memories that it knows.
     fn new(outcomes: &[Result<(), Failure>]) -> Self {
         let device = Scripted { outcomes: outcomes.iter().copied().collect(), ..Scripted::default() };
-        let engine = LaneEngine::new(CpuEngine::new(2, 64)).with_device(device, 100);
+        let engine = WorkerEngine::new(CpuEngine::new(2, 64)).with_device(device, 100);
         let memory = [7, 9].map(|byte| Mapping::owned(vec![byte; LENGTH as usize]));
         let mut bed = Self { engine, memory };
-        assert_eq!(
-            bed.run(&bed.copy(100)),
-            [(Ok(()), EngineKind::CpuLane)],
-            "before the memory is registered"
-        );
+        assert_eq!(bed.run(&bed.copy(100)), [(Ok(()), EngineKind::Cpu)], "before the memory is registered");
         bed.register();
         bed.memory[1].write(0, &[9; LENGTH as usize]).unwrap();
         bed
@@ -130,8 +126,8 @@ impl Bed {
     }
 }
 
-const DEVICE: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::Kernel)];
-const CPU: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::CpuLane)];
+const DEVICE: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::Module)];
+const CPU: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::Cpu)];
 
 #[test]
 fn long_transfers_of_registered_memory_are_the_devices() {
@@ -186,7 +182,7 @@ fn what_the_device_fails_at_is_done_again() {
         assert_eq!(bed.run(&bed.copy(LENGTH)), DEVICE, "the channel serves on");
     }
     let mut bed = Bed::new(&[Err(Failure::ChannelFaulted)]);
-    let faulted = (Err(Failure::ChannelFaulted), EngineKind::Kernel);
+    let faulted = (Err(Failure::ChannelFaulted), EngineKind::Module);
     assert_eq!(bed.run(&bed.copy(LENGTH)), [faulted], "an engine may still be at the memory");
     assert!(!bed.is_copied(1));
 }
@@ -228,7 +224,7 @@ fn forgotten_memory_is_given_back_whenever_it_is_registered() {
     assert_eq!(bed.engine.take_wanted().len(), 1);
     assert!(bed.engine.forget(&known).is_none());
     assert!(bed.engine.registered(&known, known.clone()).is_some(), "it came too late");
-    let mut alone = LaneEngine::<Scripted>::new(CpuEngine::new(1, 64));
+    let mut alone = WorkerEngine::<Scripted>::new(CpuEngine::new(1, 64));
     assert!(alone.take_wanted().is_empty() && alone.counts().is_none() && !alone.works_alone());
     assert!(alone.registered(&known, known.clone()).is_some() && alone.forget(&known).is_none());
 }

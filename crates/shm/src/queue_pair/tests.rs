@@ -23,7 +23,7 @@ fn requests_go_one_way_and_completions_the_other() {
     let (mut client, mut service, ..) = pair();
     for tag in 0..100 {
         client.stage(&request(tag)).unwrap();
-        assert!(!client.publish(), "the lane does not sleep");
+        assert!(!client.publish(), "the worker does not sleep");
         assert_eq!(service.pop().unwrap()[1], tag);
         service.tell_consumed();
         // What the client read is told now and then; there is always room for all it may have outstanding.

@@ -1,4 +1,4 @@
-//! The queue pair with its flags, wake word and cancels, driven as a lane and a client drive it.
+//! The queue pair with its flags, wake word and cancels, driven as a worker and a client drive it.
 //!
 //! The loops here state the order in which callers have to look: wake word, flag, last look; closed, then completions once
 //! more; cancel generation, then requests. The broken variants exchange one order each.
@@ -31,15 +31,15 @@ fn completion(tag: u64) -> [u64; 4] {
     [tag << 32, tag, tag, tag]
 }
 
-fn publish(client: &mut ClientEnd<HeapWords>, lane: &Token, tag: u64) {
+fn publish(client: &mut ClientEnd<HeapWords>, worker: &Token, tag: u64) {
     client.stage(&request(tag)).unwrap();
     if client.publish() {
-        lane.wake();
+        worker.wake();
     }
 }
 
-/// Parks the lane unless a request or a cancel waits.
-fn park_lane(service: &ServiceEnd<HeapWords>, token: &Token) -> bool {
+/// Parks the worker unless a request or a cancel waits.
+fn park_worker(service: &ServiceEnd<HeapWords>, token: &Token) -> bool {
     let ready = || service.has_news();
     park(|value| service.set_parked(value), service.fences(), ready, || token.sleep())
 }
@@ -54,7 +54,7 @@ fn take_request(
             service.tell_consumed();
             return slot;
         }
-        sleeps.note(park_lane(service, token));
+        sleeps.note(park_worker(service, token));
     }
 }
 
@@ -98,7 +98,7 @@ fn complete(service: &mut ServiceEnd<HeapWords>, futex: &Futex, tag: u64) {
 }
 
 #[test]
-fn a_parked_lane_is_woken_for_every_request() {
+fn a_parked_worker_is_woken_for_every_request() {
     let sleeps = Arc::new(Sleeps::default());
     let counted = sleeps.clone();
     explore(5, move || {
@@ -183,28 +183,28 @@ fn broken_a_client_that_leaves_at_the_close_without_a_look_loses_a_completion() 
 
 #[test]
 fn a_round_trip_with_both_sides_parking_completes() {
-    let lane_sleeps = Arc::new(Sleeps::default());
+    let worker_sleeps = Arc::new(Sleeps::default());
     let client_sleeps = Arc::new(Sleeps::default());
-    let lane_counted = lane_sleeps.clone();
+    let worker_counted = worker_sleeps.clone();
     let client_counted = client_sleeps.clone();
     explore(5, move || {
         let ((mut client, mut service), token, futex) = (pair(), Token::new(), Futex::new());
-        let lane_token = token.clone();
-        let lane_futex = futex.clone();
-        let counted = lane_counted.clone();
-        let lane = thread::spawn(move || {
-            let slot = take_request(&mut service, &lane_token, &counted);
-            complete(&mut service, &lane_futex, slot[1]);
+        let worker_token = token.clone();
+        let worker_futex = futex.clone();
+        let counted = worker_counted.clone();
+        let worker = thread::spawn(move || {
+            let slot = take_request(&mut service, &worker_token, &counted);
+            complete(&mut service, &worker_futex, slot[1]);
         });
         publish(&mut client, &token, 7);
         assert_eq!(take_completion(&mut client, &futex, &client_counted), Some(completion(7)));
-        lane.join().unwrap();
+        worker.join().unwrap();
     });
-    lane_sleeps.assert_both_happened();
+    worker_sleeps.assert_both_happened();
     client_sleeps.assert_both_happened();
 }
 
-/// One round of a lane's look at its ring: whether cancels were asked for, and how many requests it took.
+/// One round of a worker's look at its ring: whether cancels were asked for, and how many requests it took.
 type Round = fn(&mut ServiceEnd<HeapWords>) -> (bool, usize);
 
 fn take_all(service: &mut ServiceEnd<HeapWords>) -> usize {
@@ -222,7 +222,7 @@ fn cancels_then_requests(service: &mut ServiceEnd<HeapWords>) -> (bool, usize) {
     (changed, take_all(service))
 }
 
-/// A client publishes request 1 and cancels it; a lane that looks by `round` and parks unless `ready` sees both.
+/// A client publishes request 1 and cancels it; a worker that looks by `round` and parks unless `ready` sees both.
 fn cancel_race(round: Round, ready: fn(&ServiceEnd<HeapWords>) -> bool, sleeps: &Sleeps) {
     let ((mut client, mut service), token) = (pair(), Token::new());
     let waker = token.clone();
@@ -252,7 +252,7 @@ fn request_or_cancel(service: &ServiceEnd<HeapWords>) -> bool {
 }
 
 #[test]
-fn a_cancel_reaches_a_parking_lane_and_never_overtakes_its_request() {
+fn a_cancel_reaches_a_parking_worker_and_never_overtakes_its_request() {
     let sleeps = Arc::new(Sleeps::default());
     let counted = sleeps.clone();
     explore(5, move || cancel_race(cancels_then_requests, request_or_cancel, &counted));

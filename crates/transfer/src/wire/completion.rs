@@ -17,9 +17,9 @@ pub const fn encode_success(tag: u64, bytes_done: u64, value: u64, engine: Engin
 const fn engine_code(engine: EngineKind) -> u64 {
     match engine {
         EngineKind::None => 0,
-        EngineKind::CpuLane => 1,
+        EngineKind::Cpu => 1,
         EngineKind::Simulated => 2,
-        EngineKind::Kernel => 3,
+        EngineKind::Module => 3,
     }
 }
 
@@ -99,11 +99,11 @@ pub const fn tag_of_completion(slot: &CompletionSlot) -> u64 {
 #[inline]
 pub fn decode_completion(slot: &CompletionSlot) -> Result<Completion, SlotError> {
     let header = slot[0] & !HEADER_SEQUENCE;
-    if header == engine_code(EngineKind::CpuLane) << 48 {
+    if header == engine_code(EngineKind::Cpu) << 48 {
         // What nearly all of them are.
         let bytes_done = slot[2];
         let value = slot[3];
-        let engine = EngineKind::CpuLane;
+        let engine = EngineKind::Cpu;
         return Ok(Completion { tag: slot[1], outcome: Ok(()), inherited: false, bytes_done, value, engine });
     }
     if header >> 58 != 0 {
@@ -112,9 +112,9 @@ pub fn decode_completion(slot: &CompletionSlot) -> Result<Completion, SlotError>
     let side = if header >> 56 & 1 == 1 { Side::Destination } else { Side::Source };
     let engine = match (header >> 48 & 0xff) as u8 {
         0 => EngineKind::None,
-        1 => EngineKind::CpuLane,
+        1 => EngineKind::Cpu,
         2 => EngineKind::Simulated,
-        3 => EngineKind::Kernel,
+        3 => EngineKind::Module,
         other => return Err(SlotError::Engine(other)),
     };
     let status = (header >> 32) as u16;

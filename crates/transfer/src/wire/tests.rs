@@ -223,7 +223,7 @@ proptest! {
 #[test]
 fn a_success_is_the_same_whichever_way_it_is_encoded() {
     let outcome = Ok(());
-    let engine = EngineKind::CpuLane;
+    let engine = EngineKind::Cpu;
     let completion = Completion { tag: 9, outcome, inherited: false, bytes_done: 5, value: 7, engine };
     let slot = encode_success(9, 5, 7, engine);
     assert_eq!(slot, encode_completion(&completion));

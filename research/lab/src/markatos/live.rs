@@ -60,7 +60,7 @@ fn reported(case: &Case<'_>) -> Result<Verdict, RunError> {
 fn measured() -> Result<[f64; 2], Box<dyn std::error::Error>> {
     let client = Client::embedded()?;
     let frames = [client.allocate(BYTES * PLACES)?, client.allocate(BYTES * PLACES)?];
-    let mut channel = client.open_channel(64)?;
+    let mut queue = client.queue(64)?;
     let mut rounds = [Vec::new(), Vec::new()];
     let source = vec![7u8; (BYTES * PLACES) as usize];
     let mut destination = vec![0u8; source.len()];
@@ -69,18 +69,18 @@ fn measured() -> Result<[f64; 2], Box<dyn std::error::Error>> {
         for burst in 0..STARTS / BURST {
             // A lane that had nothing to do sleeps, and waking it is a system call.
             for _ in 0..WAKING {
-                let ticket = channel.submit(Transfer::nop())?;
-                channel.wait(ticket, None)?;
+                let ticket = queue.submit(Transfer::nop())?;
+                queue.wait(ticket, None)?;
             }
             let started = Instant::now();
             for start in 0..BURST {
                 let at = (burst * BURST + start) % PLACES * BYTES;
                 let [from, to] = [&frames[0], &frames[1]].map(|frame| frame.range(at, BYTES));
-                channel.submit(Transfer::copy(&from, &to)?)?;
+                queue.submit(Transfer::copy(&from, &to)?)?;
             }
             spent += started.elapsed().as_nanos();
-            while channel.outstanding() > 0 {
-                channel.poll();
+            while queue.outstanding() > 0 {
+                queue.poll();
             }
         }
         rounds[0].push(spent as f64 / STARTS as f64);

@@ -82,11 +82,11 @@ fn under_priority() -> Result<(u64, u64, [u64; 2]), LiveError> {
         slice: Duration::from_millis(3),
         ..PolicySettings::of(PolicyKind::Priority)
     };
-    let client = Client::embedded_with(ServiceConfig { lanes: 1, policy, ..ServiceConfig::default() })?;
+    let client = Client::embedded_with(ServiceConfig { workers: 1, policy, ..ServiceConfig::default() })?;
     let classes = [PriorityClass::High, PriorityClass::Normal, PriorityClass::Low];
     let mut busy = Vec::new();
     for class in classes {
-        busy.push((class, client.open_channel(8)?, client.allocate(LONG)?, client.allocate(LONG)?));
+        busy.push((class, client.queue(8)?, client.allocate(LONG)?, client.allocate(LONG)?));
     }
     let mut moved = [0, 0];
     let begun = Instant::now();
@@ -192,13 +192,13 @@ fn victim_beside_copies() -> Result<[(&'static str, f64); 7], LiveError> {
     let plain = Client::embedded()?;
     // A policy that paces has short requests done by the lane too.
     let policy = PolicySettings::of(PolicyKind::Weighted);
-    let paced = Client::embedded_with(ServiceConfig { lanes: 1, policy, ..ServiceConfig::default() })?;
+    let paced = Client::embedded_with(ServiceConfig { workers: 1, policy, ..ServiceConfig::default() })?;
     let pair = |client: &Client| -> Result<(Frame, Frame), LiveError> {
         Ok((client.allocate(FILE)?, client.allocate(PIECE)?))
     };
     let ((from, to), (far, near)) = (pair(&plain)?, pair(&paced)?);
-    let mut here = plain.open_channel(8)?;
-    let mut there = paced.open_channel(8)?;
+    let mut here = plain.queue(8)?;
+    let mut there = paced.queue(8)?;
     let mut copy = vec![0; PIECE as usize];
     let mut by_lane = |hint: Option<CacheHint>| {
         low(&mut |at| {

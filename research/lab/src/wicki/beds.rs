@@ -6,7 +6,7 @@
 //!
 //! A request names a window (a capability for the middle of a memory), so that a byte outside of it that changes is seen.
 
-use memferry::{Channel, Client, Frame, Rights, ServiceConfig, Transfer};
+use memferry::{Client, Frame, Queue, Rights, ServiceConfig, Transfer};
 use memferry_driven::SdmaOptions;
 use memferry_models::Ram;
 use memferry_models::sdma::{Config, Sdma};
@@ -97,7 +97,7 @@ impl Bed for Simulated {
 
 /// A service of this process, on this machine's CPU.
 pub(super) struct Live {
-    channel: Channel,
+    queue: Queue,
     memories: [Frame; 2],
     windows: [Frame; 2],
 }
@@ -105,7 +105,7 @@ pub(super) struct Live {
 impl Live {
     pub(super) fn new() -> Result<Self, BedError> {
         let client =
-            Client::embedded_with(ServiceConfig { lanes: 1, ..ServiceConfig::default() }).map_err(said)?;
+            Client::embedded_with(ServiceConfig { workers: 1, ..ServiceConfig::default() }).map_err(said)?;
         let memory = || client.allocate(MEMORY_BYTES as u64).map_err(said);
         let memories = [memory()?, memory()?];
         let rights = Rights::READ | Rights::WRITE;
@@ -113,7 +113,7 @@ impl Live {
             client.derive(&memory.range(WINDOW_AT as u64, WINDOW_BYTES as u64), rights).map_err(said)
         };
         let windows = [window(&memories[0])?, window(&memories[1])?];
-        Ok(Self { channel: client.open_channel(4).map_err(said)?, memories, windows })
+        Ok(Self { queue: client.queue(4).map_err(said)?, memories, windows })
     }
 }
 
@@ -129,8 +129,8 @@ impl Bed for Live {
             Draft::Copy(shape) => Transfer::copy_2d(&source, &destination, *shape),
             Draft::Fill(shape) => Transfer::fill_2d(&destination, *shape),
         };
-        let ticket = self.channel.submit(transfer).map_err(said)?;
-        Ok(self.channel.wait(ticket, None).map_err(said)?.outcome)
+        let ticket = self.queue.submit(transfer).map_err(said)?;
+        Ok(self.queue.wait(ticket, None).map_err(said)?.outcome)
     }
 
     fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {

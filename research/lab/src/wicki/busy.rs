@@ -9,7 +9,7 @@
 
 use std::time::Instant;
 
-use memferry::{Channel, Client, Color24, Failure, Frame, ServiceConfig, Transfer};
+use memferry::{Client, Color24, Failure, Frame, Queue, ServiceConfig, Transfer};
 use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
 
 use super::beds::BedError;
@@ -45,13 +45,13 @@ fn contents(frame: &Frame) -> Result<Vec<u8>, BedError> {
 pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     const CHANNELS: u32 = 4;
     const REQUESTS: u64 = 8;
-    let config = ServiceConfig { lanes: 1, channels_per_lane: CHANNELS, ..ServiceConfig::default() };
+    let config = ServiceConfig { workers: 1, channels_per_worker: CHANNELS, ..ServiceConfig::default() };
     let client = Client::embedded_with(config).map_err(said)?;
-    let mut channel = client.open_channel(64).map_err(said)?;
+    let mut queue = client.queue(64).map_err(said)?;
     let busy = client.allocate(64).map_err(said)?;
     let mut running = Vec::new();
     for _ in 0..CHANNELS {
-        running.push(channel.submit(endless(&busy)?).map_err(said)?);
+        running.push(queue.submit(endless(&busy)?).map_err(said)?);
     }
     let mut crowd = Crowd { refused: 0, waited: 0, wrong: 0 };
     let mut asked = Vec::new();
@@ -61,19 +61,19 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
         let length = SHIFTED as u64 - 1;
         let copy = Transfer::copy(&frame.range(0, length), &frame.range(1, length)).map_err(said)?;
         let copy = if tag % 2 == 0 { copy } else { copy.refuse_when_busy() };
-        asked.push((channel.submit(copy).map_err(said)?, frame));
+        asked.push((queue.submit(copy).map_err(said)?, frame));
     }
     // Those that would not wait have their answer while all channels are busy; then these are freed.
     let (waiting, refused): (Vec<_>, Vec<_>) = (0..).zip(asked).partition(|(tag, _)| tag % 2 == 0);
     for (tag, (ticket, frame)) in refused {
-        let outcome = channel.wait(ticket, None).map_err(said)?.outcome;
+        let outcome = queue.wait(ticket, None).map_err(said)?.outcome;
         let kept = contents(&frame)? == shift(tag)[0];
         let is_busy = matches!(outcome, Err(Failure::ChannelsBusy { .. }));
         *(if kept && is_busy { &mut crowd.refused } else { &mut crowd.wrong }) += 1;
     }
-    running.into_iter().try_for_each(|ticket| channel.cancel(ticket).map_err(said))?;
+    running.into_iter().try_for_each(|ticket| queue.cancel(ticket).map_err(said))?;
     for (tag, (ticket, frame)) in waiting {
-        let outcome = channel.wait(ticket, None).map_err(said)?.outcome;
+        let outcome = queue.wait(ticket, None).map_err(said)?.outcome;
         let once = contents(&frame)? == shift(tag)[1];
         *(if once && outcome.is_ok() { &mut crowd.waited } else { &mut crowd.wrong }) += 1;
     }
@@ -89,7 +89,7 @@ const REQUESTS: usize = 512;
 
 /// Eight frames of each side, with the bytes that this process copies by itself.
 struct Frames {
-    channel: Channel,
+    queue: Queue,
     sides: Vec<[Frame; 2]>,
     own: Vec<[Vec<u8>; 2]>,
 }
@@ -97,7 +97,7 @@ struct Frames {
 impl Frames {
     fn new() -> Result<Self, BedError> {
         let client =
-            Client::embedded_with(ServiceConfig { lanes: 1, ..ServiceConfig::default() }).map_err(said)?;
+            Client::embedded_with(ServiceConfig { workers: 1, ..ServiceConfig::default() }).map_err(said)?;
         let noise = |seed: usize| {
             let byte = move |at: usize| ((at + seed).wrapping_mul(0x9e37_79b9) >> 13) as u8;
             (0..FRAME_BYTES).map(byte).collect::<Vec<u8>>()
@@ -115,7 +115,7 @@ impl Frames {
             sides.push([source, destination]);
             own.push([bytes, noise(index + FRAMES)]);
         }
-        Ok(Self { channel: client.open_channel(64).map_err(said)?, sides, own })
+        Ok(Self { queue: client.queue(64).map_err(said)?, sides, own })
     }
 
     /// The frame of a request and where in it: one place again and again, or everything by turns.
@@ -144,16 +144,16 @@ impl Frames {
             if tickets.len() == outstanding
                 && let Some(ticket) = tickets.pop_front()
             {
-                self.channel.wait(ticket, None).map_err(said)?;
+                self.queue.wait(ticket, None).map_err(said)?;
             }
             let (frame, at) = Self::place(request, true);
             let [source, destination] = &self.sides[frame];
             let range = |frame: &Frame| frame.range(at as u64, PAYLOAD as u64);
             let copy = Transfer::copy(&range(source), &range(destination)).map_err(said)?;
-            tickets.push_back(self.channel.submit(copy).map_err(said)?);
+            tickets.push_back(self.queue.submit(copy).map_err(said)?);
         }
         for ticket in tickets {
-            self.channel.wait(ticket, None).map_err(said)?;
+            self.queue.wait(ticket, None).map_err(said)?;
         }
         Ok(rate(begun))
     }

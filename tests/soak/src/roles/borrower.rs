@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use memferry::{CallError, Channel, Client, Completion, Failure, Frame, Handle, Pattern, Side, Transfer};
+use memferry::{CallError, Client, Completion, Failure, Frame, Handle, Pattern, Queue, Side, Transfer};
 use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
@@ -42,7 +42,7 @@ pub(super) fn session(
     rounds: u64,
 ) -> Result<(), Stop> {
     let directory = lender::offers(meeting, client.status()?.process);
-    let mut channel = client.open_channel(8)?;
+    let mut queue = client.queue(8)?;
     for _ in 0..rounds {
         let files: Vec<_> =
             std::fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -58,7 +58,7 @@ pub(super) fn session(
             continue;
         };
         match client.accept(offer.token) {
-            Ok(frame) => borrow(client, &mut channel, &frame, &offer, random, teller)?,
+            Ok(frame) => borrow(client, &mut queue, &frame, &offer, random, teller)?,
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::Capability => {}
             Err(error) => return Err(error.into()),
         }
@@ -68,7 +68,7 @@ pub(super) fn session(
 
 fn borrow(
     client: &Client,
-    channel: &mut Channel,
+    queue: &mut Queue,
     frame: &Frame,
     offer: &Offer,
     random: &mut Random,
@@ -82,7 +82,7 @@ fn borrow(
     for _ in 0..random.between(1, 6) {
         let to = own.range(0, offer.length);
         let done = wait(
-            channel,
+            queue,
             Transfer::copy(&frame.all(), &to).map_err(|error| Stop::Finding(error.to_string()))?,
         )?;
         if !may_end_so(&done) {
@@ -98,7 +98,7 @@ fn borrow(
             }
         }
         teller.did(1, done.bytes_done);
-        let done = wait(channel, Transfer::fill(&frame.all(), Pattern::Byte(random.next() as u8)))?;
+        let done = wait(queue, Transfer::fill(&frame.all(), Pattern::Byte(random.next() as u8)))?;
         let refused = matches!(done.outcome, Err(Failure::MissingRight { side: Side::Destination, .. }));
         let fair = may_end_so(&done) && (offer.write || done.outcome.is_err()) || !offer.write && refused;
         if !fair {
@@ -112,9 +112,9 @@ fn borrow(
     Ok(())
 }
 
-fn wait(channel: &mut Channel, transfer: Transfer) -> Result<Completion, Stop> {
-    let ticket = channel.submit(transfer).map_err(|error| Stop::from(error.reason))?;
-    let done = channel.wait(ticket, PATIENCE).map_err(|error| Stop::Finding(error.to_string()))?;
+fn wait(queue: &mut Queue, transfer: Transfer) -> Result<Completion, Stop> {
+    let ticket = queue.submit(transfer).map_err(|error| Stop::from(error.reason))?;
+    let done = queue.wait(ticket, PATIENCE).map_err(|error| Stop::Finding(error.to_string()))?;
     match done.outcome {
         Err(Failure::ServiceLost) => Err(Stop::Lost),
         Err(Failure::ServiceStopping) => Err(Stop::Refused("stopping", "stopping".to_owned())),

@@ -209,7 +209,7 @@ mod tests {
 
     fn ended(outcome: Result<(), Failure>, bytes_done: u64) -> Completion {
         let ticket = Ticket::NONE;
-        let engine = EngineKind::CpuLane;
+        let engine = EngineKind::Cpu;
         Completion { ticket, outcome, inherited: false, bytes_done, value: 0, engine }
     }
 

@@ -1,7 +1,7 @@
 //! Requests of every kind in every order, many at a time, some of them cancelled or with too little time.
 //!
 //! ```text
-//! Random ─┬─ start a run on a free cell: chain, fenced, loop ─► channel ─► completions, one for each ticket ─► judge
+//! Random ─┬─ start a run on a free cell: chain, fenced, loop ─► queue ─► completions, one for each ticket ─► judge
 //!         ├─ cancel, stop, flood until it is full
 //!         └─ take completions: poll, wait for one, for any, for a part, by a descriptor
 //! ```
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Armed, CacheHint, Channel, Client, Completion, Failure, PriorityClass, SubmitReason, Ticket, Transfer,
+    Armed, CacheHint, Client, Completion, Failure, PriorityClass, Queue, SubmitReason, Ticket, Transfer,
     WaitError,
 };
 use memferry_conformance::oracle;
@@ -50,7 +50,7 @@ struct Mover<'a> {
     client: &'a Client,
     random: &'a mut Random,
     drafts: Drafts,
-    channel: Channel,
+    queue: Queue,
     event: Option<std::os::fd::OwnedFd>,
     cells: Vec<Cell>,
     runs: Vec<Option<Run>>,
@@ -71,11 +71,11 @@ pub(super) fn session(
         let done = mover.step(teller);
         mover.after(done)?;
     }
-    while mover.channel.outstanding() > 0 || !mover.tickets.is_empty() {
+    while mover.queue.outstanding() > 0 || !mover.tickets.is_empty() {
         let done = mover.take(teller);
         mover.after(done)?;
     }
-    match mover.channel.poll() {
+    match mover.queue.poll() {
         None => Ok(()),
         Some(more) => finding(format!("a completion too many: {more:?}")),
     }
@@ -96,8 +96,8 @@ pub(super) fn beyond_limits(client: &Client, hungry: Option<u64>) -> Result<(), 
 impl<'a> Mover<'a> {
     fn open(client: &'a Client, random: &'a mut Random) -> Result<Self, Stop> {
         let capacity = random.one_of(&[4, 8, 32, 128]);
-        let channel = client.open_channel(capacity)?;
-        let event = if random.once_in(3) { Some(channel.notify_by_event()?) } else { None };
+        let queue = client.queue(capacity)?;
+        let event = if random.once_in(3) { Some(queue.notify_by_event()?) } else { None };
         let count = random.between(1, 6) as usize;
         let cells = (0..count)
             .map(|_| {
@@ -108,7 +108,7 @@ impl<'a> Mover<'a> {
         let drafts = Drafts::new(random);
         let runs = cells.iter().map(|_| None).collect();
         let tickets = HashMap::new();
-        Ok(Self { client, random, drafts, channel, event, cells, runs, tickets, endless: None })
+        Ok(Self { client, random, drafts, queue, event, cells, runs, tickets, endless: None })
     }
 
     /// A lost service gives every ticket its completion, too.
@@ -116,7 +116,7 @@ impl<'a> Mover<'a> {
         let Err(Stop::Lost) = done else { return done };
         let until = Instant::now() + PATIENCE.unwrap_or_default();
         while !self.tickets.is_empty() {
-            match self.channel.poll() {
+            match self.queue.poll() {
                 Some(completion) if self.tickets.remove(&completion.ticket).is_none() => {
                     return finding(format!("a completion of no request, of a lost service: {completion:?}"));
                 }
@@ -127,11 +127,11 @@ impl<'a> Mover<'a> {
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
         }
-        if let Some(more) = self.channel.poll() {
+        if let Some(more) = self.queue.poll() {
             return finding(format!("a completion too many, of a lost service: {more:?}"));
         }
         match self.client.status() {
-            Ok(_) => finding("a channel was lost though its service answers"),
+            Ok(_) => finding("a queue was lost though its service answers"),
             Err(error) => Err(error.into()),
         }
     }
@@ -159,10 +159,10 @@ impl<'a> Mover<'a> {
             _ if self.endless.is_none() && self.random.once_in(3) => Order::Loop { rounds: 0 },
             _ => Order::Loop { rounds: self.random.between(1, 5) as u32 },
         };
-        let most = u64::from(self.channel.capacity()).min(6) - 1;
+        let most = u64::from(self.queue.capacity()).min(6) - 1;
         let count = self.random.between(1, most) as usize;
         let drafts = self.draw(cell, order, count)?;
-        if self.channel.capacity() as usize - self.channel.outstanding() <= drafts.len() {
+        if self.queue.capacity() as usize - self.queue.outstanding() <= drafts.len() {
             return self.take(teller);
         }
         self.submit(cell, order, drafts, teller)
@@ -231,18 +231,18 @@ impl<'a> Mover<'a> {
         Ok(())
     }
 
-    /// Submits one; waits for room where lists of segments fill the channel's area for them.
+    /// Submits one; waits for room where lists of segments fill the queue's area for them.
     fn put(&mut self, mut transfer: Transfer, teller: &mut Teller) -> Result<Ticket, Stop> {
         let until = Instant::now() + PATIENCE.unwrap_or_default();
         loop {
             let stage = self.random.once_in(2);
-            let submitted = if stage { self.channel.stage(transfer) } else { self.channel.submit(transfer) };
+            let submitted = if stage { self.queue.stage(transfer) } else { self.queue.submit(transfer) };
             match submitted {
                 Ok(ticket) => return Ok(ticket),
                 Err(full) if matches!(full.reason, SubmitReason::Full { .. }) && Instant::now() < until => {
                     transfer = *full.transfer;
-                    self.channel.publish();
-                    if let Some(completion) = self.channel.poll() {
+                    self.queue.publish();
+                    if let Some(completion) = self.queue.poll() {
                         self.ended(completion, teller)?;
                     }
                     std::thread::yield_now();
@@ -264,24 +264,24 @@ impl<'a> Mover<'a> {
         }
         run.excuses.cancelled = true;
         let ticket = self.random.one_of(&run.tickets);
-        match self.channel.cancel(ticket) {
+        match self.queue.cancel(ticket) {
             // It may have ended, and been taken from the ring while another was waited for.
             Ok(()) | Err(WaitError::UnknownTicket) => Ok(()),
             Err(error) => finding(format!("cancel: {error}")),
         }
     }
 
-    /// Fills the channel until it refuses.
+    /// Fills the queue until it refuses.
     fn flood(&mut self, teller: &mut Teller) -> Result<(), Stop> {
         self.halt()?;
         loop {
-            match self.channel.stage(Transfer::nop()) {
+            match self.queue.stage(Transfer::nop()) {
                 Ok(ticket) => drop(self.tickets.insert(ticket, Meaning::Nothing)),
                 Err(full) if matches!(full.reason, SubmitReason::Full { .. }) => break,
                 Err(error) => return Err(error.reason.into()),
             }
-            if self.channel.outstanding() > self.channel.capacity() as usize {
-                return finding(format!("a channel of {} holds more", self.channel.capacity()));
+            if self.queue.outstanding() > self.queue.capacity() as usize {
+                return finding(format!("a queue of {} holds more", self.queue.capacity()));
             }
         }
         self.take(teller)
@@ -299,7 +299,7 @@ impl<'a> Mover<'a> {
 
     /// Ends the loop that does not end by itself.
     fn halt(&mut self) -> Result<(), Stop> {
-        match self.endless.take().map(|ticket| self.channel.stop(ticket)) {
+        match self.endless.take().map(|ticket| self.queue.stop(ticket)) {
             None | Some(Ok(()) | Err(WaitError::UnknownTicket)) => Ok(()),
             Some(Err(error)) => finding(format!("stop: {error}")),
         }
@@ -315,22 +315,22 @@ impl<'a> Mover<'a> {
         }
         let ticket = self.random.one_of(&outstanding);
         let waited = match self.random.below(5) {
-            0 => self.channel.wait(ticket, PATIENCE),
+            0 => self.queue.wait(ticket, PATIENCE),
             1 => {
                 let part = self.random.below(1 << 16);
-                match self.channel.wait_range(ticket, 0..part, PATIENCE) {
+                match self.queue.wait_range(ticket, 0..part, PATIENCE) {
                     Ok(_) => return Ok(()),
                     Err(error) => Err(error),
                 }
             }
             2 if self.event.is_some() => return self.signalled(teller),
-            _ => self.channel.wait_any(PATIENCE),
+            _ => self.queue.wait_any(PATIENCE),
         };
         match waited {
             Ok(completion) => self.ended(completion, teller)?,
             Err(error) => return finding(format!("{error}, of {} outstanding", outstanding.len())),
         }
-        while let Some(completion) = self.channel.poll() {
+        while let Some(completion) = self.queue.poll() {
             self.ended(completion, teller)?;
         }
         Ok(())
@@ -340,11 +340,11 @@ impl<'a> Mover<'a> {
     fn signalled(&mut self, teller: &mut Teller) -> Result<(), Stop> {
         let until = Instant::now() + PATIENCE.unwrap_or_default();
         while Instant::now() < until {
-            if let Some(completion) = self.channel.poll() {
+            if let Some(completion) = self.queue.poll() {
                 return self.ended(completion, teller);
             }
             // Polling took the wish for a signal back.
-            if self.channel.arm() == Armed::Waiting
+            if self.queue.arm() == Armed::Waiting
                 && let Some(event) = &self.event
             {
                 let mut entry = [PollFd::new(event, PollFlags::IN)];

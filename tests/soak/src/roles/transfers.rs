@@ -13,7 +13,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::random::Random;
 
-/// Bytes of the long frames: chunks of a lane and an odd rest.
+/// Bytes of the long frames: chunks of a worker and an odd rest.
 pub(super) const LONG: u64 = (600 << 10) + 4096;
 
 pub(super) struct Drafts {
@@ -62,7 +62,7 @@ pub(super) fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, Tran
         list.iter().map(|segment| range(&segment.place, segment.length)).collect()
     };
     Ok(match draft {
-        // Clients of a service with CPU lanes have no device to name.
+        // Clients of a service with CPUs have no device to name.
         Operation::Nop | Operation::Synchronized { .. } => Transfer::nop(),
         Operation::Copy { source, destination, length } => {
             Transfer::copy(&range(source, *length), &range(destination, *length))?

@@ -1,57 +1,50 @@
 //! Channels: opening them, taking completions, and being signalled.
 //!
 //! ```text
-//! mf_channel_open ─► mf_channel ─ mf_submit_* ─► ticket ─ mf_wait, mf_wait_any, mf_wait_range, mf_poll, mf_cancel
+//! mf_queue_open ─► mf_queue ─ mf_submit_* ─► ticket ─ mf_wait, mf_wait_any, mf_wait_range, mf_poll, mf_cancel
 //!                        └ mf_eventfd ─► descriptor ─ mf_arm ─► readable at the next completion
 //! ```
 //!
-//! One thread at a time: a call that finds another one in the channel gives MF_ERROR_IN_USE at once.
+//! One thread at a time: a call that finds another one in the queue gives MF_ERROR_IN_USE at once.
 
 use std::ffi::c_int;
 use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
-use memferry::{Armed, Arrival, Channel, Completion};
+use memferry::{Armed, Arrival, Completion, Queue};
 
 use crate::boundary::{Out, call};
 use crate::error::{Fault, mf_error};
-use crate::table::{self, ChannelEntry};
-use crate::types::{MF_FOREVER, mf_channel, mf_client, mf_completion, mf_ticket};
+use crate::table::{self, QueueEntry};
+use crate::types::{MF_FOREVER, mf_client, mf_completion, mf_queue, mf_ticket};
 
-/// Opens a channel for up to `capacity` transfers outstanding: a power of two from 2 to 4096.
+/// Opens a queue for up to `capacity` transfers outstanding: a power of two from 2 to 4096.
 ///
 /// MF_ERROR_REFUSED_ARGUMENT, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mf_channel_open(
-    client: mf_client,
-    capacity: u32,
-    channel: *mut mf_channel,
-) -> mf_error {
+pub unsafe extern "C" fn mf_queue_open(client: mf_client, capacity: u32, queue: *mut mf_queue) -> mf_error {
     call(|| {
-        let channel = Out::new("channel", channel)?;
-        let opened = ChannelEntry::new(table::client(client)?.open_channel(capacity)?);
-        channel.store(mf_channel { id: table::current_or_new()?.channels.insert(opened)? });
+        let queue = Out::new("queue", queue)?;
+        let opened = QueueEntry::new(table::client(client)?.queue(capacity)?);
+        queue.store(mf_queue { id: table::current_or_new()?.queues.insert(opened)? });
         Ok(())
     })
 }
 
-/// Closes the channel: what it has outstanding is cancelled, and its completions are lost. A thread that waits there goes on, and
-/// the channel closes when that is over.
+/// Closes the queue: what it has outstanding is cancelled, and its completions are lost. A thread that waits there goes on, and
+/// the queue closes when that is over.
 ///
 /// MF_ERROR_BAD_HANDLE. Any thread.
 #[unsafe(no_mangle)]
-pub extern "C" fn mf_channel_close(channel: mf_channel) -> mf_error {
-    call(|| table::take_channel(channel).map(drop))
+pub extern "C" fn mf_queue_close(queue: mf_queue) -> mf_error {
+    call(|| table::take_channel(queue).map(drop))
 }
 
-/// Looks a channel up, claims it, and does something with it.
-pub(crate) fn with<R>(
-    channel: mf_channel,
-    act: impl FnOnce(&mut Channel) -> Result<R, Fault>,
-) -> Result<R, Fault> {
-    let entry = table::channel(channel)?;
-    let mut channel = entry.claim()?;
-    act(&mut channel)
+/// Looks a queue up, claims it, and does something with it.
+pub(crate) fn with<R>(queue: mf_queue, act: impl FnOnce(&mut Queue) -> Result<R, Fault>) -> Result<R, Fault> {
+    let entry = table::queue(queue)?;
+    let mut queue = entry.claim()?;
+    act(&mut queue)
 }
 
 /// A difference of times that came out negative is a time that has passed, not one that never comes.
@@ -61,13 +54,9 @@ fn limit(nanoseconds: i64) -> Option<Duration> {
 }
 
 /// Hands a completion over; its failure's words become the thread's message.
-fn hand_over(
-    channel: mf_channel,
-    completion: Completion,
-    to: Option<Out<mf_completion>>,
-) -> Result<(), Fault> {
+fn hand_over(queue: mf_queue, completion: Completion, to: Option<Out<mf_completion>>) -> Result<(), Fault> {
     if let Some(to) = to {
-        to.store(mf_completion::of(channel, completion));
+        to.store(mf_completion::of(queue, completion));
     }
     Ok(completion.outcome?)
 }
@@ -79,15 +68,15 @@ fn hand_over(
 /// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_wait(
-    channel: mf_channel,
+    queue: mf_queue,
     ticket: mf_ticket,
     limit_ns: i64,
     completion: *mut mf_completion,
 ) -> mf_error {
     call(|| {
         let to = Out::optional("completion", completion)?;
-        let ended = with(channel, |open| Ok(open.wait(ticket.known(channel, open)?, limit(limit_ns))?))?;
-        hand_over(channel, ended, to)
+        let ended = with(queue, |open| Ok(open.wait(ticket.known(queue, open)?, limit(limit_ns))?))?;
+        hand_over(queue, ended, to)
     })
 }
 
@@ -96,14 +85,14 @@ pub unsafe extern "C" fn mf_wait(
 /// As mf_wait. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_wait_any(
-    channel: mf_channel,
+    queue: mf_queue,
     limit_ns: i64,
     completion: *mut mf_completion,
 ) -> mf_error {
     call(|| {
         let to = Out::new("completion", completion)?;
-        let ended = with(channel, |channel| Ok(channel.wait_any(limit(limit_ns))?))?;
-        hand_over(channel, ended, Some(to))
+        let ended = with(queue, |queue| Ok(queue.wait_any(limit(limit_ns))?))?;
+        hand_over(queue, ended, Some(to))
     })
 }
 
@@ -113,7 +102,7 @@ pub unsafe extern "C" fn mf_wait_any(
 /// MF_ERROR_TIMED_OUT, MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_wait_range(
-    channel: mf_channel,
+    queue: mf_queue,
     ticket: mf_ticket,
     first: u64,
     end: u64,
@@ -128,8 +117,8 @@ pub unsafe extern "C" fn mf_wait_range(
                 format!("the range ends at {end}, before its start {first}"),
             ));
         }
-        let arrival = with(channel, |open| {
-            let ticket = ticket.known(channel, open)?;
+        let arrival = with(queue, |open| {
+            let ticket = ticket.known(queue, open)?;
             Ok(open.wait_range(ticket, first..end, limit(limit_ns))?)
         })?;
         if let Some(to) = to {
@@ -145,15 +134,15 @@ pub unsafe extern "C" fn mf_wait_range(
 ///
 /// MF_ERROR_NOTHING, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mf_poll(channel: mf_channel, completion: *mut mf_completion) -> mf_error {
+pub unsafe extern "C" fn mf_poll(queue: mf_queue, completion: *mut mf_completion) -> mf_error {
     call(|| {
         let to = Out::new("completion", completion)?;
-        let polled = with(channel, |channel| Ok(channel.poll()))?;
+        let polled = with(queue, |queue| Ok(queue.poll()))?;
         let ended = polled.ok_or_else(|| Fault::new(mf_error::Nothing, "there is no completion now"))?;
         if let Err(failure) = ended.outcome {
             Fault::from(failure).remember();
         }
-        to.store(mf_completion::of(channel, ended));
+        to.store(mf_completion::of(queue, ended));
         Ok(())
     })
 }
@@ -162,41 +151,41 @@ pub unsafe extern "C" fn mf_poll(channel: mf_channel, completion: *mut mf_comple
 ///
 /// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
-pub extern "C" fn mf_cancel(channel: mf_channel, ticket: mf_ticket) -> mf_error {
-    call(|| with(channel, |open| Ok(open.cancel(ticket.known(channel, open)?)?)))
+pub extern "C" fn mf_cancel(queue: mf_queue, ticket: mf_ticket) -> mf_error {
+    call(|| with(queue, |open| Ok(open.cancel(ticket.known(queue, open)?)?)))
 }
 
 /// Asks that the loop of mf_submit_repeat end when its present round is whole.
 ///
 /// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
-pub extern "C" fn mf_stop(channel: mf_channel, ticket: mf_ticket) -> mf_error {
-    call(|| with(channel, |open| Ok(open.stop(ticket.known(channel, open)?)?)))
+pub extern "C" fn mf_stop(queue: mf_queue, ticket: mf_ticket) -> mf_error {
+    call(|| with(queue, |open| Ok(open.stop(ticket.known(queue, open)?)?)))
 }
 
 /// Starts what was submitted with MF_FLAG_STAGED.
 ///
 /// MF_ERROR_IN_USE, MF_ERROR_BAD_HANDLE. One thread at a time.
 #[unsafe(no_mangle)]
-pub extern "C" fn mf_publish(channel: mf_channel) -> mf_error {
+pub extern "C" fn mf_publish(queue: mf_queue) -> mf_error {
     call(|| {
-        with(channel, |channel| {
-            channel.publish();
+        with(queue, |queue| {
+            queue.publish();
             Ok(())
         })
     })
 }
 
-/// An eventfd that becomes readable when a completion comes while the channel is armed. Closing it is the caller's. A channel has
+/// An eventfd that becomes readable when a completion comes while the queue is armed. Closing it is the caller's. A queue has
 /// one; reading the descriptor resets it. A service that was killed signals nothing: wait with a limit, of a second say, and call
 /// mf_arm again, which finds that.
 ///
-/// MF_ERROR_REFUSED_ARGUMENT when the channel has one already, MF_ERROR_REFUSED_SYSTEM without io_uring. One thread at a time.
+/// MF_ERROR_REFUSED_ARGUMENT when the queue has one already, MF_ERROR_REFUSED_SYSTEM without io_uring. One thread at a time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mf_eventfd(channel: mf_channel, descriptor: *mut c_int) -> mf_error {
+pub unsafe extern "C" fn mf_eventfd(queue: mf_queue, descriptor: *mut c_int) -> mf_error {
     call(|| {
         let descriptor = Out::new("descriptor", descriptor)?;
-        let event = with(channel, |channel| Ok(channel.notify_by_event()?))?;
+        let event = with(queue, |queue| Ok(queue.notify_by_event()?))?;
         descriptor.store(event.into_raw_fd());
         Ok(())
     })
@@ -205,14 +194,14 @@ pub unsafe extern "C" fn mf_eventfd(channel: mf_channel, descriptor: *mut c_int)
 /// Asks to be signalled for the next completion. `ready` becomes 1 when there is one already, which will not be signalled: take it
 /// with mf_poll until MF_ERROR_NOTHING, then arm again. Else 0. It holds until the next mf_poll or mf_wait, and may be called again
 /// meanwhile: when the service was lost, `ready` becomes 1 and mf_poll gives the completions of what was outstanding; after these
-/// `ready` stays 1 and there are none, so a channel that is ready twice with nothing to take is to be closed.
+/// `ready` stays 1 and there are none, so a queue that is ready twice with nothing to take is to be closed.
 ///
 /// MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mf_arm(channel: mf_channel, ready: *mut c_int) -> mf_error {
+pub unsafe extern "C" fn mf_arm(queue: mf_queue, ready: *mut c_int) -> mf_error {
     call(|| {
         let ready = Out::new("ready", ready)?;
-        let armed = with(channel, |channel| Ok(channel.arm()))?;
+        let armed = with(queue, |queue| Ok(queue.arm()))?;
         ready.store(c_int::from(armed == Armed::Ready));
         Ok(())
     })

@@ -1,11 +1,11 @@
-//! Which CPU each lane is kept on.
+//! Which CPU each worker is kept on.
 //!
 //! ```text
-//! CPUs this process may use ─ their node and core, from sysfs ─► spread: nodes by turns, a core for each lane, the last first
+//! CPUs this process may use ─ their node and core, from sysfs ─► spread: nodes by turns, a core for each worker, the last first
 //! ```
 //!
-//! A lane that is kept on a CPU finds its caches warm there, and the kernel moves clients away from it instead. The first CPUs
-//! are left to others for longest: interrupts and programs of one thread tend to be there. Frames are not moved to a lane's
+//! A worker that is kept on a CPU finds its caches warm there, and the kernel moves clients away from it instead. The first CPUs
+//! are left to others for longest: interrupts and programs of one thread tend to be there. Frames are not moved to a worker's
 //! node, nor are queue pairs given out by node.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::fs;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Whether lanes are kept on CPUs.
+/// Whether workers are kept on CPUs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Pinning {
     /// They run where the kernel puts them: right where a program's own threads are what matters.
@@ -31,13 +31,13 @@ impl Pinning {
         Self::ALL.iter().find(|(pinning, _)| *pinning == self).map_or("", |(_, name)| name)
     }
 
-    /// The CPU of each lane; `None` where it is to be kept on none.
-    pub(crate) fn plan(self, lanes: u32) -> Vec<Option<usize>> {
+    /// The CPU of each worker; `None` where it is to be kept on none.
+    pub(crate) fn plan(self, workers: u32) -> Vec<Option<usize>> {
         let cpus = match self {
             Self::Off => Vec::new(),
             Self::Spread => allowed_cpus(),
         };
-        spread(&cpus, lanes)
+        spread(&cpus, workers)
     }
 }
 
@@ -77,15 +77,15 @@ fn core_of(cpu: usize) -> usize {
     list.split([',', '-', '\n']).next().and_then(|first| first.parse().ok()).unwrap_or(cpu)
 }
 
-/// A CPU for each lane: nodes by turns, cores before their second threads, the last first; never all CPUs of the machine,
-/// for lanes on all of them leave none to whom they serve.
-fn spread(cpus: &[Cpu], lanes: u32) -> Vec<Option<usize>> {
+/// A CPU for each worker: nodes by turns, cores before their second threads, the last first; never all CPUs of the machine,
+/// for workers on all of them leave none to whom they serve.
+fn spread(cpus: &[Cpu], workers: u32) -> Vec<Option<usize>> {
     let nodes: Vec<usize> = cpus.iter().map(|cpu| cpu.node).collect::<BTreeSet<_>>().into_iter().collect();
     let mut left = cpus.to_vec();
     let mut cores = BTreeSet::new();
     let mut planned = Vec::new();
-    for lane in 0..lanes as usize {
-        let node = nodes.get(lane % nodes.len().max(1)).copied();
+    for worker in 0..workers as usize {
+        let node = nodes.get(worker % nodes.len().max(1)).copied();
         let order = |cpu: &Cpu| (Some(cpu.node) == node, !cores.contains(&cpu.core), cpu.number);
         let best = (0..left.len()).max_by_key(|index| order(&left[*index])).filter(|_| left.len() > 1);
         planned.push(best.map(|index| {
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_take_the_last_cpus_and_leave_one() {
+    fn workers_take_the_last_cpus_and_leave_one() {
         assert_eq!(spread(&machine(1, 4, 1), 2), [Some(3), Some(2)]);
         assert_eq!(spread(&machine(1, 2, 1), 3), [Some(1), None, None]);
         assert_eq!(spread(&machine(1, 1, 1), 1), [None]);
@@ -130,10 +130,10 @@ mod tests {
 
     #[test]
     fn no_cpu_is_planned_twice() {
-        for lanes in 0..20 {
-            let planned: Vec<_> = spread(&machine(2, 3, 2), lanes).into_iter().flatten().collect();
+        for workers in 0..20 {
+            let planned: Vec<_> = spread(&machine(2, 3, 2), workers).into_iter().flatten().collect();
             let distinct: BTreeSet<_> = planned.iter().collect();
-            assert_eq!((distinct.len(), planned.len()), (planned.len(), 11.min(lanes as usize)));
+            assert_eq!((distinct.len(), planned.len()), (planned.len(), 11.min(workers as usize)));
         }
     }
 

@@ -1,9 +1,9 @@
-//! A channel: a private ring to a lane, where starting a transfer is a few stores.
+//! A queue: a private ring to a worker, where starting a transfer is a few stores.
 //!
 //! ```text
-//! submit ─ stage, publish ─► ring ─► lane      a doorbell is rung only when the lane sleeps
-//! poll, wait ◄─ completions ◄─────── lane      wait spins for about a wake-up's cost, then sleeps
-//! cancel, stop ─ a word the lane looks at between chunks
+//! submit ─ stage, publish ─► ring ─► worker      a doorbell is rung only when the worker sleeps
+//! poll, wait ◄─ completions ◄─────── worker      wait spins for about a wake-up's cost, then sleeps
+//! cancel, stop ─ a word the worker looks at between chunks
 //! ```
 //!
 //! Requests start in the order they were submitted and may complete in any. When the service is lost, each outstanding
@@ -49,19 +49,19 @@ const POLLS_PER_GLANCE: u32 = 64;
 /// The same where they follow each other so fast that the clock, half a microsecond on some machines, would be felt.
 const MOST_POLLS_PER_GLANCE: u32 = 512;
 
-/// Names one submitted transfer of one channel.
+/// Names one submitted transfer of one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct Ticket {
-    /// The channel's identity.
-    channel: u64,
+    /// The queue's identity.
+    queue: u64,
     tag: u64,
 }
 
 impl Ticket {
-    /// A ticket that no channel gives.
-    pub const NONE: Self = Self { channel: u64::MAX, tag: NO_TAG };
+    /// A ticket that no queue gives.
+    pub const NONE: Self = Self { queue: u64::MAX, tag: NO_TAG };
 
-    /// What tells it from the channel's other tickets, for programs in other languages to keep; see [`Channel::ticket`].
+    /// What tells it from the queue's other tickets, for programs in other languages to keep; see [`Queue::ticket`].
     pub const fn tag(self) -> u64 {
         self.tag
     }
@@ -70,8 +70,8 @@ impl Ticket {
 /// Why a transfer was not submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum SubmitReason {
-    /// The channel holds as many requests as it can.
-    #[error("the channel holds {capacity} requests already; take completions first")]
+    /// The queue holds as many requests as it can.
+    #[error("the queue holds {capacity} requests already; take completions first")]
     Full {
         /// Its capacity.
         capacity: u32,
@@ -109,8 +109,8 @@ pub enum WaitError {
     /// The time was up; the transfer goes on.
     #[error("the transfer was not done in time; it goes on")]
     TimedOut,
-    /// The ticket is none of this channel's outstanding ones.
-    #[error("the ticket is not outstanding on this channel")]
+    /// The ticket is none of this queue's outstanding ones.
+    #[error("the ticket is not outstanding on this queue")]
     UnknownTicket,
     /// This is a forked child.
     #[error(transparent)]
@@ -136,15 +136,15 @@ impl Slot {
     }
 }
 
-/// The identity of the channel that is opened next.
+/// The identity of the queue that is opened next.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 
-/// A private queue pair with a lane of the service.
-pub struct Channel {
+/// A private queue pair with a worker of the service.
+pub struct Queue {
     session: Arc<Session>,
     /// Its name in commands, which is its own in this session only.
     number: u32,
-    /// Its name in tickets, which no other channel of this process has.
+    /// Its name in tickets, which no other queue of this process has.
     identity: u64,
     end: ClientEnd<MappedWords>,
     doorbell: OwnedFd,
@@ -171,7 +171,7 @@ pub struct Channel {
     armed: bool,
 }
 
-impl Channel {
+impl Queue {
     pub(crate) fn open(
         session: Arc<Session>,
         number: u32,
@@ -180,23 +180,23 @@ impl Channel {
     ) -> Result<Self, OpenError> {
         let protocol = |what| OpenError::Call(CallError::Protocol(what));
         let Ok([client, service, doorbell]) = <[OwnedFd; 3]>::try_from(descriptors) else {
-            return Err(protocol("a channel needs three descriptors"));
+            return Err(protocol("a queue needs three descriptors"));
         };
         let layout = Layout::new(capacity).map_err(|_| protocol("it opened another capacity"))?;
         let map = |fd: &OwnedFd, words: usize, access| {
             let size = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size as u64;
             if size < words as u64 * 8 {
-                return Err(std::io::Error::other("the channel's memory is too small"));
+                return Err(std::io::Error::other("the queue's memory is too small"));
             }
             let mapping = Mapping::shared(fd.as_fd(), words * 8, access, 4096)?;
             mapping.do_not_fork()?;
             MappedWords::new(mapping)
-                .ok_or_else(|| std::io::Error::other("the channel's memory is not aligned"))
+                .ok_or_else(|| std::io::Error::other("the queue's memory is not aligned"))
         };
         let own = map(&client, layout.client_words(), Access::ReadWrite).map_err(OpenError::Map)?;
         let peer = map(&service, layout.service_words(), Access::ReadOnly).map_err(OpenError::Map)?;
         let end = ClientEnd::new(layout, own, peer, session.fences)
-            .map_err(|_| protocol("the channel's memory is too small"))?;
+            .map_err(|_| protocol("the queue's memory is too small"))?;
         let slots = (0..capacity).map(|_| Slot { tag: NO_TAG, held: Held::new(), length: 0 }).collect();
         Ok(Self {
             session,
@@ -221,9 +221,9 @@ impl Channel {
         })
     }
 
-    /// This channel's ticket of that tag. A tag that the channel never gave makes a ticket that it does not know.
+    /// This queue's ticket of that tag. A tag that the queue never gave makes a ticket that it does not know.
     pub const fn ticket(&self, tag: u64) -> Ticket {
-        Ticket { channel: self.identity, tag }
+        Ticket { queue: self.identity, tag }
     }
 
     /// Requests that may be outstanding.
@@ -265,7 +265,7 @@ impl Channel {
                     slot.held = transfer.held;
                 }
                 self.staged = true;
-                Ok(Ticket { channel: self.identity, tag })
+                Ok(Ticket { queue: self.identity, tag })
             }
             Err(reason) => Err(SubmitError { reason, transfer: Box::new(transfer) }),
         }
@@ -333,7 +333,7 @@ impl Channel {
     /// Asks that a transfer end early. Its completion comes in any case and says how it ended.
     ///
     /// # Errors
-    /// [`WaitError::UnknownTicket`] when it has ended and this channel knows, [`WaitError::Forked`].
+    /// [`WaitError::UnknownTicket`] when it has ended and this queue knows, [`WaitError::Forked`].
     pub fn cancel(&mut self, ticket: Ticket) -> Result<(), WaitError> {
         self.session.check_fork().map_err(WaitError::Forked)?;
         if !self.is_outstanding(ticket) {
@@ -346,7 +346,7 @@ impl Channel {
     }
 
     fn is_outstanding(&self, ticket: Ticket) -> bool {
-        let known = ticket.channel == self.identity && ticket.tag != NO_TAG;
+        let known = ticket.queue == self.identity && ticket.tag != NO_TAG;
         known && self.slots[self.slot_of(ticket.tag)].tag == ticket.tag
     }
 
@@ -365,7 +365,7 @@ impl Channel {
         !self.finished.is_empty() || self.end.ready() || self.end.closed() || self.session.link.lost()
     }
 
-    /// What a thread sleeps on that waits for this channel.
+    /// What a thread sleeps on that waits for this queue.
     pub(crate) fn sleeper(&self) -> Sleeper<MappedWords> {
         self.end.sleeper()
     }
@@ -422,7 +422,7 @@ impl Channel {
             self.broken = true;
             return None;
         };
-        let ticket = Ticket { channel: self.identity, tag };
+        let ticket = Ticket { queue: self.identity, tag };
         let memferry_transfer::Completion { outcome, inherited, bytes_done, value, engine, .. } = completion;
         let completion = Completion { ticket, outcome, inherited, bytes_done, value, engine };
         entry.tag = NO_TAG;
@@ -448,7 +448,7 @@ impl Channel {
                 slot.abandon();
                 slot.held.clear();
                 self.free.push(index as u32);
-                let ticket = Ticket { channel: self.identity, tag };
+                let ticket = Ticket { queue: self.identity, tag };
                 self.finished.push_back(Completion::without_engine(ticket, Failure::ServiceLost));
             }
         }
@@ -456,12 +456,12 @@ impl Channel {
     }
 }
 
-impl Drop for Channel {
+impl Drop for Queue {
     fn drop(&mut self) {
         // Answered before transfers have stopped: what they touch may not be used again until they have.
         self.slots.iter().filter(|slot| slot.tag != NO_TAG).for_each(Slot::abandon);
         // A lost service forgot it already, and in a forked child it is the parent's.
-        let _ = self.session.call(Command::CloseChannel { channel: self.number }, Vec::new());
+        let _ = self.session.call(Command::CloseQueue { queue: self.number }, Vec::new());
     }
 }
 

@@ -1,8 +1,8 @@
 //! One copy by several threads: whoever has it shares it, and threads that are idle take pieces of it.
 //!
 //! ```text
-//! owner:  Crew::copy ─ open a berth ─ pieces from the front ─┐ until they meet ─ close ─ wait for those still at work
-//! helper: Crew::help ─────────────── pieces from the back ───┘
+//! owner:  CopyTeam::copy ─ open a berth ─ pieces from the front ─┐ until they meet ─ close ─ wait for those still at work
+//! helper: CopyTeam::help ─────────────── pieces from the back ───┘
 //! ```
 //!
 //! The owner never waits for a piece that nobody has begun: without helpers it does them all. Helpers take from the back, so
@@ -26,11 +26,11 @@ use super::{OutsideRegion, contiguous, move_bytes, writable};
 /// Copies that can be shared at a time.
 const BERTHS: usize = 4;
 
-/// What a member of a crew is doing.
+/// What a member of a team is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Activity {
     Busy,
-    /// Nothing: it calls [`Crew::help`] all the time.
+    /// Nothing: it calls [`CopyTeam::help`] all the time.
     Looking,
     /// Nothing: it sleeps until it is woken.
     Asleep,
@@ -41,7 +41,7 @@ pub enum Activity {
 struct Member(AtomicU8);
 
 /// The threads of a service that copy together.
-pub struct Crew {
+pub struct CopyTeam {
     berths: [Berth; BERTHS],
     members: Box<[Member]>,
     wake: Box<dyn Fn(usize) + Send + Sync>,
@@ -165,8 +165,8 @@ impl Berth {
     }
 }
 
-impl Crew {
-    /// A crew of so many threads, all busy yet; `wake` wakes one that sleeps, by its number.
+impl CopyTeam {
+    /// A team of so many threads, all busy yet; `wake` wakes one that sleeps, by its number.
     pub fn new(members: usize, wake: impl Fn(usize) + Send + Sync + 'static) -> Self {
         let members = (0..members).map(|_| Member(AtomicU8::new(Activity::Busy as u8))).collect();
         Self { berths: Default::default(), members, wake: Box::new(wake) }
@@ -243,11 +243,11 @@ impl Crew {
     }
 }
 
-impl std::fmt::Debug for Crew {
+impl std::fmt::Debug for CopyTeam {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let looking = self.doing(Activity::Looking);
         let asleep = self.doing(Activity::Asleep);
-        write!(formatter, "Crew of {}: {looking} looking, {asleep} asleep", self.members.len())
+        write!(formatter, "CopyTeam of {}: {looking} looking, {asleep} asleep", self.members.len())
     }
 }
 
@@ -282,14 +282,14 @@ mod tests {
     }
 
     /// Runs `work` while so many threads help.
-    fn with_helpers(crew: &Crew, helpers: usize, work: impl FnOnce()) {
+    fn with_helpers(team: &CopyTeam, helpers: usize, work: impl FnOnce()) {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let _ending = Ending(&over);
             for _ in 0..helpers {
                 scope.spawn(|| {
                     while !over.load(Ordering::Relaxed) {
-                        if !crew.help(|| false) {
+                        if !team.help(|| false) {
                             std::thread::yield_now();
                         }
                     }
@@ -301,12 +301,12 @@ mod tests {
 
     #[test]
     fn copies_shared_by_many_are_whole_whoever_takes_which_piece() {
-        let crew = Crew::new(0, |_| {});
+        let team = CopyTeam::new(0, |_| {});
         let (rounds, longest) = if cfg!(miri) { (3, 300) } else { (400, 40_000) };
-        with_helpers(&crew, 2, || {
+        with_helpers(&team, 2, || {
             std::thread::scope(|scope| {
                 for owner in 0..3u64 {
-                    let crew = &crew;
+                    let team = &team;
                     scope.spawn(move || {
                         for round in 0..rounds {
                             let length = (noise(8, owner * 1000 + round)[0] as usize * 157) % longest;
@@ -316,7 +316,7 @@ mod tests {
                             let to = region(&destination);
                             let piece = 1 + round * 37 % 5000;
                             let done =
-                                crew.copy(Manner::Streaming, (&from, 0), (&to, 0), length as u64, piece);
+                                team.copy(Manner::Streaming, (&from, 0), (&to, 0), length as u64, piece);
                             assert_eq!(done, Ok(Ok(())));
                             assert!(contents(&destination) == contents(&source), "{length} by {piece}");
                         }
@@ -328,43 +328,43 @@ mod tests {
 
     #[test]
     fn without_helpers_the_owner_copies_all_pieces_and_outside_the_region_none() {
-        let crew = Crew::new(1, |_| {});
+        let team = CopyTeam::new(1, |_| {});
         let source = Mapping::owned(noise(1000, 1));
         let destination = Mapping::owned(vec![0; 1000]);
         let from = region(&source);
         let to = region(&destination);
         for (at, length) in [(1, 1000), (1001, 0), (u64::MAX, 2)] {
-            assert_eq!(crew.copy(Manner::Cached, (&from, at), (&to, 0), length, 10), Ok(Err(OutsideRegion)));
-            assert_eq!(crew.copy(Manner::Cached, (&from, 0), (&to, at), length, 10), Ok(Err(OutsideRegion)));
+            assert_eq!(team.copy(Manner::Cached, (&from, at), (&to, 0), length, 10), Ok(Err(OutsideRegion)));
+            assert_eq!(team.copy(Manner::Cached, (&from, 0), (&to, at), length, 10), Ok(Err(OutsideRegion)));
         }
         assert_eq!(
-            crew.copy(Manner::Cached, (&from, 0), (&from, 10), 500, 10),
+            team.copy(Manner::Cached, (&from, 0), (&from, 10), 500, 10),
             Ok(Err(OutsideRegion)),
             "overlap"
         );
         assert!(contents(&destination) == [0; 1000]);
-        assert_eq!(crew.copy(Manner::Cached, (&from, 0), (&to, 0), 1000, 0), Ok(Ok(())), "pieces of a byte");
-        assert!(contents(&destination) == contents(&source) && !crew.has_work());
+        assert_eq!(team.copy(Manner::Cached, (&from, 0), (&to, 0), 1000, 0), Ok(Ok(())), "pieces of a byte");
+        assert!(contents(&destination) == contents(&source) && !team.has_work());
     }
 
     #[test]
     fn a_helper_that_has_enough_goes_away_after_its_piece() {
-        let crew = Crew::new(0, |_| {});
+        let team = CopyTeam::new(0, |_| {});
         let source = Mapping::owned(noise(100, 1));
         let destination = Mapping::owned(vec![0; 100]);
         let mappings = [&source, &destination].map(ptr::from_ref);
         let from = source.pointer();
         let to = destination.pointer();
         let shared = Shared { from, to, length: 100, piece: 10, mappings, manner: Manner::Cached };
-        let berth = crew.berths[0].open(&shared).unwrap();
-        assert!(crew.has_work() && berth.open(&shared).is_none());
-        assert!(crew.help(|| true));
+        let berth = team.berths[0].open(&shared).unwrap();
+        assert!(team.has_work() && berth.open(&shared).is_none());
+        assert!(team.help(|| true));
         assert!(
             contents(&destination)[..90] == [0; 90]
                 && contents(&destination)[90..] == contents(&source)[90..]
         );
-        assert!(crew.help(|| false), "the rest");
-        assert!(!crew.help(|| false) && berth::take_front(&berth.word).is_none());
+        assert!(team.help(|| false), "the rest");
+        assert!(!team.help(|| false) && berth::take_front(&berth.word).is_none());
         assert_eq!(berth.close(), Ok(()));
         assert!(contents(&destination) == contents(&source));
     }
@@ -372,15 +372,15 @@ mod tests {
     #[test]
     fn one_that_sleeps_is_woken_and_nobody_else() {
         let woken = Arc::new(AtomicUsize::new(usize::MAX));
-        let for_crew = Arc::clone(&woken);
-        let crew = Crew::new(3, move |number| for_crew.store(number, Ordering::Relaxed));
-        crew.wake_one();
+        let for_team = Arc::clone(&woken);
+        let team = CopyTeam::new(3, move |number| for_team.store(number, Ordering::Relaxed));
+        team.wake_one();
         assert_eq!(woken.load(Ordering::Relaxed), usize::MAX, "all are busy");
-        crew.set_activity(0, Activity::Looking);
-        crew.set_activity(2, Activity::Asleep);
-        crew.set_activity(3, Activity::Asleep);
-        crew.wake_one();
-        assert_eq!((woken.load(Ordering::Relaxed), crew.doing(Activity::Asleep)), (2, 1));
+        team.set_activity(0, Activity::Looking);
+        team.set_activity(2, Activity::Asleep);
+        team.set_activity(3, Activity::Asleep);
+        team.wake_one();
+        assert_eq!((woken.load(Ordering::Relaxed), team.doing(Activity::Asleep)), (2, 1));
     }
 
     #[test]
@@ -391,12 +391,12 @@ mod tests {
         let (descriptor, mapping) = frame::allocate(1 << 16, frame::Pages::Ordinary).unwrap();
         std::fs::File::from(descriptor).set_len(1 << 15).unwrap();
         let sound = Mapping::owned(vec![1; 1 << 16]);
-        let crew = Crew::new(0, |_| {});
-        with_helpers(&crew, 1, || {
+        let team = CopyTeam::new(0, |_| {});
+        with_helpers(&team, 1, || {
             for _ in 0..20 {
                 let from = region(&mapping);
                 let to = region(&sound);
-                let done = crew.copy(Manner::Cached, (&from, 0), (&to, 0), 1 << 16, 1 << 12);
+                let done = team.copy(Manner::Cached, (&from, 0), (&to, 0), 1 << 16, 1 << 12);
                 assert_eq!(done, Err(MemoryFault));
             }
         });

@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering;
 
 use memferry_service::protocol::{Answer, Command, NotifyBy};
 
-use super::Channel;
+use super::Queue;
 use crate::error::CallError;
 
-/// What [`Channel::arm`] found.
+/// What [`Queue::arm`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Armed {
     /// The next completion is signalled.
@@ -26,15 +26,15 @@ pub enum Armed {
     Ready,
 }
 
-impl Channel {
-    /// An eventfd that becomes readable when a completion comes while the channel is [armed](Self::arm). A channel has one
+impl Queue {
+    /// An eventfd that becomes readable when a completion comes while the queue is [armed](Self::arm). A queue has one
     /// signal; reading the descriptor resets it. A service that was killed signals nothing: wait with a limit, and
     /// [arm](Self::arm) again.
     ///
     /// # Errors
-    /// [`CallError::Refused`] when the channel is signalled already, or the service's system has no io_uring.
+    /// [`CallError::Refused`] when the queue is signalled already, or the service's system has no io_uring.
     pub fn notify_by_event(&self) -> Result<OwnedFd, CallError> {
-        let command = Command::Notify { channel: self.number, by: NotifyBy::Event };
+        let command = Command::Notify { queue: self.number, by: NotifyBy::Event };
         let (answer, descriptors) = self.session.call(command, Vec::new())?;
         match (answer, <[OwnedFd; 1]>::try_from(descriptors)) {
             (Answer::Notified, Ok([event])) => Ok(event),
@@ -43,7 +43,7 @@ impl Channel {
     }
 
     /// Has a completion with `user_data` and result 0 posted to this program's io_uring (`IORING_OP_MSG_RING`) when one comes
-    /// while the channel is [armed](Self::arm).
+    /// while the queue is [armed](Self::arm).
     ///
     /// Linux lets no process hand its io_uring to another (since 6.7), so with a service in another process this fails there;
     /// read or poll the descriptor of [`notify_by_event`](Self::notify_by_event) with the ring instead.
@@ -53,7 +53,7 @@ impl Channel {
     /// has no descriptor for it (`EMFILE`).
     pub fn notify_by_ring(&self, ring: BorrowedFd<'_>, user_data: u64) -> Result<(), CallError> {
         let ring = ring.try_clone_to_owned().map_err(CallError::Send)?;
-        let command = Command::Notify { channel: self.number, by: NotifyBy::Ring { user_data } };
+        let command = Command::Notify { queue: self.number, by: NotifyBy::Ring { user_data } };
         match self.session.call(command, vec![ring])?.0 {
             Answer::Notified => Ok(()),
             _ => Err(CallError::Protocol("it answered something else")),

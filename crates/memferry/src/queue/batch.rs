@@ -1,5 +1,5 @@
 //! One transfer at once, done on this thread where that is possible; and many, written one after the other and made visible
-//! in groups, so that the lane works on the first while the last are being written.
+//! in groups, so that the worker works on the first while the last are being written.
 //!
 //! ```text
 //! perform ─► embedded: the kernels, on this thread        submit, when it is short ─► the same; the completion waits
@@ -14,12 +14,12 @@ use memferry_service::profile;
 use memferry_transfer::{Ended, EngineKind, Failure, Operation, Span};
 use thiserror::Error;
 
-use super::{Channel, NO_TAG, SubmitError, SubmitReason, Ticket};
+use super::{NO_TAG, Queue, SubmitError, SubmitReason, Ticket};
 use crate::Completion;
 use crate::link::Link;
 use crate::transfer::Transfer;
 
-/// Transfers that become visible together: few enough that the lane need not wait for long, enough that it finds several.
+/// Transfers that become visible together: few enough that the worker need not wait for long, enough that it finds several.
 const GROUP: usize = 16;
 
 /// A batch of which only a part was submitted. Nothing is lost.
@@ -35,12 +35,12 @@ pub struct BatchError {
 }
 
 /// Whether the time an operation takes goes by its bytes: pixels may lie in pages of their own, and what moves nothing is
-/// submitted to meet the lane.
+/// submitted to meet the worker.
 fn moves_briefly(operation: &Operation<Span>) -> bool {
     !matches!(operation, Operation::Nop | Operation::Copy2d { .. } | Operation::Fill2d { .. })
 }
 
-impl Channel {
+impl Queue {
     /// Does a transfer and gives its end: on this thread where the service is in this process, so that nothing is handed
     /// over; else by submitting it and waiting. It is not ordered with what was submitted before; a fenced one waits for all
     /// of that, and a linked one is submitted.
@@ -64,7 +64,7 @@ impl Channel {
             .unwrap_or_else(|_| Completion::without_engine(ticket, Failure::ServiceLost)))
     }
 
-    /// Does a transfer on this thread, with the help of lanes that have nothing to do: `None` when it is not done, or would have to
+    /// Does a transfer on this thread, with the help of workers that have nothing to do: `None` when it is not done, or would have to
     /// be submitted. No device has it, so nothing is written after this has returned, however it ended.
     pub(crate) fn perform_by_cpu(&self, transfer: &Transfer) -> Option<Completion> {
         self.perform_here(self.performs_here(transfer)?, transfer, NO_TAG).ok()
@@ -88,10 +88,10 @@ impl Channel {
     ) -> Result<Completion, SubmitReason> {
         self.may_submit(transfer)?;
         let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
-        let ticket = Ticket { channel: self.identity, tag };
+        let ticket = Ticket { queue: self.identity, tag };
         let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
         let inherited = false;
-        let engine = EngineKind::CpuLane;
+        let engine = EngineKind::Cpu;
         Ok(match ended {
             Ok(Ended { outcome, bytes_done, value }) => {
                 Completion { ticket, outcome, inherited, bytes_done, value, engine }

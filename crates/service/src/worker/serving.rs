@@ -1,4 +1,4 @@
-//! What a lane does for its clients in a turn: takes requests out of rings, writes completions and progress into them, and
+//! What a worker does for its clients in a turn: takes requests out of rings, writes completions and progress into them, and
 //! wakes who sleeps.
 //!
 //! ```text
@@ -7,20 +7,20 @@
 //! ```
 //!
 //! What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module. What one
-//! client can have done in a turn under the lock that all lanes share is bounded: requests, the lists they name, and looks for
+//! client can have done in a turn under the lock that all workers share is bounded: requests, the lists they name, and looks for
 //! cancels.
 
 use memferry_clock::{Clock, Instant};
-use memferry_kmod::KernelEngine;
+use memferry_kmod::ModuleEngine;
 
-use crate::worker_engine::LaneEngine;
+use crate::worker_engine::WorkerEngine;
 use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
 use memferry_shm::mapping::Mapping;
 use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::{Completion, Ended, EngineKind, Failure, Request, Task, Terms, wire};
 
-use super::{Lane, Queue};
+use super::{Queue, Worker};
 use crate::MonotonicClock;
 use crate::protocol::Violation;
 use crate::service::Notice;
@@ -40,7 +40,7 @@ pub(super) const fn never_looked(turn: u32) -> u32 {
     turn.wrapping_sub(TURNS_PER_LOOK)
 }
 
-impl Lane {
+impl Worker {
     /// Takes what one client asks for.
     pub(super) fn take_requests(&mut self, index: usize) -> bool {
         self.take_cancels(index);
@@ -73,7 +73,7 @@ impl Lane {
                 queue.end.tell_consumed();
                 let flag = queue.end.publish_for();
                 if flag != 0 {
-                    // How long that takes is in part the client's doing: never with the lock that all lanes share.
+                    // How long that takes is in part the client's doing: never with the lock that all workers share.
                     drop(capabilities);
                     self.waking.wake(index, queue, flag);
                     capabilities = Self::capabilities(&self.shared);
@@ -199,7 +199,7 @@ impl Batch {
 /// A queue whose requests are being taken, and what they are checked against.
 struct Taking<'a> {
     key: QueueKey,
-    path: &'a mut Path<LaneEngine<KernelEngine>>,
+    path: &'a mut Path<WorkerEngine<ModuleEngine>>,
     queue: &'a mut Queue,
     capabilities: &'a mut Capabilities<Mapping>,
     stopping: bool,
@@ -257,18 +257,18 @@ impl Taking<'_> {
 /// The completion of what was done at once.
 fn completed(tag: u64, ended: &Ended) -> wire::CompletionSlot {
     if ended.outcome.is_ok() {
-        return wire::encode_success(tag, ended.bytes_done, ended.value, EngineKind::CpuLane);
+        return wire::encode_success(tag, ended.bytes_done, ended.value, EngineKind::Cpu);
     }
     let outcome = ended.outcome;
     let bytes_done = ended.bytes_done;
     let value = ended.value;
-    let engine = EngineKind::CpuLane;
+    let engine = EngineKind::Cpu;
     wire::encode_completion(&Completion { tag, outcome, inherited: false, bytes_done, value, engine })
 }
 
 /// Makes room for one completion, looking at the client's count only when the known room is used up.
 fn reserve(
-    path: &mut Path<LaneEngine<KernelEngine>>,
+    path: &mut Path<WorkerEngine<ModuleEngine>>,
     key: QueueKey,
     end: &mut ServiceEnd<MappedWords>,
 ) -> Result<Reservation, Violation> {

@@ -1,11 +1,11 @@
-//! A CPU lane in virtual time: one worker that moves chunks of its channels by turns. It moves time, not bytes.
+//! A CPU in virtual time: one worker that moves chunks of its channels by turns. It moves time, not bytes.
 //!
 //! ```text
 //! poll(now) ─ the last round is over? ─► round: `turns` chunks of each channel, one after the other ─► busy until then
 //! ```
 //!
 //! For policies: what they decide shows in who moved how much by when. A channel rests when it is suspended and the round in
-//! which it moved is over, as a lane's does. Its parameters are a chunk and a speed; it stands for no machine.
+//! which it moved is over, as a worker's does. Its parameters are a chunk and a speed; it stands for no machine.
 
 use memferry_clock::Instant;
 use memferry_transfer::engine::RefusalReason;
@@ -35,7 +35,7 @@ struct Job {
 }
 
 #[derive(Debug)]
-pub struct LaneModel {
+pub struct WorkerModel {
     channels: Vec<Channel>,
     chunk_bytes: u64,
     ps_per_byte: u64,
@@ -43,8 +43,8 @@ pub struct LaneModel {
     busy_until: Instant,
 }
 
-impl LaneModel {
-    /// A lane of `channels` channels that moves chunks of `chunk_bytes`, a byte in `ps_per_byte` picoseconds.
+impl WorkerModel {
+    /// A worker of `channels` channels that moves chunks of `chunk_bytes`, a byte in `ps_per_byte` picoseconds.
     pub fn new(channels: u32, chunk_bytes: u64, ps_per_byte: u64) -> Self {
         let channels = (0..channels)
             .map(|_| Channel { serial: 0, turns: 1, job: None, moving_until: Instant::ORIGIN })
@@ -75,7 +75,7 @@ impl LaneModel {
     }
 }
 
-impl Engine for LaneModel {
+impl Engine for WorkerModel {
     type Memory = SimMemory;
 
     fn capabilities(&self) -> EngineCapabilities {

@@ -3,7 +3,7 @@
 use allocator_api2::vec::Vec as ArenaVec;
 use memferry_transfer::{EngineKind, Pattern};
 
-use super::played::{FAULTED, Lane};
+use super::played::{FAULTED, PlayedWorker};
 use super::*;
 use crate::{ArenaOptions, Client, FrameArena};
 
@@ -15,14 +15,14 @@ fn arena(client: &Client) -> FrameArena {
 
 /// Has a buffer filled by an engine that ends so, and drops it; what was asked of the engine.
 fn fill_and_drop(client: &Client, arena: &FrameArena, end: (Result<(), Failure>, EngineKind)) -> Transfer {
-    let (mut channel, mut lane) = Lane::beside(client, 4);
+    let (mut queue, mut worker) = PlayedWorker::beside(client, 4);
     let buffer = arena.buffer(BYTES).unwrap();
     // Staged, it is not done on this thread, short as it is.
-    let ticket = channel.stage(Transfer::fill(&buffer.range(), Pattern::Byte(0xee))).unwrap();
-    channel.publish();
-    let asked = lane.end(end.0, end.1);
+    let ticket = queue.stage(Transfer::fill(&buffer.range(), Pattern::Byte(0xee))).unwrap();
+    queue.publish();
+    let asked = worker.end(end.0, end.1);
     drop(buffer);
-    let completion = channel.wait(ticket, None).unwrap();
+    let completion = queue.wait(ticket, None).unwrap();
     assert_eq!((completion.outcome, completion.engine), end);
     asked
 }
@@ -32,7 +32,7 @@ fn a_buffer_whose_engine_channel_failed_is_given_to_nobody_else() {
     let client = Client::embedded().unwrap();
     let arena = arena(&client);
     let keeps_the_segment = arena.buffer(1).unwrap();
-    let late = fill_and_drop(&client, &arena, (FAULTED, EngineKind::Kernel));
+    let late = fill_and_drop(&client, &arena, (FAULTED, EngineKind::Module));
     let lists: Vec<_> = (0..4)
         .map(|_| {
             let mut list = ArenaVec::new_in(arena.allocator());
@@ -42,7 +42,7 @@ fn a_buffer_whose_engine_channel_failed_is_given_to_nobody_else() {
         .collect();
     assert_eq!(arena.statistics().segments, 1, "they would have had the room");
     // What the failed engine still writes.
-    assert_eq!(client.open_channel(2).unwrap().perform(late).unwrap().outcome, Ok(()));
+    assert_eq!(client.queue(2).unwrap().perform(late).unwrap().outcome, Ok(()));
     assert!(lists.iter().flatten().all(|byte| *byte == 0), "somebody's bytes were written");
     assert_eq!(arena.statistics().abandoned_bytes, BYTES as u64);
     drop((lists, keeps_the_segment));
@@ -57,10 +57,10 @@ fn a_buffer_that_nobody_touches_any_more_is_used_again() {
     let _keeps_the_segment = arena.buffer(1).unwrap();
     let before = arena.statistics();
     let ends = [
-        (Ok(()), EngineKind::Kernel),
-        (Err(Failure::EngineTimedOut), EngineKind::Kernel),
-        (Err(Failure::Cancelled), EngineKind::Kernel),
-        // Refused, since all channels had failed before.
+        (Ok(()), EngineKind::Module),
+        (Err(Failure::EngineTimedOut), EngineKind::Module),
+        (Err(Failure::Cancelled), EngineKind::Module),
+        // Refused, since all queues had failed before.
         (FAULTED, EngineKind::None),
     ];
     for end in ends {
@@ -74,13 +74,13 @@ fn a_buffer_that_nobody_touches_any_more_is_used_again() {
 fn what_is_performed_by_the_cpu_is_never_handed_over() {
     let client = Client::embedded().unwrap();
     let frame = client.allocate(4096).unwrap();
-    let mut channel = client.open_channel(4).unwrap();
+    let mut queue = client.queue(4).unwrap();
     let fill = || Transfer::fill(&frame.all(), Pattern::Byte(7));
-    let done = channel.perform_by_cpu(&fill()).unwrap();
-    assert_eq!((done.outcome, done.engine, done.bytes_done), (Ok(()), EngineKind::CpuLane, 4096));
+    let done = queue.perform_by_cpu(&fill()).unwrap();
+    assert_eq!((done.outcome, done.engine, done.bytes_done), (Ok(()), EngineKind::Cpu, 4096));
     let hour = std::time::Duration::from_secs(3600);
     for other in [fill().linked(), fill().fenced(), fill().within(hour)] {
-        assert!(channel.perform_by_cpu(&other).is_none(), "{other:?} is the service's to order");
+        assert!(queue.perform_by_cpu(&other).is_none(), "{other:?} is the service's to order");
     }
-    assert_eq!((channel.outstanding(), channel.poll()), (0, None));
+    assert_eq!((queue.outstanding(), queue.poll()), (0, None));
 }

@@ -1,7 +1,7 @@
 //! Waiting: for a transfer, for any, for a part of one.
 //!
 //! ```text
-//! poll a little ─► spin for about a wake-up's cost ─► park: flag, last look, futex ─► the lane changes the wake word
+//! poll a little ─► spin for about a wake-up's cost ─► park: flag, last look, futex ─► the worker changes the wake word
 //! ```
 //!
 //! A sleeper looks every now and then whether the service still lives. Nothing here submits or cancels.
@@ -14,7 +14,7 @@ use memferry_shm::parking::park;
 use memferry_shm::queue_pair::{ClientEnd, futex};
 use memferry_shm::storage::MappedWords;
 
-use super::{Channel, Ticket, WaitError};
+use super::{Queue, Ticket, WaitError};
 use crate::Completion;
 
 /// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
@@ -35,7 +35,7 @@ pub enum Arrival {
     Ended,
 }
 
-impl Channel {
+impl Queue {
     /// Waits until the transfer is done, at most for `limit`. Completions of others stay for [`poll`](Self::poll).
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl Channel {
             return Err(WaitError::UnknownTicket);
         }
         self.publish();
-        // An awake lane answers a small request before it is worth looking at the clock.
+        // An awake worker answers a small request before it is worth looking at the clock.
         for _ in 0..SHORT_SPIN {
             if let Some(completion) = self.poll_ring() {
                 if completion.ticket == ticket {
@@ -182,7 +182,7 @@ impl Channel {
 
     /// Spins while that has been worth it.
     fn spin_for_completion(&mut self, deadline: Option<Instant>) -> Option<Completion> {
-        // An awake lane answers a small request before it is worth looking at the clock.
+        // An awake worker answers a small request before it is worth looking at the clock.
         for _ in 0..SHORT_SPIN {
             if let Some(completion) = self.poll_ring() {
                 return Some(completion);

@@ -1,7 +1,7 @@
 //! Waking clients that sleep: by their wake word, and by the descriptor they asked to be signalled with.
 //!
 //! ```text
-//! client: raises its parked flag, looks once more ─► lane: changes the wake word, futex, and one signal ─► eventfd, io_uring
+//! client: raises its parked flag, looks once more ─► worker: changes the wake word, futex, and one signal ─► eventfd, io_uring
 //! ```
 //!
 //! A signal never blocks ([`crate::signal`]). One at a time is on its way to each queue: while a client's own doing
@@ -14,7 +14,7 @@ use memferry_shm::queue_pair::futex;
 
 use super::Queue;
 
-/// Signals that may be on their way before more have to wait: many times what one user has channels.
+/// Signals that may be on their way before more have to wait: many times what one user has queues.
 const ENTRIES: u32 = 1024;
 
 /// Where a client is signalled.
@@ -25,7 +25,7 @@ pub(crate) enum Target {
     Ring(OwnedFd, u64),
 }
 
-/// What wakes the clients of one lane.
+/// What wakes the clients of one worker.
 pub(super) struct Waking {
     signaller: Option<Signaller>,
     /// By queue: the token of the signal that is on its way.

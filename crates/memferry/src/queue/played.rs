@@ -1,7 +1,7 @@
-//! A lane that a test plays: it takes what a channel submits and ends it as the test says. It moves nothing by itself.
+//! A worker that a test plays: it takes what a queue submits and ends it as the test says. It moves nothing by itself.
 //!
 //! ```text
-//! Channel ─ submit ─► ring ─► Lane::end(outcome, engine) ─► ring ─► Channel
+//! Queue ─ submit ─► ring ─► PlayedWorker::end(outcome, engine) ─► ring ─► Queue
 //!                                  └─► the transfer, to be performed late, as an engine does that was not stopped
 //! ```
 //!
@@ -16,7 +16,7 @@ use memferry_shm::storage::MappedWords;
 use memferry_transfer::{EngineKind, Failure, wire};
 use rustix::event::EventfdFlags;
 
-use super::Channel;
+use super::Queue;
 use crate::client::Client;
 use crate::transfer::{Held, Transfer};
 
@@ -25,13 +25,13 @@ pub(crate) const FAULTED: Result<(), Failure> = Err(Failure::ChannelFaulted);
 /// Longer than anything takes on a busy machine: a test that waits in vain ends all the same.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The other side of a channel.
-pub(crate) struct Lane(ServiceEnd<MappedWords>);
+/// The other side of a queue.
+pub(crate) struct PlayedWorker(ServiceEnd<MappedWords>);
 
-impl Lane {
-    /// A channel of a client whose service knows nothing of it, and its lane.
-    pub(crate) fn beside(client: &Client, capacity: u32) -> (Channel, Self) {
-        let session = Arc::clone(client.open_channel(2).unwrap().session());
+impl PlayedWorker {
+    /// A queue of a client whose service knows nothing of it, and its worker.
+    pub(crate) fn beside(client: &Client, capacity: u32) -> (Queue, Self) {
+        let session = Arc::clone(client.queue(2).unwrap().session());
         let layout = Layout::new(capacity).unwrap();
         let allocate = |words: usize| {
             let (descriptor, mapping) = frame::allocate(words as u64 * 8, Pages::Ordinary).unwrap();
@@ -41,8 +41,8 @@ impl Lane {
         let (peer, peer_words) = allocate(layout.service_words());
         let doorbell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let end = ServiceEnd::new(layout, own_words, peer_words, session.fences).unwrap();
-        let channel = Channel::open(session, u32::MAX, capacity, vec![own, peer, doorbell]).unwrap();
-        (channel, Self(end))
+        let queue = Queue::open(session, u32::MAX, capacity, vec![own, peer, doorbell]).unwrap();
+        (queue, Self(end))
     }
 
     /// Waits for the next request and ends it; what was asked for, without what it would keep alive.

@@ -1,11 +1,11 @@
-//! A lane: a thread that polls its clients' rings, takes their requests down the path and moves the bytes itself.
+//! A worker: a thread that polls its clients' rings, takes their requests down the path and moves the bytes itself.
 //!
 //! ```text
 //! turn:  commands ─ cancels ─ requests (one copy, then checks) ─ run a chunk of each ─ settle ─ completions ─ wake-ups
 //! idle:  help whoever shares a copy, spin for about one wake-up's cost, then park until a doorbell or a command
 //! ```
 //!
-//! The lane holds the capability table only while it admits a batch, in which it does the short requests at once, or
+//! The worker holds the capability table only while it admits a batch, in which it does the short requests at once, or
 //! settles; never while it moves chunks. A client that breaks a rule loses its queue here and its session at the control
 //! side. Who serves whom is the path's policy.
 
@@ -19,11 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant as Stopwatch};
 
 use memferry_clock::{Clock, Instant};
-use memferry_cpu::crew::Activity;
-use memferry_kmod::KernelEngine;
+use memferry_cpu::team::Activity;
+use memferry_kmod::ModuleEngine;
 
-use crate::worker_engine::LaneEngine;
-use memferry_kmod::device::KernelMemory;
+use crate::worker_engine::WorkerEngine;
+use memferry_kmod::device::ModuleMemory;
 use memferry_path::{Capabilities, ChannelState, Path, Policy, QueueKey};
 use memferry_shm::mapping::Mapping;
 use memferry_shm::parking::{Fences, park};
@@ -34,37 +34,37 @@ use rustix::event::{EventfdFlags, epoll};
 use rustix::fd::OwnedFd;
 
 use crate::MonotonicClock;
-use crate::counters::{LaneCounters, QueueCounters};
-use crate::kernel::Offload;
+use crate::counters::{QueueCounters, WorkerCounters};
+use crate::module::Offload;
 use crate::protocol::Violation;
 use crate::service::{Notice, Shared};
 pub(crate) use waking::Target;
 use waking::Waking;
 
-/// How long an idle lane spins: about what a wake-up across cores costs.
+/// How long an idle worker spins: about what a wake-up across cores costs.
 const SPIN: Duration = Duration::from_micros(50);
 /// Looks at the rings between looks at the clock while spinning.
 const LOOKS: u32 = 64;
 /// Turns between looks at what is busy, for whoever wants to know.
 const TURNS_PER_COUNT: u32 = 64;
-/// Epoll tokens of the lane's own wake-up descriptor, and of the Linux module's; queues have theirs from 0.
+/// Epoll tokens of the worker's own wake-up descriptor, and of the Linux module's; queues have theirs from 0.
 const WAKE: u64 = u64::MAX;
-const KERNEL: u64 = u64::MAX - 1;
+const MODULE: u64 = u64::MAX - 1;
 
-/// What the control side tells a lane.
-pub(crate) enum LaneCommand {
+/// What the control side tells a worker.
+pub(crate) enum WorkerCommand {
     /// Serve a new queue pair.
     Open(Opened),
     /// Signal a client, from now on, when it is woken.
     Notify {
         session: SessionId,
-        channel: u32,
+        number: u32,
         user: u32,
         target: Target,
     },
-    CloseChannel {
+    CloseQueue {
         session: SessionId,
-        channel: u32,
+        number: u32,
     },
     /// Stop serving all of a session's.
     CloseSession {
@@ -73,7 +73,7 @@ pub(crate) enum LaneCommand {
     /// Another policy takes over.
     Policy(Box<dyn Policy>),
     /// Memory that the engine wanted is registered with the Linux module.
-    Registered(Mapping, KernelMemory),
+    Registered(Mapping, ModuleMemory),
     /// Frames that nobody uses any more.
     Forget(Vec<Mapping>),
     /// Finish what runs until `deadline`, refuse the rest, and end.
@@ -85,7 +85,7 @@ pub(crate) enum LaneCommand {
 /// A new queue pair.
 pub(crate) struct Opened {
     pub(crate) session: SessionId,
-    pub(crate) channel: u32,
+    pub(crate) number: u32,
     pub(crate) user: u32,
     /// The highest class of its requests.
     pub(crate) class: PriorityClass,
@@ -94,18 +94,18 @@ pub(crate) struct Opened {
     pub(crate) counters: Arc<QueueCounters>,
 }
 
-/// The control side's end of a lane.
-pub(crate) struct LaneHandle {
-    commands: Mutex<Vec<LaneCommand>>,
+/// The control side's end of a worker.
+pub(crate) struct WorkerHandle {
+    commands: Mutex<Vec<WorkerCommand>>,
     pending: AtomicBool,
     /// Requests that use revoked memory are to end: told often, done once in a turn.
     revoked: AtomicBool,
     wake: OwnedFd,
     signals: AtomicBool,
-    pub(crate) counters: LaneCounters,
+    pub(crate) counters: WorkerCounters,
 }
 
-impl LaneHandle {
+impl WorkerHandle {
     pub(crate) fn new() -> rustix::io::Result<Self> {
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let commands = Default::default();
@@ -116,12 +116,12 @@ impl LaneHandle {
         Ok(Self { commands, pending, revoked, wake, signals, counters })
     }
 
-    /// Whether the lane can signal clients by descriptors.
+    /// Whether the worker can signal clients by descriptors.
     pub(crate) fn signals(&self) -> bool {
         self.signals.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn tell(&self, command: LaneCommand) {
+    pub(crate) fn tell(&self, command: WorkerCommand) {
         self.commands.lock().unwrap_or_else(PoisonError::into_inner).push(command);
         self.pending.store(true, Ordering::Release);
         self.wake();
@@ -134,13 +134,13 @@ impl LaneHandle {
         self.wake();
     }
 
-    /// Wakes the lane, whether there is something for it or not.
+    /// Wakes the worker, whether there is something for it or not.
     pub(crate) fn wake(&self) {
-        // The counter cannot be near its end: the lane empties it.
+        // The counter cannot be near its end: the worker empties it.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    fn take(&self) -> Vec<LaneCommand> {
+    fn take(&self) -> Vec<WorkerCommand> {
         if !self.pending.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
@@ -150,12 +150,12 @@ impl LaneHandle {
 
 struct Queue {
     session: SessionId,
-    channel: u32,
+    number: u32,
     user: u32,
     end: Box<ServiceEnd<MappedWords>>,
     /// Where the client is signalled, when it asked for that.
     target: Option<Target>,
-    /// Kept open so that the client's writes reach the lane's epoll. It is never read: the client shares its file
+    /// Kept open so that the client's writes reach the worker's epoll. It is never read: the client shares its file
     /// description and could make a read block.
     doorbell: OwnedFd,
     /// Closed: nothing is taken or delivered any more.
@@ -165,7 +165,7 @@ struct Queue {
     counters: Arc<QueueCounters>,
 }
 
-/// What an idle lane sees.
+/// What an idle worker sees.
 enum Seen {
     /// Somebody asks for something.
     News,
@@ -174,12 +174,12 @@ enum Seen {
     Nothing,
 }
 
-pub(crate) struct Lane {
-    /// Its number in the crew of lanes.
+pub(crate) struct Worker {
+    /// Its number in the team of workers.
     number: usize,
-    handle: Arc<LaneHandle>,
+    handle: Arc<WorkerHandle>,
     shared: Arc<Shared>,
-    path: Path<LaneEngine<KernelEngine>>,
+    path: Path<WorkerEngine<ModuleEngine>>,
     /// Where there is a Linux module beside the CPU.
     offload: Option<Offload>,
     /// Indexed by queue key.
@@ -195,12 +195,12 @@ pub(crate) struct Lane {
     turns: u32,
 }
 
-impl Lane {
+impl Worker {
     pub(crate) fn new(
         number: usize,
-        handle: Arc<LaneHandle>,
+        handle: Arc<WorkerHandle>,
         shared: Arc<Shared>,
-        path: Path<LaneEngine<KernelEngine>>,
+        path: Path<WorkerEngine<ModuleEngine>>,
         offload: Option<Offload>,
         spins: bool,
     ) -> rustix::io::Result<Self> {
@@ -208,7 +208,7 @@ impl Lane {
         epoll::add(&epoll, &handle.wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)?;
         if let Some(offload) = &offload {
             // Level-triggered: what the module ended is taken in the next turn.
-            epoll::add(&epoll, offload, epoll::EventData::new_u64(KERNEL), epoll::EventFlags::IN)?;
+            epoll::add(&epoll, offload, epoll::EventData::new_u64(MODULE), epoll::EventFlags::IN)?;
         }
         let queues = Vec::new();
         let woken = Vec::new();
@@ -247,19 +247,19 @@ impl Lane {
             }
             if worked {
                 if idle_since.take().is_some() {
-                    self.shared.crew.set_activity(self.number, Activity::Busy);
+                    self.shared.team.set_activity(self.number, Activity::Busy);
                 }
                 continue;
             }
             if self.spins {
                 let since = *idle_since.get_or_insert_with(|| {
-                    self.shared.crew.set_activity(self.number, Activity::Looking);
+                    self.shared.team.set_activity(self.number, Activity::Looking);
                     Stopwatch::now()
                 });
                 match self.look_out() {
                     Seen::News => {
                         // Not among the idle any more, before the engine counts those.
-                        self.shared.crew.set_activity(self.number, Activity::Busy);
+                        self.shared.team.set_activity(self.number, Activity::Busy);
                         idle_since = None;
                         continue;
                     }
@@ -271,9 +271,9 @@ impl Lane {
                     Seen::Sharing | Seen::Nothing => {}
                 }
             }
-            self.shared.crew.set_activity(self.number, Activity::Asleep);
+            self.shared.team.set_activity(self.number, Activity::Asleep);
             self.park();
-            self.shared.crew.set_activity(self.number, Activity::Busy);
+            self.shared.team.set_activity(self.number, Activity::Busy);
             // Perhaps it was woken to share. Its own clients come first.
             if !self.has_news() {
                 self.help();
@@ -284,8 +284,8 @@ impl Lane {
 
     /// Copies pieces of what others share, until somebody asks for something.
     fn help(&self) -> bool {
-        self.shared.crew.set_activity(self.number, Activity::Busy);
-        self.shared.crew.help(|| self.has_news())
+        self.shared.team.set_activity(self.number, Activity::Busy);
+        self.shared.team.help(|| self.has_news())
     }
 
     /// Whether somebody asks for something.
@@ -300,7 +300,7 @@ impl Lane {
             if self.has_news() {
                 return Seen::News;
             }
-            if self.shared.crew.has_work() {
+            if self.shared.team.has_work() {
                 return Seen::Sharing;
             }
             std::hint::spin_loop();
@@ -347,7 +347,7 @@ impl Lane {
         let busy = self.path.channel_states().iter().filter(|state| **state == ChannelState::Busy).count();
         self.handle.counters.busy.set(busy as u64);
         self.handle.counters.waiting.set(self.path.waiting() as u64);
-        self.handle.counters.kernel.look(self.path.engine());
+        self.handle.counters.module.look(self.path.engine());
         for (class, bytes) in self.handle.counters.classes.iter().zip(self.path.moved_by_class()) {
             class.set(bytes);
         }
@@ -400,9 +400,9 @@ impl Lane {
         self.dying += closed.len();
         for index in closed {
             let Some(queue) = &self.queues[index] else { continue };
-            // How long that takes is in part the client's doing: never with the lock that all lanes share.
+            // How long that takes is in part the client's doing: never with the lock that all workers share.
             self.waking.wake_for_good(index, queue);
-            // The client may keep the doorbell open: it must not wake this lane for a queue that is gone.
+            // The client may keep the doorbell open: it must not wake this worker for a queue that is gone.
             let _ = epoll::delete(&self.epoll, &queue.doorbell);
         }
         if news {
@@ -420,36 +420,36 @@ impl Lane {
         let any = revoked || !commands.is_empty();
         for command in commands {
             match command {
-                LaneCommand::Open(opened) => {
-                    let Opened { session, channel, user, class, end, doorbell, counters } = opened;
+                WorkerCommand::Open(opened) => {
+                    let Opened { session, number, user, class, end, doorbell, counters } = opened;
                     let key = self.path.open_queue(session, user);
                     self.path.grant_class(key, class);
                     let target = None;
                     let dead = false;
                     let looked = serving::never_looked(self.turns);
                     let queue =
-                        Queue { session, channel, user, end, target, doorbell, dead, looked, counters };
+                        Queue { session, number, user, end, target, doorbell, dead, looked, counters };
                     self.open(key, queue);
                 }
-                LaneCommand::Notify { session, channel, user, target } => {
-                    self.take_target(session, channel, user, target);
+                WorkerCommand::Notify { session, number, user, target } => {
+                    self.take_target(session, number, user, target);
                 }
-                LaneCommand::CloseChannel { session, channel } => {
-                    self.close_where(|queue| queue.session == session && queue.channel == channel);
+                WorkerCommand::CloseQueue { session, number } => {
+                    self.close_where(|queue| queue.session == session && queue.number == number);
                 }
-                LaneCommand::CloseSession { session } => self.close_where(|queue| queue.session == session),
-                LaneCommand::Policy(policy) => self.path.set_policy(policy),
-                LaneCommand::Registered(mapping, memory) => {
+                WorkerCommand::CloseSession { session } => self.close_where(|queue| queue.session == session),
+                WorkerCommand::Policy(policy) => self.path.set_policy(policy),
+                WorkerCommand::Registered(mapping, memory) => {
                     if let Some(late) = self.path.engine_mut().registered(&mapping, memory) {
                         self.unpin(vec![mapping], vec![late]);
                     }
                 }
-                LaneCommand::Forget(frames) => {
+                WorkerCommand::Forget(frames) => {
                     let engine = self.path.engine_mut();
                     let gone = frames.iter().filter_map(|frame| engine.forget(frame)).collect();
                     self.unpin(frames, gone);
                 }
-                LaneCommand::Stop { deadline } => {
+                WorkerCommand::Stop { deadline } => {
                     self.stopping = Some(deadline);
                     let mut capabilities = Self::capabilities(&self.shared);
                     self.path.stop(&mut capabilities);
@@ -470,9 +470,9 @@ impl Lane {
 
     /// From now on a client is signalled; at once, when what it wants to hear of came since it was told so, or its queue is
     /// closed.
-    fn take_target(&mut self, session: SessionId, channel: u32, user: u32, target: Target) {
+    fn take_target(&mut self, session: SessionId, number: u32, user: u32, target: Target) {
         let meant = |queue: &Option<Queue>| {
-            queue.as_ref().is_some_and(|queue| queue.session == session && queue.channel == channel)
+            queue.as_ref().is_some_and(|queue| queue.session == session && queue.number == number)
         };
         let index = self.queues.iter().position(meant);
         let Some((index, queue)) = index.and_then(|index| Some((index, self.queues[index].as_mut()?))) else {
@@ -484,8 +484,8 @@ impl Lane {
         }
     }
 
-    /// What no transfer of this lane uses any more.
-    fn unpin(&self, frames: Vec<Mapping>, memory: Vec<KernelMemory>) {
+    /// What no transfer of this worker uses any more.
+    fn unpin(&self, frames: Vec<Mapping>, memory: Vec<ModuleMemory>) {
         if let Some(offload) = &self.offload {
             offload.let_go(frames, memory);
         }
@@ -501,7 +501,7 @@ impl Lane {
     fn open(&mut self, key: QueueKey, queue: Queue) {
         let index = key.0 as usize;
         let session = queue.session;
-        let channel = queue.channel;
+        let number = queue.number;
         // Edge-triggered: every write to the doorbell is an event, and nothing has to be read.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         let data = epoll::EventData::new_u64(u64::from(key.0));
@@ -512,8 +512,8 @@ impl Lane {
         self.let_go(index);
         self.queues[index] = Some(queue);
         if added.is_err() {
-            // Without its doorbell the queue could never wake the lane: the client learns at once.
-            self.close_where(|queue| queue.session == session && queue.channel == channel);
+            // Without its doorbell the queue could never wake the worker: the client learns at once.
+            self.close_where(|queue| queue.session == session && queue.number == number);
         }
     }
 
@@ -522,7 +522,7 @@ impl Lane {
         let Some(mut queue) = self.queues[index].take() else { return };
         self.dying -= usize::from(queue.dead);
         let session = queue.session;
-        let channel = queue.channel;
+        let number = queue.number;
         queue.counters.gone();
         self.waking.forget(index);
         let user = queue.user;
@@ -530,7 +530,7 @@ impl Lane {
             self.unneeded(user, target);
         }
         drop(queue);
-        self.shared.notify(Notice::QueueGone(session, channel));
+        self.shared.notify(Notice::QueueGone(session, number));
     }
 
     /// Lets go of closed queues with nothing running.
@@ -598,7 +598,7 @@ impl Lane {
             self.let_go(index);
         }
         for command in self.handle.take() {
-            if let LaneCommand::Notify { user, target, .. } = command {
+            if let WorkerCommand::Notify { user, target, .. } = command {
                 self.unneeded(user, target);
             }
         }

@@ -1,13 +1,13 @@
-//! The Linux module beside the CPU of each lane: opening it, and the thread that registers clients' memory with it.
+//! The Linux module beside the CPU of each worker: opening it, and the thread that registers clients' memory with it.
 //!
 //! ```text
-//! lane ─ memory of a long transfer, not registered ─► registrar: pins it ─► LaneCommand::Registered ─► lane
-//! control side ─ frames are gone ─► LaneCommand::Forget ─► lane ─► registrar: unpins them
+//! worker ─ memory of a long transfer, not registered ─► registrar: pins it ─► WorkerCommand::Registered ─► worker
+//! control side ─ frames are gone ─► WorkerCommand::Forget ─► worker ─► registrar: unpins them
 //! ```
 //!
-//! Pinning takes about as long as copying, and nobody's transfers wait for it: neither lanes nor the control side touch
-//! pages. Each lane has a device of its own, so that it takes its own records; memory that several lanes use is pinned for
-//! each. What goes to the module is [`LaneEngine`]'s decision.
+//! Pinning takes about as long as copying, and nobody's transfers wait for it: neither workers nor the control side touch
+//! pages. Each worker has a device of its own, so that it takes its own records; memory that several workers use is pinned for
+//! each. What goes to the module is [`WorkerEngine`]'s decision.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,10 +18,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use memferry_cpu::CpuEngine;
-use memferry_kmod::KernelEngine;
+use memferry_kmod::ModuleEngine;
 
-use crate::worker_engine::LaneEngine;
-use memferry_kmod::device::{KernelDevice, KernelMemory, OpenError};
+use crate::worker_engine::WorkerEngine;
+use memferry_kmod::device::{ModuleDevice, ModuleMemory, OpenError};
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::Engine;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -29,40 +29,40 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::counters::Counter;
-use crate::lane::{LaneCommand, LaneHandle};
+use crate::worker::{WorkerCommand, WorkerHandle};
 
 /// Why the module cannot be used.
 #[derive(Debug, Error)]
-pub enum KernelError {
+pub enum ModuleError {
     /// Its device cannot be opened.
-    #[error("cannot use the kernel module: {0}")]
+    #[error("cannot use the Linux module: {0}")]
     Open(#[from] OpenError),
-    /// It would only copy by the CPU, which lanes do themselves.
+    /// It would only copy by the CPU, which workers do themselves.
     #[error(
-        "the kernel module behind {} has no DMA channel; see what its log says of drivers, or serve without it",
+        "the Linux module behind {} has no DMA channel; see what its log says of drivers, or serve without it",
         path.display()
     )]
     NoChannels { path: PathBuf },
     /// The thread that registers memory did not start.
-    #[error("cannot use the kernel module: {0}")]
+    #[error("cannot use the Linux module: {0}")]
     System(#[from] io::Error),
 }
 
 /// What the module has done for a service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct KernelStatus {
+pub struct ModuleStatus {
     /// Transfers that it ended.
     pub transfers: u64,
     /// Destination bytes of them.
     pub bytes: u64,
     /// Of these, moved by DMA engines; the kernel's CPU moved the others.
     pub dma_bytes: u64,
-    /// Transfers that it failed at, which CPU lanes did again.
+    /// Transfers that it failed at, which CPUs did again.
     pub redone: u64,
 }
 
-impl KernelStatus {
-    /// That of two lanes.
+impl ModuleStatus {
+    /// That of two workers.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             transfers: self.transfers.wrapping_add(other.transfers),
@@ -73,18 +73,18 @@ impl KernelStatus {
     }
 }
 
-/// The same for one lane, which writes it.
+/// The same for one worker, which writes it.
 #[derive(Default)]
-pub(crate) struct KernelCounters {
+pub(crate) struct ModuleCounters {
     transfers: Counter,
     bytes: Counter,
     dma_bytes: Counter,
     redone: Counter,
 }
 
-impl KernelCounters {
-    /// What the lane's engine has done.
-    pub(crate) fn look(&self, engine: &LaneEngine<KernelEngine>) {
+impl ModuleCounters {
+    /// What the worker's engine has done.
+    pub(crate) fn look(&self, engine: &WorkerEngine<ModuleEngine>) {
         let (Some(counts), Some(module)) = (engine.counts(), engine.device()) else { return };
         self.transfers.set(counts.transfers);
         self.bytes.set(counts.bytes);
@@ -92,8 +92,8 @@ impl KernelCounters {
         self.redone.set(counts.redone);
     }
 
-    pub(crate) fn status(&self) -> KernelStatus {
-        KernelStatus {
+    pub(crate) fn status(&self) -> ModuleStatus {
+        ModuleStatus {
             transfers: self.transfers.get(),
             bytes: self.bytes.get(),
             dma_bytes: self.dma_bytes.get(),
@@ -105,10 +105,10 @@ impl KernelCounters {
 /// What the registrar is asked for.
 enum Chore {
     Register(Wanted),
-    LetGo(Vec<Mapping>, Vec<KernelMemory>),
+    LetGo(Vec<Mapping>, Vec<ModuleMemory>),
 }
 
-/// The thread that pins and unpins; it ends with the last lane.
+/// The thread that pins and unpins; it ends with the last worker.
 pub(crate) struct Registrar {
     path: PathBuf,
     chores: Sender<Chore>,
@@ -119,8 +119,8 @@ impl Registrar {
     /// Starts it for the module behind `path`.
     ///
     /// # Errors
-    /// [`KernelError::System`].
-    pub(crate) fn start(path: &Path) -> Result<Self, KernelError> {
+    /// [`ModuleError::System`].
+    pub(crate) fn start(path: &Path) -> Result<Self, ModuleError> {
         let (chores, todo) = channel();
         // As much as this process may have: what cannot be pinned is moved by the CPU.
         let mut limit = getrlimit(Resource::Memlock);
@@ -131,37 +131,37 @@ impl Registrar {
         Ok(Self { path: path.to_owned(), chores, thread })
     }
 
-    /// A lane's engine with the module beside its CPU.
+    /// A worker's engine with the module beside its CPU.
     ///
     /// # Errors
-    /// [`KernelError`].
+    /// [`ModuleError`].
     pub(crate) fn beside(
         &self,
         cpu: CpuEngine,
-        lane: &Arc<LaneHandle>,
-    ) -> Result<(LaneEngine<KernelEngine>, Offload), KernelError> {
-        let device = KernelDevice::open(&self.path)?;
+        worker: &Arc<WorkerHandle>,
+    ) -> Result<(WorkerEngine<ModuleEngine>, Offload), ModuleError> {
+        let device = ModuleDevice::open(&self.path)?;
         let found = device.query()?;
         if found.channels == found.faulted_channels {
-            return Err(KernelError::NoChannels { path: self.path.clone() });
+            return Err(ModuleError::NoChannels { path: self.path.clone() });
         }
         let device = Arc::new(device);
-        let engine = KernelEngine::new(Arc::clone(&device), cpu.capabilities().channels);
-        let offload = Offload { lane: Arc::clone(lane), device, chores: self.chores.clone() };
-        Ok((LaneEngine::new(cpu).with_device(engine, found.threshold), offload))
+        let engine = ModuleEngine::new(Arc::clone(&device), cpu.capabilities().channels);
+        let offload = Offload { worker: Arc::clone(worker), device, chores: self.chores.clone() };
+        Ok((WorkerEngine::new(cpu).with_device(engine, found.threshold), offload))
     }
 
-    /// Waits for its end, once all lanes have ended.
+    /// Waits for its end, once all workers have ended.
     pub(crate) fn end(self) {
         drop(self.chores);
         let _ = self.thread.join();
     }
 }
 
-/// Memory that is to be pinned for a lane.
+/// Memory that is to be pinned for a worker.
 struct Wanted {
-    lane: Arc<LaneHandle>,
-    device: Arc<KernelDevice>,
+    worker: Arc<WorkerHandle>,
+    device: Arc<ModuleDevice>,
     memory: Mapping,
 }
 
@@ -190,39 +190,39 @@ fn forget(backlog: &mut VecDeque<Wanted>, frames: &[Mapping]) {
     backlog.retain(|wanted| !frames.iter().any(|frame| frame.is(&wanted.memory)));
 }
 
-fn pin(Wanted { lane, device, memory }: Wanted, warned: &mut bool) {
+fn pin(Wanted { worker, device, memory }: Wanted, warned: &mut bool) {
     match device.register(memory.clone()) {
-        Ok(registered) => lane.tell(LaneCommand::Registered(memory, registered)),
+        Ok(registered) => worker.tell(WorkerCommand::Registered(memory, registered)),
         Err(error) => {
             let bytes = memory.length_bytes();
             if std::mem::replace(warned, true) {
-                tracing::debug!(bytes, reason = %error, "not pinned for the kernel module");
+                tracing::debug!(bytes, reason = %error, "not pinned for the Linux module");
             } else {
-                tracing::warn!(bytes, reason = %error, "not pinned for the kernel module: left to the CPU");
+                tracing::warn!(bytes, reason = %error, "not pinned for the Linux module: left to the CPU");
             }
         }
     }
 }
 
-/// A lane's side of it.
+/// A worker's side of it.
 pub(crate) struct Offload {
-    lane: Arc<LaneHandle>,
-    device: Arc<KernelDevice>,
+    worker: Arc<WorkerHandle>,
+    device: Arc<ModuleDevice>,
     chores: Sender<Chore>,
 }
 
 impl Offload {
-    /// Has memory registered; the answer is a command to the lane, or none where that is not possible.
+    /// Has memory registered; the answer is a command to the worker, or none where that is not possible.
     pub(crate) fn register(&self, wanted: Vec<Mapping>) {
         for memory in wanted {
-            let lane = Arc::clone(&self.lane);
+            let worker = Arc::clone(&self.worker);
             let device = Arc::clone(&self.device);
-            let _ = self.chores.send(Chore::Register(Wanted { lane, device, memory }));
+            let _ = self.chores.send(Chore::Register(Wanted { worker, device, memory }));
         }
     }
 
     /// Has memory unpinned, and frames unmapped that may be nobody else's.
-    pub(crate) fn let_go(&self, frames: Vec<Mapping>, memory: Vec<KernelMemory>) {
+    pub(crate) fn let_go(&self, frames: Vec<Mapping>, memory: Vec<ModuleMemory>) {
         let _ = self.chores.send(Chore::LetGo(frames, memory));
     }
 }
@@ -244,9 +244,9 @@ mod tests {
             ("/nonexistent/memferry", "/nonexistent/memferry is not there; load the module"),
             ("/dev/null", "/dev/null is not the device of the memferry module"),
         ] {
-            let config = ServiceConfig { kernel: Some(path.into()), lanes: 2, ..ServiceConfig::default() };
+            let config = ServiceConfig { module: Some(path.into()), workers: 2, ..ServiceConfig::default() };
             let Err(error) = Service::start(config) else { panic!("{path} is taken for the module") };
-            assert!(matches!(error, StartError::Kernel(_)));
+            assert!(matches!(error, StartError::Module(_)));
             assert!(error.to_string().contains(expected), "{error}");
         }
     }
