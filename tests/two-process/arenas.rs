@@ -1,4 +1,4 @@
-//! Arenas and registrations over a socket: a service that dies under them, and a process that forks with them.
+//! Arenas and frames of memfds over a socket: a service that dies under them, and a process that forks with them.
 
 #![expect(unsafe_code, reason = "forks")]
 
@@ -8,7 +8,7 @@ use allocator_api2::vec::Vec as ArenaVec;
 use harness::{SOON, Service};
 use memferry::{
     AccessError, ArenaOptions, BufferError, CallError, Color24, CopyError, Count2d, Failure, Fill2d,
-    FrameArena, FrameError, PixelSize, Plane, RegistrationError, RegistrationLimits, Registrations, Transfer,
+    FrameArena, FrameError, PixelSize, Plane, Transfer,
 };
 use memferry_shm::frame::{self, Pages};
 use rustix::process::Signal;
@@ -79,31 +79,26 @@ fn a_copy_between_slices_ends_with_a_lost_service_and_takes_the_pages_out_of_use
 }
 
 #[test]
-fn a_registration_that_is_known_costs_no_message() {
+fn a_lost_service_registers_no_memory() {
     let mut service = Service::start(&[]);
-    let cache = Registrations::new(&service.client(), RegistrationLimits::default());
-    let (known, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
-    let (unknown, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
-    let handle = cache.memfd(&known).unwrap().handle();
+    let client = service.client();
+    let (memfd, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
     service.signal(Signal::KILL);
     service.wait();
-    assert_eq!(cache.memfd(&known).unwrap().handle(), handle, "nobody was there to be asked");
-    let refused = cache.memfd(&unknown);
-    assert!(matches!(refused, Err(RegistrationError::Frame(FrameError::Call(CallError::ServiceLost)))));
-    assert!(matches!(cache.owned(vec![1]), Err(RegistrationError::Frame(FrameError::NotEmbedded(_)))));
+    let refused = client.register_memfd(memfd, 4096);
+    assert!(matches!(refused, Err(FrameError::Call(CallError::ServiceLost))));
+    assert!(matches!(client.register_owned(vec![1]), Err(FrameError::NotEmbedded(_))));
 }
 
 #[test]
 fn a_forked_child_gets_errors_and_takes_nothing_from_its_parent() {
     let service = Service::start(&[]);
     let (client, arena) = arena(&service);
-    let cache = Registrations::new(&client, RegistrationLimits::default());
-    let (known, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
-    cache.memfd(&known).unwrap();
+    let (memfd, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
     let buffer = arena.buffer(5000).unwrap();
     buffer.write(0, b"parent").unwrap();
     let list = ArenaVec::<u8, _>::with_capacity_in(100, arena.allocator());
-    let before = (arena.statistics(), cache.statistics());
+    let before = arena.statistics();
     // SAFETY: the child makes calls that refuse to do anything there, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -112,12 +107,9 @@ fn a_forked_child_gets_errors_and_takes_nothing_from_its_parent() {
             matches!(arena.buffer(1), Err(BufferError::Forked(_))),
             matches!(buffer.read(0, &mut [0]), Err(AccessError::Forked(_))),
             matches!(buffer.write(0, &[1]), Err(AccessError::Forked(_))),
-            matches!(
-                cache.memfd(&known),
-                Err(RegistrationError::Frame(FrameError::Call(CallError::Forked(_))))
-            ),
+            matches!(client.register_memfd(memfd, 4096), Err(FrameError::Call(CallError::Forked(_)))),
         ];
-        drop((list, buffer, arena, cache));
+        drop((list, buffer, arena));
         let failed = held.iter().filter(|held| !**held).count();
         // SAFETY: ends the child at once.
         unsafe { libc::_exit(failed as i32) };
@@ -128,6 +120,6 @@ fn a_forked_child_gets_errors_and_takes_nothing_from_its_parent() {
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
     let mut bytes = [0; 6];
     buffer.read(0, &mut bytes).unwrap();
-    assert_eq!((&bytes, (arena.statistics(), cache.statistics())), (b"parent", before));
+    assert_eq!((&bytes, arena.statistics()), (b"parent", before));
     arena.buffer(100_000).expect("the service still knows this client");
 }

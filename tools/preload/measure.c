@@ -1,6 +1,6 @@
 /* What the preloaded library adds to a call and gains by a copy: each side by turns, in one process. Compiled and run by the bench
- * group "preload" with the library preloaded in each mode; an argument makes it quick. Writes lines "KIND BYTES VALUE": nanoseconds
- * "added" to a call, per cent of computing and copying that "overlap", else how many times as fast as the C library. */
+ * group "preload" with the library preloaded; an argument makes it quick. Writes lines "KIND BYTES VALUE": nanoseconds "added" to a
+ * call, else how many times as fast as the C library. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -17,11 +17,6 @@ typedef void *(*set_function)(void *, int, size_t);
 #define POOL ((size_t)256 << 20)
 
 static unsigned char *source, *destination;
-
-static int is_mode(const char *mode) {
-    const char *set = getenv("MEMFERRY_PRELOAD");
-    return mode ? set && !strcmp(set, mode) : !set;
-}
 
 static double now_ns(void) {
     struct timespec now;
@@ -95,29 +90,16 @@ static unsigned char *new_memory(size_t bytes) {
     return memory;
 }
 
-/* Nothing but registers, for about so long. */
-static void compute(double steps) {
-    uint64_t value = 1;
-    for (uint64_t at = 0; at < (uint64_t)steps; at++)
-        __asm__ volatile("imul $3, %0, %0" : "+r"(value));
-}
-
-/* Nanoseconds of a copy to memory that was never touched, of computing after it, and of then touching its end, its beginning, and
- * (when `all` says so) every page. */
-static double new_copy(copy_function copy, size_t bytes, double steps, int all) {
+/* Nanoseconds of a copy to memory that was never touched, and of then reading a byte of each page. */
+static double new_copy(copy_function copy, size_t bytes) {
     static size_t at;
     at = at + 2 * bytes > POOL ? 0 : at + bytes;
     unsigned char *to = new_memory(bytes);
     double begun = now_ns();
     copy(to, source + at, bytes);
-    if (steps > 0)
-        compute(steps);
-    if (steps >= 0)
-        (void)(((volatile unsigned char *)to)[bytes - 1] + *(volatile unsigned char *)to);
-    for (size_t page = 0; all && page < bytes; page += 4096)
+    for (size_t page = 0; page < bytes; page += 4096)
         (void)((volatile unsigned char *)to)[page];
     double took = now_ns() - begun;
-    (void)((volatile unsigned char *)to)[bytes - 1];
     munmap(to, bytes);
     return took;
 }
@@ -127,13 +109,9 @@ static double allocated_copy(copy_function copy, size_t bytes) {
     size_t count = turns(bytes);
     double took = 0;
     for (size_t turn = 0; turn < count; turn++)
-        took += new_copy(copy, bytes, 0, 1);
+        took += new_copy(copy, bytes);
     return took / count;
 }
-
-/* Nanoseconds of a copy to new memory, all of it used at once; and of one of which only the ends are. */
-static double used_copy(copy_function copy, size_t bytes) { return new_copy(copy, bytes, 0, 1); }
-static double touched_copy(copy_function copy, size_t bytes) { return new_copy(copy, bytes, 0, 0); }
 
 /* Two functions that do the same. Who comes second finds caches and lists of free pages as the other left them, so they change
  * places. */
@@ -142,9 +120,6 @@ struct sides {
     set_function sets[2];
     int swapped;
 };
-
-static copy_function our_copy(const struct sides *sides) { return sides->copies[sides->swapped]; }
-static copy_function their_copy(const struct sides *sides) { return sides->copies[!sides->swapped]; }
 
 /* How many times as fast as the C library, which came first when they were swapped. */
 static void print_ratio(const char *kind, size_t bytes, const struct sides *sides, double first, double second) {
@@ -169,32 +144,10 @@ static void measure_added(size_t bytes, const struct sides *sides) {
     printf("added %zu %.3f\n", bytes, sides->swapped ? second - first : first - second);
 }
 
-/* Copies to new memory: when the call returns, with computing meanwhile, and used at once. */
-static void measure_new(size_t bytes, const struct sides *sides) {
-    double begun = now_ns();
-    compute(1e6);
-    double steps_of_ns = 1e6 / (now_ns() - begun), returned = 0, copying = 0;
-    for (int side = 0; side < 2; side++)
-        if (side == sides->swapped)
-            returned = new_copy(our_copy(sides), bytes, -1, 0);
-        else
-            copying = touched_copy(their_copy(sides), bytes);
-    printf("returned %zu %.4f\n", bytes, copying / returned);
-    begun = now_ns();
-    compute(copying * steps_of_ns);
-    double computing = now_ns() - begun;
-    double both = new_copy(our_copy(sides), bytes, copying * steps_of_ns, 0);
-    double least = computing < copying ? computing : copying;
-    printf("overlap %zu %.2f\n", bytes, 100 * (computing + copying - both) / least);
-    compare("used", used_copy, bytes, sides);
-}
-
 static unsigned char *random_pool(void) {
     uint64_t state = 0x9e3779b97f4a7c15u;
     uint64_t *pool = (uint64_t *)new_memory(POOL);
-    /* In that mode, memory is taken as it comes. */
-    if (!is_mode("async"))
-        madvise(pool, POOL, MADV_HUGEPAGE);
+    madvise(pool, POOL, MADV_HUGEPAGE);
     for (size_t at = 0; at < POOL / sizeof *pool; at++) {
         state ^= state << 13;
         state ^= state >> 7;
@@ -222,15 +175,9 @@ int main(int count, char **arguments) {
         struct sides sides = {{ours, theirs}, {our_set, their_set}, swapped};
         if (swapped)
             sides = (struct sides){{theirs, ours}, {their_set, our_set}, swapped};
-        for (size_t bytes = 1 << 20; is_mode("async") && bytes <= 16 << 20; bytes *= 4)
-            measure_new(bytes, &sides);
-        for (size_t bytes = 1 << 20; is_mode("split") && bytes <= 64 << 20; bytes *= 4) {
-            compare("split", cold_copy, bytes, &sides);
-            compare("split-new", touched_copy, bytes, &sides);
-        }
-        for (size_t at = 0; is_mode(NULL) && at < sizeof brief / sizeof *brief; at++)
+        for (size_t at = 0; at < sizeof brief / sizeof *brief; at++)
             measure_added(brief[at], &sides);
-        for (size_t at = 0; is_mode(NULL) && at < sizeof lengthy / sizeof *lengthy; at++) {
+        for (size_t at = 0; at < sizeof lengthy / sizeof *lengthy; at++) {
             size_t bytes = lengthy[at];
             compare("cold", cold_copy, bytes, &sides);
             compare("again", same_copy, bytes, &sides);

@@ -11,8 +11,7 @@ use memferry_shm::mapping::AccessError;
 use thiserror::Error;
 
 use crate::{
-    AmemcpyError, BufferError, CopierError, CopyError, Frame, RegistrationError, SubmitError, TransferError,
-    WaitError,
+    AmemcpyError, BufferError, CopierError, CopyError, Frame, SubmitError, TransferError, WaitError,
 };
 
 /// A client could not be opened.
@@ -145,9 +144,6 @@ pub enum Error {
     /// Opening a queue.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// Registering memory there was.
-    #[error(transparent)]
-    Registration(#[from] RegistrationError),
     /// Taking memory back.
     #[error(transparent)]
     TakeBack(#[from] TakeBackError),

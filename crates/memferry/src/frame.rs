@@ -23,7 +23,7 @@ use memferry_transfer::{Count2d, Handle, Plane, Rights, SessionId, Span};
 
 use crate::arena::SegmentBlock;
 use crate::client::Session;
-use crate::error::{CallError, TakeBackError};
+use crate::error::TakeBackError;
 
 /// How long the service may take to let go of memory after it was revoked.
 const LETTING_GO: Duration = Duration::from_secs(1);
@@ -252,21 +252,6 @@ impl Frame {
             }
             std::thread::yield_now();
         }
-    }
-
-    /// Ends its capability; returns when no transfer uses it.
-    pub(crate) fn revoke(&self) -> Result<(), CallError> {
-        self.0.session.call(Command::Revoke { handle: self.0.handle }, Vec::new()).map(|_| ())
-    }
-
-    /// How many hold it: clones, ranges, frames derived from it and unfinished transfers.
-    pub(crate) fn holders(&self) -> usize {
-        Arc::strong_count(&self.0)
-    }
-
-    /// Whether both are clones of one.
-    pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {

@@ -35,7 +35,6 @@ mod frame;
 mod future;
 mod link;
 mod queue;
-mod registration;
 mod transfer;
 mod zeroing;
 
@@ -68,7 +67,6 @@ pub use memferry_transfer::{
     Plane, PriorityClass, Rights, SessionId, Side,
 };
 pub use queue::{Armed, Arrival, BatchError, Queue, SubmitError, SubmitReason, Ticket, WaitError};
-pub use registration::{RegistrationError, RegistrationLimits, RegistrationStatistics, Registrations};
 pub use transfer::{Transfer, TransferError};
 pub use zeroing::{Zeroing, ZeroingError};
 

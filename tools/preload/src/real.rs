@@ -6,11 +6,10 @@
 //!
 //! Other libraries' constructors may copy before this one's ran, and `dlsym` itself may.
 
+use std::arch::asm;
 use std::ffi::{CStr, c_int, c_long, c_ulong, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-
-use crate::system;
 
 type Copy = unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> *mut c_void;
 type Set = unsafe extern "C" fn(*mut c_void, c_int, usize) -> *mut c_void;
@@ -99,14 +98,12 @@ pub(crate) unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
     unsafe {
         match SYSCALL.load(Ordering::Relaxed) {
             found if found.is_null() => {
-                let answer = system::call(number, arguments.map(|value| value as usize));
-                answer.map_or_else(
-                    |error| {
-                        *libc::__errno_location() = error;
-                        -1
-                    },
-                    |value| value as c_long,
-                )
+                let answer = kernel_call(number, arguments);
+                if !(-4095..0).contains(&answer) {
+                    return answer;
+                }
+                *libc::__errno_location() = -answer as c_int;
+                -1
             }
             // Only a function of this type is stored there; what is variadic in C is passed as if it were not.
             found => std::mem::transmute::<*mut c_void, Call>(found)(
@@ -114,6 +111,28 @@ pub(crate) unsafe fn syscall(number: c_long, arguments: [c_long; 6]) -> c_long {
             ),
         }
     }
+}
+
+/// One system call without the C library; an error is its number, negative.
+///
+/// # Safety
+/// As `syscall(2)`.
+unsafe fn kernel_call(number: c_long, arguments: [c_long; 6]) -> c_long {
+    let [first, second, third, fourth, fifth, sixth] = arguments;
+    let answer: c_long;
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the kernel's convention: it changes these registers, and the memory that the caller answers for.
+    unsafe {
+        asm!("syscall", inlateout("rax") number => answer, in("rdi") first, in("rsi") second, in("rdx") third,
+             in("r10") fourth, in("r8") fifth, in("r9") sixth, lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") first => answer, in("x1") second, in("x2") third,
+             in("x3") fourth, in("x4") fifth, in("x5") sixth, options(nostack));
+    }
+    answer
 }
 
 /// Ends the program as the C library does, with its words, when a buffer would overflow.

@@ -22,13 +22,9 @@
 
 mod caller;
 #[path = "../../preload/src/real.rs"]
-#[allow(dead_code, reason = "the other library may want more of it")]
 mod real;
 mod record;
 mod start;
-#[path = "../../preload/src/system.rs"]
-#[allow(dead_code, reason = "the other library may want more of it")]
-mod system;
 
 use std::ffi::{c_int, c_ulong, c_void};
 

@@ -92,7 +92,7 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ),
     ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
     ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
-    ("memferry-preload", Arrows::Only(&["memferry-cpu", "memferry-shm"])),
+    ("memferry-preload", Arrows::Only(&["memferry-cpu"])),
     ("memferry-recording", Arrows::Only(&["memferry-shm"])),
     ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
     ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),

@@ -3,7 +3,7 @@
 //! ```text
 //! served     random operations of all kinds     moves  images     ends     cancel, deadline, revocation, dropped frames
 //! rings      staging, capacity, tickets, waits, threads      grants   between two sessions of one service
-//! arenas     buffers, collections, what keeps their memory     registrations   memory there was already
+//! arenas     buffers, collections, what keeps their memory     owned   memory the program had before
 //! copier     asynchronous copies of owned memory
 //! terms      links, fences, loops, batches, parts     signals  eventfd, io_uring     futures  with and without a runtime
 //! ```
@@ -16,7 +16,7 @@ mod ends;
 mod futures;
 mod grants;
 mod moves;
-mod registrations;
+mod owned;
 mod rings;
 mod served;
 mod signals;
