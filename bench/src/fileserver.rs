@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use memferry_charts::{Group, Scale};
-use memferry_memory::pool::{self, Direct, Pool, Way};
+use memferry_pool::{Direct, Pool, Way};
 use rustix::fs::{Advice, fadvise};
 
 use crate::rows::{Row, Target};
@@ -141,7 +141,7 @@ impl Files {
         loop {
             fadvise(file, 0, None, Advice::DontNeed)?;
             // A kernel that cannot be asked (before 6.5) is believed.
-            let left = pool::cached_pages(file.as_fd(), 0, self.bytes).unwrap_or(0);
+            let left = memferry_pool::cached_pages(file.as_fd(), 0, self.bytes).unwrap_or(0);
             if left == 0 || Instant::now() >= until && left <= few {
                 return Ok(());
             }
@@ -156,7 +156,8 @@ impl Files {
     fn raw_rate(&self) -> Result<f64, BenchError> {
         self.set("cold", 1)?;
         let file = Direct::new(File::open(self.path(0))?);
-        let pool = Pool::new(pool::Options { buffer_bytes: BLOCK, ..pool::Options::default() })?;
+        let pool =
+            Pool::new(memferry_pool::Options { buffer_bytes: BLOCK, ..memferry_pool::Options::default() })?;
         let mut buffer = pool.take()?;
         let started = Instant::now();
         for offset in (0..self.bytes).step_by(BLOCK) {

@@ -7,7 +7,7 @@
 //! rows, ratios ──► a chart on a logarithmic axis, beside the four of table 1
 //! ```
 //!
-//! The service runs in a process of its own, its lane awake. The system call also moves its 64 bytes before it returns; the
+//! The service runs in a process of its own, its worker awake. The system call also moves its 64 bytes before it returns; the
 //! socket's request is a command that is refused at once, so that only the way there and back is timed.
 
 use std::io::IoSliceMut;
@@ -64,10 +64,10 @@ fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
             let at = (burst * BURST + start) % PLACES * BYTES;
             let source = pair.source.range(at, BYTES);
             let destination = pair.destination.range(at, BYTES);
-            pair.channel.submit(Transfer::copy(&source, &destination)?)?;
+            pair.queue.submit(Transfer::copy(&source, &destination)?)?;
         }
         spent += since_ns(started);
-        drain(&mut pair.channel)?;
+        drain(&mut pair.queue)?;
     }
     Ok(spent / STARTS as f64)
 }

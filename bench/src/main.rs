@@ -100,7 +100,7 @@ const GROUPS: &[Group] = &[
         placement::steady(run, "copier", |_| copier::measure(run))
     }),
     ("fileserver", "what serving a GiB of files costs: ours, diod, sendfile", fileserver::measure),
-    ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
+    ("stages", "the path's own cost: admission, policy, queue, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),
 ];

@@ -4,7 +4,7 @@
 //! round ─ for each policy: Client::set_policy ─ warm up ─ clients submit and poll for a while ─► bytes, latencies of each
 //! ```
 //!
-//! All clients are sessions of this process and thread, on CPU 0; the service's one lane is on CPU 1. A service's time is not
+//! All clients are sessions of this process and thread, on CPU 0; the service's one worker is on CPU 1. A service's time is not
 //! the clients': what a client waits for is its turn. Latencies are from submitting to seeing the completion, and policies are
 //! compared within a round. Slices are 9 of every 12 ms: a wake-up costs some 35 us here.
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Channel, Client, Completion, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Ticket, Transfer,
+    Client, Completion, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Queue, Ticket, Transfer,
 };
 
 use crate::BenchError;
@@ -23,7 +23,7 @@ use crate::run::Run;
 use crate::timing::random_bytes;
 
 const ROUNDS: usize = 7;
-/// Each client copies from one part of its frames to another, by turns: more than the lane's second cache.
+/// Each client copies from one part of its frames to another, by turns: more than the worker's second cache.
 const FRAME_BYTES: u64 = 16 << 20;
 const WARM_UP: Duration = Duration::from_millis(20);
 const SPELL: Duration = Duration::from_millis(400);
@@ -47,7 +47,7 @@ const HIGH: Load = Load { class: PriorityClass::High, ..LOW };
 const HASTY: Load = Load { class: PriorityClass::High, depth: 1, bytes: 64 << 10, deadline: false };
 
 struct Member {
-    channel: Channel,
+    queue: Queue,
     source: Frame,
     destination: Frame,
     next: u64,
@@ -78,8 +78,8 @@ impl Member {
         let destination = client.allocate(FRAME_BYTES)?;
         source.write(0, &random_bytes(FRAME_BYTES as usize, 17))?;
         destination.write(0, &random_bytes(FRAME_BYTES as usize, 19))?;
-        let channel = client.open_channel(64)?;
-        Ok((client, Self { channel, source, destination, next: 0, sent: BTreeMap::new() }))
+        let queue = client.queue(64)?;
+        Ok((client, Self { queue, source, destination, next: 0, sent: BTreeMap::new() }))
     }
 
     /// Counts a completion; failures other than those of deadlines are errors.
@@ -97,7 +97,7 @@ impl Member {
 
     /// Takes what has ended and submits as many again.
     fn turn(&mut self, load: &Load, got: &mut Got) -> Result<(), BenchError> {
-        while let Some(completion) = self.channel.poll() {
+        while let Some(completion) = self.queue.poll() {
             self.take(completion, got)?;
         }
         while self.sent.len() < load.depth {
@@ -109,7 +109,7 @@ impl Member {
             if load.deadline {
                 copy = copy.within(DEADLINE);
             }
-            let ticket = self.channel.submit(copy)?;
+            let ticket = self.queue.submit(copy)?;
             self.sent.insert(ticket, Instant::now());
         }
         Ok(())
@@ -119,7 +119,7 @@ impl Member {
     fn drain(&mut self) -> Result<(), BenchError> {
         let mut got = Got::default();
         while !self.sent.is_empty() {
-            let completion = self.channel.wait_any(None)?;
+            let completion = self.queue.wait_any(None)?;
             self.take(completion, &mut got)?;
         }
         Ok(())
@@ -228,7 +228,7 @@ fn measure_parts(run: &Run) -> Result<Vec<Row>, BenchError> {
     Ok(figures.rows())
 }
 
-/// A client of the high class with short requests, beside three that saturate the lane with long ones.
+/// A client of the high class with short requests, beside three that saturate the worker with long ones.
 fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
     let loads = [HASTY, LOW, LOW, LOW];
     let shared = &mut bench.spell(PolicySettings::of(PolicyKind::Shared), &loads)?;
@@ -248,7 +248,7 @@ fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError>
     Ok(())
 }
 
-/// Clients that all saturate the lane.
+/// Clients that all saturate the worker.
 fn shares(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
     let equal = bench.spell(PolicySettings::of(PolicyKind::Shared), &[NORMAL; 5])?;
     figures.add("five equal clients under shared: Jain's index", "", Target::None, jain(&equal));

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! round, for each size, the copiers in random order:
-//!   walk the victim three times, the lane kept awake ─ copy, between places that no cache holds ─ walk it once, timed
+//!   walk the victim three times, the worker kept awake ─ copy, between places that no cache holds ─ walk it once, timed
 //! slowdown = that walk over the one after no copy
 //! ```
 //!
 //! This is part `copies`; part `pieces` walks after many short copies. The victim is 768 KiB of lines in random order, each
-//! naming the next, on one huge page: it fits the second cache. The copy itself is not timed. Where the lane copies it is awake,
+//! naming the next, on one huge page: it fits the second cache. The copy itself is not timed. Where the worker copies it is awake,
 //! and this thread polls meanwhile; that counts only while the CPUs are two cores, since two threads of one core share the
 //! caches in question.
 
@@ -19,11 +19,11 @@ use std::time::Instant;
 use fastrand::Rng;
 use memferry::{Client, Transfer};
 use memferry_charts::Line;
-use memferry_engines::cpu::slices;
+use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
 use crate::BenchError;
-use crate::children::LANE;
+use crate::children::WORKER;
 use crate::engine::arena::{Arena, Field, Pages, Slots};
 use crate::engine::field_bytes;
 use crate::engine::sides::{doubling, size_name};
@@ -51,20 +51,20 @@ const COPIERS: [(&str, Copier, Target); 6] = [
     ("glibc", glibc, Target::None),
     ("memferry, auto", auto, Target::None),
     ("memferry, stream", stream, Target::AtMost(1.15)),
-    ("memferry, by the lane", offloaded, Target::AtMost(1.05)),
-    ("nobody, polling for as long as the lane took", linger, Target::None),
+    ("memferry, by the worker", offloaded, Target::AtMost(1.05)),
+    ("nobody, polling for as long as the worker took", linger, Target::None),
 ];
-const LANE_COPIES: usize = 4;
+const WORKER_COPIES: usize = 4;
 const LINGERS: usize = 5;
 
 /// Copies so many bytes at a place.
 type Copier = fn(&mut Memory, usize, usize) -> Result<(), BenchError>;
 
-/// What is copied: by this thread, and by the lane; and how long the lane last took for this size.
+/// What is copied: by this thread, and by the worker; and how long the worker last took for this size.
 struct Memory {
     field: Field,
     pair: Pair,
-    lane_ns: f64,
+    worker_ns: f64,
 }
 
 #[inline(never)]
@@ -93,17 +93,17 @@ fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchEr
     let bytes = bytes as u64;
     let started = Instant::now();
     let transfer = Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?;
-    let ticket = pair.channel.submit(transfer)?;
-    poll_for(&mut pair.channel, ticket)?;
-    memory.lane_ns = since_ns(started);
+    let ticket = pair.queue.submit(transfer)?;
+    poll_for(&mut pair.queue, ticket)?;
+    memory.worker_ns = since_ns(started);
     Ok(())
 }
 
 /// What the time itself costs: others use the caches meanwhile, on this machine and below it.
 fn linger(memory: &mut Memory, _: usize, _: usize) -> Result<(), BenchError> {
     let started = Instant::now();
-    while since_ns(started) < memory.lane_ns {
-        black_box(memory.pair.channel.poll());
+    while since_ns(started) < memory.worker_ns {
+        black_box(memory.pair.queue.poll());
         std::hint::spin_loop();
     }
     Ok(())
@@ -135,13 +135,13 @@ impl Victim {
         line
     }
 
-    /// Walks round until it is in the cache. In between the lane is given something to do that touches next to nothing: it
+    /// Walks round until it is in the cache. In between the worker is given something to do that touches next to nothing: it
     /// falls asleep sooner than a walk ends, and waking it disturbs this core.
     fn warm(&self, pair: &mut Pair) -> Result<(), BenchError> {
         let mut line = 0;
         for _ in 0..WARMING * WALK_PARTS {
-            let ticket = pair.channel.submit(Transfer::nop())?;
-            poll_for(&mut pair.channel, ticket)?;
+            let ticket = pair.queue.submit(Transfer::nop())?;
+            poll_for(&mut pair.queue, ticket)?;
             line = black_box(self.walk(line, VICTIM / LINE / WALK_PARTS));
         }
         Ok(())
@@ -152,7 +152,7 @@ impl Victim {
 struct Size {
     bytes: usize,
     slots: Slots,
-    lane_ns: f64,
+    worker_ns: f64,
     walks: [Vec<f64>; COPIERS.len()],
 }
 
@@ -173,7 +173,7 @@ impl Size {
         rng: &mut Rng,
     ) -> Result<[f64; COPIERS.len()], BenchError> {
         let mut walks = [0.0; COPIERS.len()];
-        memory.lane_ns = self.lane_ns;
+        memory.worker_ns = self.worker_ns;
         let mut order: Vec<_> = (0..COPIERS.len()).collect();
         rng.shuffle(&mut order);
         for which in order {
@@ -184,7 +184,7 @@ impl Size {
             black_box(victim.walk(0, VICTIM / LINE));
             walks[which] = since_ns(started);
         }
-        self.lane_ns = memory.lane_ns;
+        self.worker_ns = memory.worker_ns;
         Ok(walks)
     }
 
@@ -220,7 +220,7 @@ fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
         lines.push(Line { label: name.to_owned(), points: points.collect() });
         rows.extend(row(run, sizes, [copier, 0], "", target));
     }
-    rows.extend(row(run, sizes, [LANE_COPIES, LINGERS], ", against polling for as long", Target::None));
+    rows.extend(row(run, sizes, [WORKER_COPIES, LINGERS], ", against polling for as long", Target::None));
     let title = "a walk over 768 KiB after a copy, against after none";
     run.picture("pollution", || plots::sweep(title, "slowdown, ratio", &lines))?;
     Ok(rows)
@@ -245,17 +245,17 @@ fn copies(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
-    keep_threads_to(std::process::id(), LANE, 1)?;
+    keep_threads_to(std::process::id(), WORKER, 1)?;
     let _kept = Kept::to(0)?;
     let pair = Pair::new(client, length as u64)?;
-    let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, lane_ns: 0.0 };
+    let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, worker_ns: 0.0 };
     let mut rng = Rng::with_seed(0xca5e);
     let victim = Victim::new(&mut rng)?;
     let rounds = run.part("pollution", ROUNDS);
     let size = |bytes| Size {
         bytes,
         slots: Slots::new(length, bytes, &mut rng),
-        lane_ns: 0.0,
+        worker_ns: 0.0,
         walks: Default::default(),
     };
     let mut sizes: Vec<_> = doubling(SIZES[0], SIZES[1]).map(size).collect();
@@ -295,7 +295,7 @@ mod tests {
             let mut walks: [Vec<f64>; COPIERS.len()] = Default::default();
             walks[0] = vec![10.0; 3];
             walks[1] = after.to_vec();
-            Size { bytes, slots: Slots::new(4096, 64, &mut Rng::with_seed(1)), lane_ns: 0.0, walks }
+            Size { bytes, slots: Slots::new(4096, 64, &mut Rng::with_seed(1)), worker_ns: 0.0, walks }
         };
         let sizes = [size(1, [11.0, 12.0, 90.0]), size(2, [13.0, 13.0, 13.0])];
         assert_eq!(most(&sizes, 1, 0).map(|size| size.bytes), Some(2));

@@ -3,12 +3,13 @@
 //! ```text
 //! Tree::packages ──► arrows
 //! Tree::files ─────► unsafety, length, docs, markers, words, entry
-//! both ────────────► names, dependencies
+//! both ────────────► names, dependencies, cycles
 //! ```
 //!
 //! A rule reads no file and starts no command, so that its tests are a few lines of text each.
 
 mod arrows;
+mod cycles;
 mod dependencies;
 mod docs;
 mod entry;
@@ -23,8 +24,9 @@ use crate::violation::Violation;
 
 type Rule = fn(&Tree) -> Vec<Violation>;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     |tree| arrows::check(&tree.packages),
+    |tree| cycles::check(&tree.files, &tree.packages),
     |tree| dependencies::check(&tree.files, &tree.packages),
     |tree| docs::check(&tree.files),
     |tree| entry::check(&tree.files),

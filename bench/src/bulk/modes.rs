@@ -5,7 +5,7 @@
 //!   mapped each request ─ pre-mapped ─ offloaded ─ offloaded, eight at a time     consumer: take, then read every byte, or not
 //! ```
 //!
-//! With the CPU copying, producer and consumer have a CPU each; with the engine, its lane has one and the two processes the
+//! With the CPU copying, producer and consumer have a CPU each; with the engine, its worker has one and the two processes the
 //! other, for here there are only two. A batch begins with the order to put. Pre-mapped against mapped is held to the targets
 //! of frames made for each request; the thesis's own sets of frames are mapped, so what is saved is mapping and faults only.
 

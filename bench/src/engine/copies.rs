@@ -9,7 +9,7 @@
 //! memcpy and not memmove: the compiler calls it for slices.
 
 use fastrand::Rng;
-use memferry_engines::cpu::slices::{self, LengthsDiffer};
+use memferry_cpu::slices::{self, LengthsDiffer};
 use memferry_transfer::CacheHint;
 
 use super::arena::{Field, Pages};

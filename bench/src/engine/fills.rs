@@ -12,7 +12,7 @@
 use std::hint::black_box;
 
 use fastrand::Rng;
-use memferry_engines::cpu::slices;
+use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
 use super::arena::Field;

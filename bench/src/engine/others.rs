@@ -10,8 +10,8 @@
 use std::hint::black_box;
 
 use fastrand::Rng;
-use memferry_engines::cpu::perform_whole;
-use memferry_memory::mapping::Mapping;
+use memferry_cpu::perform_whole;
+use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Confined, Operation, Region};
 
 use super::sides::{Heat, Piece, Point, Sides, Way, size_name};

@@ -1,11 +1,11 @@
 //! A copy that two cores share, against glibc's on one and against our own on one.
 //!
 //! ```text
-//! this thread, CPU 0:  glibc ─ ours alone ─ embedded perform: with the lane ─ submit, poll: by the lane
-//! the lane, CPU 1:                          its share                         all of it, or a share each
+//! this thread, CPU 0:  glibc ─ ours alone ─ embedded perform: with the worker ─ submit, poll: by the worker
+//! the worker, CPU 1:                          its share                         all of it, or a share each
 //! ```
 //!
-//! The lane is awake whenever a copy begins. Memory is on huge pages on all sides; and once more on ordinary ones, reported,
+//! The worker is awake whenever a copy begins. Memory is on huge pages on all sides; and once more on ordinary ones, reported,
 //! where the frames are those that a client allocates. Rows are told apart by how the two CPUs lay, which changes while this
 //! runs.
 
@@ -16,7 +16,7 @@ use super::arena::{Field, Pages};
 use super::sides::{Heat, Piece, Point, Sides, Way, doubling, draw_speeds};
 use super::{copies, field_bytes, look_at_pages};
 use crate::BenchError;
-use crate::children::LANE;
+use crate::children::WORKER;
 use crate::placement::{Class, Kept, keep_threads_to};
 use crate::rows::{Row, Target};
 use crate::run::Run;
@@ -68,7 +68,7 @@ fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchErro
 fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     for at in places {
         let transfer = transfer(&both.pair, *at, piece)?;
-        done(both.pair.channel.perform(transfer)?)?;
+        done(both.pair.queue.perform(transfer)?)?;
     }
     Ok(())
 }
@@ -76,8 +76,8 @@ fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), Bench
 fn submit(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     for at in places {
         let transfer = transfer(&both.pair, *at, piece)?;
-        let ticket = both.pair.channel.submit(transfer)?;
-        poll_for(&mut both.pair.channel, ticket)?;
+        let ticket = both.pair.queue.submit(transfer)?;
+        poll_for(&mut both.pair.queue, ticket)?;
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ fn memory(run: &Run, pages: Pages) -> Result<Both, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
-    keep_threads_to(std::process::id(), LANE, 1)?;
+    keep_threads_to(std::process::id(), WORKER, 1)?;
     let pair = match pages {
         Pages::Huge => Pair::of_own_memory(client, length)?,
         Pages::Ordinary => Pair::new(client, length as u64)?,

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use fastrand::Rng;
 use memferry::{Client, Transfer};
-use memferry_engines::cpu::slices;
+use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
 use super::{LINE, VICTIM, Victim};
@@ -73,8 +73,8 @@ fn offloaded(sides: &mut Sides, at: usize, hint: CacheHint) -> Result<(), BenchE
 
 /// Polls meanwhile: a thread that sleeps leaves the caches to others.
 fn by_worker(sides: &mut Sides, transfer: Transfer) -> Result<(), BenchError> {
-    let ticket = sides.pair.channel.submit(transfer)?;
-    poll_for(&mut sides.pair.channel, ticket)
+    let ticket = sides.pair.queue.submit(transfer)?;
+    poll_for(&mut sides.pair.queue, ticket)
 }
 
 impl Sides {

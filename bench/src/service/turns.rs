@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use memferry::{Channel, Client, Frame, Ticket, Transfer};
+use memferry::{Client, Frame, Queue, Ticket, Transfer};
 
 use super::pair::{Pair, done};
 use crate::BenchError;
@@ -75,7 +75,7 @@ impl Sides {
             let range = |frame: &Frame| frame.range(at as u64, PAYLOAD as u64);
             let Pair { source, destination, .. } = &self.pairs[frame];
             let transfer = Transfer::copy(&range(source), &range(destination))?;
-            submitted.push_back(self.channel().submit(transfer)?);
+            submitted.push_back(self.queue().submit(transfer)?);
         }
         while !submitted.is_empty() {
             self.take_oldest(&mut submitted)?;
@@ -83,14 +83,14 @@ impl Sides {
         Ok(rate(started))
     }
 
-    /// All copies go through one channel.
-    fn channel(&mut self) -> &mut Channel {
-        &mut self.pairs[0].channel
+    /// All copies go through one queue.
+    fn queue(&mut self) -> &mut Queue {
+        &mut self.pairs[0].queue
     }
 
     fn take_oldest(&mut self, submitted: &mut VecDeque<Ticket>) -> Result<(), BenchError> {
         let ticket = submitted.pop_front().ok_or("nothing is outstanding")?;
-        done(self.channel().wait(ticket, None)?)
+        done(self.queue().wait(ticket, None)?)
     }
 
     fn round(&mut self) -> Result<Measured, BenchError> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! round, for each test: ucx_perftest, server on CPU 1 and client on CPU 0 ─ its last line ─► microseconds, MiB/s
-//!                       the same size through the service, lane on CPU 1 and client on CPU 0
+//!                       the same size through the service, worker on CPU 1 and client on CPU 0
 //! ```
 //!
 //! `tag_lat` is the time of a message one way, received but not read; beside it stands a whole request: submitted, moved,
@@ -173,9 +173,9 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     let mut submitted = 0;
     while submitted < test.count || !under_way.is_empty() {
         if submitted < test.count && under_way.len() < WINDOW {
-            under_way.push_back(pair.channel.submit(Transfer::copy(&source, &destination)?)?);
+            under_way.push_back(pair.queue.submit(Transfer::copy(&source, &destination)?)?);
             submitted += 1;
-        } else if let Some(completion) = pair.channel.poll() {
+        } else if let Some(completion) = pair.queue.poll() {
             under_way.retain(|ticket| *ticket != completion.ticket);
             done(completion)?;
         } else {
