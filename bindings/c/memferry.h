@@ -6,7 +6,7 @@
  * operands. No function ends the program or unwinds into it. Handles are numbers: a freed one is an error. Pointers are
  * good for what they are used for during the call; null and misaligned ones are errors.
  *
- * Threads: what says "any thread" may be called by all at once. A queue is used by one thread at a time: whoever comes
+ * Threads: what says "any thread" may be called by all at once. A channel is used by one thread at a time: whoever comes
  * second gets MF_ERROR_IN_USE. Nothing but mf_error_text may be called in a signal handler. No thread may be cancelled
  * (pthread_cancel) while it is in a function of this library.
  *
@@ -95,7 +95,7 @@ typedef enum mf_error {
   // The frames of one transfer have to be of the queue's client.
   MF_ERROR_FOREIGN_FRAME = 42,
   // The queue holds as many transfers as it can; take completions first.
-  MF_ERROR_QUEUE_FULL = 43,
+  MF_ERROR_CHANNEL_FULL = 43,
   // The time was up; the transfer goes on.
   MF_ERROR_TIMED_OUT = 44,
   // The ticket is none of this queue's outstanding ones.
@@ -243,6 +243,28 @@ typedef struct mf_client {
   uint64_t id;
 } mf_client;
 
+// An order of asynchronous copies between plain pointers. All zeros is none.
+typedef struct mf_copier {
+  // Not an address. Means nothing to a program.
+  uint64_t id;
+} mf_copier;
+
+// Memory that the service may move bytes in. All zeros is none.
+typedef struct mf_frame {
+  // Not an address. Means nothing to a program.
+  uint64_t id;
+} mf_frame;
+
+// A range of a frame.
+typedef struct mf_range {
+  // The frame.
+  struct mf_frame frame;
+  // Bytes from its start.
+  uint64_t offset;
+  // Bytes, or MF_TO_END.
+  uint64_t length;
+} mf_range;
+
 // An ordered stream of transfers. All zeros is none.
 typedef struct mf_queue {
   // Not an address. Means nothing to a program.
@@ -276,28 +298,6 @@ typedef struct mf_completion {
   // The failure's number: the limit, the bytes there are, the handle, as mf_last_message says in words; else 0.
   uint64_t detail;
 } mf_completion;
-
-// An order of asynchronous copies between plain pointers. All zeros is none.
-typedef struct mf_copier {
-  // Not an address. Means nothing to a program.
-  uint64_t id;
-} mf_copier;
-
-// Memory that the service may move bytes in. All zeros is none.
-typedef struct mf_frame {
-  // Not an address. Means nothing to a program.
-  uint64_t id;
-} mf_frame;
-
-// A range of a frame.
-typedef struct mf_range {
-  // The frame.
-  struct mf_frame frame;
-  // Bytes from its start.
-  uint64_t offset;
-  // Bytes, or MF_TO_END.
-  uint64_t length;
-} mf_range;
 
 // The terms of a transfer. Begin with MF_TERMS_INIT, which sets size. A null pointer to terms means MF_TERMS_INIT.
 typedef struct mf_terms {
@@ -362,85 +362,6 @@ typedef struct mf_image {
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
-
-// Opens a queue for up to `capacity` transfers outstanding: a power of two from 2 to 4096.
-//
-// MF_ERROR_REFUSED_ARGUMENT, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
-enum mf_error mf_queue_open(struct mf_client client, uint32_t capacity, struct mf_queue *queue);
-
-// Closes the queue: what it has outstanding is cancelled, and its completions are lost. A thread that waits there goes on, and
-// the queue closes when that is over.
-//
-// MF_ERROR_BAD_HANDLE. Any thread.
-enum mf_error mf_queue_close(struct mf_queue queue);
-
-// Waits until the transfer has ended, at most `limit_ns` nanoseconds or MF_FOREVER, and takes its completion. `completion` may be
-// null. Completions of others stay for later calls.
-//
-// The transfer's own error, from 100, with `completion` filled; below 100 nothing was taken: MF_ERROR_TIMED_OUT (it goes on),
-// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_wait(struct mf_queue queue,
-                      struct mf_ticket ticket,
-                      int64_t limit_ns,
-                      struct mf_completion *completion);
-
-// Waits for any transfer to end, as mf_wait; the completion says which. MF_ERROR_UNKNOWN_TICKET when nothing is outstanding.
-//
-// As mf_wait. One thread at a time.
-enum mf_error mf_wait_any(struct mf_queue queue,
-                          int64_t limit_ns,
-                          struct mf_completion *completion);
-
-// Waits until the bytes from `first` up to `end` of the transfer's destination are in place: often long before it ends.
-// `ended` may be null; it becomes 1 when the transfer has ended, with its completion still to be taken, and 0 when it goes on.
-//
-// MF_ERROR_TIMED_OUT, MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_wait_range(struct mf_queue queue,
-                            struct mf_ticket ticket,
-                            uint64_t first,
-                            uint64_t end,
-                            int64_t limit_ns,
-                            int *ended);
-
-// Takes the next completion if there is one; MF_ERROR_NOTHING when not. How the transfer ended is in `completion->error` only, so
-// that MF_ERROR_NONE means that one was taken. The loss of the service shows after a tenth
-// of a second and 512 calls that find nothing, at the latest.
-//
-// MF_ERROR_NOTHING, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_poll(struct mf_queue queue,
-                      struct mf_completion *completion);
-
-// Asks that a transfer end early. Its completion comes in any case and says how it ended.
-//
-// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_cancel(struct mf_queue queue, struct mf_ticket ticket);
-
-// Asks that the loop of mf_submit_repeat end when its present round is whole.
-//
-// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_stop(struct mf_queue queue, struct mf_ticket ticket);
-
-// Starts what was submitted with MF_FLAG_STAGED.
-//
-// MF_ERROR_IN_USE, MF_ERROR_BAD_HANDLE. One thread at a time.
-enum mf_error mf_publish(struct mf_queue queue);
-
-// An eventfd that becomes readable when a completion comes while the queue is armed. Closing it is the caller's. A queue has
-// one; reading the descriptor resets it. A service that was killed signals nothing: wait with a limit, of a second say, and call
-// mf_arm again, which finds that.
-//
-// MF_ERROR_REFUSED_ARGUMENT when the queue has one already, MF_ERROR_REFUSED_SYSTEM without io_uring. One thread at a time.
-enum mf_error mf_eventfd(struct mf_queue queue,
-                         int *descriptor);
-
-// Asks to be signalled for the next completion. `ready` becomes 1 when there is one already, which will not be signalled: take it
-// with mf_poll until MF_ERROR_NOTHING, then arm again. Else 0. It holds until the next mf_poll or mf_wait, and may be called again
-// meanwhile: when the service was lost, `ready` becomes 1 and mf_poll gives the completions of what was outstanding; after these
-// `ready` stays 1 and there are none, so a queue that is ready twice with nothing to take is to be closed.
-//
-// MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
-enum mf_error mf_arm(struct mf_queue queue,
-                     int *ready);
 
 // The version of the library that is loaded, as MF_VERSION is of the header.
 //
@@ -660,6 +581,85 @@ enum mf_error mf_derive(struct mf_range range,
 enum mf_error mf_copy(void *destination,
                       const void *source,
                       uintptr_t length);
+
+// Opens a queue for up to `capacity` transfers outstanding: a power of two from 2 to 4096.
+//
+// MF_ERROR_REFUSED_ARGUMENT, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
+enum mf_error mf_queue_open(struct mf_client client, uint32_t capacity, struct mf_queue *queue);
+
+// Closes the queue: what it has outstanding is cancelled, and its completions are lost. A thread that waits there goes on, and
+// the queue closes when that is over.
+//
+// MF_ERROR_BAD_HANDLE. Any thread.
+enum mf_error mf_queue_close(struct mf_queue queue);
+
+// Waits until the transfer has ended, at most `limit_ns` nanoseconds or MF_FOREVER, and takes its completion. `completion` may be
+// null. Completions of others stay for later calls.
+//
+// The transfer's own error, from 100, with `completion` filled; below 100 nothing was taken: MF_ERROR_TIMED_OUT (it goes on),
+// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
+enum mf_error mf_wait(struct mf_queue queue,
+                      struct mf_ticket ticket,
+                      int64_t limit_ns,
+                      struct mf_completion *completion);
+
+// Waits for any transfer to end, as mf_wait; the completion says which. MF_ERROR_UNKNOWN_TICKET when nothing is outstanding.
+//
+// As mf_wait. One thread at a time.
+enum mf_error mf_wait_any(struct mf_queue queue,
+                          int64_t limit_ns,
+                          struct mf_completion *completion);
+
+// Waits until the bytes from `first` up to `end` of the transfer's destination are in place: often long before it ends.
+// `ended` may be null; it becomes 1 when the transfer has ended, with its completion still to be taken, and 0 when it goes on.
+//
+// MF_ERROR_TIMED_OUT, MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
+enum mf_error mf_wait_range(struct mf_queue queue,
+                            struct mf_ticket ticket,
+                            uint64_t first,
+                            uint64_t end,
+                            int64_t limit_ns,
+                            int *ended);
+
+// Takes the next completion if there is one; MF_ERROR_NOTHING when not. How the transfer ended is in `completion->error` only, so
+// that MF_ERROR_NONE means that one was taken. The loss of the service shows after a tenth
+// of a second and 512 calls that find nothing, at the latest.
+//
+// MF_ERROR_NOTHING, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
+enum mf_error mf_poll(struct mf_queue queue,
+                      struct mf_completion *completion);
+
+// Asks that a transfer end early. Its completion comes in any case and says how it ended.
+//
+// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
+enum mf_error mf_cancel(struct mf_queue queue, struct mf_ticket ticket);
+
+// Asks that the loop of mf_submit_repeat end when its present round is whole.
+//
+// MF_ERROR_UNKNOWN_TICKET, MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
+enum mf_error mf_stop(struct mf_queue queue, struct mf_ticket ticket);
+
+// Starts what was submitted with MF_FLAG_STAGED.
+//
+// MF_ERROR_IN_USE, MF_ERROR_BAD_HANDLE. One thread at a time.
+enum mf_error mf_publish(struct mf_queue queue);
+
+// An eventfd that becomes readable when a completion comes while the queue is armed. Closing it is the caller's. A queue has
+// one; reading the descriptor resets it. A service that was killed signals nothing: wait with a limit, of a second say, and call
+// mf_arm again, which finds that.
+//
+// MF_ERROR_REFUSED_ARGUMENT when the queue has one already, MF_ERROR_REFUSED_SYSTEM without io_uring. One thread at a time.
+enum mf_error mf_eventfd(struct mf_queue queue,
+                         int *descriptor);
+
+// Asks to be signalled for the next completion. `ready` becomes 1 when there is one already, which will not be signalled: take it
+// with mf_poll until MF_ERROR_NOTHING, then arm again. Else 0. It holds until the next mf_poll or mf_wait, and may be called again
+// meanwhile: when the service was lost, `ready` becomes 1 and mf_poll gives the completions of what was outstanding; after these
+// `ready` stays 1 and there are none, so a queue that is ready twice with nothing to take is to be closed.
+//
+// MF_ERROR_IN_USE, MF_ERROR_FORKED. One thread at a time.
+enum mf_error mf_arm(struct mf_queue queue,
+                     int *ready);
 
 // Submits what moves nothing. With MF_FLAG_FENCED it is the end of all that came before.
 //

@@ -62,7 +62,7 @@ fn empty_files_marks_of_editors_and_their_line_ends_are_no_mistakes() {
 #[test]
 fn unknown_names_are_refused_with_the_nearest_one() {
     assert_mistake(
-        "[service]\nlane = 2\n",
+        "[service]\nworker = 2\n",
         2,
         &["[service] has no option 'worker'", "did you mean 'workers'?"],
     );
