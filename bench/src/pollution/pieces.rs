@@ -124,7 +124,12 @@ pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let row = |(way, (by, _)): (usize, &(&str, Way))| Row::new(name(by), "us", Target::None, &us(way));
     let mut rows: Vec<Row> = WAYS.iter().enumerate().map(row).collect();
     let ratios: Vec<f64> = walks.iter().map(|walks| walks[READ] / walks[WORKER]).collect();
-    rows.push(Row::new("that walk after read(), against after the worker", "ratio", Target::AtLeast(1.0), &ratios));
+    rows.push(Row::new(
+        "that walk after read(), against after the worker",
+        "ratio",
+        Target::AtLeast(1.0),
+        &ratios,
+    ));
     Ok(rows)
 }
 

@@ -109,7 +109,8 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let service = Service::start(run)?;
     let _kept = Kept::to(0)?;
     let client = Client::connect(service.socket())?;
-    let pairs = (0..FRAMES).map(|_| Pair::new(client.clone(), FRAME_BYTES as u64)).collect::<Result<_, _>>()?;
+    let pairs =
+        (0..FRAMES).map(|_| Pair::new(client.clone(), FRAME_BYTES as u64)).collect::<Result<_, _>>()?;
     let own = |index: usize| [2, 3].map(|seed| Aligned::random(FRAME_BYTES, 2 * index as u64 + seed));
     let mut sides = Sides { pairs, own: (0..FRAMES).map(own).collect() };
     // The first round finds pages that nobody touched.
