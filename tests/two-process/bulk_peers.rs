@@ -63,7 +63,7 @@ impl RawPeer {
         self.ring.publish(&self.words);
     }
 
-    /// Says that its first export is what a token grants, and offers all of it.
+    /// Says that its first export is what a token grants, and lends all of it.
     fn grant(&mut self, token: u64, length: u64) {
         self.slot(3, [0, token, 0]);
         self.slot(5, [1, length, 0]);
@@ -241,7 +241,7 @@ fn memory_that_a_peer_cuts_or_punches_in_the_middle_stays() {
     peer.slot(sort, words);
     match receiver.receive(PATIENCE).unwrap().content {
         Content::Bytes(came) => assert!(came == bytes),
-        Content::Range(offer) => panic!("{offer:?}"),
+        Content::Range(lent) => panic!("{lent:?}"),
     }
     drop(peer.socket);
     assert!(matches!(receiver.receive(None), Err(ReceiveError::PeerLost)));

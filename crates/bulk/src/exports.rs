@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! find(key, range) ─ an export that holds all of it ─► its number: a hit, nothing is told to anybody
-//! place(...)       ─ a free number, or that of the longest unused with no offer under way ─► it is told to the other end
+//! place(...)       ─ a free number, or that of the longest unused with no lent frame under way ─► it is told to the other end
 //! forget(handle)   ─ every export of that frame ─► its tokens, to be revoked
 //! ```
 //!
 //! Grants and mapped memory are told apart, and a range hits only what was exported before: nothing is lent beyond what the
-//! program named. Each direction has as many numbers as slots, so one without an offer under way is always there. Making and
+//! program named. Each direction has as many numbers as slots, so one without a lent frame under way is always there. Making and
 //! revoking grants is the sender's.
 
 use memferry::{Frame, FrameRange, Handle};
@@ -30,16 +30,16 @@ pub(crate) struct Export {
     length: u64,
     lending: Lending,
     used: u64,
-    /// The last slot that offers a part of it, counted from the beginning.
+    /// The last slot that lends a part of it, counted from the beginning.
     busy_until: u64,
 }
 
 /// What a cache did and has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ExportStatistics {
-    /// Offers of memory that the other end had.
+    /// Lends of memory that the other end had.
     pub hits: u64,
-    /// Offers of memory that it had to be given.
+    /// Lends of memory that it had to be given.
     pub misses: u64,
     /// Exports that made room for others.
     pub evictions: u64,
@@ -107,8 +107,8 @@ impl Exports {
         Some((index as u32, before))
     }
 
-    /// An offer of it is in that slot.
-    pub(crate) fn offered(&mut self, index: u32, slot: u64) {
+    /// A lent frame of it is in that slot.
+    pub(crate) fn lent(&mut self, index: u32, slot: u64) {
         if let Some(Some(export)) = self.entries.get_mut(index as usize) {
             export.busy_until = slot;
         }
@@ -152,7 +152,7 @@ mod tests {
         for index in 0..EXPORTS as u64 {
             let placed = exports.place(&range(index), None, token(index), 0).unwrap();
             assert_eq!(placed, (index as u32, None));
-            exports.offered(placed.0, index + 1);
+            exports.lent(placed.0, index + 1);
         }
         assert_eq!(exports.find(&frame.range(4096 + 8, 16), None), Some((1, 8)));
         assert_eq!(exports.find(&frame.range(4096, 16), Some(&shared)), None, "another way of lending");

@@ -1,8 +1,8 @@
 //! Frames that can be handed to another process either way: by a capability, and by the memory itself.
 //!
 //! ```text
-//! SharedFrame::allocate ─► memfd ─┬─ registered: a Frame ─ offered by a grant ─► the peer's engine reads it
-//!                                 └─ its descriptor ─ offered mapped ─► the peer maps it, its CPU reads it
+//! SharedFrame::allocate ─► memfd ─┬─ registered: a Frame ─ lent by a grant ─► the peer's engine reads it
+//!                                 └─ its descriptor ─ lent mapped ─► the peer maps it, its CPU reads it
 //! ```
 //!
 //! A descriptor cannot be taken back: who has mapped the memory reads it for as long as it likes. A grant can be revoked.

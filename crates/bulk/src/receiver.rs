@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! slots, in order ─► receive ─┬─ bytes: copied once into this end's own buffer ──► Message, the slot is retired
-//!                             └─ Offer ─┬─ pull: the engine reads it into a frame ─ finish ─► retired
+//!                             └─ LentFrame ─┬─ pull: the engine reads it into a frame ─ finish ─► retired
 //!                                       ├─ read, copy_to: this CPU, of memory that is mapped here
 //!                                       └─ dropped, on any thread ─► retired
 //! arm ─► the descriptor becomes readable with the next message: for epoll and its kin
@@ -12,7 +12,7 @@
 //! grows the buffer only as its bytes come. Whatever breaks the protocol ends the connection with a [`Violation`]; what is
 //! refused, revoked or late is an error of one message.
 //!
-//! Slots are retired in order: an offer that is held back stops the other end when 64 slots are behind it. A receiver
+//! Slots are retired in order: a lent frame that is held back stops the other end when 64 slots are behind it. A receiver
 //! belongs to one thread at a time; the sender of the same end may be on another.
 
 use std::collections::VecDeque;
@@ -58,9 +58,9 @@ enum Import {
     Unmapped(Option<OwnedFd>, u64),
 }
 
-/// A range that the other end offers. It is the other end's again once this is dropped, on whatever thread.
+/// A range that the other end lends. It is the other end's again once this is dropped, on whatever thread.
 #[derive(Debug)]
-pub struct Offer {
+pub struct LentFrame {
     kind: u32,
     import: Arc<Import>,
     offset: u64,
@@ -68,7 +68,7 @@ pub struct Offer {
     _unretired: Unretired,
 }
 
-impl Offer {
+impl LentFrame {
     pub fn kind(&self) -> u32 {
         self.kind
     }
@@ -120,7 +120,7 @@ pub enum Content<'a> {
     /// Bytes, in the receiver's own buffer until the next call.
     Bytes(&'a [u8]),
     /// A range of the other end's memory.
-    Range(Offer),
+    Range(LentFrame),
 }
 
 #[derive(Debug)]
@@ -133,7 +133,7 @@ pub struct Message<'a> {
 /// What came, without the bytes.
 enum Arrived {
     Bytes(u32, usize),
-    Range(Offer),
+    Range(LentFrame),
 }
 
 /// A range that has been pulled.
@@ -153,13 +153,13 @@ pub struct Receiver {
     ring: Consumer<SLOT_WORDS>,
     taken: u64,
     retirement: Arc<Retirement>,
-    /// By number, and whether each is for one offer only.
+    /// By number, and whether each is for one message only.
     imports: [Option<(Arc<Import>, bool)>; EXPORTS],
     buffer: Buffer,
     /// Kind and length of the message whose pieces are coming, and the bytes that have come.
     partial: Option<(u32, u64, usize)>,
     queue: Option<Queue>,
-    pulling: VecDeque<(Ticket, Offer)>,
+    pulling: VecDeque<(Ticket, LentFrame)>,
     spin: Spin,
     broken: bool,
 }
@@ -195,7 +195,7 @@ impl Receiver {
             Arrived::Bytes(kind, length) => {
                 Message { kind, content: Content::Bytes(self.buffer.first(length)) }
             }
-            Arrived::Range(offer) => Message { kind: offer.kind, content: Content::Range(offer) },
+            Arrived::Range(lent) => Message { kind: lent.kind, content: Content::Range(lent) },
         })
     }
 
@@ -285,9 +285,9 @@ impl Receiver {
                 self.imports[index as usize] = Some((Arc::new(import), once));
                 Ok(None)
             }
-            Slot::Offer { kind, index, offset, length } => {
+            Slot::Lent { kind, index, offset, length } => {
                 let import = self.import(kind, index)?;
-                Ok(Some(Arrived::Range(Offer { kind, import, offset, length, _unretired: unretired })))
+                Ok(Some(Arrived::Range(LentFrame { kind, import, offset, length, _unretired: unretired })))
             }
         }
     }
@@ -379,27 +379,27 @@ impl Receiver {
     /// Several may be under way.
     ///
     /// # Errors
-    /// [`PullError`] with the offer.
-    pub fn pull(&mut self, offer: Offer, to: &FrameRange) -> Result<(), PullError> {
-        match self.begin(&offer, to) {
+    /// [`PullError`] with the lent.
+    pub fn pull(&mut self, lent: LentFrame, to: &FrameRange) -> Result<(), PullError> {
+        match self.begin(&lent, to) {
             Ok(ticket) => {
-                self.pulling.push_back((ticket, offer));
+                self.pulling.push_back((ticket, lent));
                 Ok(())
             }
-            Err(reason) => Err(PullError { reason, offer }),
+            Err(reason) => Err(PullError { reason, lent }),
         }
     }
 
-    fn begin(&mut self, offer: &Offer, to: &FrameRange) -> Result<Ticket, PullReason> {
-        let Import::Granted(frame) = &*offer.import else { return Err(PullReason::Mapped) };
-        let offered = offer.length;
+    fn begin(&mut self, lent: &LentFrame, to: &FrameRange) -> Result<Ticket, PullReason> {
+        let Import::Granted(frame) = &*lent.import else { return Err(PullReason::Mapped) };
+        let length = lent.length;
         let available = to.length();
-        if offered > available {
-            return Err(PullReason::Length { offered, available });
+        if length > available {
+            return Err(PullReason::Length { lent: length, available });
         }
-        let too_short = |_| PullReason::Length { offered, available };
-        let to = to.frame().range(to.offset(), offered);
-        let transfer = Transfer::copy(&frame.range(offer.offset, offered), &to).map_err(too_short)?;
+        let too_short = |_| PullReason::Length { lent: length, available };
+        let to = to.frame().range(to.offset(), length);
+        let transfer = Transfer::copy(&frame.range(lent.offset, length), &to).map_err(too_short)?;
         let channel = match &mut self.queue {
             Some(channel) => channel,
             none => none.insert(self.client.queue(SLOTS)?),
@@ -427,7 +427,7 @@ impl Receiver {
             Err(WaitError::Forked(forked)) => return Err(forked.into()),
             Err(WaitError::UnknownTicket) => Err(Failure::ServiceLost),
         };
-        let Some((_, Offer { kind, length, .. })) = self.pulling.pop_front() else {
+        let Some((_, LentFrame { kind, length, .. })) = self.pulling.pop_front() else {
             return Err(FinishError::Nothing);
         };
         outcome.map(|()| Pulled { kind, length }).map_err(|failure| FinishError::Failed { kind, failure })

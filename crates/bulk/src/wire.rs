@@ -73,8 +73,8 @@ pub enum Violation {
     /// More slots than there are, over some that are still in use.
     #[error("it wrote over slots that are not done with")]
     Overrun,
-    /// Something was offered that was not exported.
-    #[error("it offered export {0}, which it did not make")]
+    /// Something was lent that was not exported.
+    #[error("it lent export {0}, which it did not make")]
     NotExported(u32),
     /// An announced descriptor did not come, or not alone.
     #[error("it announced a descriptor and did not send it")]
@@ -89,11 +89,11 @@ pub enum Violation {
         /// The process that said it.
         process: u32,
     },
-    /// It offered by capability, though its session is not known to this end's service as its own.
-    #[error("it offered by capability, which it said that it could not")]
+    /// It lent by capability, though its session is not known to this end's service as its own.
+    #[error("it lent by capability, which it said that it could not")]
     NoGrants,
-    /// It offered what somebody else granted to this client.
-    #[error("it offered what session {grantor} granted, and not its own")]
+    /// It lent what somebody else granted to this client.
+    #[error("it lent what session {grantor} granted, and not its own")]
     Grantor { grantor: SessionId },
     /// Its count of slots cannot be.
     #[error(transparent)]
@@ -124,14 +124,14 @@ pub(crate) enum Slot {
         index: u32,
         token: Handle,
     },
-    /// Export `index` is the memory of the next descriptor on the socket; it is for one offer only when `once`.
+    /// Export `index` is the memory of the next descriptor on the socket; it is for one message only when `once`.
     Descriptor {
         index: u32,
         once: bool,
         length: u64,
     },
     /// A message that is a range of an export.
-    Offer {
+    Lent {
         kind: u32,
         index: u32,
         offset: u64,
@@ -143,7 +143,7 @@ const INLINE: u8 = 1;
 const PIECE: u8 = 2;
 const GRANT: u8 = 3;
 const DESCRIPTOR: u8 = 4;
-const OFFER: u8 = 5;
+const LENT: u8 = 5;
 
 const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
@@ -182,8 +182,8 @@ impl Slot {
                 head(DESCRIPTOR, once);
                 (words[1], words[2]) = (pair(0, index), length);
             }
-            Self::Offer { kind, index, offset, length } => {
-                head(OFFER, false);
+            Self::Lent { kind, index, offset, length } => {
+                head(LENT, false);
                 (words[1], words[2], words[3]) = (pair(kind, index), length, offset);
             }
         }
@@ -217,12 +217,12 @@ impl Slot {
                 within("place in the area", at, u64::from(AREA_BYTES - second))?;
                 Ok(Self::Piece { kind, first: bit, total, at: at as u32, length: second })
             }
-            GRANT | DESCRIPTOR | OFFER => {
+            GRANT | DESCRIPTOR | LENT => {
                 within("export", u64::from(second), EXPORTS as u64 - 1)?;
                 Ok(match sort {
                     GRANT => Self::Grant { index: second, token: Handle::from_bits(words[2]) },
                     DESCRIPTOR => Self::Descriptor { index: second, once: bit, length: words[2] },
-                    _ => Self::Offer { kind, index: second, offset: words[3], length: words[2] },
+                    _ => Self::Lent { kind, index: second, offset: words[3], length: words[2] },
                 })
             }
             sort => Err(Violation::Sort(sort)),
@@ -256,7 +256,7 @@ mod tests {
                 length
             }),
             (any::<u32>(), index, any::<u64>(), any::<u64>())
-                .prop_map(|(kind, index, offset, length)| Slot::Offer { kind, index, offset, length }),
+                .prop_map(|(kind, index, offset, length)| Slot::Lent { kind, index, offset, length }),
         ]
     }
 
@@ -274,7 +274,7 @@ mod tests {
                     prop_assert!(at.checked_add(length).is_some_and(|end| end <= AREA_BYTES));
                     prop_assert!(u64::from(length) <= total);
                 }
-                Ok(Slot::Grant { index, .. } | Slot::Descriptor { index, .. } | Slot::Offer { index, .. }) => {
+                Ok(Slot::Grant { index, .. } | Slot::Descriptor { index, .. } | Slot::Lent { index, .. }) => {
                     prop_assert!((index as usize) < EXPORTS);
                 }
                 Err(_) => {}

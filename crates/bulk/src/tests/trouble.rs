@@ -22,7 +22,7 @@ fn clients_of_two_services_of_one_process_grant_each_other_nothing() {
         let _there = there.join().unwrap();
         let frame = ours.allocate(4096).unwrap();
         assert!(!sender.can_grant());
-        assert!(matches!(sender.offer(1, &frame.all(), SOON), Err(SendError::OtherService)));
+        assert!(matches!(sender.lend(1, &frame.all(), SOON), Err(SendError::OtherService)));
     });
 }
 
