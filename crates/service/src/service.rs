@@ -27,7 +27,7 @@ use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_shm::{bus_error, frame};
-use memferry_transfer::{Confined, Ended, Failure, Handle, Operation, Rights, SessionId, Span, Terms};
+use memferry_transfer::{Confined, Failure, Handle, Operation, Outcome, Rights, SessionId, Span, Terms};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
@@ -338,7 +338,7 @@ impl Service {
         session: SessionId,
         operation: &Operation<Span>,
         terms: &Terms,
-    ) -> Result<Ended, Failure> {
+    ) -> Result<Outcome, Failure> {
         let done = if operation.total_bytes() <= SHORT_BYTES {
             let capabilities = self.capabilities();
             let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
@@ -363,7 +363,7 @@ impl Service {
             done
         };
         let done = done.ok_or(Failure::Unsupported)?;
-        if done.outcome == Err(Failure::MemoryFault) {
+        if done.result == Err(Failure::MemoryFault) {
             self.shared.notify(Notice::MemoryFault);
         }
         Ok(done)

@@ -323,7 +323,7 @@ impl Worker {
             }
             self.path.ring_doorbell();
             if self.path.run(now) {
-                self.tell_progress();
+                self.report_progress();
             }
             // What was suspended may go on since the policy was asked.
             worked |= self.path.progresses();
