@@ -114,7 +114,7 @@ fn circles_among(edges: &Edges<'_>) -> Vec<Violation> {
         .filter(|(edge, _)| closes(edge))
         .map(|((from, to), (path, line))| {
             let message = format!("modules `{from}` and `{to}` use each other in a circle");
-            Violation::new(*path, *line, message, "move what both use into a module that uses neither")
+            Violation::new(path, *line, message, "move what both use into a module that uses neither")
         })
         .collect()
 }
