@@ -106,7 +106,7 @@ pub mod policy;
 mod request;
 mod steps;
 
-pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Recipient, RevocationId};
+pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Grantee, RevocationId};
 pub use channel::Placed;
 pub use completion::Reservation;
 pub use policy::{

@@ -23,8 +23,8 @@ use memferry_transfer::{
 
 use crate::policy::{Exclusive, Shared};
 use crate::{
-    Ask, Capabilities, ChannelState, Choice, Path, PathLimits, Policy, PolicyKind, QueueCompletion, QueueKey,
-    Recipient,
+    Ask, Capabilities, ChannelState, Choice, Grantee, Path, PathLimits, Policy, PolicyKind, QueueCompletion,
+    QueueKey,
 };
 
 const TIMING: Timing = Timing { latency_ps: 1000, ps_per_byte: 10, preemption_bytes: Some(8) };

@@ -148,7 +148,7 @@ fn revoked_memory_ends_requests_that_run_or_wait_on_it() {
 fn a_grant_taken_back_ends_the_peers_requests() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let (frame, memory) = bed.frame(A, 100);
-    let token = bed.capabilities.offer(A, frame, (10, 50), Rights::WRITE, Recipient::Session(B)).unwrap();
+    let token = bed.capabilities.grant(A, frame, (10, 50), Rights::WRITE, Grantee::Session(B)).unwrap();
     let held = bed.capabilities.accept(B, 0, token).unwrap().handle;
     let queue = bed.path.open_queue(B, 0);
     bed.submit(queue, 1, &fill(held, 50));

@@ -173,8 +173,8 @@ impl Simulation {
         }
         let range = (self.noise.below(FRAME_BYTES / 2), FRAME_BYTES / 2);
         let root = self.held[from][0];
-        let recipient = Recipient::Session(SESSIONS[to]);
-        let token = capabilities.offer(SESSIONS[from], root.handle, range, Rights::all(), recipient).unwrap();
+        let grantee = Grantee::Session(SESSIONS[to]);
+        let token = capabilities.grant(SESSIONS[from], root.handle, range, Rights::all(), grantee).unwrap();
         let handle = capabilities.accept(SESSIONS[to], 0, token).unwrap().handle;
         self.tokens[to] = Some(token);
         let place = Place { memory: from, offset: range.0, length: range.1 };
