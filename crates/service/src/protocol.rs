@@ -130,7 +130,6 @@ pub enum Command {
     Derive { handle: Handle, offset: u64, length: u64, rights: Rights },
     /// Grant a range to another client.
     Grant { handle: Handle, offset: u64, length: u64, rights: Rights, to: Grantee },
-    /// Accept a grant.
     Accept { token: Handle },
     /// Take a capability and all derived from it away; answered when nothing uses it any more.
     Revoke { handle: Handle },

@@ -21,7 +21,7 @@ fn user_of(session: SessionId) -> u32 {
 enum Step {
     Register { session: usize, length: u64, rights: u8 },
     Derive { session: usize, of: Index, range: (u64, u64), rights: u8 },
-    Offer { session: usize, of: Index, range: (u64, u64), rights: u8, to: Grantee },
+    Grant { session: usize, of: Index, range: (u64, u64), rights: u8, to: Grantee },
     Accept { session: usize, token: Index },
     Revoke { session: usize, of: Index },
     Close { session: usize },
@@ -44,7 +44,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (session.clone(), any(), range.clone(), rights.clone())
             .prop_map(|(session, of, range, rights)| Step::Derive { session, of, range, rights }),
         4 => (session.clone(), any(), range.clone(), rights, to)
-            .prop_map(|(session, of, range, rights, to)| Step::Offer { session, of, range, rights, to }),
+            .prop_map(|(session, of, range, rights, to)| Step::Grant { session, of, range, rights, to }),
         6 => (session.clone(), any()).prop_map(|(session, token)| Step::Accept { session, token }),
         3 => (session.clone(), any()).prop_map(|(session, of)| Step::Revoke { session, of }),
         1 => session.clone().prop_map(|session| Step::Close { session }),
@@ -104,7 +104,7 @@ impl Model {
             Step::Derive { session, of, range, rights } => {
                 self.narrow(SESSIONS[session], of, range, rights, None);
             }
-            Step::Offer { session, of, range, rights, to } => {
+            Step::Grant { session, of, range, rights, to } => {
                 self.narrow(SESSIONS[session], of, range, rights, Some(to));
             }
             Step::Accept { session, token } => self.accept(SESSIONS[session], token),
