@@ -32,7 +32,7 @@ thread_local! {
 /// A client of a service of its own: one worker, three queues, 64 bytes at a time.
 fn client() -> Client {
     let user = rustix::process::geteuid().as_raw().to_string();
-    let arguments = ["--workers", "1", "--queues", "3", "--chunk", "64", "--high-user", user.as_str()];
+    let arguments = ["--workers", "1", "--channels", "3", "--chunk", "64", "--high-user", user.as_str()];
     let service = Service::start(&arguments);
     let client = service.client();
     SERVICES.with_borrow_mut(|services| services.push(service));

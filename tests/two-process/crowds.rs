@@ -53,7 +53,7 @@ fn descriptors(service: &Service) -> usize {
 
 #[test]
 fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
-    let service = Service::start(&["--quota-sessions=5000", "--quota-queues=5000", "--queues=64"]);
+    let service = Service::start(&["--quota-sessions=5000", "--quota-queues=5000", "--channels=64"]);
     let observer = service.client();
     let mut settled = None;
     for round in 0..5 {
@@ -96,7 +96,7 @@ fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
 
 #[test]
 fn status_counts_requests_failures_bytes_and_what_is_outstanding() {
-    let service = Service::start(&["--queues=2", "--workers=1"]);
+    let service = Service::start(&["--channels=2", "--workers=1"]);
     let client = service.client();
     let frame = client.allocate(8192).unwrap();
     let mut queue = client.queue(16).unwrap();
@@ -111,9 +111,9 @@ fn status_counts_requests_failures_bytes_and_what_is_outstanding() {
     wait_until("five taken", || own().0.requests == 6);
     let (session, _) = own();
     assert_eq!((session.outstanding, session.failures, session.bytes_moved), (5, 0, 8192));
-    // One user alone leaves an eighth of the queues to who may come, which of two is none.
+    // One user alone leaves an eighth of the engine channels to who may come, which of two is none.
     wait_until("two run, three wait", || (own().1.busy, own().1.waiting) == (2, 3));
-    assert_eq!(own().1.queues, 2);
+    assert_eq!(own().1.channels, 2);
     for ticket in &tickets {
         queue.cancel(*ticket).unwrap();
         queue.wait(*ticket, Some(SOON)).unwrap();

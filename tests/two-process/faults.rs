@@ -29,7 +29,7 @@ fn role_starts_transfers_and_is_killed() {
 
 #[test]
 fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
-    let service = Service::start(&["--queues=2"]);
+    let service = Service::start(&["--channels=2"]);
     let observer = service.client();
     let frames = || service.proc("maps").matches("memferry-frame").count();
     let before = frames();
@@ -46,7 +46,7 @@ fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
 
 #[test]
 fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon() {
-    let mut service = Service::start(&["--queues=2"]);
+    let mut service = Service::start(&["--channels=2"]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
     let mut queue = client.queue(8).unwrap();
@@ -95,7 +95,7 @@ fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
 
 #[test]
 fn a_clean_end_finishes_or_reports_every_request() {
-    let mut service = Service::start(&["--queues=1", "--grace-ms=50"]);
+    let mut service = Service::start(&["--channels=1", "--grace-ms=50"]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
     let mut queue = client.queue(8).unwrap();

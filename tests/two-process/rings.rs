@@ -278,7 +278,7 @@ fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
 
 #[test]
 fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() {
-    let service = Service::start(&["--queues=2", "--quota-waiting=1"]);
+    let service = Service::start(&["--channels=2", "--quota-waiting=1"]);
     let client = service.client();
     let frame = client.allocate(4096).unwrap();
     let mut queue = client.queue(16).unwrap();
@@ -298,7 +298,7 @@ fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() 
 
 #[test]
 fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
-    let service = Service::start(&["--queues=1", "--policy=exclusive"]);
+    let service = Service::start(&["--channels=1", "--policy=exclusive"]);
     let first = service.client();
     let second = service.client();
     let mut of_first = first.queue(4).unwrap();

@@ -239,7 +239,7 @@ fn clients_that_connect_during_a_restart_wait_and_every_request_ends_once() {
     let path = place.path("s");
     let socket = listening(&path);
     let start = || {
-        let mut service = activated(socket.try_clone().unwrap(), ONE, &["--queues=8", "--grace-ms=50"]);
+        let mut service = activated(socket.try_clone().unwrap(), ONE, &["--channels=8", "--grace-ms=50"]);
         assert!(service.line().starts_with("listening on "));
         service
     };

@@ -58,7 +58,7 @@ impl Service {
     ) -> Result<Self, SoakError> {
         let options = [
             format!("--workers={}", random.between(1, 3)),
-            format!("--queues={}", random.one_of(&[2, 4, 32])),
+            format!("--channels={}", random.one_of(&[2, 4, 32])),
             format!("--chunk={}", random.one_of(&[1000, 65536, 262_144])),
             format!("--policy={}", random.one_of(&["shared", "shared", "priority", "deadline", "weighted"])),
             format!("--grace-ms={}", random.one_of(&[0, 50, 2000])),
