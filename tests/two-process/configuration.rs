@@ -76,7 +76,10 @@ fn a_service_does_as_its_file_says_and_the_command_line_wins() {
     assert_eq!(line, format!("listening on {}\n", socket.display()));
     let client = Client::connect(&socket).unwrap();
     let status = client.status().unwrap();
-    assert_eq!((status.workers.len(), status.workers[0].channels, status.policy.as_str()), (2, 5, "exclusive"));
+    assert_eq!(
+        (status.workers.len(), status.workers[0].channels, status.policy.as_str()),
+        (2, 5, "exclusive")
+    );
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     let _second = Client::connect(&socket).unwrap();

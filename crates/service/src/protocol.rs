@@ -127,16 +127,35 @@ pub enum Command {
         rights: Rights,
     },
     /// A capability with a narrower range or fewer rights.
-    Derive { handle: Handle, offset: u64, length: u64, rights: Rights },
+    Derive {
+        handle: Handle,
+        offset: u64,
+        length: u64,
+        rights: Rights,
+    },
     /// Grant a range to another client.
-    Grant { handle: Handle, offset: u64, length: u64, rights: Rights, to: Grantee },
-    Accept { token: Handle },
+    Grant {
+        handle: Handle,
+        offset: u64,
+        length: u64,
+        rights: Rights,
+        to: Grantee,
+    },
+    Accept {
+        token: Handle,
+    },
     /// Take a capability and all derived from it away; answered when nothing uses it any more.
-    Revoke { handle: Handle },
+    Revoke {
+        handle: Handle,
+    },
     /// Open a queue pair.
-    OpenQueue { capacity: u32 },
+    OpenQueue {
+        capacity: u32,
+    },
     /// Close a queue pair.
-    CloseQueue { queue: u32 },
+    CloseQueue {
+        queue: u32,
+    },
     /// Signal the client by a descriptor when completions come while it has asked for that in its ring.
     Notify {
         /// The queue pair; each can be given one signal.
@@ -153,7 +172,9 @@ pub enum Command {
         change: Option<Box<PolicySettings>>,
     },
     /// Whose a session is.
-    Identify { session: SessionId },
+    Identify {
+        session: SessionId,
+    },
 }
 
 /// How a client is signalled.

@@ -15,7 +15,7 @@ use memferry_drivers::sdma::InitError;
 use memferry_models::Bus;
 use memferry_models::sdma::Sdma;
 use memferry_path::{
-    Capabilities, CapabilityError, Path, PathLimits, PolicyKind, QueueCompletion, QueueKey, Recipient,
+    Capabilities, CapabilityError, Grantee, Path, PathLimits, PolicyKind, QueueCompletion, QueueKey,
 };
 use memferry_registers::{Device, RegisterIo};
 use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
@@ -180,9 +180,9 @@ impl<B: Bus> Service<B> {
         &mut self,
         session: SessionId,
         handle: Handle,
-        recipient: Recipient,
+        recipient: Grantee,
     ) -> Result<Handle, CapabilityError> {
-        self.capabilities.offer(session, handle, (0, 1), Rights::READ, recipient)
+        self.capabilities.grant(session, handle, (0, 1), Rights::READ, recipient)
     }
 
     /// Resets the device: channels that had failed serve again, and their memory is out of quarantine.

@@ -13,7 +13,7 @@ use core::time::Duration;
 use memferry_driven::{RequestLines, SdmaOptions};
 use memferry_models::sdma::{Config, Sdma};
 use memferry_models::{Ram, WithRegister};
-use memferry_path::{CapabilityError, Recipient};
+use memferry_path::{CapabilityError, Grantee};
 use memferry_transfer::{
     Completion, Failure, Handle, Operation, PixelSize, SessionId, Side, Span, SyncUnit, Synchronized, Terms,
 };
@@ -200,7 +200,7 @@ fn kept_from_others() -> Result<bool, ServiceError> {
     bench.service.submit(STRANGER, 2, stolen, Terms::default())?;
     bench.settle();
     let refused = bench.ended().map(|end| end.outcome.result);
-    let granted = bench.service.offer(DRIVER, bench.register, Recipient::Session(STRANGER));
+    let granted = bench.service.offer(DRIVER, bench.register, Grantee::Session(STRANGER));
     let unknown = Failure::UnknownHandle { side: Side::Source, handle: bench.register };
     Ok(refused == Some(Err(unknown))
         && granted == Err(CapabilityError::NotGrantable(bench.register))
