@@ -47,7 +47,7 @@ impl SchedulingClass {
             Self::Fifo => (libc::SCHED_FIFO, 1),
         };
         // The call itself: musl's function does nothing. Its parameters are one number.
-        let call: _ = libc::SYS_sched_setscheduler;
+        let call = libc::SYS_sched_setscheduler;
         let parameters: *const libc::c_int = &raw const priority;
         // SAFETY: the call reads the parameters, which live on this stack, and changes nothing but this thread's scheduling.
         if unsafe { libc::syscall(call, 0, policy, parameters) } == 0 {
