@@ -92,15 +92,15 @@ fn an_invalidated_frame_is_of_no_use_and_is_registered_anew() {
     let running = queue.submit(endless(&stale)).expect("room");
     cache.invalidate(&stale).expect("revoked");
     stale.write(0, &[0]).expect("its own bytes");
-    let completion = queue.wait(running, PATIENCE).expect("a completion");
+    let completion = end_of(&mut queue, running);
     assert!(completion.outcome.is_err());
     assert_eq!(contents(&stale)[0], 0, "the engine wrote after the revocation");
     assert!(matches!(cache.invalidate(&stale), Err(CallError::Refused(_))));
     let fresh = cache.memfd(&file).expect("taken again");
     assert_ne!(fresh.handle(), stale.handle());
-    let late = queue.submit(Transfer::fill(&stale.all(), Pattern::Byte(1))).expect("room");
+    let late = queue.submit(fill(&stale, Pattern::Byte(1))).expect("room");
     let refused = Failure::StaleHandle { side: Side::Destination, handle: stale.handle() };
-    assert_eq!(outcome(queue.wait(late, PATIENCE).expect("a completion")), Err(refused));
+    assert_eq!(outcome(end_of(&mut queue, late)), Err(refused));
 }
 
 #[test]
@@ -115,9 +115,9 @@ fn owned_memory_comes_back_with_what_was_moved_there() {
     let Err(TakeBackError::Shared(frame)) = cache.take_back(frame) else { panic!("an engine writes there") };
     assert_eq!(cache.statistics().entries, 1);
     queue.cancel(running).expect("outstanding");
-    queue.wait(running, PATIENCE).expect("a completion").outcome.expect_err("cancelled");
-    let filled = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(7))).expect("room");
-    assert_eq!(outcome(queue.wait(filled, PATIENCE).expect("a completion")), Ok(100));
+    end_of(&mut queue, running).outcome.expect_err("cancelled");
+    let filled = queue.submit(fill(&frame, Pattern::Byte(7))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, filled)), Ok(100));
     let memory = cache.take_back(frame).expect("nobody else holds it");
     assert_eq!((memory.as_ptr(), memory), (address, vec![7; 100]));
     assert_eq!((cache.statistics().entries, cache.statistics().bytes), (0, 0));
