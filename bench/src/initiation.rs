@@ -13,7 +13,7 @@
 use std::io::IoSliceMut;
 use std::time::Instant;
 
-use memferry::{Client, Transfer};
+use memferry::{Client, copy};
 use memferry_charts::{DrawError, Group, Scale, Value};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -62,9 +62,9 @@ fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
         let started = Instant::now();
         for start in 0..BURST {
             let at = (burst * BURST + start) % PLACES * BYTES;
-            let source = pair.source.range(at, BYTES);
-            let destination = pair.destination.range(at, BYTES);
-            pair.queue.submit(Transfer::copy(&source, &destination)?)?;
+            let source = pair.source.slice(at..at + BYTES);
+            let destination = pair.destination.slice(at..at + BYTES);
+            pair.queue.submit(copy(&source, &destination))?;
         }
         spent += since_ns(started);
         drain(&mut pair.queue)?;
@@ -112,7 +112,9 @@ pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> 
     run.picture("initiation", || draw(here))?;
     let mut rows: Vec<Row> = TABLE_1
         .iter()
-        .map(|(name, us)| Row::new(format!("1997: {name} (TR 182, table 1)"), "ns", Target::None, &[us * 1e3]))
+        .map(|(name, us)| {
+            Row::new(format!("1997: {name} (TR 182, table 1)"), "ns", Target::None, &[us * 1e3])
+        })
         .collect();
     rows.extend([
         Row::new("a request over the socket, and its answer", "ns", Target::None, &of(|m| m.socket)),
@@ -138,9 +140,8 @@ pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> 
 fn draw(here: [(&str, Option<Value>); 3]) -> Result<String, DrawError> {
     let then = TABLE_1.map(|(name, us)| (name, vec![Some(Value::from(us)), None]));
     let here = here.map(|(name, value)| (name, vec![None, value]));
-    let groups: Vec<Group> = (then.into_iter().chain(here))
-        .map(|(name, bars)| Group { name: name.to_owned(), bars })
-        .collect();
+    let groups: Vec<Group> =
+        (then.into_iter().chain(here)).map(|(name, bars)| Group { name: name.to_owned(), bars }).collect();
     let title = "Starting a transfer: 1997 as published, here as measured";
     plots::bars(title, ("microseconds", Scale::Log10), &["1997", "here"], &groups)
 }

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Client, Completion, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Queue, Ticket, Transfer,
+    Client, Completion, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Queue, Ticket, copy,
 };
 
 use crate::BenchError;
@@ -74,8 +74,8 @@ impl Got {
 impl Member {
     fn new(service: &Service) -> Result<(Client, Self), BenchError> {
         let client = Client::connect(service.socket())?;
-        let source = client.allocate(FRAME_BYTES)?;
-        let destination = client.allocate(FRAME_BYTES)?;
+        let source = client.frame(FRAME_BYTES).alloc()?;
+        let destination = client.frame(FRAME_BYTES).alloc()?;
         source.write(0, &random_bytes(FRAME_BYTES as usize, 17))?;
         destination.write(0, &random_bytes(FRAME_BYTES as usize, 19))?;
         let queue = client.queue(64)?;
@@ -104,7 +104,7 @@ impl Member {
             self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
             let at = self.next & !63;
             let copy =
-                Transfer::copy(&self.source.range(at, load.bytes), &self.destination.range(at, load.bytes))?;
+                copy(&self.source.slice(at..at + load.bytes), &self.destination.slice(at..at + load.bytes));
             let mut copy = copy.with_class(load.class);
             if load.deadline {
                 copy = copy.within(DEADLINE);
@@ -119,7 +119,7 @@ impl Member {
     fn drain(&mut self) -> Result<(), BenchError> {
         let mut got = Got::default();
         while !self.sent.is_empty() {
-            let completion = self.queue.wait_any(None)?;
+            let completion = self.queue.wait_any()?;
             self.take(completion, &mut got)?;
         }
         Ok(())

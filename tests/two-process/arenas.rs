@@ -8,7 +8,7 @@ use allocator_api2::vec::Vec as ArenaVec;
 use harness::{SOON, Service};
 use memferry::{
     AccessError, ArenaOptions, BufferError, CallError, Color24, CopyError, Count2d, Failure, Fill2d,
-    FrameArena, FrameError, PixelSize, Plane, Transfer,
+    FrameArena, FrameError, PixelSize, Plane, fill_2d,
 };
 use memferry_shm::frame::{self, Pages};
 use rustix::process::Signal;
@@ -33,7 +33,7 @@ fn buffers_of_transfers_that_a_lost_service_never_ended_are_not_used_again() {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let endless = Fill2d { count, destination, color: Color24::new(7).unwrap() };
-    queue.submit(Transfer::fill_2d(&buffer.range(), endless)).unwrap();
+    queue.submit(fill_2d(&buffer.range(), endless)).unwrap();
     service.signal(Signal::KILL);
     service.wait();
     assert_eq!(queue.wait_any(Some(SOON)).unwrap().outcome, Err(Failure::ServiceLost));

@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use harness::Service;
-use memferry::{Client, Color24, Completion, Count2d, Fill2d, Frame, PixelSize, Plane, Transfer};
+use memferry::{Client, Color24, Completion, Count2d, Fill2d, Frame, PixelSize, Plane, Transfer, fill_2d};
 
 const FRAME_BYTES: u64 = 4096;
 const PATIENCE: Option<Duration> = Some(harness::SOON);
@@ -40,7 +40,7 @@ fn client() -> Client {
 }
 
 fn frame(client: &Client) -> Frame {
-    client.allocate(FRAME_BYTES).expect("a frame")
+    client.frame(FRAME_BYTES).alloc().expect("a frame")
 }
 
 fn contents(frame: &Frame) -> Vec<u8> {
@@ -59,7 +59,7 @@ fn endless(frame: &Frame) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let color = Color24::new(0xee).expect("24 bits");
-    Transfer::fill_2d(&frame.all(), Fill2d { count, destination, color })
+    fill_2d(&frame, Fill2d { count, destination, color })
 }
 
 fn outcome(completion: Completion) -> Result<u64, memferry::Failure> {

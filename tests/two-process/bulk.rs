@@ -15,7 +15,7 @@ use std::time::Duration;
 use harness::{Role, SOON, Service, Sleeper, endless, fork_a_sleeper, listen, playing, say};
 use memferry::{Client, Failure, Ticket};
 use memferry_bulk::{
-    Consumer, Content, FinishError, Listener, Mode, Offer, Options, Producer, ReceiveError, Receiver,
+    Consumer, Content, FinishError, LentFrame, Listener, Mode, Options, Producer, ReceiveError, Receiver,
     SendError, Sender, connect,
 };
 use memferry_conformance::noise;
@@ -43,10 +43,10 @@ fn join(socket: &Path) -> (Client, Sender, Receiver) {
     (client, sender, receiver)
 }
 
-fn offer_of(receiver: &mut Receiver) -> Result<Offer, ReceiveError> {
+fn lent_of(receiver: &mut Receiver) -> Result<LentFrame, ReceiveError> {
     match receiver.receive(PATIENCE)?.content {
-        Content::Range(offer) => Ok(offer),
-        Content::Bytes(bytes) => panic!("{} bytes came instead of an offer", bytes.len()),
+        Content::Range(lent) => Ok(lent),
+        Content::Bytes(bytes) => panic!("{} bytes came instead of a lent frame", bytes.len()),
     }
 }
 
@@ -106,7 +106,7 @@ fn role_echoes() {
         match receiver.receive(PATIENCE) {
             Ok(message) => match message.content {
                 Content::Bytes(bytes) => sender.send(message.kind, bytes, PATIENCE).unwrap(),
-                Content::Range(offer) => drop(offer),
+                Content::Range(lent) => drop(lent),
             },
             Err(ReceiveError::Closed) => return,
             Err(error) => panic!("{error}"),
@@ -127,7 +127,7 @@ fn messages_of_any_length_go_there_and_back() {
         assert_eq!(message.kind, kind as u32);
         match message.content {
             Content::Bytes(back) => assert!(back == bytes, "{length} bytes"),
-            Content::Range(offer) => panic!("{offer:?}"),
+            Content::Range(lent) => panic!("{lent:?}"),
         }
     }
 }
@@ -146,8 +146,8 @@ fn a_killed_consumer_is_an_error_to_whoever_sends_or_waits() {
     let service = Service::start(&[]);
     let (mut role, client, mut sender, mut receiver) = meet(&service, "role_sleeps");
     role.hear();
-    let frame = client.allocate(4096).unwrap();
-    let loan = sender.offer(1, &frame.all(), PATIENCE).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &frame, PATIENCE).unwrap();
     assert!(matches!(sender.settle(loan, Some(Duration::ZERO)), Err(SendError::TimedOut)));
     role.kill();
     assert!(matches!(sender.settle(loan, None), Err(SendError::PeerLost)), "without a limit");
@@ -156,21 +156,21 @@ fn a_killed_consumer_is_an_error_to_whoever_sends_or_waits() {
     service.assert_serves();
 }
 
-/// Sends three messages and offers a frame; does as it is told with that.
+/// Sends three messages and lends a frame; does as it is told with that.
 #[test]
-fn role_offers() {
+fn role_lends() {
     let Some(socket) = playing() else { return };
     let (client, mut sender, _receiver) = join(&socket);
-    let frame = client.allocate(FRAME).unwrap();
+    let frame = client.frame(FRAME).alloc().unwrap();
     for number in 0..3u32 {
         sender.send(number, &number.to_le_bytes(), PATIENCE).unwrap();
     }
-    let _loan = sender.offer(3, &frame.all(), PATIENCE).unwrap();
-    say("offered");
+    let _loan = sender.lend(3, &frame, PATIENCE).unwrap();
+    say("lent");
     listen();
     client.revoke(frame.handle()).unwrap();
     say("revoked");
-    let _loan = sender.offer(4, &client.allocate(FRAME).unwrap().all(), PATIENCE).unwrap();
+    let _loan = sender.lend(4, &client.frame(FRAME).alloc().unwrap().slice(..), PATIENCE).unwrap();
     listen();
 }
 
@@ -183,12 +183,12 @@ fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Qu
                 && matches!(message.content, Content::Bytes(bytes) if bytes == number.to_le_bytes())
         );
     }
-    let offer = offer_of(receiver).unwrap();
-    let busy = client.allocate(4096).unwrap();
+    let lent = lent_of(receiver).unwrap();
+    let busy = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(64).unwrap();
     let tickets = (0..60).map(|_| queue.submit(endless(&busy)).unwrap()).collect();
-    let to = client.allocate(FRAME).unwrap();
-    receiver.pull(offer, &to.all()).unwrap();
+    let to = client.frame(FRAME).alloc().unwrap();
+    receiver.pull(lent, &to).unwrap();
     assert_eq!(receiver.finish(Some(Duration::ZERO)), Err(FinishError::TimedOut));
     (queue, tickets)
 }
@@ -196,7 +196,7 @@ fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Qu
 #[test]
 fn a_producer_killed_in_the_middle_is_an_error_after_all_it_sent() {
     let service = Service::start(&["--workers", "1"]);
-    let (mut role, client, _sender, mut receiver) = meet(&service, "role_offers");
+    let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
     role.hear();
     let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
     role.kill();
@@ -208,9 +208,9 @@ fn a_producer_killed_in_the_middle_is_an_error_after_all_it_sent() {
 }
 
 #[test]
-fn a_frame_revoked_in_the_middle_is_an_error_and_the_next_is_offered() {
+fn a_frame_revoked_in_the_middle_is_an_error_and_the_next_is_lent() {
     let service = Service::start(&["--workers", "1"]);
-    let (mut role, client, _sender, mut receiver) = meet(&service, "role_offers");
+    let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
     role.hear();
     let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
     role.tell("revoke");
@@ -219,7 +219,7 @@ fn a_frame_revoked_in_the_middle_is_an_error_and_the_next_is_offered() {
     assert!(matches!(ended, Err(FinishError::Failed { kind: 3, failure }) if revoked(failure)), "{ended:?}");
     assert_eq!(role.hear(), "revoked");
     tickets.into_iter().for_each(|ticket| channel.cancel(ticket).unwrap());
-    assert_eq!(offer_of(&mut receiver).unwrap().kind(), 4);
+    assert_eq!(lent_of(&mut receiver).unwrap().kind(), 4);
     role.tell("end");
 }
 
@@ -269,7 +269,7 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
 #[test]
 fn a_service_lost_in_the_middle_fails_what_is_pulled() {
     let mut service = Service::start(&["--workers", "1"]);
-    let (mut role, client, _sender, mut receiver) = meet(&service, "role_offers");
+    let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
     role.hear();
     let _busy = pull_behind_others(&client, &mut receiver);
     service.signal(Signal::KILL);
@@ -279,22 +279,22 @@ fn a_service_lost_in_the_middle_fails_what_is_pulled() {
 }
 
 #[test]
-fn messages_go_on_without_a_service_and_offers_are_refused() {
+fn messages_go_on_without_a_service_and_lent_frames_are_refused() {
     let mut service = Service::start(&[]);
     let (_role, client, mut sender, mut receiver) = meet(&service, "role_echoes");
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     // The other end has shaken hands too, for which it asks the service.
     sender.send(1, b"with it", PATIENCE).unwrap();
     assert_eq!(receiver.receive(PATIENCE).unwrap().kind, 1);
     service.signal(Signal::KILL);
     service.wait();
-    assert!(matches!(sender.offer(1, &frame.all(), PATIENCE), Err(SendError::Grant(_))));
+    assert!(matches!(sender.lend(1, &frame, PATIENCE), Err(SendError::Grant(_))));
     sender.send(2, b"without it", PATIENCE).unwrap();
     assert_eq!(receiver.receive(PATIENCE).unwrap().kind, 2);
 }
 
 #[test]
-fn clients_of_different_services_offer_frames_mapped_only() {
+fn clients_of_different_services_lend_frames_mapped_only() {
     let service = Service::start(&[]);
     let other = Service::start(&[]);
     let listener = Listener::bind(meeting(&service.socket)).unwrap();
@@ -306,11 +306,11 @@ fn clients_of_different_services_offer_frames_mapped_only() {
         let (_sender, mut receiver) = there.join().unwrap();
         let frame = memferry_bulk::SharedFrame::allocate(&ours, 4096).unwrap();
         assert!(!sender.can_grant());
-        assert!(matches!(sender.offer(1, &frame.frame().all(), PATIENCE), Err(SendError::OtherService)));
+        assert!(matches!(sender.lend(1, &frame.frame().slice(..), PATIENCE), Err(SendError::OtherService)));
         frame.frame().write(9, b"mapped").unwrap();
-        let _loan = sender.offer_mapped(1, &frame, (9, 6), PATIENCE).unwrap();
+        let _loan = sender.lend_mapped(1, &frame, (9, 6), PATIENCE).unwrap();
         let mut bytes = [0; 6];
-        offer_of(&mut receiver).unwrap().read(0, &mut bytes).unwrap();
+        lent_of(&mut receiver).unwrap().read(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"mapped");
     });
 }

@@ -63,7 +63,7 @@ impl RawPeer {
         self.ring.publish(&self.words);
     }
 
-    /// Says that its first export is what a token grants, and offers all of it.
+    /// Says that its first export is what a token grants, and lends all of it.
     fn grant(&mut self, token: u64, length: u64) {
         self.slot(3, [0, token, 0]);
         self.slot(5, [1, length, 0]);
@@ -79,10 +79,10 @@ fn accepted(listener: &Listener, client: &Client) -> Result<Receiver, ConnectErr
 fn role_grants() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     say(client.session());
     let session = SessionId(listen().parse().unwrap());
-    say(client.grant(&frame.all(), Rights::READ, Grantee::Session(session)).unwrap().bits());
+    say(client.grant(&frame, Rights::READ, Grantee::Session(session)).unwrap().bits());
     listen();
 }
 
@@ -161,8 +161,8 @@ fn a_peer_of_another_service_that_grants_all_the_same_is_cut_off() {
     let granting = service.client();
     let path = service.socket.with_extension("meeting");
     let listener = Listener::bind(&path).unwrap();
-    let frame = granting.allocate(4096).unwrap();
-    let token = granting.grant(&frame.all(), Rights::READ, Grantee::Session(client.session())).unwrap();
+    let frame = granting.frame(4096).alloc().unwrap();
+    let token = granting.grant(&frame, Rights::READ, Grantee::Session(client.session())).unwrap();
     let mut peer = RawPeer::join(&path, ServiceId(7), granting.session());
     let (sender, mut receiver) = listener.accept(&client, Options::default(), PATIENCE).unwrap();
     assert!(!sender.can_grant());
@@ -241,7 +241,7 @@ fn memory_that_a_peer_cuts_or_punches_in_the_middle_stays() {
     peer.slot(sort, words);
     match receiver.receive(PATIENCE).unwrap().content {
         Content::Bytes(came) => assert!(came == bytes),
-        Content::Range(offer) => panic!("{offer:?}"),
+        Content::Range(lent) => panic!("{lent:?}"),
     }
     drop(peer.socket);
     assert!(matches!(receiver.receive(None), Err(ReceiveError::PeerLost)));

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use harness::{
     Raw, Role, SOON, Service, assert_moves_bytes, endless, fresh_directory, listen, playing, say, wait_until,
 };
-use memferry::{CallError, Client, ConnectError, FrameError, OpenError, Queue, Transfer};
+use memferry::{CallError, Client, ConnectError, FrameError, OpenError, Queue, fill, nop};
 use memferry_service::protocol::{RefusalKind, Violation};
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
@@ -30,9 +30,9 @@ fn role_opens_many_sessions() {
     let Some(socket) = playing() else { return };
     let open = |_| {
         let client = Client::connect(&socket).unwrap();
-        let frame = client.allocate(4096).unwrap();
+        let frame = client.frame(4096).alloc().unwrap();
         let mut queue = client.queue(4).unwrap();
-        let done = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+        let done = queue.submit(nop().refuse_when_busy()).unwrap();
         queue.wait(done, Some(SOON)).unwrap();
         for _ in 0..2 {
             queue.submit(endless(&frame)).unwrap();
@@ -98,9 +98,9 @@ fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
 fn status_counts_requests_failures_bytes_and_what_is_outstanding() {
     let service = Service::start(&["--queues=2", "--workers=1"]);
     let client = service.client();
-    let frame = client.allocate(8192).unwrap();
+    let frame = client.frame(8192).alloc().unwrap();
     let mut queue = client.queue(16).unwrap();
-    let fill = Transfer::fill(&frame.all(), memferry::Pattern::Byte(1));
+    let fill = fill(&frame, memferry::Pattern::Byte(1));
     let done = queue.submit(fill).unwrap();
     queue.wait(done, Some(SOON)).unwrap();
     let tickets: Vec<_> = (0..5).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
@@ -195,7 +195,7 @@ fn a_frame_whose_descriptor_finds_no_room_ends_the_session_with_words() {
     let service = Service::start(&[]);
     let client = service.client();
     leave_descriptors(&service, 0);
-    let refused = client.allocate(4096).err().unwrap();
+    let refused = client.frame(4096).alloc().err().unwrap();
     assert!(matches!(&refused, FrameError::Call(CallError::Ended(Violation::Unwelcome(_)))), "{refused:?}");
     assert!(refused.to_string().contains("out of descriptors"), "{refused}");
     // What the session had is free again.
@@ -225,7 +225,7 @@ fn channels_are_refused_with_words_when_memory_runs_out() {
     );
     assert!(refused.to_string().contains("no memory or descriptors for another queue"), "{refused}");
     // A frame costs address space too; it is refused, and the session goes on.
-    assert!(matches!(client.allocate(64 << 20), Err(FrameError::Call(CallError::Refused(_)))));
+    assert!(matches!(client.frame(64 << 20).alloc(), Err(FrameError::Call(CallError::Refused(_)))));
     client.status().unwrap();
     drop(queues);
     assert_moves_bytes(&client);

@@ -10,7 +10,8 @@ use harness::{
     Role, SOON, Service, Sleeper, endless, endless_copy, fork_a_sleeper, listen, playing, say, wait_until,
 };
 use memferry::{
-    CallError, Client, Failure, Grantee, Handle, Pattern, Rights, Side, SubmitReason, Transfer, WaitError,
+    CallError, Client, Failure, Grantee, Handle, Pattern, Rights, Side, SubmitReason, WaitError, copy, fill,
+    nop,
 };
 use rustix::process::Signal;
 
@@ -18,7 +19,7 @@ use rustix::process::Signal;
 fn role_starts_transfers_and_is_killed() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
-    let frame = client.allocate(1 << 20).unwrap();
+    let frame = client.frame(1 << 20).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
     for _ in 0..8 {
         queue.submit(endless(&frame)).unwrap();
@@ -48,7 +49,7 @@ fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
 fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon() {
     let mut service = Service::start(&["--queues=2"]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
     let mut tickets: Vec<_> = (0..8).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
     service.signal(Signal::KILL);
@@ -66,8 +67,8 @@ fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon(
     tickets.sort();
     assert_eq!(lost, tickets);
     assert_eq!(queue.poll(), None);
-    assert_eq!(queue.wait(tickets[0], None), Err(WaitError::UnknownTicket));
-    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    assert_eq!(queue.wait(tickets[0]), Err(WaitError::UnknownTicket));
+    assert_eq!(queue.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
     assert!(matches!(client.status(), Err(CallError::ServiceLost)));
     // Embedded mode does not care, and a new service is a new connection away.
     harness::assert_moves_bytes(&Client::embedded().unwrap());
@@ -79,7 +80,7 @@ fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon(
 fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
     let service = Service::start(&[]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(2).unwrap();
     let ticket = queue.submit(endless(&frame)).unwrap();
     service.signal(Signal::KILL);
@@ -97,14 +98,14 @@ fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
 fn a_clean_end_finishes_or_reports_every_request() {
     let mut service = Service::start(&["--queues=1", "--grace-ms=50"]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
-    let done = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
+    let done = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
     assert_eq!(queue.wait(done, Some(SOON)).unwrap().outcome, Ok(()));
     let running = queue.submit(endless(&frame)).unwrap();
-    let waiting: Vec<_> = (0..5).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
+    let waiting: Vec<_> = (0..5).map(|_| queue.submit(nop()).unwrap()).collect();
     // The worker has them once it refuses one for want of a queue.
-    let probe = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    let probe = queue.submit(nop().refuse_when_busy()).unwrap();
     queue.wait(probe, Some(SOON)).unwrap();
     service.signal(Signal::TERM);
     assert!(service.wait().success());
@@ -113,7 +114,7 @@ fn a_clean_end_finishes_or_reports_every_request() {
         assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::ServiceStopping));
     }
     assert_eq!(queue.wait(running, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    assert_eq!(queue.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
 }
 
 /// Accepts a grant, copies from it for ever, and says how that ended and what came of another try.
@@ -124,17 +125,17 @@ fn role_copies_from_a_grant() {
     say(client.session());
     let token = Handle::from_bits(listen().parse().unwrap());
     let granted = client.accept(token).unwrap();
-    let own = client.allocate(4096).unwrap();
+    let own = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
-    let written = queue.submit(Transfer::copy(&own.all(), &granted.all()).unwrap()).unwrap();
+    let written = queue.submit(copy(&own, &granted)).unwrap();
     say(queue.wait(written, Some(SOON)).unwrap().outcome.unwrap_err());
     let ticket = queue.submit(endless_copy(&granted, &own)).unwrap();
     // Requests start in order: once this one is done, the other runs.
-    let next = queue.submit(Transfer::nop()).unwrap();
+    let next = queue.submit(nop()).unwrap();
     queue.wait(next, Some(SOON)).unwrap().outcome.unwrap();
     say("copying");
     say(queue.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err());
-    let again = queue.submit(Transfer::copy(&granted.all(), &own.all()).unwrap()).unwrap();
+    let again = queue.submit(copy(&granted, &own)).unwrap();
     say(queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err());
     say(client.accept(token).unwrap_err());
     listen();
@@ -144,12 +145,12 @@ fn role_copies_from_a_grant() {
 fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
     let service = Service::start(&[]);
     let owner = service.client();
-    let frame = owner.allocate(4096).unwrap();
+    let frame = owner.frame(4096).alloc().unwrap();
     frame.write(0, b"old").unwrap();
     let mut role = Role::start("role_copies_from_a_grant", &service.socket);
     let peer: u64 = role.hear().parse().unwrap();
     let to = Grantee::Session(memferry::SessionId(peer));
-    let token = owner.grant(&frame.range(0, 4096), Rights::READ, to).unwrap();
+    let token = owner.grant(&frame.slice(..4096), Rights::READ, to).unwrap();
     assert!(matches!(owner.accept(token), Err(CallError::Refused(_))), "made for another session");
     role.tell(&token.bits().to_string());
     assert!(role.hear().contains("lacks that right"), "B writes to A's frame");
@@ -159,7 +160,7 @@ fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
     assert!(role.hear().contains("was revoked"));
     assert!(role.hear().contains("names no offer"));
     let mut queue = owner.queue(2).unwrap();
-    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(0))).unwrap();
+    let ticket = queue.submit(fill(&frame, Pattern::Byte(0))).unwrap();
     assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()), "the owner still has it");
 }
 
@@ -168,18 +169,18 @@ fn a_dead_grantor_takes_its_grants_along() {
     let service = Service::start(&[]);
     let owner = service.client();
     let peer = service.client();
-    let frame = owner.allocate(4096).unwrap();
+    let frame = owner.frame(4096).alloc().unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());
-    let granted = peer.accept(owner.grant(&frame.all(), Rights::all(), user).unwrap()).unwrap();
+    let granted = peer.accept(owner.grant(&frame, Rights::all(), user).unwrap()).unwrap();
     let mut queue = peer.queue(4).unwrap();
     let ticket = queue.submit(endless(&granted)).unwrap();
     // Requests start in order: once this one is done, the other runs.
-    let next = queue.submit(Transfer::nop()).unwrap();
+    let next = queue.submit(nop()).unwrap();
     assert_eq!(queue.wait(next, Some(SOON)).unwrap().outcome, Ok(()));
     drop(frame);
     drop(owner);
     assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    let again = queue.submit(Transfer::fill(&granted.all(), Pattern::Byte(0))).unwrap();
+    let again = queue.submit(fill(&granted, Pattern::Byte(0))).unwrap();
     let failure = queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err();
     assert_eq!(failure, Failure::Revoked { side: Side::Destination, handle: granted.handle() });
 }
@@ -187,7 +188,7 @@ fn a_dead_grantor_takes_its_grants_along() {
 /// What a forked child finds, as the status it exits with: 0 when everything says that it was forked.
 fn in_the_child(client: &Client, queue: &mut memferry::Queue, ticket: memferry::Ticket) -> i32 {
     let forked = |reason| matches!(reason, SubmitReason::Forked(_));
-    let submit = queue.submit(Transfer::nop()).is_err_and(|error| forked(error.reason));
+    let submit = queue.submit(nop()).is_err_and(|error| forked(error.reason));
     let wait = matches!(queue.wait(ticket, Some(Duration::ZERO)), Err(WaitError::Forked(_)));
     let cancel = matches!(queue.cancel(ticket), Err(WaitError::Forked(_)));
     let poll = queue.poll().is_none();
@@ -199,7 +200,7 @@ fn in_the_child(client: &Client, queue: &mut memferry::Queue, ticket: memferry::
 fn a_forked_child_is_told_so_and_disturbs_nothing() {
     let service = Service::start(&[]);
     for client in [service.client(), Client::embedded().unwrap()] {
-        let frame = client.allocate(4096).unwrap();
+        let frame = client.frame(4096).alloc().unwrap();
         let mut queue = client.queue(4).unwrap();
         let ticket = queue.submit(endless(&frame)).unwrap();
         // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
@@ -230,7 +231,7 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
 fn role_forks_and_dies() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(2).unwrap();
     queue.submit(endless(&frame)).unwrap();
     say(fork_a_sleeper());
@@ -293,22 +294,22 @@ fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
     assert_eq!(role.hear(), "ready");
     let owner = Client::connect(&socket).unwrap();
     let peer = Client::connect(&socket).unwrap();
-    let failing = owner.allocate(1 << 20).unwrap();
+    let failing = owner.frame(1 << 20).alloc().unwrap();
     let mut of_owner = owner.queue(4).unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());
-    let granted = peer.accept(owner.grant(&failing.all(), Rights::READ, user).unwrap()).unwrap();
-    let own = peer.allocate(1 << 19).unwrap();
+    let granted = peer.accept(owner.grant(&failing, Rights::READ, user).unwrap()).unwrap();
+    let own = peer.frame(1 << 19).alloc().unwrap();
     let mut of_peer = peer.queue(4).unwrap();
     role.tell("break");
     assert_eq!(role.hear(), "broken");
     // The peer touches the owner's memory first: its request fails, its session goes on.
-    let ticket = of_peer.submit(Transfer::copy(&granted.range(0, 1 << 19), &own.all()).unwrap()).unwrap();
+    let ticket = of_peer.submit(copy(&granted.slice(..1 << 19), &own)).unwrap();
     assert_eq!(of_peer.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::MemoryFault));
     wait_until("the owner's session ends", || {
         matches!(owner.status(), Err(CallError::Ended(_) | CallError::ServiceLost))
     });
-    assert_eq!(of_owner.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
-    let ticket = of_peer.submit(Transfer::copy(&granted.range(0, 1 << 19), &own.all()).unwrap()).unwrap();
+    assert_eq!(of_owner.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    let ticket = of_peer.submit(copy(&granted.slice(..1 << 19), &own)).unwrap();
     let failure = of_peer.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err();
     assert!(matches!(failure, Failure::Revoked { .. } | Failure::MemoryFault), "{failure}");
     harness::assert_moves_bytes(&peer);
@@ -324,9 +325,9 @@ fn an_idle_service_does_not_run() {
     let mut queue = client.queue(4).unwrap();
     harness::assert_moves_bytes(&client);
     service.assert_idle();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let ticket = queue.submit(endless(&frame)).unwrap();
-    let next = queue.submit(Transfer::nop()).unwrap();
+    let next = queue.submit(nop()).unwrap();
     queue.wait(next, Some(SOON)).unwrap();
     assert!(!service.is_quiet(), "a service at work is not quiet, or this test could not fail");
     queue.cancel(ticket).unwrap();

@@ -196,21 +196,19 @@ fn quotas_hold_for_sessions_frames_bytes_channels_and_capabilities() {
     ]);
     let client = service.client();
     let over = |text: String, what: &str| assert!(text.contains("quota") && text.contains(what), "{text}");
-    over(client.allocate(16384).unwrap_err().to_string(), "bytes");
-    let first = client.allocate(4096).unwrap();
-    let second = client.allocate(4096).unwrap();
-    over(client.allocate(4096).unwrap_err().to_string(), "frames");
+    over(client.frame(16384).alloc().unwrap_err().to_string(), "bytes");
+    let first = client.frame(4096).alloc().unwrap();
+    let second = client.frame(4096).alloc().unwrap();
+    over(client.frame(4096).alloc().unwrap_err().to_string(), "frames");
     drop(second);
-    let second = client.allocate(8192).unwrap();
+    let second = client.frame(8192).alloc().unwrap();
     let _channels = [client.queue(2).unwrap(), client.queue(2).unwrap()];
     over(client.queue(2).err().unwrap().to_string(), "queues");
-    let _derived = [
-        client.derive(&first.all(), Rights::READ).unwrap(),
-        client.derive(&second.all(), Rights::READ).unwrap(),
-    ];
-    over(client.derive(&first.all(), Rights::READ).unwrap_err().to_string(), "capabilities");
+    let _derived =
+        [client.derive(&first, Rights::READ).unwrap(), client.derive(&second, Rights::READ).unwrap()];
+    over(client.derive(&first, Rights::READ).unwrap_err().to_string(), "capabilities");
     let others = [service.client(), service.client()];
-    over(others[0].allocate(8192).unwrap_err().to_string(), "quota");
+    over(others[0].frame(8192).alloc().unwrap_err().to_string(), "quota");
     let refused = memferry::Client::connect(&service.socket).err().unwrap().to_string();
     over(refused, "sessions");
     drop(others);

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{Raw, RawQueue, SOON, Service, endless};
 use memferry::{
-    Copy2d, Count2d, Failure, Handle, Pattern, PixelSize, Plane, Rights, Side, SubmitReason, Transfer,
+    Copy2d, Count2d, Failure, Handle, Pattern, PixelSize, Plane, Rights, Side, SubmitReason, copy, fill, nop,
 };
 use memferry_service::protocol::{Answer, Command, Violation};
 use memferry_shm::frame::{self, Pages};
@@ -135,7 +135,7 @@ fn stale_and_forged_handles_name_nothing() {
     let service = Service::start(&[]);
     let (_other, _channel, foreign) = raw_client(&service, 4096, 2);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
     let (mut raw, mut raw_channel, own) = raw_client(&service, 4096, 8);
     let read = |handle: Handle| {
@@ -154,7 +154,7 @@ fn stale_and_forged_handles_name_nothing() {
     raw.command(Command::Revoke { handle: own }, &[]).0.unwrap();
     let stale = outcome(&mut raw_channel, &read(own)).unwrap_err();
     assert_eq!(stale, Failure::StaleHandle { side: Side::Source, handle: own });
-    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
+    let ticket = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
     assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
 }
 
@@ -231,9 +231,9 @@ fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() 
     let service = Service::start(&[]);
     let client = service.client();
     let mut queue = client.queue(4).unwrap();
-    let tickets: Vec<_> = (0..4).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
+    let tickets: Vec<_> = (0..4).map(|_| queue.submit(nop()).unwrap()).collect();
     for _ in 0..100 {
-        let refused = queue.submit(Transfer::nop()).unwrap_err();
+        let refused = queue.submit(nop()).unwrap_err();
         assert_eq!(refused.reason, SubmitReason::Full { capacity: 4 });
         queue = match refused.reason {
             SubmitReason::Full { .. } => queue,
@@ -244,7 +244,7 @@ fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() 
     for ticket in tickets {
         assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
     }
-    queue.submit(Transfer::nop()).unwrap();
+    queue.submit(nop()).unwrap();
 }
 
 #[test]
@@ -280,14 +280,14 @@ fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
 fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() {
     let service = Service::start(&["--queues=2", "--quota-waiting=1"]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(16).unwrap();
     let running: Vec<_> = (0..2).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
-    let refused = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    let refused = queue.submit(nop().refuse_when_busy()).unwrap();
     let failure = queue.wait(refused, Some(SOON)).unwrap().outcome;
     assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 2 }));
-    let waiting = queue.submit(Transfer::nop()).unwrap();
-    let over = queue.submit(Transfer::nop()).unwrap();
+    let waiting = queue.submit(nop()).unwrap();
+    let over = queue.submit(nop()).unwrap();
     assert_eq!(queue.wait(over, Some(SOON)).unwrap().outcome, Err(Failure::WaitingQuota { limit: 1 }));
     queue.cancel(running[0]).unwrap();
     assert_eq!(queue.wait(running[0], Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
@@ -303,16 +303,16 @@ fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
     let second = service.client();
     let mut of_first = first.queue(4).unwrap();
     let mut of_second = second.queue(4).unwrap();
-    let ticket = of_first.submit(Transfer::nop()).unwrap();
+    let ticket = of_first.submit(nop()).unwrap();
     assert_eq!(of_first.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
-    let ticket = of_second.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    let ticket = of_second.submit(nop().refuse_when_busy()).unwrap();
     let failure = of_second.wait(ticket, Some(SOON)).unwrap().outcome;
     assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 0 }));
-    let waiting = of_second.submit(Transfer::nop()).unwrap();
-    let overdue = of_second.submit(Transfer::nop().within(std::time::Duration::from_millis(300))).unwrap();
+    let waiting = of_second.submit(nop()).unwrap();
+    let overdue = of_second.submit(nop().within(std::time::Duration::from_millis(300))).unwrap();
     service.assert_idle();
     assert_eq!(of_second.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
-    let unwanted = of_second.submit(Transfer::nop()).unwrap();
+    let unwanted = of_second.submit(nop()).unwrap();
     service.assert_idle();
     of_second.cancel(unwanted).unwrap();
     assert_eq!(of_second.wait(unwanted, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
@@ -325,16 +325,16 @@ fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
 fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
     let service = Service::start(&[]);
     let client = service.client();
-    let huge = match client.allocate_in(1, Pages::Huge) {
+    let huge = match client.frame(1).pages(Pages::Huge).alloc() {
         Ok(huge) => huge,
         Err(error) => return println!("no huge pages on this machine: {error}"),
     };
     assert!(huge.length() > 4096);
-    let small = client.allocate(4096).unwrap();
+    let small = client.frame(4096).alloc().unwrap();
     huge.write(huge.length() - 4, b"huge").unwrap();
     let mut queue = client.queue(4).unwrap();
-    let end = huge.range(huge.length() - 4096, 4096);
-    let ticket = queue.submit(Transfer::copy(&end, &small.all()).unwrap()).unwrap();
+    let end = huge.slice(huge.length() - 4096..huge.length() - 4096 + 4096);
+    let ticket = queue.submit(copy(&end, &small)).unwrap();
     assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
     let mut bytes = [0; 4];
     small.read(4092, &mut bytes).unwrap();

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory};
-use memferry::{Client, Failure, Pattern, Queue, Ticket, Transfer};
+use memferry::{Client, Failure, Pattern, Queue, Ticket, fill, nop};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -206,12 +206,12 @@ fn the_unit_files_pass_systemds_own_check() {
 
 /// Requests of which some end at once, some never, and some wait for a queue.
 fn load(client: &Client) -> (Queue, Vec<Ticket>) {
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(64).unwrap();
     let mut submit = |transfer| queue.submit(transfer).unwrap();
-    let mut tickets = vec![submit(Transfer::fill(&frame.all(), Pattern::Byte(1)))];
+    let mut tickets = vec![submit(fill(&frame, Pattern::Byte(1)))];
     tickets.extend((0..4).map(|_| submit(endless(&frame))));
-    tickets.extend((0..30).map(|_| submit(Transfer::nop())));
+    tickets.extend((0..30).map(|_| submit(nop())));
     (queue, tickets)
 }
 

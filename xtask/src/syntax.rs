@@ -185,7 +185,9 @@ fn paths(tokens: &[TokenTree], before: &mut Vec<String>, found: &mut Vec<Vec<Str
     loop {
         match tokens.get(at) {
             Some(TokenTree::Ident(word)) => before.push(word.to_string()),
-            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace && before.len() > depth => {
+            Some(TokenTree::Group(group))
+                if group.delimiter() == Delimiter::Brace && before.len() > depth =>
+            {
                 let inner: Vec<TokenTree> = group.stream().into_iter().collect();
                 let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == ',');
                 inner.split(is_comma).for_each(|branch| paths(branch, before, found));
@@ -215,7 +217,8 @@ fn is_packed(rest: &[TokenTree]) -> bool {
         Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis => {
             let inner: Vec<TokenTree> = group.stream().into_iter().collect();
             let names = inner.iter().all(|token| matches!(token, TokenTree::Ident(_) | TokenTree::Punct(_)));
-            let commas = inner.iter().filter(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == ','));
+            let commas =
+                inner.iter().filter(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == ','));
             Some((names, commas.count()))
         }
         _ => None,
@@ -354,7 +357,9 @@ mod tests {
 
     #[test]
     fn takes_paths_and_imports_apart() {
-        let syntax = read("use crate::a::{b::C, D};\nfn f() { super::g::h(); }\n#[cfg(test)]\nmod tests { use super::*; }\n");
+        let syntax = read(
+            "use crate::a::{b::C, D};\nfn f() { super::g::h(); }\n#[cfg(test)]\nmod tests { use super::*; }\n",
+        );
         let whole: Vec<String> = syntax.paths.iter().map(|path| path.segments.join("::")).collect();
         assert_eq!(whole, ["crate::a::b::C", "crate::a::D", "super::g::h"]);
         assert_eq!(syntax.imports.len(), 2);

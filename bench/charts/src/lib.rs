@@ -245,7 +245,8 @@ pub fn bars(frame: &Frame, labels: &[&str], groups: &[Group]) -> Result<String, 
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type Coordinates = Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>;
+type Coordinates =
+    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>;
 type Spans = (Range<f64>, Range<f64>);
 
 /// Draws title and axes, and has the rest drawn. `below`: the height of what stands below the chart.
@@ -424,7 +425,8 @@ mod tests {
     fn nothing_to_show_is_an_error() {
         let log = frame(None, Scale::Log10);
         assert_eq!(lines(&log, &[]), Err(DrawError::NothingToShow));
-        let negative = Line { label: String::new(), points: vec![(64.0, 0.0.into()), (128.0, (-1.0).into())] };
+        let negative =
+            Line { label: String::new(), points: vec![(64.0, 0.0.into()), (128.0, (-1.0).into())] };
         assert_eq!(lines(&log, &[negative]), Err(DrawError::NothingToShow));
         assert_eq!(bars(&frame(None, Scale::Linear), &["a"], &[]), Err(DrawError::NothingToShow));
     }

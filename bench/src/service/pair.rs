@@ -7,7 +7,7 @@
 //! The client polls: what is measured is moving bytes, and a wait that sleeps adds a wake-up that depends on its length. The
 //! same calls serve an embedded service and one in another process.
 
-use memferry::{CallError, Client, Completion, Frame, FrameRange, Handle, Queue, Ticket, Transfer};
+use memferry::{CallError, Client, Completion, Frame, Handle, Queue, Region, Ticket, copy, nop};
 
 use crate::BenchError;
 use crate::timing::random_bytes;
@@ -27,12 +27,12 @@ pub(crate) struct Pair {
 impl Pair {
     /// Two frames of `bytes`; the source's are random, the destination's were written.
     pub(crate) fn new(client: Client, bytes: u64) -> Result<Self, BenchError> {
-        let source = client.allocate(bytes)?;
-        let destination = client.allocate(bytes)?;
+        let source = client.frame(bytes).alloc()?;
+        let destination = client.frame(bytes).alloc()?;
         let mut queue = client.queue(64)?;
         fill(&source, bytes)?;
-        let ticket = queue.submit(Transfer::copy(&source.all(), &destination.all())?)?;
-        done(queue.wait(ticket, None)?)?;
+        let ticket = queue.submit(copy(&source, &destination))?;
+        done(queue.wait(ticket)?)?;
         Ok(Self { client, queue, source, destination })
     }
 
@@ -45,14 +45,14 @@ impl Pair {
     }
 
     /// The first `bytes` of both.
-    pub(crate) fn ranges(&self, bytes: u64) -> (FrameRange, FrameRange) {
-        (self.source.range(0, bytes), self.destination.range(0, bytes))
+    pub(crate) fn ranges(&self, bytes: u64) -> (Region, Region) {
+        (self.source.slice(..bytes), self.destination.slice(..bytes))
     }
 
     /// Copies the first `bytes`, polling until it is done.
     pub(crate) fn copy(&mut self, bytes: u64) -> Result<(), BenchError> {
         let (source, destination) = self.ranges(bytes);
-        let ticket = self.queue.submit(Transfer::copy(&source, &destination)?)?;
+        let ticket = self.queue.submit(copy(&source, &destination))?;
         poll_for(&mut self.queue, ticket)
     }
 
@@ -66,8 +66,8 @@ impl Pair {
 
     /// A round trip that moves nothing.
     pub(crate) fn nop(&mut self) -> Result<(), BenchError> {
-        let ticket = self.queue.submit(Transfer::nop())?;
-        done(self.queue.wait(ticket, None)?)
+        let ticket = self.queue.submit(nop())?;
+        done(self.queue.wait(ticket)?)
     }
 }
 

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use memferry::{Client, Frame, Queue, Ticket, Transfer};
+use memferry::{Client, Frame, Queue, Ticket, copy};
 
 use super::pair::{Pair, done};
 use crate::BenchError;
@@ -72,9 +72,9 @@ impl Sides {
                 self.take_oldest(&mut submitted)?;
             }
             let (frame, at) = place(copy);
-            let range = |frame: &Frame| frame.range(at as u64, PAYLOAD as u64);
+            let range = |frame: &Frame| frame.slice(at as u64..at as u64 + PAYLOAD as u64);
             let Pair { source, destination, .. } = &self.pairs[frame];
-            let transfer = Transfer::copy(&range(source), &range(destination))?;
+            let transfer = copy(&range(source), &range(destination));
             submitted.push_back(self.queue().submit(transfer)?);
         }
         while !submitted.is_empty() {
@@ -90,7 +90,7 @@ impl Sides {
 
     fn take_oldest(&mut self, submitted: &mut VecDeque<Ticket>) -> Result<(), BenchError> {
         let ticket = submitted.pop_front().ok_or("nothing is outstanding")?;
-        done(self.queue().wait(ticket, None)?)
+        done(self.queue().wait(ticket)?)
     }
 
     fn round(&mut self) -> Result<Measured, BenchError> {
@@ -109,7 +109,8 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     let service = Service::start(run)?;
     let _kept = Kept::to(0)?;
     let client = Client::connect(service.socket())?;
-    let pairs = (0..FRAMES).map(|_| Pair::new(client.clone(), FRAME_BYTES as u64)).collect::<Result<_, _>>()?;
+    let pairs =
+        (0..FRAMES).map(|_| Pair::new(client.clone(), FRAME_BYTES as u64)).collect::<Result<_, _>>()?;
     let own = |index: usize| [2, 3].map(|seed| Aligned::random(FRAME_BYTES, 2 * index as u64 + seed));
     let mut sides = Sides { pairs, own: (0..FRAMES).map(own).collect() };
     // The first round finds pages that nobody touched.

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use memferry::{Client, Ticket, Transfer};
+use memferry::{Client, Ticket, copy};
 
 use super::pair::{Pair, Reader, done};
 use crate::BenchError;
@@ -173,7 +173,7 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     let mut submitted = 0;
     while submitted < test.count || !under_way.is_empty() {
         if submitted < test.count && under_way.len() < WINDOW {
-            under_way.push_back(pair.queue.submit(Transfer::copy(&source, &destination)?)?);
+            under_way.push_back(pair.queue.submit(copy(&source, &destination))?);
             submitted += 1;
         } else if let Some(completion) = pair.queue.poll() {
             under_way.retain(|ticket| *ticket != completion.ticket);

@@ -1,13 +1,13 @@
 //! Producer and consumer over a set of frames: the bulk transfer of Wicki 2014, section 4.3, between two processes.
 //!
 //! ```text
-//! Producer: frame(index) ─ free again? ─ write ─ put(index, length) ─► Offer ─► Consumer: take ─► a frame of its own
-//!   MappedEachRequest   the descriptor comes with each offer; mapped, copied by the consumer's CPU, unmapped
+//! Producer: frame(index) ─ free again? ─ write ─ put(index, length) ─► LentFrame ─► Consumer: take ─► a frame of its own
+//!   MappedEachRequest   the descriptor comes with each lent; mapped, copied by the consumer's CPU, unmapped
 //!   PreMapped           the descriptors come first; copied by the consumer's CPU
 //!   Offloaded           grants come first; the engine copies, `window` at a time
 //! ```
 //!
-//! The producer chooses the mode; the consumer does with each offer what it is good for. Frames come in the order they were
+//! The producer chooses the mode; the consumer does with each lent what it is good for. Frames come in the order they were
 //! put.
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use thiserror::Error;
 
 use crate::error::{FinishError, PullError, ReadError, ReceiveError, SendError};
 use crate::frames::SharedFrame;
-use crate::receiver::{Content, Offer, Pulled, Receiver};
+use crate::receiver::{Content, LentFrame, Pulled, Receiver};
 use crate::sender::{Loan, Sender};
 
 /// How frames reach the consumer.
@@ -74,7 +74,7 @@ pub enum TakeError {
     /// The engine did not do it, or not in time.
     #[error(transparent)]
     Finish(#[from] FinishError),
-    /// What the producer offered leaves its memory.
+    /// What the producer lent leaves its memory.
     #[error(transparent)]
     Access(#[from] ReadError),
 }
@@ -105,7 +105,7 @@ impl Producer {
             match mode {
                 Mode::MappedEachRequest => {}
                 Mode::PreMapped => sender.export_mapped(frame, None)?,
-                Mode::Offloaded => sender.export(&frame.frame().all(), None)?,
+                Mode::Offloaded => sender.export(&frame.frame().slice(..), None)?,
             }
         }
         Ok(Self { sender, lent: vec![None; frames.len()], frames, mode })
@@ -138,9 +138,9 @@ impl Producer {
         let frame = &self.frames[index];
         let kind = index as u32;
         let loan = match self.mode {
-            Mode::MappedEachRequest => self.sender.offer_mapped_once(kind, frame, (0, length), limit)?,
-            Mode::PreMapped => self.sender.offer_mapped(kind, frame, (0, length), limit)?,
-            Mode::Offloaded => self.sender.offer(kind, &frame.range(0, length), limit)?,
+            Mode::MappedEachRequest => self.sender.lend_mapped_once(kind, frame, (0, length), limit)?,
+            Mode::PreMapped => self.sender.lend_mapped(kind, frame, (0, length), limit)?,
+            Mode::Offloaded => self.sender.lend(kind, &frame.range(0, length), limit)?,
         };
         self.lent[index] = Some(loan);
         Ok(())
@@ -176,7 +176,7 @@ pub struct Consumer {
     /// The frames that are being pulled to, oldest first.
     pulling: VecDeque<usize>,
     /// What came behind what is being pulled and cannot be pulled itself.
-    behind: Option<Result<Offer, TakeError>>,
+    behind: Option<Result<LentFrame, TakeError>>,
 }
 
 impl Consumer {
@@ -187,7 +187,7 @@ impl Consumer {
     /// [`TakeError`].
     pub fn new(receiver: Receiver, client: &Client, window: usize, bytes: u64) -> Result<Self, TakeError> {
         let window = window.max(1);
-        let frames = (0..=window).map(|_| client.allocate(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let frames = (0..=window).map(|_| client.frame(bytes).alloc()).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { receiver, frames, window, next: 0, pulling: VecDeque::new(), behind: None })
     }
 
@@ -209,9 +209,9 @@ impl Consumer {
                 break;
             }
             // With something under way a slot may be no message, and the message after it may wait for what is under way.
-            match self.offer(if busy { Some(Duration::ZERO) } else { left() }) {
+            match self.lend(if busy { Some(Duration::ZERO) } else { left() }) {
                 Err(TakeError::Receive(ReceiveError::TimedOut)) if busy => break,
-                Ok(offer) if !offer.is_mapped() => self.begin(offer),
+                Ok(lent) if !lent.is_mapped() => self.begin(lent),
                 other => self.behind = Some(other),
             }
         }
@@ -234,13 +234,13 @@ impl Consumer {
     }
 
     /// Has the engine begin; what cannot be begun is told in its turn.
-    fn begin(&mut self, offer: Offer) {
+    fn begin(&mut self, lent: LentFrame) {
         let index = self.next_frame();
-        let length = offer.length();
+        let length = lent.length();
         let available = self.frames[index].length();
         let begun = match length > available {
             true => Err(TakeError::TooLong { length, available }),
-            false => self.receiver.pull(offer, &self.frames[index].all()).map_err(TakeError::from),
+            false => self.receiver.pull(lent, &self.frames[index]).map_err(TakeError::from),
         };
         match begun {
             Ok(()) => self.pulling.push_back(index),
@@ -249,21 +249,21 @@ impl Consumer {
     }
 
     /// Copies what is mapped here.
-    fn copy(&mut self, offer: &Offer) -> Result<Taken, TakeError> {
+    fn copy(&mut self, lent: &LentFrame) -> Result<Taken, TakeError> {
         let frame = self.next_frame();
-        let length = offer.length();
+        let length = lent.length();
         let available = self.frames[frame].length();
         if length > available {
             return Err(TakeError::TooLong { length, available });
         }
-        offer.copy_to(&self.frames[frame], 0)?;
-        Ok(Taken { frame, from: offer.kind() as usize, length })
+        lent.copy_to(&self.frames[frame], 0)?;
+        Ok(Taken { frame, from: lent.kind() as usize, length })
     }
 
-    fn offer(&mut self, limit: Option<Duration>) -> Result<Offer, TakeError> {
+    fn lend(&mut self, limit: Option<Duration>) -> Result<LentFrame, TakeError> {
         let message = self.receiver.receive(limit)?;
         match message.content {
-            Content::Range(offer) => Ok(offer),
+            Content::Range(lent) => Ok(lent),
             Content::Bytes(_) => Err(TakeError::NotFrame(message.kind)),
         }
     }

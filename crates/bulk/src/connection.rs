@@ -43,7 +43,7 @@ const MOST_SILENT: usize = 16;
 /// What a connection's messages may be, and how long it may take to come about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Bytes of the longest message that is received; the other end is told. Offered frames may be longer.
+    /// Bytes of the longest message that is received; the other end is told. Lent frames may be longer.
     pub longest: u64,
     /// How long the other process may take to shake hands.
     pub handshake: Duration,
@@ -344,7 +344,7 @@ fn shake_hands(
 /// that session, and what it granted is taken for the other process's. The kernel says which process spoke.
 ///
 /// A process that the service knows by another number than itself is in a PID namespace of its own, where processes cannot be
-/// told apart by the service's numbers: there nothing is offered by capability.
+/// told apart by the service's numbers: there nothing is lent by capability.
 fn peers_session(
     client: &Client,
     own: &Identity,

@@ -7,7 +7,7 @@ use memferry::{AccessError, CallError, Failure, Forked, OpenError, SubmitReason}
 use memferry_shm::frame::AllocateError;
 use thiserror::Error;
 
-use crate::receiver::Offer;
+use crate::receiver::LentFrame;
 use crate::wire::Violation;
 
 /// Two processes were not connected.
@@ -53,7 +53,7 @@ pub enum ConnectError {
 pub enum SendError {
     /// It is longer than messages of this connection may be.
     #[error(
-        "a message of {length} bytes; this connection takes up to {longest}, send it in parts or offer a frame"
+        "a message of {length} bytes; this connection takes up to {longest}, send it in parts or lent a frame"
     )]
     TooLong { length: u64, longest: u64 },
     /// The range leaves its frame.
@@ -78,11 +78,11 @@ pub enum SendError {
     Broken(Violation),
     /// The two processes have different services, so neither can accept what the other grants.
     #[error(
-        "the two processes have different services (an embedded one is the process's own); offer the frame mapped"
+        "the two processes have different services (an embedded one is the process's own); lent the frame mapped"
     )]
     OtherService,
     /// The frame is another client's, so this one cannot grant it.
-    #[error("the frame belongs to another client than the one this sender was opened with; offer it mapped")]
+    #[error("the frame belongs to another client than the one this sender was opened with; lent it mapped")]
     ForeignFrame,
     /// The grant was refused.
     #[error(transparent)]
@@ -109,12 +109,12 @@ pub enum ReceiveError {
     /// The other end broke the protocol; the connection is of no use any more.
     #[error("the other end broke the protocol: {0}")]
     Broken(Violation),
-    /// A frame was offered whose grant cannot be taken up, as when it was revoked; the connection goes on.
-    #[error("message of kind {kind} offers a frame that cannot be had: {source}")]
+    /// A frame was lent whose grant cannot be taken up, as when it was revoked; the connection goes on.
+    #[error("message of kind {kind} lends a frame that cannot be had: {source}")]
     Refused { kind: u32, source: CallError },
-    /// A frame was offered mapped and this process has not what it takes to map it; the connection goes on. It is tried again
-    /// with the next offer of it; without its descriptor the other end has to forget the frame first.
-    #[error("message of kind {kind} offers a frame that this process cannot map: {source}; close something")]
+    /// A frame was lent mapped and this process has not what it takes to map it; the connection goes on. It is tried again
+    /// with the next lent of it; without its descriptor the other end has to forget the frame first.
+    #[error("message of kind {kind} lends a frame that this process cannot map: {source}; close something")]
     Shortage { kind: u32, source: io::Error },
     /// Memory that the other process wrote a message to has failed; the connection is of no use any more.
     #[error("the other process's memory failed while a message was read; connect again")]
@@ -124,10 +124,10 @@ pub enum ReceiveError {
     Forked(#[from] Forked),
 }
 
-/// A range that was offered mapped was not read.
+/// A range that was lent mapped was not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReadError {
-    /// Outside the offer, or the offer is no mapped memory.
+    /// Outside the lent, or the lent is no mapped memory.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The memory failed; what was read is worth nothing.
@@ -135,16 +135,16 @@ pub enum ReadError {
     MemoryFault,
 }
 
-/// Why an offered range was not pulled.
+/// Why an lent range was not pulled.
 #[derive(Debug, Error)]
 pub enum PullReason {
     /// It is mapped here, and no capability the engine could use.
-    #[error("the range was offered mapped; copy it with this process's CPU")]
+    #[error("the range was lent mapped; copy it with this process's CPU")]
     Mapped,
     /// The destination has not its length.
-    #[error("{offered} bytes were offered and the destination has {available}; pull them to a range as long")]
+    #[error("{lent} bytes were lent and the destination has {available}; pull them to a range as long")]
     Length {
-        offered: u64,
+        lent: u64,
         /// Bytes of the destination.
         available: u64,
     },
@@ -156,12 +156,12 @@ pub enum PullReason {
     Submit(#[from] SubmitReason),
 }
 
-/// A range was not pulled; the offer is given back.
+/// A range was not pulled; the lent is given back.
 #[derive(Debug, Error)]
 #[error("{reason}")]
 pub struct PullError {
     pub reason: PullReason,
-    pub offer: Offer,
+    pub lent: LentFrame,
 }
 
 /// The oldest pull has not ended well.

@@ -1,8 +1,8 @@
 //! Frames that can be handed to another process either way: by a capability, and by the memory itself.
 //!
 //! ```text
-//! SharedFrame::allocate ─► memfd ─┬─ registered: a Frame ─ offered by a grant ─► the peer's engine reads it
-//!                                 └─ its descriptor ─ offered mapped ─► the peer maps it, its CPU reads it
+//! SharedFrame::allocate ─► memfd ─┬─ registered: a Frame ─ lent by a grant ─► the peer's engine reads it
+//!                                 └─ its descriptor ─ lent mapped ─► the peer maps it, its CPU reads it
 //! ```
 //!
 //! A descriptor cannot be taken back: who has mapped the memory reads it for as long as it likes. A grant can be revoked.
@@ -10,7 +10,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use memferry::{Client, Frame, FrameError, FrameRange, Pages};
+use memferry::{Client, Frame, FrameError, Pages, Region};
 use memferry_shm::frame;
 
 /// A frame with its descriptor. Clones share it.
@@ -40,8 +40,8 @@ impl SharedFrame {
     }
 
     /// A range of it.
-    pub fn range(&self, offset: u64, length: u64) -> FrameRange {
-        self.frame.range(offset, length)
+    pub fn range(&self, offset: u64, length: u64) -> Region {
+        self.frame.slice(offset..offset + length)
     }
 
     /// Whether both are clones of one.

@@ -8,12 +8,12 @@
 //! // One process:
 //! let client = Client::connect("/run/memferry.sock")?;
 //! let (_, mut receiver) = Listener::bind("/tmp/frames.sock")?.accept(&client, Options::default(), None)?;
-//! let own = client.allocate(1 << 20)?;
+//! let own = client.frame(1 << 20).alloc()?;
 //! loop {
 //!     match receiver.receive(None)?.content {
 //!         Content::Bytes(text) => println!("{} bytes", text.len()),
-//!         Content::Range(offer) => {
-//!             receiver.pull(offer, &own.all())?; // the engine moves it
+//!         Content::Range(lent) => {
+//!             receiver.pull(lent, &own)?; // the engine moves it
 //!             println!("{} bytes are there", receiver.finish(None)?.length);
 //!         }
 //!     }
@@ -26,7 +26,7 @@
 //! let frame = SharedFrame::allocate(&client, 1 << 20)?;
 //! sender.send(1, b"a picture comes", None)?;
 //! frame.frame().write(0, b"...")?;
-//! let loan = sender.offer(2, &frame.frame().all(), None)?;
+//! let loan = sender.lend(2, &frame.frame().slice(..), None)?;
 //! sender.settle(loan, None)?; // the frame may be written again
 //! # Ok(())
 //! # }
@@ -36,7 +36,7 @@
 //! connection  two processes meet at a socket ─► (Sender, Receiver) on each side
 //! sender      bytes through shared memory; ranges of frames by capability, or mapped
 //! exports     what the other end has already: the registration cache
-//! receiver    bytes, or an Offer to pull by the engine or to copy with this CPU
+//! receiver    bytes, or a LentFrame to pull by the engine or to copy with this CPU
 //! bulk        producer and consumer over a set of frames, in the modes of Wicki 2014, section 4.3
 //! ```
 //!
@@ -66,7 +66,7 @@ pub use connection::{Listener, Options, connect, over};
 pub use error::{ConnectError, FinishError, PullError, PullReason, ReadError, ReceiveError, SendError};
 pub use exports::ExportStatistics;
 pub use frames::SharedFrame;
-pub use receiver::{Content, Message, Offer, Pulled, Receiver};
+pub use receiver::{Content, LentFrame, Message, Pulled, Receiver};
 pub use sender::{Loan, Sender};
 pub use wire::Violation;
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! slots, in order ─► receive ─┬─ bytes: copied once into this end's own buffer ──► Message, the slot is retired
-//!                             └─ Offer ─┬─ pull: the engine reads it into a frame ─ finish ─► retired
+//!                             └─ LentFrame ─┬─ pull: the engine reads it into a frame ─ finish ─► retired
 //!                                       ├─ read, copy_to: this CPU, of memory that is mapped here
 //!                                       └─ dropped, on any thread ─► retired
 //! arm ─► the descriptor becomes readable with the next message: for epoll and its kin
@@ -12,7 +12,7 @@
 //! grows the buffer only as its bytes come. Whatever breaks the protocol ends the connection with a [`Violation`]; what is
 //! refused, revoked or late is an error of one message.
 //!
-//! Slots are retired in order: an offer that is held back stops the other end when 64 slots are behind it. A receiver
+//! Slots are retired in order: a lent frame that is held back stops the other end when 64 slots are behind it. A receiver
 //! belongs to one thread at a time; the sender of the same end may be on another.
 
 use std::collections::VecDeque;
@@ -22,8 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    AccessError, Armed, CallError, Client, Failure, Frame, FrameRange, Handle, Queue, SessionId, Ticket,
-    Transfer, WaitError,
+    AccessError, Armed, CallError, Client, Frame, GrantToken, Queue, Region, SessionId, Ticket, copy,
 };
 use memferry_shm::bus_error::guarded;
 use memferry_shm::frame::{self, FrameRefused};
@@ -52,15 +51,15 @@ const LETTING_GO: Duration = Duration::from_secs(1);
 enum Import {
     Granted(Frame),
     /// A grant that could not be taken up yet.
-    Pending(Handle),
+    Pending(GrantToken),
     Mapped(Mapping),
     /// Memory of that length which could not be mapped, its descriptor unless that was not to be had either.
     Unmapped(Option<OwnedFd>, u64),
 }
 
-/// A range that the other end offers. It is the other end's again once this is dropped, on whatever thread.
+/// A range that the other end lends. It is the other end's again once this is dropped, on whatever thread.
 #[derive(Debug)]
-pub struct Offer {
+pub struct LentFrame {
     kind: u32,
     import: Arc<Import>,
     offset: u64,
@@ -68,7 +67,7 @@ pub struct Offer {
     _unretired: Unretired,
 }
 
-impl Offer {
+impl LentFrame {
     pub fn kind(&self) -> u32 {
         self.kind
     }
@@ -120,7 +119,7 @@ pub enum Content<'a> {
     /// Bytes, in the receiver's own buffer until the next call.
     Bytes(&'a [u8]),
     /// A range of the other end's memory.
-    Range(Offer),
+    Range(LentFrame),
 }
 
 #[derive(Debug)]
@@ -133,7 +132,7 @@ pub struct Message<'a> {
 /// What came, without the bytes.
 enum Arrived {
     Bytes(u32, usize),
-    Range(Offer),
+    Range(LentFrame),
 }
 
 /// A range that has been pulled.
@@ -153,13 +152,13 @@ pub struct Receiver {
     ring: Consumer<SLOT_WORDS>,
     taken: u64,
     retirement: Arc<Retirement>,
-    /// By number, and whether each is for one offer only.
+    /// By number, and whether each is for one lent only.
     imports: [Option<(Arc<Import>, bool)>; EXPORTS],
     buffer: Buffer,
     /// Kind and length of the message whose pieces are coming, and the bytes that have come.
     partial: Option<(u32, u64, usize)>,
     queue: Option<Queue>,
-    pulling: VecDeque<(Ticket, Offer)>,
+    pulling: VecDeque<(Ticket, LentFrame)>,
     spin: Spin,
     broken: bool,
 }
@@ -195,7 +194,7 @@ impl Receiver {
             Arrived::Bytes(kind, length) => {
                 Message { kind, content: Content::Bytes(self.buffer.first(length)) }
             }
-            Arrived::Range(offer) => Message { kind: offer.kind, content: Content::Range(offer) },
+            Arrived::Range(lent) => Message { kind: lent.kind, content: Content::Range(lent) },
         })
     }
 
@@ -285,9 +284,9 @@ impl Receiver {
                 self.imports[index as usize] = Some((Arc::new(import), once));
                 Ok(None)
             }
-            Slot::Offer { kind, index, offset, length } => {
+            Slot::Lent { kind, index, offset, length } => {
                 let import = self.import(kind, index)?;
-                Ok(Some(Arrived::Range(Offer { kind, import, offset, length, _unretired: unretired })))
+                Ok(Some(Arrived::Range(LentFrame { kind, import, offset, length, _unretired: unretired })))
             }
         }
     }
@@ -379,32 +378,30 @@ impl Receiver {
     /// Several may be under way.
     ///
     /// # Errors
-    /// [`PullError`] with the offer.
-    pub fn pull(&mut self, offer: Offer, to: &FrameRange) -> Result<(), PullError> {
-        match self.begin(&offer, to) {
+    /// [`PullError`] with the lent.
+    pub fn pull(&mut self, lent: LentFrame, to: impl Into<Region>) -> Result<(), PullError> {
+        match self.begin(&lent, to.into()) {
             Ok(ticket) => {
-                self.pulling.push_back((ticket, offer));
+                self.pulling.push_back((ticket, lent));
                 Ok(())
             }
-            Err(reason) => Err(PullError { reason, offer }),
+            Err(reason) => Err(PullError { reason, lent }),
         }
     }
 
-    fn begin(&mut self, offer: &Offer, to: &FrameRange) -> Result<Ticket, PullReason> {
-        let Import::Granted(frame) = &*offer.import else { return Err(PullReason::Mapped) };
-        let offered = offer.length;
+    fn begin(&mut self, lent: &LentFrame, to: Region) -> Result<Ticket, PullReason> {
+        let Import::Granted(frame) = &*lent.import else { return Err(PullReason::Mapped) };
+        let length = lent.length;
         let available = to.length();
-        if offered > available {
-            return Err(PullReason::Length { offered, available });
+        if length > available {
+            return Err(PullReason::Length { lent: length, available });
         }
-        let too_short = |_| PullReason::Length { offered, available };
-        let to = to.frame().range(to.offset(), offered);
-        let transfer = Transfer::copy(&frame.range(offer.offset, offered), &to).map_err(too_short)?;
-        let channel = match &mut self.queue {
-            Some(channel) => channel,
+        let transfer = copy(frame.slice(lent.offset..lent.offset + length), to);
+        let queue = match &mut self.queue {
+            Some(queue) => queue,
             none => none.insert(self.client.queue(SLOTS)?),
         };
-        channel.submit(transfer).map_err(|refused| PullReason::Submit(refused.reason))
+        queue.submit(transfer).map_err(|refused| PullReason::Submit(refused.reason))
     }
 
     /// Pulls that were begun and not finished.
@@ -418,16 +415,19 @@ impl Receiver {
     /// [`FinishError`].
     pub fn finish(&mut self, limit: Option<Duration>) -> Result<Pulled, FinishError> {
         self.peer.check_fork()?;
-        let (Some((ticket, _)), Some(channel)) = (self.pulling.front(), &mut self.queue) else {
+        let (Some((ticket, _)), Some(queue)) = (self.pulling.front(), &mut self.queue) else {
             return Err(FinishError::Nothing);
         };
-        let outcome = match channel.wait(*ticket, limit) {
-            Ok(completion) => completion.outcome,
-            Err(WaitError::TimedOut) => return Err(FinishError::TimedOut),
-            Err(WaitError::Forked(forked)) => return Err(forked.into()),
-            Err(WaitError::UnknownTicket) => Err(Failure::ServiceLost),
+        let ended = match limit {
+            None => queue.wait(*ticket).map(Some),
+            Some(limit) => queue.wait_for(*ticket, limit),
         };
-        let Some((_, Offer { kind, length, .. })) = self.pulling.pop_front() else {
+        let outcome = match ended {
+            Ok(None) => return Err(FinishError::TimedOut),
+            Ok(Some(_)) => Ok(()),
+            Err(error) => Err(error.failure),
+        };
+        let Some((_, LentFrame { kind, length, .. })) = self.pulling.pop_front() else {
             return Err(FinishError::Nothing);
         };
         outcome.map(|()| Pulled { kind, length }).map_err(|failure| FinishError::Failed { kind, failure })
@@ -454,7 +454,7 @@ impl Receiver {
 fn accept(
     client: &Client,
     expected: Option<SessionId>,
-    token: Handle,
+    token: GrantToken,
 ) -> Result<Result<Frame, CallError>, Violation> {
     let expected = expected.ok_or(Violation::NoGrants)?;
     let frame = match client.accept(token) {
@@ -492,12 +492,12 @@ impl Drop for Receiver {
             return;
         }
         // Before the other end is told that nobody reads its frames any more.
-        if let Some(channel) = &mut self.queue {
+        if let Some(queue) = &mut self.queue {
             for (ticket, _) in &self.pulling {
-                let _ = channel.cancel(*ticket);
+                let _ = queue.cancel(*ticket);
             }
             for (ticket, _) in &self.pulling {
-                let _ = channel.wait(*ticket, Some(LETTING_GO));
+                let _ = queue.wait_for(*ticket, LETTING_GO);
             }
         }
         self.peer.own.word(RECEIVER_CLOSED).store(1, Ordering::Release);

@@ -2,16 +2,16 @@
 //!
 //! ```text
 //! send(kind, bytes) ─ 40 bytes: in the slot ─ more: piece after piece through the area ──┐
-//! offer(kind, range) ─ exported? ─ no: grant, its token in a slot ─ Offer ────────────────┼─► slots, in order ─► peer
-//! offer_mapped(...)  ─ exported? ─ no: descriptor over the socket, a slot ─ Offer ────────┘
+//! lent(kind, range) ─ exported? ─ no: grant, its token in a slot ─ LentFrame ────────────────┼─► slots, in order ─► peer
+//! lend_mapped(...)  ─ exported? ─ no: descriptor over the socket, a slot ─ LentFrame ────────┘
 //! settled(loan)      ◄─ slots the peer is done with
 //! ```
 //!
 //! Messages arrive in the order they were sent. There is room for 64 slots and 1 MiB of contents; who sends more than the other
 //! end takes waits. A sender belongs to one thread at a time; the receiver of the same end may be on another.
 //!
-//! What is offered is read by the other end until the loan is settled: do not change it before. A grant covers the range that
-//! was exported and ends with [`Sender::forget`] or the sender; memory offered mapped stays mapped there for as long as the
+//! What is lent is read by the other end until the loan is settled: do not change it before. A grant covers the range that
+//! was exported and ends with [`Sender::forget`] or the sender; memory lent mapped stays mapped there for as long as the
 //! other process likes.
 
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry::{Armed, CallError, Client, FrameRange, Grantee, Handle, Rights, SessionId};
+use memferry::{Armed, CallError, Client, Grantee, Handle, Region, Rights, SessionId};
 use memferry_shm::parking::Spin;
 use memferry_shm::ring::Producer;
 use memferry_shm::storage::RingStorage;
@@ -41,17 +41,17 @@ const FOR_MESSAGES: Wake = Wake { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE, n
 /// complex: 1.5 GB/s was measured, a tenth of what memory gives.
 const PAST_CACHES: u64 = 32 << 10;
 
-/// One offer, until the other end is done with the memory.
+/// One lent, until the other end is done with the memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[must_use = "the memory is the other end's to read until the loan is settled"]
 pub struct Loan(u64);
 
-/// How a range is offered.
+/// How a range is lent.
 #[derive(Clone, Copy)]
 enum How<'a> {
     Granted,
     Mapped(&'a SharedFrame),
-    /// Mapped for this offer only.
+    /// Mapped for this lent only.
     MappedOnce(&'a SharedFrame),
 }
 
@@ -96,7 +96,7 @@ impl Sender {
         self.longest
     }
 
-    /// Whether frames can be offered by capability: both processes are clients of one service.
+    /// Whether frames can be lent by capability: both processes are clients of one service.
     pub fn can_grant(&self) -> bool {
         self.grants_to.is_some()
     }
@@ -137,67 +137,67 @@ impl Sender {
         Ok(())
     }
 
-    /// Offers a range by a capability: the other end's engine can read it, and nothing else of the frame. What the other
+    /// Lends a range by a capability: the other end's engine can read it, and nothing else of the frame. What the other
     /// end can reach already costs no message to the service: an export keeps its frame, and the other end's right to read it,
     /// until 63 others were made or it is [forgotten](Self::forget).
     ///
     /// # Errors
     /// [`SendError`]; [`SendError::Grant`] for memory of an arena, of which a frame has to be derived first.
-    pub fn offer(
+    pub fn lend(
         &mut self,
         kind: u32,
-        range: &FrameRange,
+        range: impl Into<Region>,
         limit: Option<Duration>,
     ) -> Result<Loan, SendError> {
-        self.offer_as(kind, range, How::Granted, deadline(limit))
+        self.lend_as(kind, &range.into(), How::Granted, deadline(limit))
     }
 
-    /// Offers part of a frame by its memory: the other process maps all of the frame, once.
+    /// Lends part of a frame by its memory: the other process maps all of the frame, once.
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn offer_mapped(
+    pub fn lend_mapped(
         &mut self,
         kind: u32,
         frame: &SharedFrame,
         (offset, length): (u64, u64),
         limit: Option<Duration>,
     ) -> Result<Loan, SendError> {
-        self.offer_as(kind, &frame.range(offset, length), How::Mapped(frame), deadline(limit))
+        self.lend_as(kind, &frame.range(offset, length), How::Mapped(frame), deadline(limit))
     }
 
-    /// As [`offer_mapped`](Self::offer_mapped), but the other process maps the frame for this offer only: what each request
+    /// As [`lend_mapped`](Self::lend_mapped), but the other process maps the frame for this message only: what each request
     /// costs without a set of frames known to both.
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn offer_mapped_once(
+    pub fn lend_mapped_once(
         &mut self,
         kind: u32,
         frame: &SharedFrame,
         (offset, length): (u64, u64),
         limit: Option<Duration>,
     ) -> Result<Loan, SendError> {
-        self.offer_as(kind, &frame.range(offset, length), How::MappedOnce(frame), deadline(limit))
+        self.lend_as(kind, &frame.range(offset, length), How::MappedOnce(frame), deadline(limit))
     }
 
-    /// Lets the other end have a range by capability before anything of it is offered: parts of it then are known there.
+    /// Lets the other end have a range by capability before anything of it is lent: parts of it then are known there.
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn export(&mut self, range: &FrameRange, limit: Option<Duration>) -> Result<(), SendError> {
-        self.exported(range, How::Granted, deadline(limit)).map(|_| ())
+    pub fn export(&mut self, range: impl Into<Region>, limit: Option<Duration>) -> Result<(), SendError> {
+        self.exported(&range.into(), How::Granted, deadline(limit)).map(|_| ())
     }
 
-    /// Lets the other process map a frame before anything of it is offered.
+    /// Lets the other process map a frame before anything of it is lent.
     ///
     /// # Errors
     /// [`SendError`].
     pub fn export_mapped(&mut self, frame: &SharedFrame, limit: Option<Duration>) -> Result<(), SendError> {
-        self.exported(&frame.frame().all(), How::Mapped(frame), deadline(limit)).map(|_| ())
+        self.exported(&frame.frame().slice(..), How::Mapped(frame), deadline(limit)).map(|_| ())
     }
 
-    /// Takes back what was granted of a frame. The other end's transfers that read it are cancelled first; later offers of it
+    /// Takes back what was granted of a frame. The other end's transfers that read it are cancelled first; later messages of it
     /// are exported anew.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Sender {
         }
     }
 
-    /// Whether the other end is done with what was offered.
+    /// Whether the other end is done with what was lent.
     ///
     /// # Errors
     /// [`SendError::Broken`], [`SendError::Forked`].
@@ -225,7 +225,7 @@ impl Sender {
         Ok(self.retired >= loan.0)
     }
 
-    /// Waits until the other end is done with what was offered, at most for `limit`.
+    /// Waits until the other end is done with what was lent, at most for `limit`.
     ///
     /// # Errors
     /// [`SendError::TimedOut`], [`SendError::PeerLost`] and [`SendError::Closed`], after which no engine reads it through this
@@ -260,25 +260,25 @@ impl Sender {
         self.exports.statistics()
     }
 
-    fn offer_as(
+    fn lend_as(
         &mut self,
         kind: u32,
-        range: &FrameRange,
+        range: &Region,
         how: How<'_>,
         deadline: Option<Instant>,
     ) -> Result<Loan, SendError> {
         let (index, offset) = self.exported(range, how, deadline)?;
         if let Err(error) = self.room(deadline, |_| Some(())) {
-            // The other end has it for one offer, which does not come.
+            // The other end has it for one message, which does not come.
             if matches!(how, How::MappedOnce(_)) {
                 self.exports.remove(index);
             }
             return Err(error);
         }
-        self.put(&Slot::Offer { kind, index, offset, length: range.length() }, 0);
+        self.put(&Slot::Lent { kind, index, offset, length: range.length() }, 0);
         match how {
             How::MappedOnce(_) => self.exports.remove(index),
-            How::Granted | How::Mapped(_) => self.exports.offered(index, self.staged),
+            How::Granted | How::Mapped(_) => self.exports.lent(index, self.staged),
         }
         Ok(Loan(self.staged))
     }
@@ -286,7 +286,7 @@ impl Sender {
     /// The export that holds a range, made when there is none, and where the range begins in it.
     fn exported(
         &mut self,
-        range: &FrameRange,
+        range: &Region,
         how: How<'_>,
         deadline: Option<Instant>,
     ) -> Result<(u32, u64), SendError> {
@@ -308,16 +308,16 @@ impl Sender {
         if !once && let Some(found) = self.exports.find(range, shared) {
             return Ok(found);
         }
-        // While there is room for a slot there is an export that no offer is under way of.
+        // While there is room for a slot there is an export that no lent is under way of.
         self.room(deadline, |_| Some(()))?;
         let Some(shared) = shared else {
             let session = self.grants_to.ok_or(SendError::OtherService)?;
-            let token = self.client.grant(range, Rights::READ, Grantee::Session(session))?;
+            let token = self.client.grant(range, Rights::READ, Grantee::Session(session))?.token();
             let index = self.place(range, None, Lending::Granted(token))?;
             self.put(&Slot::Grant { index, token }, 0);
             return Ok((index, 0));
         };
-        let index = self.place(&shared.frame().all(), Some(shared.clone()), Lending::Mapped)?;
+        let index = self.place(&shared.frame().slice(..), Some(shared.clone()), Lending::Mapped)?;
         if let Err(error) = self.peer.socket.send(index, shared.descriptor()) {
             self.exports.remove(index);
             return Err(match error {
@@ -331,7 +331,7 @@ impl Sender {
 
     fn place(
         &mut self,
-        range: &FrameRange,
+        range: &Region,
         shared: Option<SharedFrame>,
         lending: Lending,
     ) -> Result<u32, SendError> {

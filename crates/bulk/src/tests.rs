@@ -1,4 +1,4 @@
-//! Both ends in one process: order and integrity, room, offers, and a peer that breaks every rule.
+//! Both ends in one process: order and integrity, room, lends, and a peer that breaks every rule.
 //!
 //! ```text
 //! socketpair ─► over, over ─► (Sender, Receiver) twice, clients of one embedded service
@@ -47,14 +47,14 @@ fn bytes_of(receiver: &mut Receiver) -> (u32, Vec<u8>) {
     let message = receiver.receive(SOON).unwrap();
     match message.content {
         Content::Bytes(bytes) => (message.kind, bytes.to_vec()),
-        Content::Range(offer) => panic!("{offer:?} came instead of bytes"),
+        Content::Range(lent) => panic!("{lent:?} came instead of bytes"),
     }
 }
 
-fn offer_of(receiver: &mut Receiver) -> crate::Offer {
+fn lent_of(receiver: &mut Receiver) -> crate::LentFrame {
     match receiver.receive(SOON).unwrap().content {
-        Content::Range(offer) => offer,
-        Content::Bytes(bytes) => panic!("{} bytes came instead of an offer", bytes.len()),
+        Content::Range(lent) => lent,
+        Content::Bytes(bytes) => panic!("{} bytes came instead of a lent frame", bytes.len()),
     }
 }
 
@@ -63,7 +63,7 @@ fn ends_can_go_to_other_threads() {
     fn is_send<T: Send>() {}
     is_send::<Sender>();
     is_send::<Receiver>();
-    is_send::<crate::Offer>();
+    is_send::<crate::LentFrame>();
     is_send::<crate::Producer>();
     is_send::<crate::Consumer>();
 }
@@ -143,18 +143,18 @@ fn what_is_too_long_is_refused_where_it_is_sent() {
 }
 
 #[test]
-fn offered_ranges_are_pulled_whole_at_any_place_and_length() {
+fn lent_ranges_are_pulled_whole_at_any_place_and_length() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(1 << 20).unwrap();
-    let to = theirs.allocate(2 << 20).unwrap();
+    let from = ours.frame(1 << 20).alloc().unwrap();
+    let to = theirs.frame(2 << 20).alloc().unwrap();
     let bytes = noise(1 << 20, 5);
     from.write(0, &bytes).unwrap();
     for (offset, length) in [(0, 1 << 20), (3, 4097), (77, 0), ((1 << 20) - 1, 1), (4095, 2)] {
-        let loan = sender.offer(9, &from.range(offset, length), SOON).unwrap();
-        let offer = offer_of(&mut receiver);
-        assert_eq!((offer.kind(), offer.length(), offer.is_mapped()), (9, length, false));
+        let loan = sender.lend(9, &from.slice(offset..offset + length), SOON).unwrap();
+        let lent = lent_of(&mut receiver);
+        assert_eq!((lent.kind(), lent.length(), lent.is_mapped()), (9, length, false));
         assert!(!sender.settled(loan).unwrap());
-        receiver.pull(offer, &to.range(1, length)).unwrap();
+        receiver.pull(lent, &to.slice(1..1 + length)).unwrap();
         assert_eq!(receiver.finish(SOON).unwrap().length, length);
         sender.settle(loan, SOON).unwrap();
         let mut moved = vec![0; length as usize];
@@ -168,17 +168,19 @@ fn offered_ranges_are_pulled_whole_at_any_place_and_length() {
 #[test]
 fn eight_pulls_are_under_way_at_once_and_end_in_order() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(8 << 16).unwrap();
-    let to = theirs.allocate(8 << 16).unwrap();
+    let from = ours.frame(8 << 16).alloc().unwrap();
+    let to = theirs.frame(8 << 16).alloc().unwrap();
     let bytes = noise(8 << 16, 8);
     from.write(0, &bytes).unwrap();
     let range = |index: u64| (index << 16, 1 << 16);
     let loans: Vec<_> = (0..8)
-        .map(|index| sender.offer(index as u32, &from.range(range(index).0, 1 << 16), SOON).unwrap())
+        .map(|index| {
+            sender.lend(index as u32, &from.slice(range(index).0..range(index).0 + 1 << 16), SOON).unwrap()
+        })
         .collect();
     for index in 0..8 {
-        let offer = offer_of(&mut receiver);
-        receiver.pull(offer, &to.range(range(index).0, 1 << 16)).unwrap();
+        let lent = lent_of(&mut receiver);
+        receiver.pull(lent, &to.slice(range(index).0..range(index).0 + 1 << 16)).unwrap();
     }
     assert_eq!(receiver.pulling(), 8);
     for (index, loan) in loans.into_iter().enumerate() {
@@ -192,29 +194,29 @@ fn eight_pulls_are_under_way_at_once_and_end_in_order() {
 }
 
 #[test]
-fn mapped_offers_are_copied_by_this_cpu_and_no_engine() {
+fn mapped_lent_frames_are_copied_by_this_cpu_and_no_engine() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
     let from = SharedFrame::allocate(&ours, 8192).unwrap();
-    let to = theirs.allocate(8192).unwrap();
+    let to = theirs.frame(8192).alloc().unwrap();
     let bytes = noise(8192, 6);
     from.frame().write(0, &bytes).unwrap();
     for once in [false, true, true, false] {
         let loan = match once {
-            true => sender.offer_mapped_once(1, &from, (5, 8000), SOON).unwrap(),
-            false => sender.offer_mapped(1, &from, (5, 8000), SOON).unwrap(),
+            true => sender.lend_mapped_once(1, &from, (5, 8000), SOON).unwrap(),
+            false => sender.lend_mapped(1, &from, (5, 8000), SOON).unwrap(),
         };
-        let offer = offer_of(&mut receiver);
-        assert!(offer.is_mapped());
+        let lent = lent_of(&mut receiver);
+        assert!(lent.is_mapped());
         to.write(0, &[0; 8192]).unwrap();
-        offer.copy_to(&to, 1).unwrap();
-        assert!(offer.read(1, &mut [0; 8000]).is_err(), "beyond what was offered");
-        assert!(offer.copy_to(&to, 200).is_err(), "beyond the frame");
+        lent.copy_to(&to, 1).unwrap();
+        assert!(lent.read(1, &mut [0; 8000]).is_err(), "beyond what was lent");
+        assert!(lent.copy_to(&to, 200).is_err(), "beyond the frame");
         let mut moved = vec![0; 8000];
         to.read(1, &mut moved).unwrap();
         assert!(moved == bytes[5..8005]);
-        offer.read(0, &mut moved).unwrap();
+        lent.read(0, &mut moved).unwrap();
         assert!(moved == bytes[5..8005]);
-        let refused = receiver.pull(offer, &to.all()).unwrap_err();
+        let refused = receiver.pull(lent, &to).unwrap_err();
         assert!(matches!(refused.reason, PullReason::Mapped));
         assert!(!sender.settled(loan).unwrap());
         drop(refused);
@@ -227,17 +229,17 @@ fn mapped_offers_are_copied_by_this_cpu_and_no_engine() {
 #[test]
 fn a_range_that_leaves_its_frame_or_its_destination_is_refused() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let to = theirs.allocate(4096).unwrap();
+    let from = ours.frame(4096).alloc().unwrap();
+    let to = theirs.frame(4096).alloc().unwrap();
     for (offset, length) in [(1, 4096), (u64::MAX, 2), (0, u64::MAX)] {
-        let refused = sender.offer(1, &from.range(offset, length), SOON);
+        let refused = sender.lend(1, &from.slice(offset..offset + length), SOON);
         assert!(matches!(refused, Err(SendError::OutOfRange { .. })), "{refused:?}");
     }
-    let _loan = sender.offer(1, &from.all(), SOON).unwrap();
-    let offer = offer_of(&mut receiver);
-    let refused = receiver.pull(offer, &to.range(0, 4095)).unwrap_err();
-    assert!(matches!(refused.reason, PullReason::Length { offered: 4096, available: 4095 }));
-    receiver.pull(refused.offer, &to.range(1, 4096)).unwrap();
+    let _loan = sender.lend(1, &from, SOON).unwrap();
+    let lent = lent_of(&mut receiver);
+    let refused = receiver.pull(lent, &to.slice(..4095)).unwrap_err();
+    assert!(matches!(refused.reason, PullReason::Length { lent: 4096, available: 4095 }));
+    receiver.pull(refused.lent, &to.slice(1..4097)).unwrap();
     let outside = receiver.finish(SOON);
     let of_service = FinishError::Failed {
         kind: 1,
@@ -247,19 +249,19 @@ fn a_range_that_leaves_its_frame_or_its_destination_is_refused() {
 }
 
 #[test]
-fn what_was_revoked_is_an_error_of_one_message_and_can_be_offered_again() {
+fn what_was_revoked_is_an_error_of_one_message_and_can_be_lent_again() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let to = theirs.allocate(4096).unwrap();
+    let from = ours.frame(4096).alloc().unwrap();
+    let to = theirs.frame(4096).alloc().unwrap();
     from.write(0, &[9; 4096]).unwrap();
     // Revoked after the other end took it up, and before.
     for taken_up in [true, false] {
-        let _loan = sender.offer(1, &from.all(), SOON).unwrap();
-        let before = taken_up.then(|| offer_of(&mut receiver));
+        let _loan = sender.lend(1, &from, SOON).unwrap();
+        let before = taken_up.then(|| lent_of(&mut receiver));
         sender.forget(from.handle()).unwrap();
         match before {
-            Some(offer) => {
-                receiver.pull(offer, &to.all()).unwrap();
+            Some(lent) => {
+                receiver.pull(lent, &to).unwrap();
                 let ended = receiver.finish(SOON);
                 assert!(matches!(ended, Err(FinishError::Failed { kind: 1, .. })), "{ended:?}");
             }
@@ -268,9 +270,9 @@ fn what_was_revoked_is_an_error_of_one_message_and_can_be_offered_again() {
                 assert!(matches!(refused, Err(ReceiveError::Refused { kind: 1, .. })), "{refused:?}");
             }
         }
-        let loan = sender.offer(2, &from.all(), SOON).unwrap();
-        let offer = offer_of(&mut receiver);
-        receiver.pull(offer, &to.all()).unwrap();
+        let loan = sender.lend(2, &from, SOON).unwrap();
+        let lent = lent_of(&mut receiver);
+        receiver.pull(lent, &to).unwrap();
         assert_eq!(receiver.finish(SOON).unwrap().kind, 2);
         sender.settle(loan, SOON).unwrap();
         sender.forget(from.handle()).unwrap();
@@ -280,15 +282,15 @@ fn what_was_revoked_is_an_error_of_one_message_and_can_be_offered_again() {
 #[test]
 fn more_exports_than_there_are_numbers_take_turns() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(100 << 12).unwrap();
-    let to = theirs.allocate(4096).unwrap();
+    let from = ours.frame(100 << 12).alloc().unwrap();
+    let to = theirs.frame(4096).alloc().unwrap();
     for index in 0..100u64 {
         from.write(index << 12, &[index as u8; 4096]).unwrap();
     }
     for index in (0..100).chain(0..100) {
-        let loan = sender.offer(1, &from.range(index << 12, 4096), SOON).unwrap();
-        let offer = offer_of(&mut receiver);
-        receiver.pull(offer, &to.all()).unwrap();
+        let loan = sender.lend(1, &from.slice(index << 12..index << 12 + 4096), SOON).unwrap();
+        let lent = lent_of(&mut receiver);
+        receiver.pull(lent, &to).unwrap();
         receiver.finish(SOON).unwrap();
         sender.settle(loan, SOON).unwrap();
         let mut moved = [0; 4096];
@@ -299,14 +301,14 @@ fn more_exports_than_there_are_numbers_take_turns() {
 }
 
 #[test]
-fn an_offer_dropped_on_another_thread_is_given_back_though_the_receiver_sleeps() {
+fn an_lend_dropped_on_another_thread_is_given_back_though_the_receiver_sleeps() {
     let ((ours, mut sender, _here), (_other, mut back, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let loan = sender.offer(1, &from.all(), SOON).unwrap();
-    let offer = offer_of(&mut receiver);
+    let from = ours.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &from, SOON).unwrap();
+    let lent = lent_of(&mut receiver);
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(move || receiver.receive(SOON).map(|message| message.kind));
-        scope.spawn(move || drop(offer)).join().unwrap();
+        scope.spawn(move || drop(lent)).join().unwrap();
         sender.settle(loan, SOON).unwrap();
         sender.send(2, b"", SOON).unwrap();
         assert_eq!(sleeper.join().unwrap().unwrap(), 2);
@@ -323,9 +325,9 @@ fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
         let kind = index as u32;
         let all = (0, 4096);
         let _loan = match index % 3 {
-            1 => sender.offer_mapped(kind, frame, all, SOON).unwrap(),
-            2 => sender.offer_mapped_once(kind, frame, all, SOON).unwrap(),
-            _ => sender.offer(kind, &frame.frame().all(), SOON).unwrap(),
+            1 => sender.lend_mapped(kind, frame, all, SOON).unwrap(),
+            2 => sender.lend_mapped_once(kind, frame, all, SOON).unwrap(),
+            _ => sender.lend(kind, &frame.frame().slice(..), SOON).unwrap(),
         };
     }
     let mut consumer = crate::Consumer::new(receiver, &theirs, 3, 4096).unwrap();
@@ -341,10 +343,10 @@ fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
 #[test]
 fn what_is_under_way_is_taken_though_a_slot_without_a_message_follows() {
     let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
-    let one = ours.allocate(4096).unwrap();
-    let other = ours.allocate(4096).unwrap();
-    let loan = sender.offer(1, &one.all(), SOON).unwrap();
-    sender.export(&other.all(), SOON).unwrap();
+    let one = ours.frame(4096).alloc().unwrap();
+    let other = ours.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &one, SOON).unwrap();
+    sender.export(&other, SOON).unwrap();
     let mut consumer = crate::Consumer::new(receiver, &theirs, 2, 4096).unwrap();
     assert_eq!(consumer.take(SOON).unwrap().from, 1);
     sender.settle(loan, SOON).unwrap();
@@ -357,31 +359,33 @@ fn frames_of_another_client_are_not_taken_for_this_ones() {
     let stranger = Client::embedded_with(memferry::ServiceConfig::default()).unwrap();
     let mine = SharedFrame::allocate(&ours, 4096).unwrap();
     let foreign = SharedFrame::allocate(&stranger, 4096).unwrap();
-    let _loan = sender.offer(1, &mine.frame().all(), SOON).unwrap();
-    let refused = sender.offer(2, &foreign.frame().all(), SOON);
+    let _loan = sender.lend(1, &mine.frame().slice(..), SOON).unwrap();
+    let refused = sender.lend(2, &foreign.frame().slice(..), SOON);
     assert!(matches!(refused, Err(SendError::ForeignFrame)), "{refused:?}");
-    assert!(ours.grant(&foreign.frame().all(), memferry::Rights::READ, memferry::Grantee::User(0)).is_err());
-    drop(offer_of(&mut receiver));
+    assert!(
+        ours.grant(&foreign.frame().slice(..), memferry::Rights::READ, memferry::Grantee::User(0)).is_err()
+    );
+    drop(lent_of(&mut receiver));
     for (frame, byte) in [(&mine, 5), (&foreign, 6)] {
         frame.frame().write(0, &[byte]).unwrap();
-        let _loan = sender.offer_mapped(3, frame, (0, 4096), SOON).unwrap();
+        let _loan = sender.lend_mapped(3, frame, (0, 4096), SOON).unwrap();
         let mut read = [0];
-        offer_of(&mut receiver).read(0, &mut read).unwrap();
+        lent_of(&mut receiver).read(0, &mut read).unwrap();
         assert_eq!(read, [byte]);
     }
 }
 
 #[test]
-fn an_offer_given_up_after_its_descriptor_went_leaves_nothing_behind() {
+fn an_lend_given_up_after_its_descriptor_went_leaves_nothing_behind() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     let frame = SharedFrame::allocate(&ours, 4096).unwrap();
     (1..SLOTS).for_each(|number| sender.send(number, b"", NOW).unwrap());
-    let given_up = sender.offer_mapped_once(1, &frame, (0, 4096), NOW);
+    let given_up = sender.lend_mapped_once(1, &frame, (0, 4096), NOW);
     assert!(matches!(given_up, Err(SendError::TimedOut)), "{given_up:?}");
     (1..SLOTS).for_each(|number| assert_eq!(bytes_of(&mut receiver).0, number));
     for _ in 0..3 {
-        let _loan = sender.offer_mapped(7, &frame, (0, 4096), SOON).unwrap();
-        assert_eq!(offer_of(&mut receiver).kind(), 7);
+        let _loan = sender.lend_mapped(7, &frame, (0, 4096), SOON).unwrap();
+        assert_eq!(lent_of(&mut receiver).kind(), 7);
     }
 }
 
@@ -403,7 +407,7 @@ fn forge(sender: &mut Sender, words: [u64; SLOT_WORDS]) {
 
 #[test]
 fn every_broken_rule_ends_the_connection_with_its_name() {
-    let offer = |index| Slot::Offer { kind: 1, index, offset: 0, length: 1 }.encode();
+    let lent = |index| Slot::Lent { kind: 1, index, offset: 0, length: 1 }.encode();
     let piece = |first, total, length| Slot::Piece { kind: 1, first, total, at: 0, length }.encode();
     let cases: [(&str, Vec<[u64; SLOT_WORDS]>); 11] = [
         ("no such sort", vec![[0xff << 32, 0, 0, 0, 0, 0, 0, 0]]),
@@ -418,7 +422,7 @@ fn every_broken_rule_ends_the_connection_with_its_name() {
         ("more than was announced", vec![piece(true, 100, 60), piece(false, 100, 60)]),
         ("a piece of nothing", vec![piece(true, 100, 0)]),
         ("pieces of two messages", vec![piece(true, 100, 60), piece(false, 200, 40)]),
-        ("not exported", vec![offer(3)]),
+        ("not exported", vec![lent(3)]),
         ("no descriptor", vec![Slot::Descriptor { index: 1, once: false, length: 4096 }.encode()]),
     ];
     for (name, slots) in cases {
@@ -435,9 +439,9 @@ fn every_broken_rule_ends_the_connection_with_its_name() {
 #[test]
 fn slots_written_over_those_in_use_are_refused() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let _loan = sender.offer(1, &from.all(), SOON).unwrap();
-    let _held = offer_of(&mut receiver);
+    let from = ours.frame(4096).alloc().unwrap();
+    let _loan = sender.lend(1, &from, SOON).unwrap();
+    let _held = lent_of(&mut receiver);
     let mut number = 0;
     let broken = loop {
         sender.forge_over(&Slot::Inline { kind: number, length: 0, bytes: [0; INLINE_BYTES] }.encode());

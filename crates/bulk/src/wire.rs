@@ -9,7 +9,7 @@
 //! A slot is a private copy when it is decoded. What a number means for the connection (is there such an import, is this the
 //! piece that was to come) is the receiver's to check.
 
-use memferry::{Handle, SessionId};
+use memferry::{GrantToken, SessionId};
 use memferry_shm::frame::FrameRefused;
 use memferry_shm::ring::{ImpossibleCount, Slots};
 use thiserror::Error;
@@ -73,8 +73,8 @@ pub enum Violation {
     /// More slots than there are, over some that are still in use.
     #[error("it wrote over slots that are not done with")]
     Overrun,
-    /// Something was offered that was not exported.
-    #[error("it offered export {0}, which it did not make")]
+    /// Something was lent that was not exported.
+    #[error("it lent export {0}, which it did not make")]
     NotExported(u32),
     /// An announced descriptor did not come, or not alone.
     #[error("it announced a descriptor and did not send it")]
@@ -89,11 +89,11 @@ pub enum Violation {
         /// The process that said it.
         process: u32,
     },
-    /// It offered by capability, though its session is not known to this end's service as its own.
-    #[error("it offered by capability, which it said that it could not")]
+    /// It lent by capability, though its session is not known to this end's service as its own.
+    #[error("it lent by capability, which it said that it could not")]
     NoGrants,
-    /// It offered what somebody else granted to this client.
-    #[error("it offered what session {grantor} granted, and not its own")]
+    /// It lent what somebody else granted to this client.
+    #[error("it lent what session {grantor} granted, and not its own")]
     Grantor { grantor: SessionId },
     /// Its count of slots cannot be.
     #[error(transparent)]
@@ -122,16 +122,16 @@ pub(crate) enum Slot {
     /// Export `index` is what this token grants.
     Grant {
         index: u32,
-        token: Handle,
+        token: GrantToken,
     },
-    /// Export `index` is the memory of the next descriptor on the socket; it is for one offer only when `once`.
+    /// Export `index` is the memory of the next descriptor on the socket; it is for one lent only when `once`.
     Descriptor {
         index: u32,
         once: bool,
         length: u64,
     },
     /// A message that is a range of an export.
-    Offer {
+    Lent {
         kind: u32,
         index: u32,
         offset: u64,
@@ -143,7 +143,7 @@ const INLINE: u8 = 1;
 const PIECE: u8 = 2;
 const GRANT: u8 = 3;
 const DESCRIPTOR: u8 = 4;
-const OFFER: u8 = 5;
+const LENT: u8 = 5;
 
 const fn pair(low: u32, high: u32) -> u64 {
     low as u64 | (high as u64) << 32
@@ -176,14 +176,14 @@ impl Slot {
             }
             Self::Grant { index, token } => {
                 head(GRANT, false);
-                (words[1], words[2]) = (pair(0, index), token.bits());
+                (words[1], words[2]) = (pair(0, index), token.to_raw());
             }
             Self::Descriptor { index, once, length } => {
                 head(DESCRIPTOR, once);
                 (words[1], words[2]) = (pair(0, index), length);
             }
-            Self::Offer { kind, index, offset, length } => {
-                head(OFFER, false);
+            Self::Lent { kind, index, offset, length } => {
+                head(LENT, false);
                 (words[1], words[2], words[3]) = (pair(kind, index), length, offset);
             }
         }
@@ -217,12 +217,12 @@ impl Slot {
                 within("place in the area", at, u64::from(AREA_BYTES - second))?;
                 Ok(Self::Piece { kind, first: bit, total, at: at as u32, length: second })
             }
-            GRANT | DESCRIPTOR | OFFER => {
+            GRANT | DESCRIPTOR | LENT => {
                 within("export", u64::from(second), EXPORTS as u64 - 1)?;
                 Ok(match sort {
-                    GRANT => Self::Grant { index: second, token: Handle::from_bits(words[2]) },
+                    GRANT => Self::Grant { index: second, token: GrantToken::from_raw(words[2]) },
                     DESCRIPTOR => Self::Descriptor { index: second, once: bit, length: words[2] },
-                    _ => Self::Offer { kind, index: second, offset: words[3], length: words[2] },
+                    _ => Self::Lent { kind, index: second, offset: words[3], length: words[2] },
                 })
             }
             sort => Err(Violation::Sort(sort)),
@@ -249,14 +249,14 @@ mod tests {
                 }
             ),
             (index.clone(), any::<u64>())
-                .prop_map(|(index, bits)| Slot::Grant { index, token: Handle::from_bits(bits) }),
+                .prop_map(|(index, bits)| Slot::Grant { index, token: GrantToken::from_raw(bits) }),
             (index.clone(), any::<bool>(), any::<u64>()).prop_map(|(index, once, length)| Slot::Descriptor {
                 index,
                 once,
                 length
             }),
             (any::<u32>(), index, any::<u64>(), any::<u64>())
-                .prop_map(|(kind, index, offset, length)| Slot::Offer { kind, index, offset, length }),
+                .prop_map(|(kind, index, offset, length)| Slot::Lent { kind, index, offset, length }),
         ]
     }
 
@@ -274,7 +274,7 @@ mod tests {
                     prop_assert!(at.checked_add(length).is_some_and(|end| end <= AREA_BYTES));
                     prop_assert!(u64::from(length) <= total);
                 }
-                Ok(Slot::Grant { index, .. } | Slot::Descriptor { index, .. } | Slot::Offer { index, .. }) => {
+                Ok(Slot::Grant { index, .. } | Slot::Descriptor { index, .. } | Slot::Lent { index, .. }) => {
                     prop_assert!((index as usize) < EXPORTS);
                 }
                 Err(_) => {}

@@ -53,8 +53,8 @@ fn is_shortage(came: &Result<u32, ReceiveError>, of: u32, why: Errno) -> bool {
 fn read(receiver: &mut Receiver) -> [u8; 5] {
     let mut bytes = [0; 5];
     match receiver.receive(SOON).unwrap().content {
-        Content::Range(offer) => offer.read(0, &mut bytes).unwrap(),
-        Content::Bytes(_) => panic!("bytes came instead of an offer"),
+        Content::Range(lent) => lent.read(0, &mut bytes).unwrap(),
+        Content::Bytes(_) => panic!("bytes came instead of a lent frame"),
     }
     bytes
 }
@@ -62,17 +62,17 @@ fn read(receiver: &mut Receiver) -> [u8; 5] {
 fn without_descriptors(client: &Client, sender: &mut Sender, receiver: &mut Receiver) {
     let frame = SharedFrame::allocate(client, 4096).unwrap();
     frame.frame().write(0, b"frame").unwrap();
-    let _loan = sender.offer_mapped(1, &frame, (0, 5), SOON).unwrap();
+    let _loan = sender.lend_mapped(1, &frame, (0, 5), SOON).unwrap();
     let came = with_descriptors(0, || kind_of(receiver));
     assert!(is_shortage(&came, 1, Errno::MFILE), "{came:?}");
     sender.send(2, b"goes on", SOON).unwrap();
     assert_eq!(kind_of(receiver).unwrap(), 2);
     // Its descriptor is lost, until it is sent again.
-    let _loan = sender.offer_mapped(3, &frame, (0, 5), SOON).unwrap();
+    let _loan = sender.lend_mapped(3, &frame, (0, 5), SOON).unwrap();
     let came = kind_of(receiver);
     assert!(is_shortage(&came, 3, Errno::MFILE), "{came:?}");
     sender.forget(frame.frame().handle()).unwrap();
-    let _loan = sender.offer_mapped(4, &frame, (0, 5), SOON).unwrap();
+    let _loan = sender.lend_mapped(4, &frame, (0, 5), SOON).unwrap();
     assert_eq!(&read(receiver), b"frame");
 }
 
@@ -80,11 +80,11 @@ fn without_address_space(client: &Client, sender: &mut Sender, receiver: &mut Re
     let frame = SharedFrame::allocate(client, LONG).unwrap();
     frame.frame().write(0, b"space").unwrap();
     for _ in 0..2 {
-        let _loan = sender.offer_mapped(1, &frame, (0, 5), SOON).unwrap();
+        let _loan = sender.lend_mapped(1, &frame, (0, 5), SOON).unwrap();
         let came = with_little_space(|| kind_of(receiver));
         assert!(is_shortage(&came, 1, Errno::NOMEM), "{came:?}");
     }
-    let _loan = sender.offer_mapped(2, &frame, (0, 5), SOON).unwrap();
+    let _loan = sender.lend_mapped(2, &frame, (0, 5), SOON).unwrap();
     assert_eq!(&read(receiver), b"space");
 }
 

@@ -178,12 +178,7 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena, which others may get by a frame derived from it.
-    pub fn grant(
-        &self,
-        region: impl Into<Region>,
-        rights: Rights,
-        to: Grantee,
-    ) -> Result<Grant, CallError> {
+    pub fn grant(&self, region: impl Into<Region>, rights: Rights, to: Grantee) -> Result<Grant, CallError> {
         let region = region.into();
         self.check_owns(region.frame())?;
         // A grant has no end that the block could wait for; a derived frame's ends with the frame.

@@ -18,8 +18,8 @@ mod waiting;
 
 pub use batch::{BatchError, RunError};
 pub use notify::Armed;
-pub use waiting::{Arrival, Completions, Progress};
 pub(crate) use waiting::LIVENESS;
+pub use waiting::{Arrival, Completions, Progress};
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};

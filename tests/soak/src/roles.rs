@@ -47,7 +47,7 @@ pub(crate) enum Role {
     Lender,
     /// Uses what others grant.
     Borrower,
-    /// Sends messages and offers frames.
+    /// Sends messages and lends frames.
     Producer,
     /// Takes them.
     Consumer,

@@ -20,10 +20,16 @@ pub(crate) fn check(files: &[SourceFile]) -> Vec<Violation> {
 
 fn check_file(file: &SourceFile) -> Vec<Violation> {
     let lines: Vec<&str> = file.text.lines().map(str::trim_start).collect();
-    let is_comment = |at: Option<usize>| at.and_then(|at| lines.get(at)).is_some_and(|line| line.starts_with("//"));
+    let is_comment =
+        |at: Option<usize>| at.and_then(|at| lines.get(at)).is_some_and(|line| line.starts_with("//"));
     let alone = |at: &usize| !is_comment(at.checked_sub(1)) && !is_comment(Some(at + 1));
     let violation = |at: usize| {
-        Violation::new(&file.path, at + 1, "a comment that says no more than a name", "say why, or leave it out")
+        Violation::new(
+            &file.path,
+            at + 1,
+            "a comment that says no more than a name",
+            "say why, or leave it out",
+        )
     };
     (0..lines.len()).filter(|at| says_nothing(lines[*at])).filter(alone).map(violation).collect()
 }

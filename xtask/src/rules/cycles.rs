@@ -135,7 +135,10 @@ mod tests {
         let one = ("one.rs", "use crate::two::T;");
         assert_eq!(found(&[("lib.rs", ""), one, ("two.rs", "fn f() { crate::one::g() }")]), 1);
         assert_eq!(found(&[("lib.rs", ""), one, ("two.rs", "struct T;")]), 0);
-        assert_eq!(found(&[("lib.rs", ""), one, ("two.rs", "#[cfg(test)]\nmod tests { use crate::one::g; }")]), 0);
+        assert_eq!(
+            found(&[("lib.rs", ""), one, ("two.rs", "#[cfg(test)]\nmod tests { use crate::one::g; }")]),
+            0
+        );
     }
 
     #[test]
@@ -152,7 +155,8 @@ mod tests {
 
     #[test]
     fn follows_what_the_parent_imports() {
-        let files = [("lib.rs", "pub use two::T;"), ("one.rs", "use crate::T;"), ("two.rs", "use crate::one::f;")];
+        let files =
+            [("lib.rs", "pub use two::T;"), ("one.rs", "use crate::T;"), ("two.rs", "use crate::one::f;")];
         assert_eq!(found(&files), 1);
     }
 

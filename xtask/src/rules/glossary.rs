@@ -49,7 +49,9 @@ fn check_file(file: &SourceFile) -> Vec<Violation> {
     for (line, name) in &syntax.identifiers {
         let parts = parts(name);
         let retired = RETIRED.iter().filter(|retired| parts.iter().any(|part| part == retired.word));
-        for retired in retired.filter(|retired| !retired.places.iter().any(|place| file.path.starts_with(place))) {
+        for retired in
+            retired.filter(|retired| !retired.places.iter().any(|place| file.path.starts_with(place)))
+        {
             let message = format!("`{name}` has the word `{}`", retired.word);
             violations.push(Violation::new(&file.path, *line, message, format!("say {}", retired.instead)));
         }

@@ -59,7 +59,7 @@ fn no_message_is_missed_by_a_loop_that_polls() {
             for number in 0..MESSAGES {
                 match number % 1000 {
                     // Descriptors come through the same socket.
-                    7 => drop(sender.offer_mapped_once(number, &frame, (0, 64), SOON).unwrap()),
+                    7 => drop(sender.lend_mapped_once(number, &frame, (0, 64), SOON).unwrap()),
                     _ => sender.send(number, &number.to_le_bytes(), SOON).unwrap(),
                 }
                 if number % 64 == 0 {
@@ -104,10 +104,10 @@ fn a_sender_without_room_is_told_of_it_by_its_sides_descriptor() {
     sender.send(SLOTS, b"", NOW).unwrap();
     (0..SLOTS).for_each(|_| drop(bytes_of(&mut receiver)));
     // A loan is given back the same way.
-    let frame = ours.allocate(4096).unwrap();
-    let loan = sender.offer(1, &frame.all(), SOON).unwrap();
+    let frame = ours.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &frame, SOON).unwrap();
     while sender.arm().unwrap() == Armed::Ready || here.arm().unwrap() == Armed::Ready {}
-    drop(offer_of(&mut receiver));
+    drop(lent_of(&mut receiver));
     assert!(wakes(&epoll, SOON));
     assert!(sender.settled(loan).unwrap());
 }
@@ -115,13 +115,13 @@ fn a_sender_without_room_is_told_of_it_by_its_sides_descriptor() {
 #[test]
 fn a_wake_up_for_room_that_a_frame_took_in_is_not_lost() {
     let ((ours, mut sender, mut here), (theirs, mut back, mut receiver)) = ends(Options::default());
-    let loan = sender.offer(1, &ours.allocate(4096).unwrap().all(), SOON).unwrap();
+    let loan = sender.lend(1, &ours.frame(4096).alloc().unwrap().slice(..), SOON).unwrap();
     assert_eq!((sender.arm().unwrap(), here.arm().unwrap()), (Armed::Waiting, Armed::Waiting));
-    drop(offer_of(&mut receiver));
+    drop(lent_of(&mut receiver));
     // Behind the wake-up comes a descriptor: who receives the frame takes in both.
     let frame = SharedFrame::allocate(&theirs, 4096).unwrap();
-    let _loan = back.offer_mapped(2, &frame, (0, 64), SOON).unwrap();
-    drop(offer_of(&mut here));
+    let _loan = back.lend_mapped(2, &frame, (0, 64), SOON).unwrap();
+    drop(lent_of(&mut here));
     assert_eq!(here.arm().unwrap(), Armed::Ready);
     assert!(sender.settled(loan).unwrap());
 }

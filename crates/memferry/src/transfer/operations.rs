@@ -94,10 +94,7 @@ pub fn scatter_gather(
 }
 
 /// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them.
-pub fn xor(
-    sources: impl IntoIterator<Item = impl Into<Region>>,
-    destination: impl Into<Region>,
-) -> Transfer {
+pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: impl Into<Region>) -> Transfer {
     let destination = destination.into();
     let length = destination.length();
     let mut held = Held::new();
@@ -110,8 +107,7 @@ pub fn xor(
         held.push(source.into_frame());
         place
     };
-    let sources: Box<[Span]> =
-        regions.by_ref().take(MAX_SOURCES).map(|source| take(source.into())).collect();
+    let sources: Box<[Span]> = regions.by_ref().take(MAX_SOURCES).map(|source| take(source.into())).collect();
     let count = sources.len() + regions.count();
     if !(1..=MAX_SOURCES).contains(&count) {
         invalid = Some(InvalidTransfer::Sources { count });
@@ -127,10 +123,8 @@ pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<
     let first = first.into();
     let second = second.into();
     let wrong = || unequal(first.length(), second.length());
-    let invalid =
-        inverted(Side::Source, &first).or_else(|| inverted(Side::Source, &second)).or_else(wrong);
-    let operation =
-        Operation::Compare { first: first.span(), second: second.span(), length: first.length() };
+    let invalid = inverted(Side::Source, &first).or_else(|| inverted(Side::Source, &second)).or_else(wrong);
+    let operation = Operation::Compare { first: first.span(), second: second.span(), length: first.length() };
     describe(operation, frames([first, second]), invalid)
 }
 

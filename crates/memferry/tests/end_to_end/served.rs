@@ -59,9 +59,7 @@ fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, TransferError> 
         Operation::Copy { source, destination, length } => {
             copy(&range(source, *length), &range(destination, *length))
         }
-        Operation::Fill { destination, length, pattern } => {
-            Ok(fill(&range(destination, *length), *pattern))
-        }
+        Operation::Fill { destination, length, pattern } => Ok(fill(&range(destination, *length), *pattern)),
         Operation::Copy2d { source, destination, shape } => {
             Ok(copy_2d(&range(source, 0), &range(destination, 0), *shape))
         }

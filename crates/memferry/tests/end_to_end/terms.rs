@@ -24,8 +24,7 @@ fn linked_copies_hand_bytes_on_and_a_failure_stops_them() {
     }
     let bad = fill(&frames[1].range(0, FRAME_BYTES + 1), Pattern::Byte(9)).linked();
     let tickets = queue.submit_batch([bad, copy(1, 3).linked(), copy(3, 0), copy(2, 1)]).expect("room");
-    let ends: Vec<_> =
-        tickets.iter().map(|ticket| end_of(&mut queue, *ticket)).collect();
+    let ends: Vec<_> = tickets.iter().map(|ticket| end_of(&mut queue, *ticket)).collect();
     let outside = Err(Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES });
     assert_eq!(ends.iter().map(|end| end.inherited).collect::<Vec<_>>(), [false, true, true, false]);
     assert_eq!(ends.iter().map(|end| end.outcome).collect::<Vec<_>>(), [outside, outside, outside, Ok(())]);
@@ -53,16 +52,9 @@ fn a_loop_runs_its_rounds_or_until_stopped_and_others_are_served_meanwhile() {
     let one = frame(&client);
     let two = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
-    let chain = |rounds| {
-        [
-            repeat(rounds),
-            copy(&one, &two).linked(),
-            copy(&two, &one),
-        ]
-    };
+    let chain = |rounds| [repeat(rounds), copy(&one, &two).linked(), copy(&two, &one)];
     let tickets = queue.submit_batch(chain(25)).expect("room");
-    let ends: Vec<_> =
-        tickets.iter().map(|ticket| end_of(&mut queue, *ticket)).collect();
+    let ends: Vec<_> = tickets.iter().map(|ticket| end_of(&mut queue, *ticket)).collect();
     assert_eq!((ends[0].outcome, ends[0].value), (Ok(()), 25));
     assert_eq!([ends[1].bytes_done, ends[2].bytes_done], [25 * FRAME_BYTES; 2]);
 

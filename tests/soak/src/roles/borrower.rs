@@ -7,7 +7,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use memferry::{CallError, Client, Completion, Failure, Frame, Handle, Pattern, Queue, Side, Transfer};
+use memferry::{
+    CallError, Client, Completion, Failure, Frame, Handle, Pattern, Queue, Side, Transfer, copy, fill,
+};
 use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
@@ -15,14 +17,14 @@ use super::{PATIENCE, lender};
 use crate::random::Random;
 use crate::saying::{Stop, Teller, finding};
 
-struct Offer {
+struct LentFrame {
     token: Handle,
     length: u64,
     write: bool,
     seed: u64,
 }
 
-impl Offer {
+impl LentFrame {
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_whitespace().map(|word| word.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
@@ -41,7 +43,7 @@ pub(super) fn session(
     teller: &mut Teller,
     rounds: u64,
 ) -> Result<(), Stop> {
-    let directory = lender::offers(meeting, client.status()?.process);
+    let directory = lender::lends(meeting, client.status()?.process);
     let mut queue = client.queue(8)?;
     for _ in 0..rounds {
         let files: Vec<_> =
@@ -50,15 +52,15 @@ pub(super) fn session(
             true => None,
             false => std::fs::read_to_string(&files[random.below(files.len() as u64) as usize]).ok(),
         };
-        let Some(offer) = text.as_deref().and_then(Offer::parse) else {
+        let Some(lent) = text.as_deref().and_then(LentFrame::parse) else {
             std::thread::sleep(Duration::from_millis(2));
             teller.did(0, 0);
             // It may have been lost while nobody asked it anything.
             client.status()?;
             continue;
         };
-        match client.accept(offer.token) {
-            Ok(frame) => borrow(client, &mut queue, &frame, &offer, random, teller)?,
+        match client.accept(lent.token) {
+            Ok(frame) => borrow(client, &mut queue, &frame, &lent, random, teller)?,
             Err(CallError::Refused(refusal)) if refusal.kind == RefusalKind::Capability => {}
             Err(error) => return Err(error.into()),
         }
@@ -70,21 +72,18 @@ fn borrow(
     client: &Client,
     queue: &mut Queue,
     frame: &Frame,
-    offer: &Offer,
+    lent: &LentFrame,
     random: &mut Random,
     teller: &mut Teller,
 ) -> Result<(), Stop> {
-    let own = client.allocate(offer.length)?;
-    let expected = (!offer.write).then(|| {
+    let own = client.frame(lent.length).alloc()?;
+    let expected = (!lent.write).then(|| {
         let start = lender::MARGIN as usize;
-        noise(start + offer.length as usize, offer.seed)[start..].to_vec()
+        noise(start + lent.length as usize, lent.seed)[start..].to_vec()
     });
     for _ in 0..random.between(1, 6) {
-        let to = own.range(0, offer.length);
-        let done = wait(
-            queue,
-            Transfer::copy(&frame.all(), &to).map_err(|error| Stop::Finding(error.to_string()))?,
-        )?;
+        let to = own.slice(..lent.length);
+        let done = wait(queue, copy(&frame, &to).map_err(|error| Stop::Finding(error.to_string()))?)?;
         if !may_end_so(&done) {
             return finding(format!("a copy out of granted memory ended as {done:?}"));
         }
@@ -98,13 +97,13 @@ fn borrow(
             }
         }
         teller.did(1, done.bytes_done);
-        let done = wait(queue, Transfer::fill(&frame.all(), Pattern::Byte(random.next() as u8)))?;
+        let done = wait(queue, fill(&frame, Pattern::Byte(random.next() as u8)))?;
         let refused = matches!(done.outcome, Err(Failure::MissingRight { side: Side::Destination, .. }));
-        let fair = may_end_so(&done) && (offer.write || done.outcome.is_err()) || !offer.write && refused;
+        let fair = may_end_so(&done) && (lent.write || done.outcome.is_err()) || !lent.write && refused;
         if !fair {
             return finding(format!(
                 "a fill of memory granted for writing: {}, ended as {done:?}",
-                offer.write
+                lent.write
             ));
         }
         teller.did(1, done.bytes_done);

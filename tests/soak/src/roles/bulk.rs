@@ -113,8 +113,8 @@ fn send(
             let offset = random.below(FRAME - length + 1);
             frame.frame().write(offset, &bytes).map_err(Stop::from)?;
             let loan = match way == 2 && sender.can_grant() {
-                true => sender.offer(number, &frame.range(offset, length), PATIENCE)?,
-                false => sender.offer_mapped(number, frame, (offset, length), PATIENCE)?,
+                true => sender.lend(number, &frame.slice(offset..offset + length), PATIENCE)?,
+                false => sender.lend_mapped(number, frame, (offset, length), PATIENCE)?,
             };
             // Until then the frame is the other end's.
             sender.settle(loan, PATIENCE)?;
@@ -139,11 +139,11 @@ pub(super) fn consume(client: &Client, meeting: &Path, teller: &mut Teller) -> R
 }
 
 fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Result<(), Over> {
-    let own = client.allocate(FRAME)?;
+    let own = client.frame(FRAME).alloc()?;
     let mut due = 0;
     let mut taken_back = false;
     loop {
-        let offer = match receiver.receive(PATIENCE) {
+        let lent = match receiver.receive(PATIENCE) {
             Ok(message) if message.kind != due => {
                 return Ok(finding(format!("message {} came where {due} was due", message.kind))?);
             }
@@ -153,10 +153,10 @@ fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Resu
                     None
                 }
                 Content::Bytes(_) => return Ok(finding(format!("message {due} is not what was sent"))?),
-                Content::Range(offer) => Some(offer),
+                Content::Range(lent) => Some(lent),
             },
             Err(ReceiveError::Closed) if taken_back => {
-                return Ok(finding(format!("offer {due} was taken back by a producer that ended well"))?);
+                return Ok(finding(format!("lent {due} was taken back by a producer that ended well"))?);
             }
             Err(ReceiveError::Closed | ReceiveError::PeerLost) => return Ok(()),
             // A grant ends with its grantor: nothing may follow but the news that he is lost.
@@ -166,17 +166,17 @@ fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Resu
                 taken_back = true;
                 continue;
             }
-            // What it offered ended with the service.
+            // What it lent ended with the service.
             Err(ReceiveError::Refused { source, .. }) => return Err(source.into()),
             Err(error) => return Ok(finding(error.to_string())?),
         };
-        if let Some(offer) = offer {
-            let mut bytes = vec![0; offer.length() as usize];
-            if offer.is_mapped() {
-                if let Err(error) = offer.read(0, &mut bytes) {
+        if let Some(lent) = lent {
+            let mut bytes = vec![0; lent.length() as usize];
+            if lent.is_mapped() {
+                if let Err(error) = lent.read(0, &mut bytes) {
                     return Ok(finding(error.to_string())?);
                 }
-            } else if pull(client, &mut receiver, offer, &own)? {
+            } else if pull(client, &mut receiver, lent, &own)? {
                 own.read(0, &mut bytes).map_err(Stop::from)?;
             } else {
                 return Ok(());
@@ -194,11 +194,11 @@ fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Resu
 fn pull(
     client: &Client,
     receiver: &mut Receiver,
-    offer: memferry_bulk::Offer,
+    lent: memferry_bulk::LentFrame,
     own: &memferry::Frame,
 ) -> Result<bool, Over> {
-    let to = own.range(0, offer.length());
-    if let Err(refused) = receiver.pull(offer, &to) {
+    let to = own.slice(..lent.length());
+    if let Err(refused) = receiver.pull(lent, &to) {
         return match refused.reason {
             PullReason::Open(error) => Err(error.into()),
             PullReason::Submit(error) => Err(error.into()),

@@ -21,8 +21,8 @@ pub(super) const MARGIN: u64 = 4097;
 const LONGEST: u64 = 300_000;
 
 /// Where borrowers of a service look; tokens of one mean nothing to another.
-pub(super) fn offers(meeting: &Path, service: u32) -> std::path::PathBuf {
-    meeting.join(format!("offers-{service}"))
+pub(super) fn lends(meeting: &Path, service: u32) -> std::path::PathBuf {
+    meeting.join(format!("lends-{service}"))
 }
 
 pub(super) fn session(
@@ -32,13 +32,13 @@ pub(super) fn session(
     teller: &mut Teller,
     rounds: u64,
 ) -> Result<(), Stop> {
-    let directory = offers(meeting, client.status()?.process);
+    let directory = lends(meeting, client.status()?.process);
     let failed = |error: std::io::Error| Stop::Refused("own", error.to_string());
     std::fs::create_dir_all(&directory).map_err(failed)?;
     let own = std::process::id();
     for number in 0..rounds {
         let length = random.between(1, LONGEST);
-        let frame = client.allocate(length + 2 * MARGIN)?;
+        let frame = client.frame(length + 2 * MARGIN).alloc()?;
         let seed = random.next();
         let bytes = noise(frame.length() as usize, seed);
         frame.write(0, &bytes)?;
@@ -46,11 +46,11 @@ pub(super) fn session(
         let offset = MARGIN;
         let rights = if write { Rights::READ | Rights::WRITE } else { Rights::READ };
         let user = Grantee::User(rustix::process::geteuid().as_raw());
-        let token = client.grant(&frame.range(offset, length), rights, user)?;
-        let offer = format!("{} {length} {} {seed}\n", token.bits(), u8::from(write));
+        let token = client.grant(&frame.slice(offset..offset + length), rights, user)?;
+        let lent = format!("{} {length} {} {seed}\n", token.bits(), u8::from(write));
         let made = directory.join(format!(".{own}-{number}"));
         let path = directory.join(format!("{own}-{number}"));
-        std::fs::write(&made, offer).map_err(failed)?;
+        std::fs::write(&made, lent).map_err(failed)?;
         std::fs::rename(&made, &path).map_err(failed)?;
         std::thread::sleep(Duration::from_micros(random.below(40_000)));
         let _ = std::fs::remove_file(&path);

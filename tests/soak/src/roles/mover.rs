@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use memferry::{
     Armed, CacheHint, Client, Completion, Failure, PriorityClass, Queue, SubmitReason, Ticket, Transfer,
-    WaitError,
+    WaitError, nop, repeat,
 };
 use memferry_conformance::oracle;
 use memferry_conformance::requests::{Draft, placed};
@@ -84,7 +84,7 @@ pub(super) fn session(
 /// What needs more than this process may have is refused, and the client goes on.
 pub(super) fn beyond_limits(client: &Client, hungry: Option<u64>) -> Result<(), Stop> {
     let Some(bytes) = hungry else { return Ok(()) };
-    match client.allocate(bytes) {
+    match client.frame(bytes).alloc() {
         Ok(_) => finding("a gigabyte could be had by a process that may not have one"),
         Err(error) => match Stop::from(error) {
             Stop::Refused("own", _) => Ok(()),
@@ -202,7 +202,7 @@ impl<'a> Mover<'a> {
         let class = self.random.one_of(&[PriorityClass::Normal, PriorityClass::Normal, PriorityClass::Low]);
         let mut transfers = Vec::new();
         if let Order::Loop { rounds } = order {
-            transfers.push(Transfer::repeat(rounds));
+            transfers.push(repeat(rounds));
         }
         for (index, draft) in drafts.iter().enumerate() {
             let transfer = transfers::transfer(draft, &self.cells[cell].frames)
@@ -275,7 +275,7 @@ impl<'a> Mover<'a> {
     fn flood(&mut self, teller: &mut Teller) -> Result<(), Stop> {
         self.halt()?;
         loop {
-            match self.queue.stage(Transfer::nop()) {
+            match self.queue.stage(nop()) {
                 Ok(ticket) => drop(self.tickets.insert(ticket, Meaning::Nothing)),
                 Err(full) if matches!(full.reason, SubmitReason::Full { .. }) => break,
                 Err(error) => return Err(error.reason.into()),

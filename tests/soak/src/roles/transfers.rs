@@ -5,7 +5,10 @@
 //!         └─ long: copies, fills, sums of hundreds of kilobytes, odd offsets ───────────────┴─► Draft ─► Transfer
 //! ```
 
-use memferry::{Frame, Pattern, Transfer, TransferError};
+use memferry::{
+    Frame, Pattern, Transfer, TransferError, compare, copy, copy_2d, copy_crc32c, crc32c, dual_copy, fill,
+    fill_2d, nop, scatter_gather, xor,
+};
 use memferry_conformance::requests::{self, Draft};
 use memferry_transfer::{Operation, Segment};
 use proptest::strategy::{BoxedStrategy, Strategy, ValueTree};
@@ -57,39 +60,37 @@ pub(super) fn long(random: &mut Random) -> Draft {
 
 /// The draft as a client writes it down.
 pub(super) fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, TransferError> {
-    let range = |(frame, offset): &(usize, u64), length| frames[*frame].range(*offset, length);
+    let range = |(frame, offset): &(usize, u64), length| frames[*frame].slice(*offset..*offset + length);
     let segments = |list: &[Segment<(usize, u64)>]| -> Vec<_> {
         list.iter().map(|segment| range(&segment.place, segment.length)).collect()
     };
     Ok(match draft {
         // Clients of a service with CPUs have no device to name.
-        Operation::Nop | Operation::Synchronized { .. } => Transfer::nop(),
+        Operation::Nop | Operation::Synchronized { .. } => nop(),
         Operation::Copy { source, destination, length } => {
-            Transfer::copy(&range(source, *length), &range(destination, *length))?
+            copy(&range(source, *length), &range(destination, *length))
         }
-        Operation::Fill { destination, length, pattern } => {
-            Transfer::fill(&range(destination, *length), *pattern)
-        }
+        Operation::Fill { destination, length, pattern } => fill(&range(destination, *length), *pattern),
         Operation::Copy2d { source, destination, shape } => {
-            Transfer::copy_2d(&range(source, 0), &range(destination, 0), *shape)
+            copy_2d(&range(source, 0), &range(destination, 0), *shape)
         }
-        Operation::Fill2d { destination, shape } => Transfer::fill_2d(&range(destination, 0), *shape),
+        Operation::Fill2d { destination, shape } => fill_2d(&range(destination, 0), *shape),
         Operation::ScatterGather { lists } => {
-            Transfer::scatter_gather(&segments(&lists.source), &segments(&lists.destination))?
+            scatter_gather(&segments(&lists.source), &segments(&lists.destination))
         }
         Operation::Xor { sources, destination, length } => {
             let sources: Vec<_> = sources.iter().map(|source| range(source, *length)).collect();
-            Transfer::xor(&sources, &range(destination, *length))?
+            xor(&sources, &range(destination, *length))
         }
         Operation::Compare { first, second, length } => {
-            Transfer::compare(&range(first, *length), &range(second, *length))?
+            compare(&range(first, *length), &range(second, *length))
         }
-        Operation::Crc { source, length, seed } => Transfer::crc32c(&range(source, *length), *seed),
+        Operation::Crc { source, length, seed } => crc32c(&range(source, *length), *seed),
         Operation::CopyCrc { source, destination, length, seed } => {
-            Transfer::copy_crc32c(&range(source, *length), &range(destination, *length), *seed)?
+            copy_crc32c(&range(source, *length), &range(destination, *length), *seed)
         }
         Operation::DualCopy { source, destinations: [one, other], length } => {
-            Transfer::dual_copy(&range(source, *length), [&range(one, *length), &range(other, *length)])?
+            dual_copy(&range(source, *length), [&range(one, *length), &range(other, *length)])
         }
     })
 }
