@@ -28,10 +28,10 @@ impl RequestFixture for Served {
         self.turns += 1;
         let mut submitted = |transfer| {
             let ticket = self.queue.submit(transfer).expect("room in the ring");
-            self.queue.wait(ticket, PATIENCE).expect("a completion")
+            end_of(&mut self.queue, ticket)
         };
         let Completion { outcome, bytes_done, value, .. } = match self.turns % 3 {
-            0 => self.queue.perform(transfer).expect("room in the ring"),
+            0 => self.queue.run(transfer).expect("room in the ring"),
             1 => submitted(transfer),
             // With a deadline it goes to the worker, short as it is.
             _ => submitted(transfer.within(Duration::from_secs(60))),
@@ -55,33 +55,33 @@ fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, TransferError> 
         list.iter().map(|segment| range(&segment.place, segment.length)).collect()
     };
     match draft {
-        Operation::Nop => Ok(Transfer::nop()),
+        Operation::Nop => Ok(nop()),
         Operation::Copy { source, destination, length } => {
-            Transfer::copy(&range(source, *length), &range(destination, *length))
+            copy(&range(source, *length), &range(destination, *length))
         }
         Operation::Fill { destination, length, pattern } => {
-            Ok(Transfer::fill(&range(destination, *length), *pattern))
+            Ok(fill(&range(destination, *length), *pattern))
         }
         Operation::Copy2d { source, destination, shape } => {
-            Ok(Transfer::copy_2d(&range(source, 0), &range(destination, 0), *shape))
+            Ok(copy_2d(&range(source, 0), &range(destination, 0), *shape))
         }
-        Operation::Fill2d { destination, shape } => Ok(Transfer::fill_2d(&range(destination, 0), *shape)),
+        Operation::Fill2d { destination, shape } => Ok(fill_2d(&range(destination, 0), *shape)),
         Operation::ScatterGather { lists } => {
-            Transfer::scatter_gather(&segments(&lists.source), &segments(&lists.destination))
+            scatter_gather(&segments(&lists.source), &segments(&lists.destination))
         }
         Operation::Xor { sources, destination, length } => {
             let sources: Vec<_> = sources.iter().map(|source| range(source, *length)).collect();
-            Transfer::xor(&sources, &range(destination, *length))
+            xor(&sources, &range(destination, *length))
         }
         Operation::Compare { first, second, length } => {
-            Transfer::compare(&range(first, *length), &range(second, *length))
+            compare(&range(first, *length), &range(second, *length))
         }
-        Operation::Crc { source, length, seed } => Ok(Transfer::crc32c(&range(source, *length), *seed)),
+        Operation::Crc { source, length, seed } => Ok(crc32c(&range(source, *length), *seed)),
         Operation::CopyCrc { source, destination, length, seed } => {
-            Transfer::copy_crc32c(&range(source, *length), &range(destination, *length), *seed)
+            copy_crc32c(&range(source, *length), &range(destination, *length), *seed)
         }
         Operation::DualCopy { source, destinations: [one, other], length } => {
-            Transfer::dual_copy(&range(source, *length), [&range(one, *length), &range(other, *length)])
+            dual_copy(&range(source, *length), [&range(one, *length), &range(other, *length)])
         }
         Operation::Synchronized { .. } => unreachable!("clients of a CPU engine have no device to name"),
     }
