@@ -37,8 +37,7 @@ const REQUESTS: usize = 100;
 const BYTES: u64 = 64;
 /// Addresses that the starts alternate between.
 const PLACES: u64 = 16;
-/// Table 1, microseconds.
-const TABLE_1: [(&str, f64); 4] = [
+const TABLE_1_US: [(&str, f64); 4] = [
     ("kernel-level DMA", 25.1),
     ("repeated passing", 4.6),
     ("key-based DMA", 4.4),
@@ -110,7 +109,7 @@ pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> 
         ("memferry's ring", range(&of(|m| m.ring / 1e3))),
     ];
     run.picture("initiation", || draw(here))?;
-    let mut rows: Vec<Row> = TABLE_1
+    let mut rows: Vec<Row> = TABLE_1_US
         .iter()
         .map(|(name, us)| {
             Row::new(format!("1997: {name} (TR 182, table 1)"), "ns", Target::None, &[us * 1e3])
@@ -138,7 +137,7 @@ pub(crate) fn measure(run: &Run, _class: Class) -> Result<Vec<Row>, BenchError> 
 
 /// Draws table 1 and what was measured as bars of microseconds.
 fn draw(here: [(&str, Option<Value>); 3]) -> Result<String, DrawError> {
-    let then = TABLE_1.map(|(name, us)| (name, vec![Some(Value::from(us)), None]));
+    let then = TABLE_1_US.map(|(name, us)| (name, vec![Some(Value::from(us)), None]));
     let here = here.map(|(name, value)| (name, vec![None, value]));
     let groups: Vec<Group> =
         (then.into_iter().chain(here)).map(|(name, bars)| Group { name: name.to_owned(), bars }).collect();

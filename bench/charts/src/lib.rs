@@ -87,7 +87,6 @@ impl Scale {
     }
 }
 
-/// An axis.
 #[derive(Clone, Debug)]
 pub struct Axis {
     /// The text beside it.
@@ -132,7 +131,6 @@ impl Value {
     }
 }
 
-/// A line.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// Its text in the legend.

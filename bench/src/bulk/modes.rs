@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn ratios_are_of_rounds_and_held_to_their_targets() {
-        let mapped = vec![(80.0, 90.0), (90.0, 99.0)];
-        let before = vec![(10.0, 20.0), (10.0, 20.0)];
-        let hit = vec![(10.4, 20.0); 2];
+        let mapped = [(80.0, 90.0), (90.0, 99.0)];
+        let before = [(10.0, 20.0), (10.0, 20.0)];
+        let hit = [(10.4, 20.0); 2];
         let of = |way: Way| match way {
             MAPPED => Some(&mapped[..]),
             PRE_MAPPED | OFFLOADED => Some(&before[..]),

@@ -26,7 +26,6 @@ const SLACK: usize = PAGE;
 pub(crate) enum Pages {
     /// Of 2 MiB, where the system gives them.
     Huge,
-    /// Of 4 KiB.
     Ordinary,
 }
 

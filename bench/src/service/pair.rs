@@ -94,15 +94,15 @@ pub(crate) fn poll_for(queue: &mut Queue, ticket: Ticket) -> Result<(), BenchErr
     }
 }
 
-/// Polls until nothing is outstanding.
+/// Polls until nothing is outstanding, and takes every completion: one that came early is not outstanding any more.
 pub(crate) fn drain(queue: &mut Queue) -> Result<(), BenchError> {
-    while queue.outstanding() > 0 {
+    loop {
         match queue.poll() {
             Some(completion) => done(completion)?,
+            None if queue.outstanding() == 0 => return Ok(()),
             None => std::hint::spin_loop(),
         }
     }
-    Ok(())
 }
 
 /// Sends the service a command that it refuses at once: a message there, a look into its table, a message back.
@@ -162,5 +162,27 @@ impl Reader {
             self.0[..end - offset].copy_from_slice(&buffer[offset..end]);
             std::hint::black_box(&self.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry::Rights;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_transfer_ends_a_measurement() {
+        let client = Client::embedded().unwrap();
+        let mut pair = Pair::new(client.clone(), 4096).unwrap();
+        let readable = client.derive(&pair.destination.all(), Rights::READ).unwrap();
+        let refused = || Transfer::copy(&pair.source.all(), &readable.all()).unwrap();
+        let [first, second] = [refused(), refused()];
+        pair.queue.submit(first).unwrap();
+        assert!(drain(&mut pair.queue).unwrap_err().to_string().starts_with("a transfer failed"));
+        let ticket = pair.queue.submit(second).unwrap();
+        assert!(poll_for(&mut pair.queue, ticket).is_err());
+        pair.nop().unwrap();
+        assert!(drain(&mut pair.queue).is_ok());
     }
 }

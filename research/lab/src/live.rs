@@ -27,10 +27,7 @@ pub(crate) enum LiveError {
     )]
     Missing(PathBuf),
     #[error("{} cannot be run: {error}", .program.display())]
-    Start {
-        program: PathBuf,
-        error: std::io::Error,
-    },
+    Start { program: PathBuf, error: std::io::Error },
     #[error("`{command}` failed: {said}")]
     Failed {
         command: String,
@@ -38,15 +35,9 @@ pub(crate) enum LiveError {
         said: String,
     },
     #[error("`{command}` wrote no rows: {error}")]
-    Unreadable {
-        command: String,
-        error: String,
-    },
+    Unreadable { command: String, error: String },
     #[error("{name}: {reason}")]
-    NotMeasured {
-        name: String,
-        reason: String,
-    },
+    NotMeasured { name: String, reason: String },
     #[error("{PROGRAM} has no row `{0}`")]
     NoRow(String),
 }
@@ -202,7 +193,8 @@ mod tests {
 
     #[test]
     fn a_benchmark_that_fails_is_not_run() {
-        let script = Script::new("fails", "echo 'memferry-bench: a transfer failed: MemoryFault' >&2; exit 1");
+        let script =
+            Script::new("fails", "echo 'memferry-bench: a transfer failed: MemoryFault' >&2; exit 1");
         let found = verdict(Rows::by(&script.0, "start", None).map(|_| Vec::new())).expect("a row");
         assert_eq!(found.status, Status::NotRun);
         assert!(found.why.contains("`memferry-bench start` failed") && found.why.ends_with("MemoryFault"));

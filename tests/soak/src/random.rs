@@ -20,7 +20,6 @@ impl Random {
         self.0.u64(..end.max(1))
     }
 
-    /// One of `least..=most`.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         self.0.u64(least..=most)
     }

@@ -48,7 +48,10 @@ const WALKS: [(&str, &str); 7] = [
     ("after read()", "walk over 768 KiB after 16 pieces of 16,064 B by read()"),
     ("after libc", "walk over 768 KiB after 16 pieces of 16,064 B by libc"),
     ("after streamed", "walk over 768 KiB after 16 pieces of 16,064 B by memferry, stream"),
-    ("beside a worker that moved nothing", "walk over 768 KiB after 16 pieces of 16,064 B by the worker moving nothing"),
+    (
+        "beside a worker that moved nothing",
+        "walk over 768 KiB after 16 pieces of 16,064 B by the worker moving nothing",
+    ),
     ("after offloaded", "walk over 768 KiB after 16 pieces of 16,064 B by the worker"),
     ("after offloaded, streamed", "walk over 768 KiB after 16 pieces of 16,064 B by the worker, stream"),
 ];

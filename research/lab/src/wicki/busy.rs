@@ -90,6 +90,9 @@ fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
     let figures = Rows::measured("service", Some("turns")).and_then(|rows| rows.values(&FIGURES));
     reported(case, "MB/s", figures, |figures| {
         let listed: Vec<String> = figures.iter().map(|(name, rate)| format!("{name} {rate:.0}")).collect();
-        format!("copies of 256 KiB in MB/s, by the CPU and by the service with one and eight outstanding: {}", listed.join(", "))
+        format!(
+            "copies of 256 KiB in MB/s, by the CPU and by the service with one and eight outstanding: {}",
+            listed.join(", ")
+        )
     })
 }
