@@ -58,7 +58,7 @@ impl Sides {
     }
 
     fn amemcpy(&self, to: usize, from: usize, bytes: usize) -> Result<(), BenchError> {
-        let part = |index: usize| self.buffers[index].slice(..bytes as u64);
+        let part = |index: usize| self.buffers[index].range(0, bytes as u64);
         Ok(self.copier.amemcpy(&part(to), &part(from))?)
     }
 

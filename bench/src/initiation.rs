@@ -63,7 +63,7 @@ fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
             let at = (burst * BURST + start) % PLACES * BYTES;
             let source = pair.source.slice(at..at + BYTES);
             let destination = pair.destination.slice(at..at + BYTES);
-            pair.queue.submit(copy(&source, &destination))?;
+            let _polled = pair.queue.submit(copy(&source, &destination))?;
         }
         spent += since_ns(started);
         drain(&mut pair.queue)?;

@@ -20,7 +20,7 @@ use crate::children::WORKER;
 use crate::placement::{Class, Kept, keep_threads_to};
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::{Pair, done, poll_for};
+use crate::service::pair::{Pair, poll_for};
 
 const ROUNDS: usize = 41;
 const ORDINARY_ROUNDS: usize = 21;
@@ -68,7 +68,7 @@ fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchErro
 fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     for at in places {
         let transfer = transfer(&both.pair, *at, piece)?;
-        done(both.pair.queue.run(transfer)?)?;
+        both.pair.queue.run(transfer)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@
 
 use memferry::{Client, Queue, Region, copy};
 
-use super::pair::{Pair, done};
+use super::pair::Pair;
 use super::peer::Peer;
 use crate::BenchError;
 use crate::placement::{Class, Kept};
@@ -26,9 +26,10 @@ const SIZES: [(u64, &str, usize, f64); 3] =
 pub(super) fn inline_copy(
     queue: &mut Queue,
     source: &Region,
-    destination: &Region,
+    destination: impl Into<Region>,
 ) -> Result<(), BenchError> {
-    done(queue.run(copy(source, destination))?)
+    queue.run(copy(source, destination))?;
+    Ok(())
 }
 
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use memferry::{Client, Queue, copy, nop};
 
-use super::pair::{Pair, Reader, ask_over_socket, done, drain};
+use super::pair::{Pair, Reader, ask_over_socket, drain};
 use crate::BenchError;
 use crate::children::Service;
 use crate::placement::{Class, Kept};
@@ -62,7 +62,7 @@ impl Sides {
             })?;
             self.pair.wake()?;
             let with = each_ns(BURST, || {
-                self.wide.submit(nop())?;
+                let _drained = self.wide.submit(nop())?;
                 Work::run(self.turns);
                 Ok(())
             })?;
@@ -83,7 +83,7 @@ impl Sides {
             let mut taken = 0;
             while taken < BATCH {
                 if let Some(completion) = self.pair.queue.poll() {
-                    done(completion)?;
+                    completion?;
                     taken += 1;
                 }
             }
@@ -105,7 +105,7 @@ impl Sides {
         let small = each_ns(1000, || {
             let (source, destination) = self.pair.ranges(64);
             let ticket = self.pair.queue.submit(copy(&source, &destination))?;
-            done(self.pair.queue.wait(ticket)?)?;
+            self.pair.queue.wait(ticket)?;
             self.reader.frame(&self.pair.destination, 64)
         })?;
         let socket = each_ns(50, || ask_over_socket(&self.pair.client))?;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use memferry::{Client, Ticket, copy};
 
-use super::pair::{Pair, Reader, done};
+use super::pair::{Pair, Reader};
 use crate::BenchError;
 use crate::children::{Program, Service};
 use crate::placement::{Class, Kept, cpu};
@@ -176,8 +176,8 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
             under_way.push_back(pair.queue.submit(copy(&source, &destination))?);
             submitted += 1;
         } else if let Some(completion) = pair.queue.poll() {
-            under_way.retain(|ticket| *ticket != completion.ticket);
-            done(completion)?;
+            let id = completion?.id;
+            under_way.retain(|ticket| ticket.id() != id);
         } else {
             std::hint::spin_loop();
         }

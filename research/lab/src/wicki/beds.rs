@@ -110,7 +110,9 @@ impl Live {
         let memories = [memory()?, memory()?];
         let rights = Rights::READ | Rights::WRITE;
         let window = |memory: &Frame| {
-            client.derive(&memory.slice(WINDOW_AT as u64..WINDOW_AT as u64 + WINDOW_BYTES as u64), rights).map_err(said)
+            client
+                .derive(&memory.slice(WINDOW_AT as u64..WINDOW_AT as u64 + WINDOW_BYTES as u64), rights)
+                .map_err(said)
         };
         let windows = [window(&memories[0])?, window(&memories[1])?];
         Ok(Self { queue: client.queue(4).map_err(said)?, memories, windows })
@@ -124,13 +126,13 @@ impl Bed for Live {
     }
 
     fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
-        let [source, destination] = self.windows.each_ref().map(Frame::all);
+        let [source, destination] = self.windows.each_ref().map(|frame| frame.slice(..));
         let transfer = match draft {
             Draft::Copy(shape) => copy_2d(&source, &destination, *shape),
             Draft::Fill(shape) => fill_2d(&destination, *shape),
         };
         let ticket = self.queue.submit(transfer).map_err(said)?;
-        Ok(self.queue.wait(ticket).map_err(said)?.outcome)
+        Ok(self.queue.wait(ticket).map(drop).map_err(|error| error.failure))
     }
 
     fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {

@@ -30,7 +30,7 @@ fn endless(frame: &Frame) -> Result<Transfer, BedError> {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let color = Color24::new(7).ok_or("a colour of 24 bits")?;
-    Ok(fill_2d(&frame, Fill2d { count, destination, color }))
+    Ok(fill_2d(frame, Fill2d { count, destination, color }))
 }
 
 fn contents(frame: &Frame) -> Result<Vec<u8>, BedError> {
@@ -64,14 +64,14 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     // Those that would not wait have their answer while all channels are busy; then these are freed.
     let (waiting, refused): (Vec<_>, Vec<_>) = (0..).zip(asked).partition(|(tag, _)| tag % 2 == 0);
     for (tag, (ticket, frame)) in refused {
-        let outcome = queue.wait(ticket).map_err(said)?.outcome;
+        let outcome = queue.wait(ticket).map_err(|error| error.failure);
         let kept = contents(&frame)? == shift(tag)[0];
         let is_busy = matches!(outcome, Err(Failure::ChannelsBusy { .. }));
         *(if kept && is_busy { &mut crowd.refused } else { &mut crowd.wrong }) += 1;
     }
     running.into_iter().try_for_each(|ticket| queue.cancel(ticket).map_err(said))?;
     for (tag, (ticket, frame)) in waiting {
-        let outcome = queue.wait(ticket).map_err(said)?.outcome;
+        let outcome = queue.wait(ticket);
         let once = contents(&frame)? == shift(tag)[1];
         *(if once && outcome.is_ok() { &mut crowd.waited } else { &mut crowd.wrong }) += 1;
     }
