@@ -15,10 +15,11 @@ use memferry_bulk::{
 use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
-use super::PATIENCE;
 use crate::random::Random;
 use crate::saying::{Stop, Teller, finding};
 
+/// How long anything may take.
+const PATIENCE: Option<Duration> = Some(super::PATIENCE);
 /// Where the two meet.
 const SOCKET: &str = "bulk";
 /// Bytes of a frame that is lent.
@@ -113,7 +114,7 @@ fn send(
             let offset = random.below(FRAME - length + 1);
             frame.frame().write(offset, &bytes).map_err(Stop::from)?;
             let loan = match way == 2 && sender.can_grant() {
-                true => sender.lend(number, &frame.slice(offset..offset + length), PATIENCE)?,
+                true => sender.lend(number, frame.range(offset, length), PATIENCE)?,
                 false => sender.lend_mapped(number, frame, (offset, length), PATIENCE)?,
             };
             // Until then the frame is the other end's.
@@ -209,7 +210,7 @@ fn pull(
         Ok(_) => Ok(true),
         Err(FinishError::Failed { failure, .. }) => match failure {
             Failure::ServiceLost => Err(client.status().map_or_else(Stop::from, |_| {
-                Stop::Finding("a channel was lost though its service answers".to_owned())
+                Stop::Finding("a queue was lost though its service answers".to_owned())
             }))?,
             Failure::ServiceStopping => Err(Stop::Refused("stopping", "stopping".to_owned()))?,
             Failure::Cancelled

@@ -46,15 +46,15 @@ pub(super) fn session(
         let offset = MARGIN;
         let rights = if write { Rights::READ | Rights::WRITE } else { Rights::READ };
         let user = Grantee::User(rustix::process::geteuid().as_raw());
-        let token = client.grant(&frame.slice(offset..offset + length), rights, user)?;
-        let lent = format!("{} {length} {} {seed}\n", token.bits(), u8::from(write));
+        let grant = client.grant(frame.slice(offset..offset + length), rights, user)?;
+        let lent = format!("{} {length} {} {seed}\n", grant.token().to_raw(), u8::from(write));
         let made = directory.join(format!(".{own}-{number}"));
         let path = directory.join(format!("{own}-{number}"));
         std::fs::write(&made, lent).map_err(failed)?;
         std::fs::rename(&made, &path).map_err(failed)?;
         std::thread::sleep(Duration::from_micros(random.below(40_000)));
         let _ = std::fs::remove_file(&path);
-        client.revoke(token)?;
+        grant.revoke()?;
         let read = || -> Result<Vec<u8>, Stop> {
             let mut found = vec![0; bytes.len()];
             frame.read(0, &mut found)?;
