@@ -82,7 +82,7 @@ fn role_grants() {
     let frame = client.frame(4096).alloc().unwrap();
     say(client.session());
     let session = SessionId(listen().parse().unwrap());
-    say(client.grant(&frame, Rights::READ, Grantee::Session(session)).unwrap().bits());
+    say(client.grant(&frame, Rights::READ, Grantee::Session(session)).unwrap().token());
     listen();
 }
 
@@ -98,7 +98,7 @@ fn role_hands_on_a_token() {
 }
 
 fn session_of(role: &mut Role) -> SessionId {
-    let said = role.hear();
+    let said = role.receive();
     SessionId(said.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap())
 }
 
@@ -110,9 +110,9 @@ fn what_a_third_process_granted_is_not_taken_for_the_peers() {
     let mut third = Role::start("role_grants", &service.socket);
     let grantor = session_of(&mut third);
     third.tell(&client.session().0.to_string());
-    let token = third.hear();
+    let token = third.receive();
     // It is a good token: who granted it may well have meant this process.
-    let frame = client.accept(Handle::from_bits(token.parse().unwrap())).unwrap();
+    let frame = client.accept(token.parse().unwrap()).unwrap();
     assert_eq!(frame.grantor(), Some(grantor));
     let mut peer = Role::start("role_hands_on_a_token", &service.socket);
     let mut receiver = accepted(&listener, &client).unwrap();
@@ -162,11 +162,11 @@ fn a_peer_of_another_service_that_grants_all_the_same_is_cut_off() {
     let path = service.socket.with_extension("meeting");
     let listener = Listener::bind(&path).unwrap();
     let frame = granting.frame(4096).alloc().unwrap();
-    let token = granting.grant(&frame, Rights::READ, Grantee::Session(client.session())).unwrap();
+    let grant = granting.grant(&frame, Rights::READ, Grantee::Session(client.session())).unwrap();
     let mut peer = RawPeer::join(&path, ServiceId(7), granting.session());
     let (sender, mut receiver) = listener.accept(&client, Options::default(), PATIENCE).unwrap();
     assert!(!sender.can_grant());
-    peer.grant(token.bits(), 4096);
+    peer.grant(grant.token().to_raw(), 4096);
     let refused = receiver.receive(PATIENCE).map(|message| message.kind);
     assert!(matches!(refused, Err(ReceiveError::Broken(Violation::NoGrants))), "{refused:?}");
 }

@@ -64,19 +64,22 @@ fn the_default_file_passes_its_own_check_and_starts_a_service() {
 fn a_service_does_as_its_file_says_and_the_command_line_wins() {
     let socket = fresh_directory().join("of-the-file");
     let told = format!(
-        "[service]\nsocket = \"{}\"\nmode = \"600\"\nlanes = 2\nchannels = 3\npolicy = \"exclusive\"\n[quotas]\nsessions = 2\n",
+        "[service]\nsocket = \"{}\"\nmode = \"600\"\nworkers = 2\nchannels = 3\npolicy = \"exclusive\"\n[quotas]\nsessions = 2\n",
         socket.display()
     );
     let file = File::new(told);
     let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
-    command.args(["serve", "--config", &file.text(), "--queues", "5"]);
+    command.args(["serve", "--config", &file.text(), "--channels", "5"]);
     let mut child = command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, format!("listening on {}\n", socket.display()));
     let client = Client::connect(&socket).unwrap();
     let status = client.status().unwrap();
-    assert_eq!((status.workers.len(), status.workers[0].queues, status.policy.as_str()), (2, 5, "exclusive"));
+    assert_eq!(
+        (status.workers.len(), status.workers[0].channels, status.policy.as_str()),
+        (2, 5, "exclusive")
+    );
     let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&socket).unwrap().permissions());
     assert_eq!(mode & 0o777, 0o600);
     let _second = Client::connect(&socket).unwrap();
@@ -88,7 +91,7 @@ fn a_service_does_as_its_file_says_and_the_command_line_wins() {
 
 #[test]
 fn mistakes_are_told_with_file_line_and_remedy_by_check_and_by_serve() {
-    let file = File::new("\u{feff}[service]\r\nlane = 2\r\n\r\nchunk = 3\r\n[quotes]\r\n");
+    let file = File::new("\u{feff}[service]\r\nworker = 2\r\n\r\nchunk = 3\r\n[quotes]\r\n");
     let name = file.text();
     let expected = format!(
         "memferry: {name}:2: [service] has no option 'worker'; did you mean 'workers'?\n\
@@ -133,7 +136,7 @@ fn an_empty_file_is_no_mistake() {
 fn impossible_settings_of_the_command_line_are_told_before_anything_is_made() {
     let directory = fresh_directory();
     let socket = directory.join("s").display().to_string();
-    for (option, value) in [("--workers", "0"), ("--queues", "1025"), ("--quota-waiting", "1048577")] {
+    for (option, value) in [("--workers", "0"), ("--channels", "1025"), ("--quota-waiting", "1048577")] {
         let said = errors(&memferry(&["serve", "--no-config", "--socket", &socket, option, value]));
         assert!(said.contains("it has to be from"), "{said}");
     }

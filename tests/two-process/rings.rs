@@ -155,7 +155,7 @@ fn stale_and_forged_handles_name_nothing() {
     let stale = outcome(&mut raw_channel, &read(own)).unwrap_err();
     assert_eq!(stale, Failure::StaleHandle { side: Side::Source, handle: own });
     let ticket = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    harness::done(&mut queue, ticket);
 }
 
 #[test]
@@ -242,9 +242,10 @@ fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() 
     }
     service.assert_serves();
     for ticket in tickets {
-        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+        harness::done(&mut queue, ticket);
     }
-    queue.submit(nop()).unwrap();
+    let ticket = queue.submit(nop()).unwrap();
+    harness::done(&mut queue, ticket);
 }
 
 #[test]
@@ -278,54 +279,54 @@ fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
 
 #[test]
 fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() {
-    let service = Service::start(&["--queues=2", "--quota-waiting=1"]);
+    let service = Service::start(&["--channels=2", "--quota-waiting=1"]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(16).unwrap();
     let running: Vec<_> = (0..2).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
     let refused = queue.submit(nop().refuse_when_busy()).unwrap();
-    let failure = queue.wait(refused, Some(SOON)).unwrap().outcome;
-    assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 2 }));
+    let failure = harness::failure(&mut queue, refused);
+    assert_eq!(failure, Failure::ChannelsBusy { channels: 2 });
     let waiting = queue.submit(nop()).unwrap();
     let over = queue.submit(nop()).unwrap();
-    assert_eq!(queue.wait(over, Some(SOON)).unwrap().outcome, Err(Failure::WaitingQuota { limit: 1 }));
+    assert_eq!(harness::failure(&mut queue, over), Failure::WaitingQuota { limit: 1 });
     queue.cancel(running[0]).unwrap();
-    assert_eq!(queue.wait(running[0], Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    assert_eq!(queue.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
+    assert_eq!(harness::failure(&mut queue, running[0]), Failure::Cancelled);
+    harness::done(&mut queue, waiting);
     let overdue = queue.submit(endless(&frame).within(std::time::Duration::from_millis(5))).unwrap();
-    assert_eq!(queue.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
+    assert_eq!(harness::failure(&mut queue, overdue), Failure::DeadlineExceeded);
 }
 
 #[test]
 fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
-    let service = Service::start(&["--queues=1", "--policy=exclusive"]);
+    let service = Service::start(&["--channels=1", "--policy=exclusive"]);
     let first = service.client();
     let second = service.client();
     let mut of_first = first.queue(4).unwrap();
     let mut of_second = second.queue(4).unwrap();
     let ticket = of_first.submit(nop()).unwrap();
-    assert_eq!(of_first.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    harness::done(&mut of_first, ticket);
     let ticket = of_second.submit(nop().refuse_when_busy()).unwrap();
-    let failure = of_second.wait(ticket, Some(SOON)).unwrap().outcome;
-    assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 0 }));
+    let failure = harness::failure(&mut of_second, ticket);
+    assert_eq!(failure, Failure::ChannelsBusy { channels: 0 });
     let waiting = of_second.submit(nop()).unwrap();
     let overdue = of_second.submit(nop().within(std::time::Duration::from_millis(300))).unwrap();
     service.assert_idle();
-    assert_eq!(of_second.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
+    assert_eq!(harness::failure(&mut of_second, overdue), Failure::DeadlineExceeded);
     let unwanted = of_second.submit(nop()).unwrap();
     service.assert_idle();
     of_second.cancel(unwanted).unwrap();
-    assert_eq!(of_second.wait(unwanted, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    assert_eq!(harness::failure(&mut of_second, unwanted), Failure::Cancelled);
     drop(of_first);
     drop(first);
-    assert_eq!(of_second.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
+    harness::done(&mut of_second, waiting);
 }
 
 #[test]
 fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
     let service = Service::start(&[]);
     let client = service.client();
-    let huge = match client.frame(1).pages(Pages::Huge).alloc() {
+    let huge = match client.frame(1).huge().alloc() {
         Ok(huge) => huge,
         Err(error) => return println!("no huge pages on this machine: {error}"),
     };
@@ -333,9 +334,9 @@ fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
     let small = client.frame(4096).alloc().unwrap();
     huge.write(huge.length() - 4, b"huge").unwrap();
     let mut queue = client.queue(4).unwrap();
-    let end = huge.slice(huge.length() - 4096..huge.length() - 4096 + 4096);
-    let ticket = queue.submit(copy(&end, &small)).unwrap();
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let end = huge.slice(huge.length() - 4096..);
+    let ticket = queue.submit(copy(end, &small)).unwrap();
+    harness::done(&mut queue, ticket);
     let mut bytes = [0; 4];
     small.read(4092, &mut bytes).unwrap();
     assert_eq!(&bytes, b"huge");

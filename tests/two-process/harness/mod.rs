@@ -17,7 +17,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use memferry::{Client, Copy2d, Count2d, Fill2d, Frame, PixelSize, Plane, Transfer, copy, copy_2d, fill_2d};
+use memferry::{
+    Client, Copy2d, Count2d, Done, Failure, Fill2d, Frame, Output, PixelSize, Plane, Queue, Ticket, Transfer,
+    TransferError, copy, copy_2d, fill_2d,
+};
 use memferry_service::protocol::{
     self, Answer, Envelope, Hello, Refusal, Reply, VERSIONS, Violation, Welcome,
 };
@@ -171,10 +174,30 @@ pub fn assert_moves_bytes(client: &Client) {
     source.write(7, b"still served").unwrap();
     let mut queue = client.queue(4).unwrap();
     let ticket = queue.submit(copy(&source, &destination)).unwrap();
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    done(&mut queue, ticket);
     let mut bytes = [0; 12];
     destination.read(7, &mut bytes).unwrap();
     assert_eq!(&bytes, b"still served");
+}
+
+/// How a transfer ended, which it does [`SOON`].
+pub fn end_of<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
+    queue.wait_for(ticket, SOON).map(|done| done.expect("in time"))
+}
+
+/// How any transfer ended, which one does [`SOON`].
+pub fn end_of_any(queue: &mut Queue) -> Result<Done<u64>, TransferError> {
+    queue.wait_any_for(SOON).map(|done| done.expect("in time"))
+}
+
+/// What a transfer did that has to succeed.
+pub fn done<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Done<T> {
+    end_of(queue, ticket).unwrap()
+}
+
+/// Why a transfer failed that has to fail.
+pub fn failure<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Failure {
+    end_of(queue, ticket).unwrap_err().failure
 }
 
 /// A fill that touches one byte for minutes unless it is cancelled.
@@ -182,7 +205,7 @@ pub fn endless(frame: &Frame) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let color = memferry::Color24::new(7).unwrap();
-    fill_2d(&frame, Fill2d { count, destination, color })
+    fill_2d(frame, Fill2d { count, destination, color })
 }
 
 /// A copy that reads and writes one byte for minutes unless it is cancelled.
@@ -190,7 +213,7 @@ pub fn endless_copy(source: &Frame, destination: &Frame) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let plane = Plane { start: 0, x_step: 0, y_step: 0 };
     let shape = Copy2d { count, source: plane, destination: plane, transparent: None };
-    copy_2d(&source, &destination, shape)
+    copy_2d(source, destination, shape)
 }
 
 /// A client that speaks the protocol itself.
@@ -321,7 +344,7 @@ impl Role {
     }
 
     /// The next thing it says.
-    pub fn hear(&mut self) -> String {
+    pub fn receive(&mut self) -> String {
         loop {
             let line = self.output.next().expect("the role ended").unwrap();
             if let Some((_, said)) = line.split_once(PREFIX) {
@@ -393,7 +416,7 @@ pub struct Sleeper(Pid);
 impl Sleeper {
     /// The one that a role says it has made.
     pub fn of(role: &mut Role) -> Self {
-        Self(Pid::from_raw(role.hear().parse().unwrap()).unwrap())
+        Self(Pid::from_raw(role.receive().parse().unwrap()).unwrap())
     }
 
     /// It is there still, with what it holds.
