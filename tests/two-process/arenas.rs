@@ -24,7 +24,7 @@ fn is_lost(error: &BufferError) -> bool {
 }
 
 #[test]
-fn buffers_of_transfers_that_a_lost_service_never_ended_are_not_used_again() {
+fn buffers_of_lost_transfers_are_not_reused() {
     let mut service = Service::start(&[]);
     let (client, arena) = arena(&service);
     let mut queue = client.queue(4).unwrap();

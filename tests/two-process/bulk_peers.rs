@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use harness::{Role, SOON, Service, listen, playing, say};
-use memferry::{Client, Grantee, Handle, Rights, ServiceId, SessionId};
+use memferry::{Client, Grantee, Rights, ServiceId, SessionId};
 use memferry_bulk::{ConnectError, Content, Listener, Options, ReceiveError, Receiver, Violation, connect};
 use memferry_conformance::noise;
 use memferry_shm::ring::{Producer, Slots};
@@ -98,19 +98,19 @@ fn role_hands_on_a_token() {
 }
 
 fn session_of(role: &mut Role) -> SessionId {
-    let said = role.receive();
+    let said = role.receive_line();
     SessionId(said.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap())
 }
 
 #[test]
-fn what_a_third_process_granted_is_not_taken_for_the_peers() {
+fn grants_of_a_third_process_are_refused() {
     let service = Service::start(&[]);
     let client = service.client();
     let listener = Listener::bind(service.socket.with_extension("meeting")).unwrap();
     let mut third = Role::start("role_grants", &service.socket);
     let grantor = session_of(&mut third);
     third.tell(&client.session().0.to_string());
-    let token = third.receive();
+    let token = third.receive_line();
     // It is a good token: who granted it may well have meant this process.
     let frame = client.accept(token.parse().unwrap()).unwrap();
     assert_eq!(frame.grantor(), Some(grantor));
@@ -155,7 +155,7 @@ fn who_names_the_session_of_another_process_is_not_connected() {
 }
 
 #[test]
-fn a_peer_of_another_service_that_grants_all_the_same_is_cut_off() {
+fn a_grant_across_services_is_cut_off() {
     let service = Service::start(&[]);
     let client = service.client();
     let granting = service.client();

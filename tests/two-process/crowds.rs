@@ -15,7 +15,7 @@ use std::io::Read;
 use std::process::{Command, Stdio};
 
 use harness::{
-    Raw, Role, SOON, Service, assert_moves_bytes, endless, fresh_directory, listen, playing, say, wait_until,
+    Raw, Role, Service, assert_moves_bytes, endless, fresh_directory, listen, playing, say, wait_until,
 };
 use memferry::{CallError, Client, ConnectError, Failure, FrameError, OpenError, Queue, fill, nop};
 use memferry_service::protocol::{RefusalKind, Violation};
@@ -56,14 +56,14 @@ fn descriptors(service: &Service) -> usize {
 }
 
 #[test]
-fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
+fn a_thousand_clients_leave_nothing_behind() {
     let service = Service::start(&["--quota-sessions=5000", "--quota-queues=5000", "--channels=64"]);
     let observer = service.client();
     let mut settled = None;
     for round in 0..5 {
         let start = |_| Role::start("role_opens_many_sessions", &service.socket);
         let mut roles: Vec<_> = (0..4).map(start).collect();
-        roles.iter_mut().for_each(|role| assert_eq!(role.receive(), "open"));
+        roles.iter_mut().for_each(|role| assert_eq!(role.receive_line(), "open"));
         assert_eq!(observer.status().unwrap().open_sessions as usize, 1 + roles.len() * SESSIONS);
         for (number, role) in roles.iter_mut().enumerate() {
             match number % 3 {
@@ -99,7 +99,7 @@ fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
 }
 
 #[test]
-fn status_counts_requests_failures_bytes_and_what_is_outstanding() {
+fn status_counts_requests_and_failures() {
     let service = Service::start(&["--channels=2", "--workers=1"]);
     let client = service.client();
     let frame = client.frame(8192).alloc().unwrap();
@@ -207,7 +207,7 @@ fn a_frame_whose_descriptor_finds_no_room_ends_the_session_with_words() {
 }
 
 #[test]
-fn channels_are_refused_with_words_when_memory_runs_out() {
+fn queues_are_refused_when_memory_runs_out() {
     let service = Service::start(&[]);
     let client = service.client();
     assert_moves_bytes(&client);

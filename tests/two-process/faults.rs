@@ -29,14 +29,14 @@ fn role_starts_transfers_and_is_killed() {
 }
 
 #[test]
-fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
+fn a_client_killed_mid_transfer_is_forgotten() {
     let service = Service::start(&["--channels=2"]);
     let observer = service.client();
     let frames = || service.proc("maps").matches("memferry-frame").count();
     let before = frames();
     for _ in 0..3 {
         let mut role = Role::start("role_starts_transfers_and_is_killed", &service.socket);
-        assert_eq!(role.receive(), "started");
+        assert_eq!(role.receive_line(), "started");
         assert!(frames() > before);
         role.kill();
         service.wait_for_sessions(&observer, 1);
@@ -46,7 +46,7 @@ fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
 }
 
 #[test]
-fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon() {
+fn each_ticket_of_a_killed_service_ends_once() {
     let mut service = Service::start(&["--channels=2"]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
@@ -78,7 +78,7 @@ fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon(
 }
 
 #[test]
-fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
+fn a_busy_poller_learns_of_the_loss_too() {
     let service = Service::start(&[]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
@@ -97,7 +97,7 @@ fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
 }
 
 #[test]
-fn a_clean_end_finishes_or_reports_every_request() {
+fn a_clean_end_reports_every_request() {
     let mut service = Service::start(&["--channels=1", "--grace-ms=50"]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
@@ -144,23 +144,23 @@ fn role_copies_from_a_grant() {
 }
 
 #[test]
-fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
+fn revocation_ends_the_transfers_of_others() {
     let service = Service::start(&[]);
     let owner = service.client();
     let frame = owner.frame(4096).alloc().unwrap();
     frame.write(0, b"old").unwrap();
     let mut role = Role::start("role_copies_from_a_grant", &service.socket);
-    let peer: u64 = role.receive().parse().unwrap();
+    let peer: u64 = role.receive_line().parse().unwrap();
     let to = Grantee::Session(memferry::SessionId(peer));
     let grant = owner.grant(frame.slice(..4096), Rights::READ, to).unwrap();
     assert!(matches!(owner.accept(grant.token()), Err(CallError::Refused(_))), "made for another session");
     role.tell(&grant.token().to_string());
-    assert!(role.receive().contains("lacks that right"), "B writes to A's frame");
-    assert_eq!(role.receive(), "copying");
+    assert!(role.receive_line().contains("lacks that right"), "B writes to A's frame");
+    assert_eq!(role.receive_line(), "copying");
     grant.revoke().unwrap();
-    assert_eq!(role.receive(), "cancelled");
-    assert!(role.receive().contains("was revoked"));
-    assert!(role.receive().contains("names no offer"));
+    assert_eq!(role.receive_line(), "cancelled");
+    assert!(role.receive_line().contains("was revoked"));
+    assert!(role.receive_line().contains("names no grant"));
     let mut queue = owner.queue(2).unwrap();
     let ticket = queue.submit(fill(&frame, Pattern::Byte(0))).unwrap();
     harness::done(&mut queue, ticket);
@@ -199,7 +199,7 @@ fn in_the_child(client: &Client, queue: &mut Queue, ticket: Ticket) -> i32 {
 }
 
 #[test]
-fn a_forked_child_is_told_so_and_disturbs_nothing() {
+fn a_forked_child_disturbs_nothing() {
     let service = Service::start(&[]);
     for client in [service.client(), Client::embedded().unwrap()] {
         let frame = client.frame(4096).alloc().unwrap();
@@ -241,7 +241,7 @@ fn role_forks_and_dies() {
 }
 
 #[test]
-fn a_client_is_gone_when_it_died_although_its_child_holds_the_socket() {
+fn a_dead_clients_child_keeps_no_session() {
     let service = Service::start(&[]);
     let observer = service.client();
     let mut role = Role::start("role_forks_and_dies", &service.socket);
@@ -289,11 +289,11 @@ fn role_serves_with_failing_memory() {
 }
 
 #[test]
-fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
+fn failing_memory_faults_its_owner_only() {
     let directory = harness::fresh_directory();
     let socket = directory.join("socket");
     let mut role = Role::start("role_serves_with_failing_memory", &socket);
-    assert_eq!(role.receive(), "ready");
+    assert_eq!(role.receive_line(), "ready");
     let owner = Client::connect(&socket).unwrap();
     let peer = Client::connect(&socket).unwrap();
     let failing = owner.frame(1 << 20).alloc().unwrap();
@@ -303,7 +303,7 @@ fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
     let own = peer.frame(1 << 19).alloc().unwrap();
     let mut of_peer = peer.queue(4).unwrap();
     role.tell("break");
-    assert_eq!(role.receive(), "broken");
+    assert_eq!(role.receive_line(), "broken");
     // The peer touches the owner's memory first: its request fails, its session goes on.
     let ticket = of_peer.submit(copy(granted.slice(..1 << 19), &own)).unwrap();
     assert_eq!(harness::failure(&mut of_peer, ticket), Failure::MemoryFault);

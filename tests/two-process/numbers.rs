@@ -146,7 +146,7 @@ fn metrics_printed_once_tell_what_clients_do() {
     let client = service.client();
     let frame = client.frame(8192).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
-    queue.submit(endless(&frame)).unwrap();
+    let _endless = queue.submit(endless(&frame)).unwrap();
     wait_until("taken", || client.status().unwrap().sessions[0].outstanding == 1);
     let output = Command::new(BINARY).args(["metrics", "--socket"]).arg(&service.socket).output().unwrap();
     assert!(output.status.success());

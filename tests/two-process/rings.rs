@@ -46,7 +46,7 @@ fn outcome(queue: &mut RawQueue, slot: &[u64; 16]) -> Result<(), Failure> {
     submit(queue, slot);
     let completion = wire::decode_completion(&queue.completion()).expect("a completion");
     assert_eq!(completion.tag, slot[1]);
-    completion.outcome
+    completion.outcome.result
 }
 
 #[test]
@@ -133,26 +133,26 @@ fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
 #[test]
 fn stale_and_forged_handles_name_nothing() {
     let service = Service::start(&[]);
-    let (_other, _channel, foreign) = raw_client(&service, 4096, 2);
+    let (_other, _queue, foreign) = raw_client(&service, 4096, 2);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
-    let (mut raw, mut raw_channel, own) = raw_client(&service, 4096, 8);
+    let (mut raw, mut raw_queue, own) = raw_client(&service, 4096, 8);
     let read = |handle: Handle| {
         let source = Span::new(handle, 0);
         let request = Request::copy(source, Span::new(own, 0), 1);
         encoded(1, &request)
     };
-    assert_eq!(outcome(&mut raw_channel, &read(own)), Ok(()));
+    assert_eq!(outcome(&mut raw_queue, &read(own)), Ok(()));
     let mut forged = vec![foreign, frame.handle(), Handle::from_bits(0), Handle::from_bits(u64::MAX)];
     forged.extend((0..64).flat_map(|index| (0..4).map(move |generation| Handle::new(index, generation))));
     for handle in forged.into_iter().filter(|handle| *handle != own) {
-        let failure = outcome(&mut raw_channel, &read(handle)).unwrap_err();
+        let failure = outcome(&mut raw_queue, &read(handle)).unwrap_err();
         let nothing = matches!(failure, Failure::UnknownHandle { .. } | Failure::StaleHandle { .. });
         assert!(nothing, "{handle}: {failure}");
     }
     raw.command(Command::Revoke { handle: own }, &[]).0.unwrap();
-    let stale = outcome(&mut raw_channel, &read(own)).unwrap_err();
+    let stale = outcome(&mut raw_queue, &read(own)).unwrap_err();
     assert_eq!(stale, Failure::StaleHandle { side: Side::Source, handle: own });
     let ticket = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
     harness::done(&mut queue, ticket);
@@ -178,7 +178,7 @@ fn counts_that_jump_or_lie_end_the_session() {
 }
 
 #[test]
-fn garbage_all_over_the_ring_while_the_worker_reads_it_harms_nobody() {
+fn garbage_in_the_ring_harms_nobody() {
     let service = Service::start(&[]);
     let client = service.client();
     let (_raw, queue, _) = raw_client(&service, 4096, 16);
@@ -227,7 +227,7 @@ fn more_requests_than_completions_read_end_the_session() {
 }
 
 #[test]
-fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() {
+fn unread_completions_fill_the_queue() {
     let service = Service::start(&[]);
     let client = service.client();
     let mut queue = client.queue(4).unwrap();
@@ -278,7 +278,7 @@ fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
 }
 
 #[test]
-fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() {
+fn busy_channels_are_refused_or_waited_for() {
     let service = Service::start(&["--channels=2", "--quota-waiting=1"]);
     let client = service.client();
     let frame = client.frame(4096).alloc().unwrap();
@@ -298,7 +298,7 @@ fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() 
 }
 
 #[test]
-fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
+fn an_exclusive_channel_has_one_client() {
     let service = Service::start(&["--channels=1", "--policy=exclusive"]);
     let first = service.client();
     let second = service.client();
@@ -323,7 +323,7 @@ fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
 }
 
 #[test]
-fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
+fn frames_of_huge_pages_are_served() {
     let service = Service::start(&[]);
     let client = service.client();
     let huge = match client.frame(1).huge().alloc() {

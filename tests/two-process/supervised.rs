@@ -238,7 +238,7 @@ fn assert_one_completion_each(mut queue: Queue, tickets: &[Ticket], killed: bool
 }
 
 #[test]
-fn clients_that_connect_during_a_restart_wait_and_every_request_ends_once() {
+fn requests_end_once_across_restarts() {
     let place = Place::new();
     let path = place.path("s");
     let socket = listening(&path);

@@ -105,7 +105,7 @@ impl Producer {
             match mode {
                 Mode::MappedEachRequest => {}
                 Mode::PreMapped => sender.export_mapped(frame, None)?,
-                Mode::Offloaded => sender.export(&frame.frame().slice(..), None)?,
+                Mode::Offloaded => sender.export(frame.frame(), None)?,
             }
         }
         Ok(Self { sender, lent: vec![None; frames.len()], frames, mode })

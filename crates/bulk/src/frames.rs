@@ -41,7 +41,7 @@ impl SharedFrame {
 
     /// A range of it.
     pub fn range(&self, offset: u64, length: u64) -> Region {
-        self.frame.slice(offset..offset + length)
+        self.frame.slice(offset..offset.saturating_add(length))
     }
 
     /// Whether both are clones of one.

@@ -26,7 +26,7 @@
 //! let frame = SharedFrame::allocate(&client, 1 << 20)?;
 //! sender.send(1, b"a picture comes", None)?;
 //! frame.frame().write(0, b"...")?;
-//! let loan = sender.lend(2, &frame.frame().slice(..), None)?;
+//! let loan = sender.lend(2, frame.frame(), None)?;
 //! sender.settle(loan, None)?; // the frame may be written again
 //! # Ok(())
 //! # }

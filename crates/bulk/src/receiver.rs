@@ -396,7 +396,8 @@ impl Receiver {
         if length > available {
             return Err(PullReason::Length { lent: length, available });
         }
-        let transfer = copy(frame.slice(lent.offset..lent.offset + length), to);
+        // The peer's numbers may add up to more than there are; what ends with these is out of bounds too.
+        let transfer = copy(frame.slice(lent.offset..lent.offset.saturating_add(length)), to);
         let queue = match &mut self.queue {
             Some(queue) => queue,
             none => none.insert(self.client.queue(SLOTS)?),

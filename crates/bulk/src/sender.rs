@@ -308,7 +308,7 @@ impl Sender {
         if !once && let Some(found) = self.exports.find(range, shared) {
             return Ok(found);
         }
-        // While there is room for a slot there is an export that no lent is under way of.
+        // While there is room for a slot there is an export that no lent frame is under way of.
         self.room(deadline, |_| Some(()))?;
         let Some(shared) = shared else {
             let session = self.grants_to.ok_or(SendError::OtherService)?;

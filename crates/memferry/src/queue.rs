@@ -34,7 +34,7 @@ use memferry_shm::parking::Spin;
 use memferry_shm::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::wire;
-use memferry_transfer::{Failure, Operation};
+use memferry_transfer::{Failure, Operation, Outcome};
 use thiserror::Error;
 
 use crate::completion::{Completion, Done, NO_TAG, Ticket, TicketId, TransferError};
@@ -471,11 +471,11 @@ impl Queue {
             self.broken = true;
             return None;
         };
-        let memferry_transfer::Completion { outcome, inherited, bytes_done, value, engine, .. } = completion;
+        let Outcome { result, bytes_done, value, engine } = completion.outcome;
         let completion = Completion {
             id: TicketId { queue: self.identity, tag },
-            outcome: outcome.map(|()| value),
-            inherited,
+            outcome: result.map(|()| value),
+            inherited: completion.inherited,
             bytes_done,
             engine,
             length: entry.length,

@@ -115,7 +115,7 @@ fn a_sender_without_room_is_told_of_it_by_its_sides_descriptor() {
 #[test]
 fn a_wake_up_for_room_that_a_frame_took_in_is_not_lost() {
     let ((ours, mut sender, mut here), (theirs, mut back, mut receiver)) = ends(Options::default());
-    let loan = sender.lend(1, &ours.frame(4096).alloc().unwrap().slice(..), SOON).unwrap();
+    let loan = sender.lend(1, ours.frame(4096).alloc().unwrap(), SOON).unwrap();
     assert_eq!((sender.arm().unwrap(), here.arm().unwrap()), (Armed::Waiting, Armed::Waiting));
     drop(lent_of(&mut receiver));
     // Behind the wake-up comes a descriptor: who receives the frame takes in both.

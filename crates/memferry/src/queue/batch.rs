@@ -11,7 +11,7 @@
 
 use memferry_service::embedded::Embedded;
 use memferry_service::profile;
-use memferry_transfer::{Ended, EngineKind, Operation, Span};
+use memferry_transfer::{Operation, Outcome, Span};
 use thiserror::Error;
 
 use super::{Queue, SubmitError, SubmitReason};
@@ -119,12 +119,12 @@ impl Queue {
         let id = self.ticket(tag);
         let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
         Ok(match ended {
-            Ok(Ended { outcome, bytes_done, value }) => Completion {
+            Ok(Outcome { result, bytes_done, value, engine }) => Completion {
                 id,
-                outcome: outcome.map(|()| value),
+                outcome: result.map(|()| value),
                 inherited: false,
                 bytes_done,
-                engine: EngineKind::Cpu,
+                engine,
                 length: operation.total_bytes(),
             },
             Err(failure) => Completion::without_engine(id, failure),
