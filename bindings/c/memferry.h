@@ -95,7 +95,7 @@ typedef enum mf_error {
   // The frames of one transfer have to be of the queue's client.
   MF_ERROR_FOREIGN_FRAME = 42,
   // The queue holds as many transfers as it can; take completions first.
-  MF_ERROR_CHANNEL_FULL = 43,
+  MF_ERROR_QUEUE_FULL = 43,
   // The time was up; the transfer goes on.
   MF_ERROR_TIMED_OUT = 44,
   // The ticket is none of this queue's outstanding ones.

@@ -74,7 +74,7 @@ pub enum mf_error {
     /// The frames of one transfer have to be of the queue's client.
     ForeignFrame = 42,
     /// The queue holds as many transfers as it can; take completions first.
-    ChannelFull = 43,
+    QueueFull = 43,
     /// The time was up; the transfer goes on.
     TimedOut = 44,
     /// The ticket is none of this queue's outstanding ones.
@@ -166,7 +166,7 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::Forked, c"this process was forked from the one the handle belongs to; open a client here"),
     (mf_error::InUse, c"another thread is using the queue"),
     (mf_error::ForeignFrame, c"a frame of the transfer belongs to another client than the queue"),
-    (mf_error::ChannelFull, c"the queue holds as many transfers as it can; take completions first"),
+    (mf_error::QueueFull, c"the queue holds as many transfers as it can; take completions first"),
     (mf_error::TimedOut, c"the time was up; the transfer goes on"),
     (mf_error::UnknownTicket, c"the ticket is none of this queue's outstanding ones"),
     (mf_error::Nothing, c"there is no completion now"),
@@ -392,7 +392,7 @@ impl From<ImageError> for Fault {
 impl From<SubmitReason> for Fault {
     fn from(reason: SubmitReason) -> Self {
         let number = match &reason {
-            SubmitReason::Full { .. } => mf_error::ChannelFull,
+            SubmitReason::Full { .. } => mf_error::QueueFull,
             SubmitReason::ForeignFrame => mf_error::ForeignFrame,
             SubmitReason::Shape(_) => mf_error::OutOfRange,
             SubmitReason::Loop => mf_error::Argument,

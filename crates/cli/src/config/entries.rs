@@ -173,8 +173,8 @@ const QUOTAS: &[Entry] = &[
         shown: |settings| settings.service.quotas.bytes.to_string(),
     },
     Entry {
-        key: "channels",
-        about: "Client channels (queue pairs) of a user.",
+        key: "queues",
+        about: "Queues (queue pairs) of a user.",
         limit: Some("quotas.queues"),
         set: |options, value| set(&mut options.quota_queues, number(value)),
         shown: |settings| settings.service.quotas.queues.to_string(),
