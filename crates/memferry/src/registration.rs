@@ -23,8 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use crate::client::Client;
-use crate::error::{CallError, FrameError, TakeBackError};
-use crate::frame::Frame;
+use crate::error::{CallError, FrameError};
+use crate::frame::{Frame, TakeBackError};
 
 /// Bounds of a cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

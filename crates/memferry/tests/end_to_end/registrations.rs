@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use memferry::{
-    CallError, Failure, Pattern, RegistrationError, RegistrationLimits, RegistrationStatistics,
-    Registrations, Side, TakeBackError,
+    CallError, Client, Failure, Pattern, RegistrationError, RegistrationLimits, RegistrationStatistics,
+    Registrations, Side, TakeBackError, fill,
 };
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
@@ -92,15 +92,14 @@ fn an_invalidated_frame_is_of_no_use_and_is_registered_anew() {
     let running = queue.submit(endless(&stale)).expect("room");
     cache.invalidate(&stale).expect("revoked");
     stale.write(0, &[0]).expect("its own bytes");
-    let completion = queue.wait(running, PATIENCE).expect("a completion");
-    assert!(completion.outcome.is_err());
+    end_of(&mut queue, running).expect_err("its memory was taken away");
     assert_eq!(contents(&stale)[0], 0, "the engine wrote after the revocation");
     assert!(matches!(cache.invalidate(&stale), Err(CallError::Refused(_))));
     let fresh = cache.memfd(&file).expect("taken again");
     assert_ne!(fresh.handle(), stale.handle());
-    let late = queue.submit(Transfer::fill(&stale.all(), Pattern::Byte(1))).expect("room");
+    let late = queue.submit(fill(&stale, Pattern::Byte(1))).expect("room");
     let refused = Failure::StaleHandle { side: Side::Destination, handle: stale.handle() };
-    assert_eq!(outcome(queue.wait(late, PATIENCE).expect("a completion")), Err(refused));
+    assert_eq!(outcome(end_of(&mut queue, late)), Err(refused));
 }
 
 #[test]
@@ -115,9 +114,9 @@ fn owned_memory_comes_back_with_what_was_moved_there() {
     let Err(TakeBackError::Shared(frame)) = cache.take_back(frame) else { panic!("an engine writes there") };
     assert_eq!(cache.statistics().entries, 1);
     queue.cancel(running).expect("outstanding");
-    queue.wait(running, PATIENCE).expect("a completion").outcome.expect_err("cancelled");
-    let filled = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(7))).expect("room");
-    assert_eq!(outcome(queue.wait(filled, PATIENCE).expect("a completion")), Ok(100));
+    end_of(&mut queue, running).expect_err("cancelled");
+    let filled = queue.submit(fill(&frame, Pattern::Byte(7))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, filled)), Ok(100));
     let memory = cache.take_back(frame).expect("nobody else holds it");
     assert_eq!((memory.as_ptr(), memory), (address, vec![7; 100]));
     assert_eq!((cache.statistics().entries, cache.statistics().bytes), (0, 0));
@@ -128,10 +127,10 @@ fn owned_memory_comes_back_with_what_was_moved_there() {
 fn a_frame_gives_its_vector_back_only_to_its_last_holder() {
     let client = client();
     let frame = client.register_owned(vec![3; 10]).expect("taken");
-    let range = frame.all();
-    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("a range holds it") };
-    drop(range);
-    client.revoke(frame.handle()).expect("revoked");
+    let region = frame.slice(..1);
+    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("a region holds it") };
+    drop(region);
+    frame.revoke().expect("revoked");
     assert_eq!(frame.into_owned().expect("revoked before, and nobody else's"), [3; 10]);
     let allocated = self::frame(&client);
     assert!(matches!(allocated.into_owned(), Err(TakeBackError::NotOwned(_))));
