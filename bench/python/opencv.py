@@ -37,14 +37,14 @@ class Pictures:
         self.source, self.destination = memory(kind, shape, dtype), memory(kind, shape, dtype)
         for array, path in ((self.source, source), (self.destination, destination)):
             array[:] = numpy.fromfile(path, dtype, array.size).reshape(shape)
-        # The same bytes as four channels, for what compares colours.
+        # The same bytes as four queues, for what compares colours.
         if pixel == "4":
-            self.channels = [a.view(numpy.uint8).reshape(*shape, 4) for a in (self.source, self.destination)]
+            self.queues = [a.view(numpy.uint8).reshape(*shape, 4) for a in (self.source, self.destination)]
             self.mask = memory(kind, shape, numpy.uint8)
             self.mask[:] = 1
 
     def keyed(self):
-        source, destination = self.channels
+        source, destination = self.queues
         cv2.inRange(source, (*KEY, 0), (*KEY, 255), self.mask)
         cv2.bitwise_not(self.mask, self.mask)
         return cv2.copyTo(source, self.mask, destination), destination

@@ -1,7 +1,7 @@
 //! The other processes of a measurement: a service, one that holds memory to be read, somebody else's program.
 //!
 //! ```text
-//! this process ─ spawn ─► itself: --serve SOCKET     a service with one lane
+//! this process ─ spawn ─► itself: --serve SOCKET     a service with one worker
 //!                         itself: --hold BYTES       random bytes; tells their address, waits for its end
 //!                         itself: --files ...        a file server or a receiver of files, by group `fileserver`
 //!                         itself: --with-parent ...  becomes another program
@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use memferry_broker::config::ServiceConfig;
-use memferry_broker::daemon::{DaemonOptions, serve as serve_on};
+use memferry_daemon::{DaemonOptions, serve as serve_on};
+use memferry_service::config::ServiceConfig;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::run::Run;
@@ -26,8 +26,8 @@ use crate::{BenchError, placement};
 
 /// How often a child that should end is looked at.
 const LOOK: Duration = Duration::from_millis(5);
-/// How the names of a service's lanes begin, one in this process too.
-pub(crate) const LANE: &str = "memferry-lane";
+/// How the names of a service's workers begin, one in this process too.
+pub(crate) const WORKER: &str = "memferry-worker";
 
 /// Is the service of a measurement.
 pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {
@@ -35,9 +35,9 @@ pub(crate) fn serve(socket: &Path) -> Result<(), BenchError> {
     let options = DaemonOptions {
         socket: socket.to_owned(),
         mode: 0o600,
-        // The one lane that a machine of two CPUs has, whatever this one has: figures are for one lane.
+        // The one worker that a machine of two CPUs has, whatever this one has: figures are for one worker.
         service: ServiceConfig {
-            lanes: 1,
+            workers: 1,
             high_users: vec![rustix::process::geteuid().as_raw()],
             ..ServiceConfig::default()
         },
@@ -110,7 +110,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Starts one. Its lane is kept on CPU 1; the threads that answer on the socket go where there is room.
+    /// Starts one. Its worker is kept on CPU 1; the threads that answer on the socket go where there is room.
     pub(crate) fn start(run: &Run) -> Result<Self, BenchError> {
         let socket = run.directory().join("service.sock");
         let path = socket.to_str().ok_or("the directory for temporary files has an odd name")?;
@@ -118,7 +118,7 @@ impl Service {
         if line != "ready" {
             return Err("the service did not start".into());
         }
-        placement::keep_threads_to(child.0.id(), LANE, 1)?;
+        placement::keep_threads_to(child.0.id(), WORKER, 1)?;
         Ok(Self { child, socket })
     }
 

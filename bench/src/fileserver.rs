@@ -12,7 +12,6 @@
 //! interrupts is nobody's. It is robust against other work on the machine, throughput is not. The rate of raw `O_DIRECT` reads
 //! is measured in every round.
 
-mod chart;
 mod namespaces;
 mod receiver;
 mod sendfile;
@@ -25,13 +24,14 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use memferry_memory::pool::{self, Direct, Pool, Way};
+use memferry_charts::{Group, Scale};
+use memferry_pool::{Direct, Pool, Way};
 use rustix::fs::{Advice, fadvise};
 
-use crate::BenchError;
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::random_bytes;
+use crate::{BenchError, plots};
 use namespaces::Namespaces;
 use servers::{KINDS, Kind};
 
@@ -69,6 +69,15 @@ const RATE_OVER_RAW: f64 = 0.85;
 const SCENES: [(&str, usize); 3] = [("local", 0), ("1 remote", 1), ("2 remote", 2)];
 const HEATS: [&str; 2] = ["cold", "hot"];
 const RECEIVES: [&str; 2] = ["copying", "discarding"];
+/// Parts: cold and hot files for receivers that copy, and all files for those that discard.
+const PARTS: [&str; 3] = ["cold", "hot", "discarding"];
+
+/// The heats and receivers of the parts that were asked for.
+fn wanted(run: &Run) -> Vec<(usize, usize)> {
+    let part = |(heat, receives): &(usize, usize)| if *receives == 0 { PARTS[*heat] } else { PARTS[2] };
+    let all = (0..HEATS.len()).flat_map(|heat| (0..RECEIVES.len()).map(move |receives| (heat, receives)));
+    all.filter(|at| run.wants(part(at))).collect()
+}
 
 /// What one server did in one round: seconds of its processor for a GiB, and GB/s.
 #[derive(Clone, Copy)]
@@ -132,7 +141,7 @@ impl Files {
         loop {
             fadvise(file, 0, None, Advice::DontNeed)?;
             // A kernel that cannot be asked (before 6.5) is believed.
-            let left = pool::cached_pages(file.as_fd(), 0, self.bytes).unwrap_or(0);
+            let left = memferry_pool::cached_pages(file.as_fd(), 0, self.bytes).unwrap_or(0);
             if left == 0 || Instant::now() >= until && left <= few {
                 return Ok(());
             }
@@ -147,7 +156,8 @@ impl Files {
     fn raw_rate(&self) -> Result<f64, BenchError> {
         self.set("cold", 1)?;
         let file = Direct::new(File::open(self.path(0))?);
-        let pool = Pool::new(pool::Options { buffer_bytes: BLOCK, ..pool::Options::default() })?;
+        let pool =
+            Pool::new(memferry_pool::Options { buffer_bytes: BLOCK, ..memferry_pool::Options::default() })?;
         let mut buffer = pool.take()?;
         let started = Instant::now();
         for offset in (0..self.bytes).step_by(BLOCK) {
@@ -166,6 +176,8 @@ fn name(index: usize) -> String {
 }
 
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.refuse_unknown(PARTS)?;
+    let wanted = wanted(run);
     let files = Files::new(run)?;
     let namespaces = Namespaces::new(2);
     let kinds: Vec<Kind> = KINDS.into_iter().filter(|kind| kind.is_there()).collect();
@@ -175,21 +187,21 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         figures.raw.push(files.raw_rate()?);
         for (scene, (_, remote)) in SCENES.iter().enumerate() {
             let Ok(hosts) = addresses(&namespaces, *remote) else { continue };
-            for (heat, temperature) in HEATS.iter().enumerate() {
-                for (receives, receiver) in RECEIVES.iter().enumerate() {
-                    for turn in 0..kinds.len() {
-                        let kind = kinds[(turn + round) % kinds.len()];
-                        files.set(temperature, hosts.len())?;
-                        let served = serve_once(kind, &files, &hosts, receiver)?;
-                        figures.served.entry((scene, heat, receives, kind)).or_default().push(served);
-                    }
+            for (heat, receives) in &wanted {
+                for turn in 0..kinds.len() {
+                    let kind = kinds[(turn + round) % kinds.len()];
+                    files.set(HEATS[*heat], hosts.len())?;
+                    let served = serve_once(kind, &files, &hosts, RECEIVES[*receives])?;
+                    figures.served.entry((scene, *heat, *receives, kind)).or_default().push(served);
                 }
             }
         }
         run.round_done();
     }
-    run.picture("fileserver", |path| chart::draw(path, &bars(&figures)))?;
-    Ok(rows(&figures, &namespaces))
+    let title = "Processor time of the server for a GiB (bar: median, stroke: minimum to maximum)";
+    let names = KINDS.map(Kind::name);
+    run.picture("fileserver", || plots::bars(title, ("s/GiB", Scale::Linear), &names, &bars(&figures)))?;
+    Ok(rows(&figures, &namespaces, &wanted))
 }
 
 /// A receiver's place: a namespace's process, and the address at which the server is seen from there.
@@ -259,16 +271,21 @@ fn words(at: (usize, usize, usize)) -> String {
     format!("{}, {}, {} receiver", HEATS[at.1], SCENES[at.0].0, RECEIVES[at.2])
 }
 
-fn rows(figures: &Figures, namespaces: &Result<Namespaces, BenchError>) -> Vec<Row> {
+fn ratio_name(at: (usize, usize, usize)) -> String {
+    format!("{}: pool over copying", words(at))
+}
+
+fn rows(
+    figures: &Figures,
+    namespaces: &Result<Namespaces, BenchError>,
+    wanted: &[(usize, usize)],
+) -> Vec<Row> {
     let mut rows = vec![Row::new("raw O_DIRECT reads of 64 KiB", "GB/s", Target::None, &figures.raw)];
-    for (scene, (name, remote)) in SCENES.iter().enumerate() {
-        if let Err(reason) = addresses(namespaces, *remote) {
-            rows.push(Row::not_measured(name, &reason));
-            continue;
-        }
-        for heat in 0..HEATS.len() {
-            for receives in 0..RECEIVES.len() {
-                rows.extend(rows_at(figures, (scene, heat, receives)));
+    for (scene, (_, remote)) in SCENES.iter().enumerate() {
+        for at in wanted.iter().map(|(heat, receives)| (scene, *heat, *receives)) {
+            match addresses(namespaces, *remote) {
+                Ok(_) => rows.extend(rows_at(figures, at)),
+                Err(reason) => rows.push(Row::not_measured(&ratio_name(at), &reason)),
             }
         }
     }
@@ -291,7 +308,7 @@ fn rows_at(figures: &Figures, at: (usize, usize, usize)) -> Vec<Row> {
     let is_judged = HEATS[at.1] == "cold" && RECEIVES[at.2] == "copying";
     let over = figures.ratios(at, [Kind::Pool, Kind::Copying]);
     let target = if is_judged { Target::AtMost(POOL_OVER_COPYING) } else { Target::None };
-    rows.push(Row::new(format!("{words}: pool over copying"), "times", target, &over));
+    rows.push(Row::new(ratio_name(at), "times", target, &over));
     if is_judged {
         let rates = figures.of(at, Kind::Pool, |served| served.rate);
         let reached: Vec<f64> = rates.iter().zip(&figures.raw).map(|(rate, raw)| rate / raw).collect();
@@ -305,16 +322,16 @@ fn rows_at(figures: &Figures, at: (usize, usize, usize)) -> Vec<Row> {
     rows
 }
 
-/// The picture: a group of bars for each row of the table, a bar for each server.
-fn bars(figures: &Figures) -> Vec<chart::Group> {
+/// A group of bars for each row of the table, a bar for each server.
+fn bars(figures: &Figures) -> Vec<Group> {
     let mut groups = Vec::new();
     for (scene, (name, _)) in SCENES.iter().enumerate() {
         for (heat, temperature) in HEATS.iter().enumerate() {
             for (receives, receiver) in RECEIVES.iter().enumerate() {
                 let of = |kind: Kind| figures.of((scene, heat, receives), kind, |served| served.processor);
-                let bars: Vec<_> = KINDS.into_iter().map(|kind| (kind.name(), of(kind))).collect();
-                if bars.iter().any(|(_, values)| !values.is_empty()) {
-                    groups.push(chart::Group { name: format!("{temperature}, {name}, {receiver}"), bars });
+                let bars: Vec<_> = KINDS.into_iter().map(|kind| plots::range(&of(kind))).collect();
+                if bars.iter().any(Option::is_some) {
+                    groups.push(Group { name: format!("{temperature}, {name}, {receiver}"), bars });
                 }
             }
         }

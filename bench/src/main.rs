@@ -43,7 +43,7 @@ struct Arguments {
     /// Few rounds: whether everything works, not how well.
     #[arg(long)]
     quick: bool,
-    /// Only these parts of group `service`, `engine`, `twod`, `bulk` or `preload`, with commas between them. Others have none.
+    /// Only these parts of the group, with commas between them; a wrong one lists those that there are.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     only: Vec<String>,
     /// Draw the sweeps as SVG files into this directory.
@@ -90,9 +90,7 @@ const GROUPS: &[Group] = &[
         "frames and messages between two processes, against UCX, sockets, pipes and process_vm_readv",
         bulk::measure,
     ),
-    ("policy", "shares and latencies of clients under each policy", |run| {
-        placement::steady(run, "policy", |class| policy::measure(run, class))
-    }),
+    ("policy", "shares and latencies of clients under each policy", policy::measure),
     (
         "preload",
         "programs that know nothing of memferry, with the library that stands in for memcpy",
@@ -102,13 +100,14 @@ const GROUPS: &[Group] = &[
         placement::steady(run, "copier", |_| copier::measure(run))
     }),
     ("fileserver", "what serving a GiB of files costs: ours, diod, sendfile", fileserver::measure),
-    ("stages", "the path's own cost: admission, policy, channel, engine, settling", |run| {
+    ("stages", "the path's own cost: admission, policy, queue, engine, settling", |run| {
         placement::steady(run, "stages", |_| stages::measure(run))
     }),
 ];
 
 /// Groups that have parts; each refuses those that it has not.
-const IN_PARTS: [&str; 5] = ["service", "engine", "twod", "bulk", "preload"];
+const IN_PARTS: [&str; 8] =
+    ["service", "engine", "pollution", "twod", "bulk", "policy", "preload", "fileserver"];
 
 fn run(arguments: &Arguments) -> Result<(), BenchError> {
     if let Some(socket) = &arguments.serve {

@@ -164,7 +164,7 @@ pub(crate) fn steady(
     mut measure: impl FnMut(Class) -> Result<Vec<Row>, BenchError>,
 ) -> Result<Vec<Row>, BenchError> {
     if allowed()?.len() < 2 {
-        run.say("one CPU: client and lane share it, and no figure here means much");
+        run.say("one CPU: client and worker share it, and no figure here means much");
         return measure(Class::OneCpu);
     }
     for _ in 0..TRIES {

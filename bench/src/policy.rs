@@ -4,7 +4,7 @@
 //! round ─ for each policy: Client::set_policy ─ warm up ─ clients submit and poll for a while ─► bytes, latencies of each
 //! ```
 //!
-//! All clients are sessions of this process and thread, on CPU 0; the service's one lane is on CPU 1. A service's time is not
+//! All clients are sessions of this process and thread, on CPU 0; the service's one worker is on CPU 1. A service's time is not
 //! the clients': what a client waits for is its turn. Latencies are from submitting to seeing the completion, and policies are
 //! compared within a round. Slices are 9 of every 12 ms: a wake-up costs some 35 us here.
 
@@ -12,18 +12,18 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Channel, Client, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Ticket, Transfer,
+    Client, Completion, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Queue, Ticket, Transfer,
 };
 
 use crate::BenchError;
 use crate::children::Service;
-use crate::placement::{Class, Kept};
+use crate::placement::{Kept, steady};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::random_bytes;
 
 const ROUNDS: usize = 7;
-/// Each client copies from one part of its frames to another, by turns: more than the lane's second cache.
+/// Each client copies from one part of its frames to another, by turns: more than the worker's second cache.
 const FRAME_BYTES: u64 = 16 << 20;
 const WARM_UP: Duration = Duration::from_millis(20);
 const SPELL: Duration = Duration::from_millis(400);
@@ -47,7 +47,7 @@ const HIGH: Load = Load { class: PriorityClass::High, ..LOW };
 const HASTY: Load = Load { class: PriorityClass::High, depth: 1, bytes: 64 << 10, deadline: false };
 
 struct Member {
-    channel: Channel,
+    queue: Queue,
     source: Frame,
     destination: Frame,
     next: u64,
@@ -78,21 +78,27 @@ impl Member {
         let destination = client.allocate(FRAME_BYTES)?;
         source.write(0, &random_bytes(FRAME_BYTES as usize, 17))?;
         destination.write(0, &random_bytes(FRAME_BYTES as usize, 19))?;
-        let channel = client.open_channel(64)?;
-        Ok((client, Self { channel, source, destination, next: 0, sent: BTreeMap::new() }))
+        let queue = client.queue(64)?;
+        Ok((client, Self { queue, source, destination, next: 0, sent: BTreeMap::new() }))
+    }
+
+    /// Counts a completion; failures other than those of deadlines are errors.
+    fn take(&mut self, completion: Completion, got: &mut Got) -> Result<(), BenchError> {
+        let sent = self.sent.remove(&completion.ticket).ok_or("a completion of nothing came")?;
+        got.bytes += completion.bytes_done;
+        match completion.outcome {
+            Ok(()) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
+            Err(Failure::DeadlineUnreachable) => got.refused += 1,
+            Err(Failure::DeadlineExceeded) => got.late += 1,
+            Err(failure) => return Err(format!("a transfer failed: {failure}").into()),
+        }
+        Ok(())
     }
 
     /// Takes what has ended and submits as many again.
     fn turn(&mut self, load: &Load, got: &mut Got) -> Result<(), BenchError> {
-        while let Some(completion) = self.channel.poll() {
-            let sent = self.sent.remove(&completion.ticket).ok_or("a completion of nothing came")?;
-            got.bytes += completion.bytes_done;
-            match completion.outcome {
-                Ok(()) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
-                Err(Failure::DeadlineUnreachable) => got.refused += 1,
-                Err(Failure::DeadlineExceeded) => got.late += 1,
-                Err(failure) => return Err(format!("a transfer failed: {failure}").into()),
-            }
+        while let Some(completion) = self.queue.poll() {
+            self.take(completion, got)?;
         }
         while self.sent.len() < load.depth {
             self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
@@ -103,7 +109,7 @@ impl Member {
             if load.deadline {
                 copy = copy.within(DEADLINE);
             }
-            let ticket = self.channel.submit(copy)?;
+            let ticket = self.queue.submit(copy)?;
             self.sent.insert(ticket, Instant::now());
         }
         Ok(())
@@ -111,9 +117,10 @@ impl Member {
 
     /// Takes what has ended until nothing is outstanding.
     fn drain(&mut self) -> Result<(), BenchError> {
+        let mut got = Got::default();
         while !self.sent.is_empty() {
-            let completion = self.channel.wait_any(None)?;
-            self.sent.remove(&completion.ticket);
+            let completion = self.queue.wait_any(None)?;
+            self.take(completion, &mut got)?;
         }
         Ok(())
     }
@@ -190,25 +197,38 @@ impl Figures {
     }
 }
 
-pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
+/// A part: its name, and one round of it.
+type Part = (&'static str, fn(&mut Bench, &mut Figures) -> Result<(), BenchError>);
+
+const PARTS: [Part; 3] = [("latencies", latencies), ("shares", shares), ("limits", limits)];
+
+/// Measures the group, or the parts of it that were asked for.
+pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.refuse_unknown(PARTS.map(|(name, _)| name))?;
+    steady(run, "policy", |_| measure_parts(run))
+}
+
+fn measure_parts(run: &Run) -> Result<Vec<Row>, BenchError> {
     let rounds = run.part("policy", ROUNDS);
     let mut bench = Bench::new(run, 5)?;
     let _kept = Kept::to(0)?;
     let mut figures = Figures::default();
     for _ in 0..rounds {
-        latencies(&mut bench, &mut figures)?;
-        shares(&mut bench, &mut figures)?;
-        limits(&mut bench, &mut figures)?;
+        for (_, part) in PARTS.iter().filter(|(name, _)| run.wants(name)) {
+            part(&mut bench, &mut figures)?;
+        }
         run.round_done();
     }
-    let strayed = bench.admin.status()?;
-    figures.add("priority: slices that began", "", Target::AtLeast(1.0), strayed.slices as f64);
-    let name = "priority: bytes of suspended requests that moved in a slice";
-    figures.add(name, "bytes", Target::AtMost(0.0), strayed.strayed_bytes as f64);
+    if run.wants("latencies") {
+        let status = bench.admin.status()?;
+        figures.add("priority: slices that began", "", Target::AtLeast(1.0), status.slices as f64);
+        let name = "priority: bytes of suspended requests that moved in a slice";
+        figures.add(name, "bytes", Target::AtMost(0.0), status.strayed_bytes as f64);
+    }
     Ok(figures.rows())
 }
 
-/// A client of the high class with short requests, beside three that saturate the lane with long ones.
+/// A client of the high class with short requests, beside three that saturate the worker with long ones.
 fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
     let loads = [HASTY, LOW, LOW, LOW];
     let shared = &mut bench.spell(PolicySettings::of(PolicyKind::Shared), &loads)?;
@@ -228,7 +248,7 @@ fn latencies(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError>
     Ok(())
 }
 
-/// Clients that all saturate the lane.
+/// Clients that all saturate the worker.
 fn shares(bench: &mut Bench, figures: &mut Figures) -> Result<(), BenchError> {
     let equal = bench.spell(PolicySettings::of(PolicyKind::Shared), &[NORMAL; 5])?;
     figures.add("five equal clients under shared: Jain's index", "", Target::None, jain(&equal));

@@ -2,28 +2,33 @@
 //!
 //! ```text
 //! round, for each size, the copiers in random order:
-//!   walk the victim three times, the lane kept awake ─ copy, between places that no cache holds ─ walk it once, timed
+//!   walk the victim three times, the worker kept awake ─ copy, between places that no cache holds ─ walk it once, timed
 //! slowdown = that walk over the one after no copy
 //! ```
 //!
-//! The victim is 768 KiB of lines in random order, each telling the next, on one huge page: it fits the second cache. The copy
-//! itself is not timed. Where the lane copies it is awake, and this thread polls meanwhile; that counts only while the CPUs are two
-//! cores, since two threads of one core share the caches in question.
+//! This is part `copies`; part `pieces` walks after many short copies. The victim is 768 KiB of lines in random order, each
+//! naming the next, on one huge page: it fits the second cache. The copy itself is not timed. Where the worker copies it is awake,
+//! and this thread polls meanwhile; that counts only while the CPUs are two cores, since two threads of one core share the
+//! caches in question.
+
+mod pieces;
 
 use std::hint::black_box;
 use std::time::Instant;
 
+use fastrand::Rng;
 use memferry::{Client, Transfer};
-use memferry_engines::cpu::slices;
+use memferry_charts::Line;
+use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
 use crate::BenchError;
-use crate::children::LANE;
-use crate::engine::arena::{Arena, Field, Pages, Random, Slots};
+use crate::children::WORKER;
+use crate::engine::arena::{Arena, Field, Pages, Slots};
 use crate::engine::field_bytes;
 use crate::engine::sides::{doubling, size_name};
 use crate::placement::{Kept, keep_threads_to, placed};
-use crate::plots::{Plot, Series, Spread};
+use crate::plots::{self, spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::service::pair::{Pair, poll_for};
@@ -36,7 +41,7 @@ const VICTIM_ROOM: usize = 2 << 20;
 const LINE: usize = 64;
 const WARMING: usize = 3;
 /// Parts of a walk that warms.
-const PARTS: usize = 4;
+const WALK_PARTS: usize = 4;
 /// Sizes of the copy, from and to.
 const SIZES: [usize; 2] = [64 << 10, 4 << 20];
 
@@ -46,20 +51,20 @@ const COPIERS: [(&str, Copier, Target); 6] = [
     ("glibc", glibc, Target::None),
     ("memferry, auto", auto, Target::None),
     ("memferry, stream", stream, Target::AtMost(1.15)),
-    ("memferry, by the lane", offloaded, Target::AtMost(1.05)),
-    ("nobody, polling for as long as the lane took", linger, Target::None),
+    ("memferry, by the worker", offloaded, Target::AtMost(1.05)),
+    ("nobody, polling for as long as the worker took", linger, Target::None),
 ];
-const LANE_COPIES: usize = 4;
+const WORKER_COPIES: usize = 4;
 const LINGERS: usize = 5;
 
 /// Copies so many bytes at a place.
 type Copier = fn(&mut Memory, usize, usize) -> Result<(), BenchError>;
 
-/// What is copied: by this thread, and by the lane; and how long the lane last took for this size.
+/// What is copied: by this thread, and by the worker; and how long the worker last took for this size.
 struct Memory {
     field: Field,
     pair: Pair,
-    lane_ns: f64,
+    worker_ns: f64,
 }
 
 #[inline(never)]
@@ -88,17 +93,17 @@ fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchEr
     let bytes = bytes as u64;
     let started = Instant::now();
     let transfer = Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?;
-    let ticket = pair.channel.submit(transfer)?;
-    poll_for(&mut pair.channel, ticket)?;
-    memory.lane_ns = since_ns(started);
+    let ticket = pair.queue.submit(transfer)?;
+    poll_for(&mut pair.queue, ticket)?;
+    memory.worker_ns = since_ns(started);
     Ok(())
 }
 
 /// What the time itself costs: others use the caches meanwhile, on this machine and below it.
 fn linger(memory: &mut Memory, _: usize, _: usize) -> Result<(), BenchError> {
     let started = Instant::now();
-    while since_ns(started) < memory.lane_ns {
-        black_box(memory.pair.channel.poll());
+    while since_ns(started) < memory.worker_ns {
+        black_box(memory.pair.queue.poll());
         std::hint::spin_loop();
     }
     Ok(())
@@ -108,10 +113,10 @@ fn linger(memory: &mut Memory, _: usize, _: usize) -> Result<(), BenchError> {
 struct Victim(Arena);
 
 impl Victim {
-    fn new(random: &mut Random) -> Result<Self, BenchError> {
+    fn new(rng: &mut Rng) -> Result<Self, BenchError> {
         let mut arena = Arena::new(VICTIM_ROOM, Pages::Huge, 0x71c)?;
         let mut order: Vec<_> = (0..(VICTIM / LINE) as u32).collect();
-        random.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for (index, line) in order.iter().enumerate() {
             let next = order[(index + 1) % order.len()];
             let at = *line as usize * LINE;
@@ -130,14 +135,14 @@ impl Victim {
         line
     }
 
-    /// Walks round until it is in the cache. In between the lane is given something to do that touches next to nothing: it
+    /// Walks round until it is in the cache. In between the worker is given something to do that touches next to nothing: it
     /// falls asleep sooner than a walk ends, and waking it disturbs this core.
     fn warm(&self, pair: &mut Pair) -> Result<(), BenchError> {
         let mut line = 0;
-        for _ in 0..WARMING * PARTS {
-            let ticket = pair.channel.submit(Transfer::nop())?;
-            poll_for(&mut pair.channel, ticket)?;
-            line = black_box(self.walk(line, VICTIM / LINE / PARTS));
+        for _ in 0..WARMING * WALK_PARTS {
+            let ticket = pair.queue.submit(Transfer::nop())?;
+            poll_for(&mut pair.queue, ticket)?;
+            line = black_box(self.walk(line, VICTIM / LINE / WALK_PARTS));
         }
         Ok(())
     }
@@ -147,14 +152,14 @@ impl Victim {
 struct Size {
     bytes: usize,
     slots: Slots,
-    lane_ns: f64,
+    worker_ns: f64,
     walks: [Vec<f64>; COPIERS.len()],
 }
 
 impl Size {
     /// One round, if the CPUs stay two cores for it.
-    fn round(&mut self, memory: &mut Memory, victim: &Victim, random: &mut Random) -> Result<(), BenchError> {
-        if let Some((_, walks)) = placed(|| self.walks(memory, victim, random))? {
+    fn round(&mut self, memory: &mut Memory, victim: &Victim, rng: &mut Rng) -> Result<(), BenchError> {
+        if let Some((_, walks)) = placed(|| self.walks(memory, victim, rng))? {
             self.walks.iter_mut().zip(walks).for_each(|(all, walk)| all.push(walk));
         }
         Ok(())
@@ -165,12 +170,12 @@ impl Size {
         &mut self,
         memory: &mut Memory,
         victim: &Victim,
-        random: &mut Random,
+        rng: &mut Rng,
     ) -> Result<[f64; COPIERS.len()], BenchError> {
         let mut walks = [0.0; COPIERS.len()];
-        memory.lane_ns = self.lane_ns;
+        memory.worker_ns = self.worker_ns;
         let mut order: Vec<_> = (0..COPIERS.len()).collect();
-        random.shuffle(&mut order);
+        rng.shuffle(&mut order);
         for which in order {
             let place = self.slots.next();
             victim.warm(&mut memory.pair)?;
@@ -179,7 +184,7 @@ impl Size {
             black_box(victim.walk(0, VICTIM / LINE));
             walks[which] = since_ns(started);
         }
-        self.lane_ns = memory.lane_ns;
+        self.worker_ns = memory.worker_ns;
         Ok(walks)
     }
 
@@ -208,40 +213,55 @@ fn row(run: &Run, sizes: &[Size], [copier, base]: [usize; 2], how: &str, target:
 fn report(run: &Run, sizes: &[Size]) -> Result<Vec<Row>, BenchError> {
     let undisturbed: Vec<_> = sizes.iter().flat_map(|size| &size.walks[0]).map(|ns| ns / 1000.0).collect();
     let mut rows = vec![Row::new("walk over 768 KiB, undisturbed", "us", Target::None, &undisturbed)];
-    let mut series = Vec::new();
+    let mut lines = Vec::new();
     for (copier, (name, _, target)) in COPIERS.into_iter().enumerate().skip(1) {
         let measured = sizes.iter().filter(|size| !size.walks[0].is_empty());
-        let points = measured.map(|size| (size.bytes as f64, Spread::of(&size.slowdowns(copier, 0))));
-        series.push(Series { name: name.to_owned(), points: points.collect() });
+        let points = measured.map(|size| (size.bytes as f64, spread(&size.slowdowns(copier, 0))));
+        lines.push(Line { label: name.to_owned(), points: points.collect() });
         rows.extend(row(run, sizes, [copier, 0], "", target));
     }
-    rows.extend(row(run, sizes, [LANE_COPIES, LINGERS], ", against polling for as long", Target::None));
-    let title = "a walk over 768 KiB after a copy, against after none".to_owned();
-    run.plot(&Plot { file: "pollution", title, values: "slowdown, ratio", series })?;
+    rows.extend(row(run, sizes, [WORKER_COPIES, LINGERS], ", against polling for as long", Target::None));
+    let title = "a walk over 768 KiB after a copy, against after none";
+    run.picture("pollution", || plots::sweep(title, "slowdown, ratio", &lines))?;
     Ok(rows)
 }
 
+/// A part: its name, and how it is measured.
+type Part = (&'static str, fn(&Run) -> Result<Vec<Row>, BenchError>);
+
+const PARTS: [Part; 2] = [("copies", copies), ("pieces", pieces::measure)];
+
+/// Measures the group, or the parts of it that were asked for.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
+    run.refuse_unknown(PARTS.map(|(name, _)| name))?;
+    let mut rows = Vec::new();
+    for (_, part) in PARTS.iter().filter(|(name, _)| run.wants(name)) {
+        rows.extend(part(run)?);
+    }
+    Ok(rows)
+}
+
+fn copies(run: &Run) -> Result<Vec<Row>, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
-    keep_threads_to(std::process::id(), LANE, 1)?;
+    keep_threads_to(std::process::id(), WORKER, 1)?;
     let _kept = Kept::to(0)?;
     let pair = Pair::new(client, length as u64)?;
-    let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, lane_ns: 0.0 };
-    let mut random = Random::new(0xca5e);
-    let victim = Victim::new(&mut random)?;
+    let mut memory = Memory { field: Field::new(length, Pages::Huge)?, pair, worker_ns: 0.0 };
+    let mut rng = Rng::with_seed(0xca5e);
+    let victim = Victim::new(&mut rng)?;
     let rounds = run.part("pollution", ROUNDS);
     let size = |bytes| Size {
         bytes,
-        slots: Slots::new(length, bytes, &mut random),
-        lane_ns: 0.0,
+        slots: Slots::new(length, bytes, &mut rng),
+        worker_ns: 0.0,
         walks: Default::default(),
     };
     let mut sizes: Vec<_> = doubling(SIZES[0], SIZES[1]).map(size).collect();
     for _ in 0..rounds {
         for size in &mut sizes {
-            size.round(&mut memory, &victim, &mut random)?;
+            size.round(&mut memory, &victim, &mut rng)?;
         }
         run.round_done();
     }
@@ -254,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_walk_comes_to_every_line_and_back() {
-        let victim = Victim::new(&mut Random::new(3)).unwrap();
+        let victim = Victim::new(&mut Rng::with_seed(3)).unwrap();
         assert_eq!(victim.walk(0, VICTIM / LINE), 0);
         assert_ne!(victim.walk(0, VICTIM / LINE / 2), 0);
         let next = |line: usize| {
@@ -275,7 +295,7 @@ mod tests {
             let mut walks: [Vec<f64>; COPIERS.len()] = Default::default();
             walks[0] = vec![10.0; 3];
             walks[1] = after.to_vec();
-            Size { bytes, slots: Slots::new(4096, 64, &mut Random::new(1)), lane_ns: 0.0, walks }
+            Size { bytes, slots: Slots::new(4096, 64, &mut Rng::with_seed(1)), worker_ns: 0.0, walks }
         };
         let sizes = [size(1, [11.0, 12.0, 90.0]), size(2, [13.0, 13.0, 13.0])];
         assert_eq!(most(&sizes, 1, 0).map(|size| size.bytes), Some(2));

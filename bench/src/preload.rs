@@ -2,7 +2,7 @@
 //! knows nothing of it.
 //!
 //! ```text
-//! parts:  calls     faces/preload/measure.c ─ cc ─► program, in each mode ─► by turns: its memcpy, the C library's ─► rows
+//! parts:  calls     tools/preload/measure.c ─ cc ─► program ─► by turns: its memcpy, the C library's ─► rows
 //!         programs  whole programs of others, with the library and without
 //! ```
 //!
@@ -51,26 +51,19 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
 fn calls(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = run.directory().join("memferry-preload-measure");
-    let source = here.join("../faces/preload/measure.c");
+    let source = here.join("../tools/preload/measure.c");
     let compiled = Command::new("cc").args(["-O2", "-o"]).arg(&program).arg(source).arg("-ldl").status()?;
     if !compiled.success() {
         return Err("measure.c does not compile".into());
     }
-    let mut lines = Lines::new();
-    for mode in [None, Some("split"), Some("async")] {
-        let mut measured = Command::new(&program);
-        measured.env("LD_PRELOAD", library).env_remove("MEMFERRY_PRELOAD");
-        measured.envs(mode.map(|mode| ("MEMFERRY_PRELOAD", mode))).args(run.quick().then_some("quick"));
-        let output = measured.output()?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            return Err(format!("the program failed: {said}").into());
-        }
-        if !said.is_empty() {
-            eprint!("{said}");
-        }
-        parse(&String::from_utf8(output.stdout)?, &mut lines)?;
+    let mut measured = Command::new(&program);
+    measured.env("LD_PRELOAD", library).env_remove("MEMFERRY_PRELOAD").args(run.quick().then_some("quick"));
+    let output = measured.output()?;
+    if !output.status.success() {
+        return Err(format!("the program failed: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
+    let mut lines = Lines::new();
+    parse(&String::from_utf8(output.stdout)?, &mut lines)?;
     Ok(rows(&lines))
 }
 
@@ -94,11 +87,6 @@ fn rows(lines: &Lines) -> Vec<Row> {
             "cold" => ("cold copy, against the C library:", "x", least(&COLD, *bytes)),
             "zero" => ("zeroing cold memory, against the C library:", "x", least(&ZERO, *bytes)),
             "new" => ("to new memory, against the C library:", "x", Target::AtLeast(NEVER_SLOWER)),
-            "split" => ("split: cold copy, against the C library:", "x", Target::None),
-            "split-new" => ("split: to new memory, against the C library:", "x", Target::None),
-            "returned" => ("async: to new memory, until the call returns:", "x", Target::None),
-            "overlap" => ("async: computing and copying that overlap:", "%", Target::None),
-            "used" => ("async: to new memory, all used at once:", "x", Target::None),
             _ => ("the same copy again, against the C library:", "x", Target::AtLeast(NEVER_SLOWER)),
         };
         Row::new(format!("{name} {}", size(*bytes)), unit, target, values)

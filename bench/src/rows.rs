@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! values of the rounds, Target ─► Row ─► a line for people, an object for programs
-//! a reason why there are none ──► Row without value, the reason after its name
+//! a reason why there are none ──► Row without value, with the reason
 //! ```
 //!
 //! What is measured is not this module's concern.
@@ -28,6 +28,8 @@ pub(crate) struct Row {
     holds: Option<bool>,
     min: Option<f64>,
     max: Option<f64>,
+    /// Why there is no value.
+    reason: Option<String>,
 }
 
 impl Row {
@@ -45,17 +47,21 @@ impl Row {
         };
         let min = values.iter().copied().min_by(f64::total_cmp);
         let max = values.iter().copied().max_by(f64::total_cmp);
-        Self { name, value: Some(value), unit, target, holds, min, max }
+        Self { name, value: Some(value), unit, target, holds, min, max, reason: None }
     }
 
     /// A figure there is none of, and why.
     pub(crate) fn not_measured(name: &str, reason: &str) -> Self {
-        let value = Default::default();
-        let target = Default::default();
-        let holds = Default::default();
-        let min = Default::default();
-        let max = Default::default();
-        Self { name: format!("{name}: {reason}"), value, unit: "", target, holds, min, max }
+        Self {
+            name: name.to_owned(),
+            value: None,
+            unit: "",
+            target: None,
+            holds: None,
+            min: None,
+            max: None,
+            reason: Some(reason.to_owned()),
+        }
     }
 }
 
@@ -69,7 +75,7 @@ pub(crate) fn print(rows: &[Row]) {
     );
     for row in rows {
         let (Some(value), Some(min), Some(max)) = (row.value, row.min, row.max) else {
-            println!("{}", row.name);
+            println!("{}: not measured: {}", row.name, row.reason.as_deref().unwrap_or_default());
             continue;
         };
         let target = row.target.as_deref().unwrap_or("");
@@ -97,7 +103,8 @@ mod tests {
     fn a_row_is_the_median_with_its_bounds_and_judged() {
         let row = Row::new("a", "ns", Target::AtMost(5.0), &[9.0, 1.0, 5.0]);
         let expected = serde_json::json!({
-            "name": "a", "value": 5.0, "unit": "ns", "target": "<= 5", "holds": true, "min": 1.0, "max": 9.0
+            "name": "a", "value": 5.0, "unit": "ns", "target": "<= 5", "holds": true, "min": 1.0, "max": 9.0,
+            "reason": null
         });
         assert_eq!(json(&row), expected);
         assert_eq!(Row::new("a", "ns", Target::AtLeast(5.1), &[5.0]).holds, Some(false));
@@ -107,8 +114,8 @@ mod tests {
     #[test]
     fn a_row_that_was_not_measured_has_its_reason_and_no_value() {
         let expected = serde_json::json!({
-            "name": "a: not built yet", "value": null, "unit": "", "target": null, "holds": null, "min": null,
-            "max": null
+            "name": "a", "value": null, "unit": "", "target": null, "holds": null, "min": null, "max": null,
+            "reason": "not built yet"
         });
         assert_eq!(json(&Row::not_measured("a", "not built yet")), expected);
         assert_eq!(json(&Row::new("a", "ns", Target::AtMost(1.0), &[]))["value"], serde_json::Value::Null);

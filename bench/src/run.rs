@@ -13,10 +13,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use memferry_charts::DrawError;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::BenchError;
-use crate::plots::Plot;
 
 /// What a shell reports for a command that ended by SIGINT.
 const INTERRUPTED: i32 = 130;
@@ -100,32 +100,22 @@ impl Run {
         self.plots.is_some()
     }
 
-    /// Writes a plot where plots were asked for, and says where.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub(crate) fn plot(&self, plot: &Plot) -> Result<(), BenchError> {
-        if let Some(directory) = &self.plots {
-            self.say(&format!("plot: {}", plot.write(directory)?.display()));
-        }
-        Ok(())
-    }
-
-    /// Has another picture drawn where plots were asked for, by what is given its path, and says where.
+    /// Draws and writes a chart where charts were asked for, and prints its path.
     ///
     /// # Errors
     /// When it cannot be drawn or written.
     pub(crate) fn picture(
         &self,
         name: &str,
-        draw: impl FnOnce(&Path) -> Result<(), BenchError>,
+        draw: impl FnOnce() -> Result<String, DrawError>,
     ) -> Result<(), BenchError> {
-        if let Some(directory) = &self.plots {
-            std::fs::create_dir_all(directory)?;
-            let path = directory.join(name).with_extension("svg");
-            draw(&path)?;
-            self.say(&format!("plot: {}", path.display()));
-        }
+        let Some(directory) = &self.plots else { return Ok(()) };
+        let path = directory.join(name).with_extension("svg");
+        let text = draw().map_err(|error| format!("cannot draw {name}: {error}"))?;
+        std::fs::create_dir_all(directory)
+            .and_then(|()| std::fs::write(&path, text))
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))?;
+        self.say(&format!("plot: {}", path.display()));
         Ok(())
     }
 

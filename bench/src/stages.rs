@@ -1,14 +1,14 @@
 //! Group `stages`: what the path itself costs, without rings, threads or a second process.
 //!
-//! The same stages a lane drives (admission, policy, channel, engine, settling) on one thread, in batches. What is left of a
+//! The same stages a worker drives (admission, policy, queue, engine, settling) on one thread, in batches. What is left of a
 //! round trip beyond this is cache lines moving between cores.
 
 use std::time::Instant as Stopwatch;
 
 use memferry::{Clock, MonotonicClock, Rights, SessionId};
-use memferry_engines::cpu::{CpuEngine, DEFAULT_CHUNK_BYTES};
-use memferry_memory::mapping::Mapping;
+use memferry_cpu::{CpuEngine, DEFAULT_CHUNK_BYTES};
 use memferry_path::{Capabilities, Path, PathLimits, PolicyKind, QueueKey};
+use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Operation, Request, Span};
 
 use crate::BenchError;
@@ -32,7 +32,7 @@ impl Stages {
         let now = MonotonicClock.now();
         for _ in 0..STEPS {
             for tag in 0..batch {
-                // As a lane does: at once if that is possible, else down the whole path.
+                // As a worker does: at once if that is possible, else down the whole path.
                 let done = request.operation().and_then(|operation| {
                     self.path.try_at_once(self.queue, CHANNELS, operation, &request.terms, &self.capabilities)
                 });
@@ -81,6 +81,6 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
         Row::new("NOP through the stages, one at a time", "ns", Target::None, one),
         Row::new("NOP through the stages, in batches of 32", "ns", Target::None, batch),
         Row::new("64 B copy through the stages, in batches of 32", "ns", Target::None, copies),
-        Row::new("1100 B copy, through a channel, in batches of 28", "ns", Target::None, longer),
+        Row::new("1100 B copy, through a queue, in batches of 28", "ns", Target::None, longer),
     ])
 }

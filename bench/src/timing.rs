@@ -10,6 +10,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use fastrand::Rng;
+
 use crate::BenchError;
 
 /// Nanoseconds each of `count` calls took, on average.
@@ -73,15 +75,8 @@ impl Work {
 
 /// Bytes without pattern, the same for the same seed.
 pub(crate) fn random_bytes(length: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
+    let mut bytes = vec![0; length];
+    Rng::with_seed(seed).fill(&mut bytes);
     bytes
 }
 

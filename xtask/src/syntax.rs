@@ -44,6 +44,22 @@ pub(crate) struct Syntax {
     pub(crate) unsafe_uses: Vec<Place>,
     /// Attributes that loosen the lint `unsafe_code`.
     pub(crate) unsafe_permits: Vec<Place>,
+    /// Paths that begin with `crate` or `super`, groups of a `use` taken apart.
+    pub(crate) paths: Vec<PathUse>,
+    /// What `use` declarations outside test code bring into the file's own module.
+    pub(crate) imports: Vec<Vec<String>>,
+    /// Lines of `let (a, b) = (x, y)`.
+    pub(crate) packed_lets: Vec<usize>,
+    /// Every identifier with its line, once for each line.
+    pub(crate) identifiers: Vec<(usize, String)>,
+}
+
+/// A path that names something elsewhere in the crate.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct PathUse {
+    pub(crate) segments: Vec<String>,
+    pub(crate) line: usize,
+    pub(crate) in_test: bool,
 }
 
 /// Where and why the text is not a sequence of Rust tokens.
@@ -72,6 +88,7 @@ impl Syntax {
         let mut at = 0;
         while let Some(token) = tokens.get(at) {
             let rest = &tokens[at + 1..];
+            self.paths_at(&tokens, at, item.in_test);
             if let Some((attribute, inner, length)) = attribute(&tokens[at..]) {
                 if !inner {
                     item.attribute(attribute);
@@ -121,6 +138,27 @@ impl Syntax {
         }
     }
 
+    /// Notes the path, the import, the packed `let` or the identifier that begins at a token.
+    fn paths_at(&mut self, tokens: &[TokenTree], at: usize, in_test: bool) {
+        let TokenTree::Ident(word) = &tokens[at] else { return };
+        let line = word.span().start().line;
+        let word = word.to_string();
+        if self.identifiers.last() != Some(&(line, word.clone())) {
+            self.identifiers.push((line, word.clone()));
+        }
+        match word.as_str() {
+            "crate" | "super" if !is_punct(tokens, at.checked_sub(1), ':') => {
+                let mut found = Vec::new();
+                paths(&tokens[at..], &mut Vec::new(), &mut found);
+                let whole = found.into_iter().filter(|segments| segments.len() > 1);
+                self.paths.extend(whole.map(|segments| PathUse { segments, line, in_test }));
+            }
+            "use" if !in_test => paths(&tokens[at + 1..], &mut Vec::new(), &mut self.imports),
+            "let" if is_packed(&tokens[at + 1..]) => self.packed_lets.push(line),
+            _ => {}
+        }
+    }
+
     fn group(&mut self, group: &Group, item: &mut Item, in_test: bool) {
         self.walk(group.stream(), item.in_test);
         if group.delimiter() != Delimiter::Brace {
@@ -138,6 +176,56 @@ impl Syntax {
         let ended = std::mem::replace(item, Item::new(in_test));
         self.unsafe_permits.extend(ended.permits.iter().map(|&line| Place { line, in_test: ended.in_test }));
     }
+}
+
+/// The paths that the tokens begin with, after `before`: one for each leaf where braces branch.
+fn paths(tokens: &[TokenTree], before: &mut Vec<String>, found: &mut Vec<Vec<String>>) {
+    let depth = before.len();
+    let mut at = 0;
+    loop {
+        match tokens.get(at) {
+            Some(TokenTree::Ident(word)) => before.push(word.to_string()),
+            Some(TokenTree::Group(group))
+                if group.delimiter() == Delimiter::Brace && before.len() > depth =>
+            {
+                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                let is_comma = |token: &TokenTree| matches!(token, TokenTree::Punct(p) if p.as_char() == ',');
+                inner.split(is_comma).for_each(|branch| paths(branch, before, found));
+                before.truncate(depth);
+                return;
+            }
+            _ => break,
+        }
+        if !is_punct(tokens, Some(at + 1), ':') || !is_punct(tokens, Some(at + 2), ':') {
+            break;
+        }
+        at += 3;
+    }
+    if before.len() > depth {
+        found.push(before.clone());
+    }
+    before.truncate(depth);
+}
+
+fn is_punct(tokens: &[TokenTree], at: Option<usize>, wanted: char) -> bool {
+    matches!(at.and_then(|at| tokens.get(at)), Some(TokenTree::Punct(punct)) if punct.as_char() == wanted)
+}
+
+/// Whether what follows a `let` binds the parts of a tuple to the parts of a tuple written out beside it.
+fn is_packed(rest: &[TokenTree]) -> bool {
+    let parts = |token: Option<&TokenTree>| match token {
+        Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Parenthesis => {
+            let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+            let names = inner.iter().all(|token| matches!(token, TokenTree::Ident(_) | TokenTree::Punct(_)));
+            let commas =
+                inner.iter().filter(|token| matches!(token, TokenTree::Punct(p) if p.as_char() == ','));
+            Some((names, commas.count()))
+        }
+        _ => None,
+    };
+    let bound = parts(rest.first()).is_some_and(|(names, commas)| names && commas > 0);
+    let written_out = parts(rest.get(2)).is_some_and(|(_, commas)| commas > 0);
+    bound && is_punct(rest, Some(1), '=') && written_out && is_punct(rest, Some(3), ';')
 }
 
 /// What is known so far of the item being walked.
@@ -265,6 +353,23 @@ mod tests {
             syntax.unsafe_permits,
             [Place { line: 1, in_test: true }, Place { line: 5, in_test: false }]
         );
+    }
+
+    #[test]
+    fn takes_paths_and_imports_apart() {
+        let syntax = read(
+            "use crate::a::{b::C, D};\nfn f() { super::g::h(); }\n#[cfg(test)]\nmod tests { use super::*; }\n",
+        );
+        let whole: Vec<String> = syntax.paths.iter().map(|path| path.segments.join("::")).collect();
+        assert_eq!(whole, ["crate::a::b::C", "crate::a::D", "super::g::h"]);
+        assert_eq!(syntax.imports.len(), 2);
+    }
+
+    #[test]
+    fn finds_tuples_bound_to_tuples() {
+        let packed = "fn f() { let (a, mut b) = (1, g(2, 3)); }";
+        let plain = "fn f() { let (a, b) = g(); let (c, d) = (1, 2).swap(); let e = (1, 2); }";
+        assert_eq!((read(packed).packed_lets.len(), read(plain).packed_lets.len()), (1, 0));
     }
 
     #[test]

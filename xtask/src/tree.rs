@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! git ls-files (tracked, and untracked but not ignored) ──► text files only ──► Tree::files
-//! cargo metadata --no-deps ──► edges to crates of this workspace only ─────────► Tree::packages
+//! cargo metadata --no-deps, of both workspaces ──► edges to crates of these only ─► Tree::packages
 //! ```
 //!
 //! Files that are not UTF-8 text are left out, and so are links and files that git lists but the tree lacks.
@@ -46,14 +46,17 @@ impl SourceFile {
     }
 }
 
-/// A crate of the workspace.
+/// A crate of one of the two workspaces.
 pub(crate) struct Package {
     pub(crate) name: String,
     /// Its Cargo.toml, relative to the root of the workspace.
     pub(crate) manifest: String,
-    /// The crates of this workspace that it names, and as what.
+    /// The crates of the two workspaces that it names, and as what.
     pub(crate) edges: Vec<(String, DependencyKind)>,
 }
+
+/// The manifest of the second workspace, relative to the root of the first.
+const RESEARCH: &str = "research/Cargo.toml";
 
 /// Everything the rules look at.
 pub(crate) struct Tree {
@@ -76,17 +79,17 @@ pub(crate) enum ReadError {
 
 /// Reads the workspace that the current directory belongs to.
 pub(crate) fn read() -> Result<Tree, ReadError> {
-    let metadata = MetadataCommand::new().no_deps().exec()?;
-    let root = metadata.workspace_root.as_std_path();
-    Ok(Tree { files: read_files(root)?, packages: packages(&metadata) })
+    let product = MetadataCommand::new().no_deps().exec()?;
+    let root = product.workspace_root.as_std_path();
+    let research = MetadataCommand::new().no_deps().manifest_path(root.join(RESEARCH)).exec()?;
+    Ok(Tree { files: read_files(root)?, packages: packages(root, &[&product, &research]) })
 }
 
-fn packages(metadata: &Metadata) -> Vec<Package> {
-    let members = metadata.workspace_packages();
+fn packages(root: &Path, workspaces: &[&Metadata]) -> Vec<Package> {
+    let members: Vec<_> = workspaces.iter().flat_map(|metadata| metadata.workspace_packages()).collect();
     let is_member = |name: &str| members.iter().any(|member| member.name.as_str() == name);
-    let relative = |path: &cargo_metadata::camino::Utf8Path| {
-        path.strip_prefix(&metadata.workspace_root).unwrap_or(path).as_str().to_owned()
-    };
+    let relative =
+        |path: &cargo_metadata::camino::Utf8Path| path.strip_prefix(root).unwrap_or(path).as_str().to_owned();
     members
         .iter()
         .map(|package| Package {

@@ -376,7 +376,7 @@ mod tests {
         let measured = [Latency { ours: 500.0, socket: 5000.0, pipe: 4000.0, ucx: None }];
         let rows = serde_json::to_value(latency_rows("4 KiB", Target::AtMost(1.0), &measured)).unwrap();
         assert_eq!(rows[0]["value"], 0.5);
-        assert!(rows[1]["value"].is_null() && rows[1]["name"].as_str().unwrap().contains("ucx_perftest"));
+        assert!(rows[1]["value"].is_null() && rows[1]["reason"].as_str().unwrap().contains("ucx_perftest"));
         assert_eq!((&rows[2]["value"], &rows[3]["value"]), (&10.0.into(), &8.0.into()));
     }
 

@@ -5,7 +5,7 @@
 //!   mapped each request ─ pre-mapped ─ offloaded ─ offloaded, eight at a time     consumer: take, then read every byte, or not
 //! ```
 //!
-//! With the CPU copying, producer and consumer have a CPU each; with the engine, its lane has one and the two processes the
+//! With the CPU copying, producer and consumer have a CPU each; with the engine, its worker has one and the two processes the
 //! other, for here there are only two. A batch begins with the order to put. Pre-mapped against mapped is held to the targets
 //! of frames made for each request; the thesis's own sets of frames are mapped, so what is saved is mapping and faults only.
 
@@ -189,9 +189,9 @@ mod tests {
 
     #[test]
     fn ratios_are_of_rounds_and_held_to_their_targets() {
-        let mapped = vec![(80.0, 90.0), (90.0, 99.0)];
-        let before = vec![(10.0, 20.0), (10.0, 20.0)];
-        let hit = vec![(10.4, 20.0); 2];
+        let mapped = [(80.0, 90.0), (90.0, 99.0)];
+        let before = [(10.0, 20.0), (10.0, 20.0)];
+        let hit = [(10.4, 20.0); 2];
         let of = |way: Way| match way {
             MAPPED => Some(&mapped[..]),
             PRE_MAPPED | OFFLOADED => Some(&before[..]),

@@ -7,6 +7,7 @@
 //! All-zero lines are written for nothing on some machines, so the bytes are random. A place comes again only after all others
 //! did: by then the caches hold something else. Nothing here is timed.
 
+use fastrand::Rng;
 use memmap2::{Advice, MmapMut};
 
 use crate::BenchError;
@@ -20,35 +21,11 @@ const MOST_SLOTS: usize = 1 << 18;
 /// Room behind the last place, so that a place may be moved on by some bytes.
 const SLACK: usize = PAGE;
 
-/// Numbers without pattern, the same for the same seed.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    /// Puts items in a random order.
-    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, (self.next() % (last as u64 + 1)) as usize);
-        }
-    }
-}
-
 /// The pages memory is on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pages {
     /// Of 2 MiB, where the system gives them.
     Huge,
-    /// Of 4 KiB.
     Ordinary,
 }
 
@@ -80,10 +57,7 @@ impl Arena {
             Pages::Ordinary => Advice::NoHugePage,
         })?;
         let start = mapping.as_ptr().align_offset(HUGE);
-        let mut random = Random::new(seed);
-        for word in mapping[start..start + length].chunks_mut(8) {
-            word.copy_from_slice(&random.next().to_le_bytes()[..word.len()]);
-        }
+        Rng::with_seed(seed).fill(&mut mapping[start..start + length]);
         Ok(Self { mapping, start, length })
     }
 
@@ -144,11 +118,11 @@ pub(crate) struct Slots {
 
 impl Slots {
     /// Places for pieces of `piece` bytes in `length` bytes.
-    pub(crate) fn new(length: usize, piece: usize, random: &mut Random) -> Self {
+    pub(crate) fn new(length: usize, piece: usize, rng: &mut Rng) -> Self {
         let stride = piece.next_multiple_of(PAGE);
         let count = (length / stride).clamp(1, MOST_SLOTS);
         let mut order: Vec<_> = (0..count as u32).collect();
-        random.shuffle(&mut order);
+        rng.shuffle(&mut order);
         Self { order, next: 0, stride, piece }
     }
 
@@ -172,7 +146,7 @@ mod tests {
         for (length, piece) in
             [(1 << 20, 4096), (1 << 20, 64), (1 << 20, 5000), (1 << 20, 1 << 20), (4096, 100)]
         {
-            let mut slots = Slots::new(length, piece, &mut Random::new(3));
+            let mut slots = Slots::new(length, piece, &mut Rng::with_seed(3));
             let count = slots.order.len();
             assert_eq!(count, length / piece.next_multiple_of(PAGE));
             let stride = slots.stride;
@@ -187,7 +161,7 @@ mod tests {
     #[test]
     fn places_are_in_no_order_and_the_same_for_the_same_seed() {
         let places = |seed| {
-            let mut slots = Slots::new(1 << 22, 4096, &mut Random::new(seed));
+            let mut slots = Slots::new(1 << 22, 4096, &mut Rng::with_seed(seed));
             (0..64).map(|_| slots.next()).collect::<Vec<_>>()
         };
         assert_eq!(places(5), places(5));

@@ -8,14 +8,14 @@
 //! Cold copies are asked for with the hint auto, where the engine decides, and stream, where the caller knows. glibc's is
 //! memcpy and not memmove: the compiler calls it for slices.
 
-use memferry_engines::cpu::slices::{self, LengthsDiffer};
+use fastrand::Rng;
+use memferry_cpu::slices::{self, LengthsDiffer};
 use memferry_transfer::CacheHint;
 
-use super::arena::{Field, Pages, Random};
+use super::arena::{Field, Pages};
 use super::field_bytes;
-use super::sides::{Heat, Piece, Point, Sides, Way, doubling, size_name};
+use super::sides::{Heat, Piece, Point, Sides, Way, doubling, draw_speeds, size_name};
 use crate::BenchError;
-use crate::plots::{Plot, Series};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 
@@ -88,18 +88,9 @@ fn stream(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), Benc
 
 /// Points for aligned pieces of these sizes that fit.
 fn points(sizes: impl IntoIterator<Item = usize>, heat: Heat, field: &Field) -> Vec<Point> {
-    let mut random = Random::new(0xc01d);
+    let mut rng = Rng::with_seed(0xc01d);
     let fitting = sizes.into_iter().filter(|bytes| *bytes <= field.length());
-    fitting.map(|bytes| Point::new(Piece::aligned(bytes), heat, field.length(), &mut random)).collect()
-}
-
-/// How fast each way is, by size.
-fn speed_plot(file: &'static str, title: &str, points: &[Point], names: &[&str]) -> Plot {
-    let series = names.iter().enumerate().map(|(way, name)| Series {
-        name: (*name).to_owned(),
-        points: points.iter().map(|point| point.speed_spread(way)).collect(),
-    });
-    Plot { file, title: title.to_owned(), values: "GB/s", series: series.collect() }
+    fitting.map(|bytes| Point::new(Piece::aligned(bytes), heat, field.length(), &mut rng)).collect()
 }
 
 /// Cold copies, in rows.
@@ -143,19 +134,19 @@ pub(super) fn again(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError
 pub(super) fn sizes(run: &Run, field: &mut Field) -> Result<Vec<Row>, BenchError> {
     let mut rows = Vec::new();
     for (heat, file) in [(Heat::Hot, "copy-hot"), (Heat::Cold, "copy-cold")] {
-        let mut random = Random::new(0x0dd);
+        let mut rng = Rng::with_seed(0x0dd);
         let length = field.length();
         // A cold place needs others between its uses.
         let most = if heat == Heat::Hot { length } else { length / 4 };
         let mut points = points(doubling(64, MOST.min(most)), heat, field);
         let aligned = points.len();
         points.extend(ODD.map(|[bytes, to_skew, from_skew]| {
-            Point::new(Piece { bytes, to_skew, from_skew }, heat, length, &mut random)
+            Point::new(Piece { bytes, to_skew, from_skew }, heat, length, &mut rng)
         }));
         let mut sides = Sides::new(field, &[glibc, auto, glibc_again]);
         sides.measure(run, &format!("sizes {}", heat.name()), ROUNDS, &mut points)?;
         let title = format!("copy on one thread, {}, huge pages", heat.name());
-        run.plot(&speed_plot(file, &title, &points[..aligned], &NAMES[..=AUTO]))?;
+        draw_speeds(run, file, &title, points[..aligned].iter(), &NAMES[..=AUTO])?;
         let (piece, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, AUTO])?;
         let least = piece.name();
         let heat = heat.name();

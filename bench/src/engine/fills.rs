@@ -11,13 +11,13 @@
 
 use std::hint::black_box;
 
-use memferry_engines::cpu::slices;
+use fastrand::Rng;
+use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
-use super::arena::{Field, Random};
-use super::sides::{Heat, Piece, Point, Sides, Way, doubling};
+use super::arena::Field;
+use super::sides::{Heat, Piece, Point, Sides, Way, doubling, draw_speeds};
 use crate::BenchError;
-use crate::plots::{Plot, Series};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 
@@ -79,19 +79,10 @@ fn fill(field: &mut Field, places: &[usize], piece: &Piece) -> Result<(), BenchE
 }
 
 fn points(from: usize, to: usize, heat: Heat, field: &Field) -> Vec<Point> {
-    let mut random = Random::new(0xf111);
+    let mut rng = Rng::with_seed(0xf111);
     doubling(from, to)
-        .map(|bytes| Point::new(Piece::aligned(bytes), heat, field.length(), &mut random))
+        .map(|bytes| Point::new(Piece::aligned(bytes), heat, field.length(), &mut rng))
         .collect()
-}
-
-/// How fast the first so many ways are, by size.
-fn plot(run: &Run, file: &'static str, title: &str, points: &[Point], ways: usize) -> Result<(), BenchError> {
-    let series = NAMES.iter().enumerate().take(ways).map(|(way, name)| Series {
-        name: (*name).to_owned(),
-        points: points.iter().map(|point| point.speed_spread(way)).collect(),
-    });
-    run.plot(&Plot { file, title: title.to_owned(), values: "GB/s", series: series.collect() })
 }
 
 fn zeros(run: &Run, field: &mut Field, heat: Heat, file: &'static str) -> Result<Vec<Row>, BenchError> {
@@ -99,7 +90,8 @@ fn zeros(run: &Run, field: &mut Field, heat: Heat, file: &'static str) -> Result
     let mut points = points(ZERO_SIZES[0], ZERO_SIZES[1], heat, field);
     let mut sides = Sides::new(field, &ZERO);
     sides.measure(run, &format!("zeros {heat_name}"), ROUNDS, &mut points)?;
-    plot(run, file, &format!("zero fill on one thread, {heat_name}, huge pages"), &points, ZERO.len())?;
+    let title = format!("zero fill on one thread, {heat_name}, huge pages");
+    draw_speeds(run, file, &title, points.iter(), &NAMES[..ZERO.len()])?;
     let reported = points.iter().filter(|point| ZERO_ROWS.contains(&point.piece.bytes));
     let mut rows = Vec::new();
     for point in reported {
@@ -124,13 +116,8 @@ fn bytes(run: &Run, field: &mut Field, heat: Heat, file: &'static str) -> Result
     let mut points = points(64, 64 << 20, heat, field);
     let mut sides = Sides::new(field, &FILL);
     sides.measure(run, &format!("fills {heat_name}"), ROUNDS, &mut points)?;
-    plot(
-        run,
-        file,
-        &format!("fill with a byte on one thread, {heat_name}, huge pages"),
-        &points,
-        FILL.len(),
-    )?;
+    let title = format!("fill with a byte on one thread, {heat_name}, huge pages");
+    draw_speeds(run, file, &title, points.iter(), &NAMES[..FILL.len()])?;
     let (piece, ratios) = sides.least(run, ROUNDS, &mut points, [GLIBC, OURS])?;
     run.say(&format!("fill with a byte, {heat_name}: least against glibc at {}", piece.name()));
     let title = format!("fill with a byte, 64 B to 64 MiB, {heat_name}: the least");

@@ -9,11 +9,11 @@
 
 use std::hint::black_box;
 
-use memferry_engines::cpu::perform_whole;
-use memferry_memory::mapping::Mapping;
+use fastrand::Rng;
+use memferry_cpu::perform_whole;
+use memferry_shm::mapping::Mapping;
 use memferry_transfer::{CacheHint, Confined, Operation, Region};
 
-use super::arena::Random;
 use super::sides::{Heat, Piece, Point, Sides, Way, size_name};
 use crate::BenchError;
 use crate::rows::{Row, Target};
@@ -138,8 +138,8 @@ pub(super) fn measure(run: &Run) -> Result<Vec<Row>, BenchError> {
     let mut buffers = Buffers::new(SIZES[SIZES.len() - 1]);
     let mut rows = Vec::new();
     for (name, plain, ways) in WORK {
-        let mut random = Random::new(1);
-        let mut points = SIZES.map(|bytes| Point::new(Piece::aligned(bytes), Heat::Hot, bytes, &mut random));
+        let mut rng = Rng::with_seed(1);
+        let mut points = SIZES.map(|bytes| Point::new(Piece::aligned(bytes), Heat::Hot, bytes, &mut rng));
         Sides::new(&mut buffers, &ways).measure(run, name, ROUNDS, &mut points)?;
         for point in &points {
             let title = format!("{name}, {}", size_name(point.piece.bytes));

@@ -12,10 +12,13 @@
 
 use std::time::Instant;
 
-use super::arena::{Random, Slots};
+use fastrand::Rng;
+use memferry_charts::{Line, Value};
+
+use super::arena::Slots;
 use crate::BenchError;
 use crate::placement::{Class, placed};
-use crate::plots::Spread;
+use crate::plots::{spread, sweep};
 use crate::run::Run;
 use crate::timing::{median, since_ns};
 
@@ -99,9 +102,9 @@ pub(crate) struct Point {
 
 impl Point {
     /// A point in memory of `length` bytes.
-    pub(crate) fn new(piece: Piece, heat: Heat, length: usize, random: &mut Random) -> Self {
+    pub(crate) fn new(piece: Piece, heat: Heat, length: usize, rng: &mut Rng) -> Self {
         let room = piece.bytes + piece.to_skew.max(piece.from_skew);
-        Self { piece, heat, slots: Slots::new(length, room, random), times: Vec::new(), classes: Vec::new() }
+        Self { piece, heat, slots: Slots::new(length, room, rng), times: Vec::new(), classes: Vec::new() }
     }
 
     /// How many times longer `way` takes than `base`, round by round.
@@ -131,9 +134,9 @@ impl Point {
         self.of(way).iter().map(|ns| self.piece.bytes as f64 / ns).collect()
     }
 
-    /// How fast a way is, for a plot by size.
-    pub(crate) fn speed_spread(&self, way: usize) -> (f64, Spread) {
-        (self.piece.bytes as f64, Spread::of(&self.speeds(way)))
+    /// How fast a way is, as a point of a chart.
+    fn speed_point(&self, way: usize) -> (f64, Value) {
+        (self.piece.bytes as f64, spread(&self.speeds(way)))
     }
 
     fn of(&self, way: usize) -> &[f64] {
@@ -164,13 +167,13 @@ pub(crate) struct Sides<'a, C> {
     pub(crate) two_cores: bool,
     /// Called before each way, untimed.
     pub(crate) prepare: fn(&mut C) -> Result<(), BenchError>,
-    random: Random,
+    rng: Rng,
 }
 
 impl<'a, C> Sides<'a, C> {
     /// Ways to be measured in `context`.
     pub(crate) fn new(context: &'a mut C, ways: &'a [Way<C>]) -> Self {
-        Self { context, ways, two_cores: false, prepare: |_| Ok(()), random: Random::new(0x5eed) }
+        Self { context, ways, two_cores: false, prepare: |_| Ok(()), rng: Rng::with_seed(0x5eed) }
     }
 
     /// One round of a point.
@@ -190,7 +193,7 @@ impl<'a, C> Sides<'a, C> {
     /// Nanoseconds a call of each way.
     fn times(&mut self, point: &mut Point) -> Result<Vec<f64>, BenchError> {
         let mut order: Vec<_> = (0..self.ways.len()).collect();
-        self.random.shuffle(&mut order);
+        self.rng.shuffle(&mut order);
         let mut times = vec![0.0; order.len()];
         for which in order {
             let places = point.places();
@@ -249,6 +252,22 @@ fn least_median<K>(items: impl Iterator<Item = (K, Vec<f64>)>) -> Option<(K, Vec
     items.min_by(|(_, a), (_, b)| median(a).total_cmp(&median(b)))
 }
 
+/// Draws how fast each way is, by size.
+pub(crate) fn draw_speeds<'a>(
+    run: &Run,
+    file: &str,
+    title: &str,
+    points: impl Iterator<Item = &'a Point> + Clone,
+    names: &[&str],
+) -> Result<(), BenchError> {
+    let line = |(way, name): (usize, &&str)| Line {
+        label: (*name).to_owned(),
+        points: points.clone().map(|point| point.speed_point(way)).collect(),
+    };
+    let lines: Vec<Line> = names.iter().enumerate().map(line).collect();
+    run.picture(file, || sweep(title, "GB/s", &lines))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -278,7 +297,7 @@ mod tests {
 
     #[test]
     fn ratios_compare_the_ways_of_the_same_round() {
-        let mut point = Point::new(Piece::aligned(1000), Heat::Cold, 1 << 20, &mut Random::new(1));
+        let mut point = Point::new(Piece::aligned(1000), Heat::Cold, 1 << 20, &mut Rng::with_seed(1));
         point.times = vec![vec![300.0, 100.0], vec![100.0, 200.0]];
         assert_eq!(point.ratios(0, 1), [3.0, 0.5]);
         assert_eq!(point.speeds(1), [10.0, 5.0]);
@@ -292,8 +311,8 @@ mod tests {
 
     #[test]
     fn blocks_are_hot_at_one_place_and_cold_at_many() {
-        let mut random = Random::new(1);
-        let mut places = |bytes, heat| Point::new(Piece::aligned(bytes), heat, 1 << 26, &mut random).places();
+        let mut rng = Rng::with_seed(1);
+        let mut places = |bytes, heat| Point::new(Piece::aligned(bytes), heat, 1 << 26, &mut rng).places();
         assert_eq!(places(64, Heat::Hot), vec![0; 8192]);
         assert_eq!(places(1 << 20, Heat::Hot), [0, 0]);
         assert_eq!(places(32 << 20, Heat::Hot), [0]);
@@ -314,7 +333,7 @@ mod tests {
             },
         ];
         let mut calls = vec![0, 0];
-        let mut point = Point::new(Piece::aligned(1 << 20), Heat::Cold, 1 << 22, &mut Random::new(1));
+        let mut point = Point::new(Piece::aligned(1 << 20), Heat::Cold, 1 << 22, &mut Rng::with_seed(1));
         let mut sides = Sides::new(&mut calls, &ways);
         assert!(sides.round(&mut point).and_then(|()| sides.round(&mut point)).is_ok());
         assert!(sides.round(&mut point).is_err());

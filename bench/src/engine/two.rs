@@ -1,23 +1,23 @@
 //! A copy that two cores share, against glibc's on one and against our own on one.
 //!
 //! ```text
-//! this thread, CPU 0:  glibc ─ ours alone ─ embedded perform: with the lane ─ submit, poll: by the lane
-//! the lane, CPU 1:                          its share                         all of it, or a share each
+//! this thread, CPU 0:  glibc ─ ours alone ─ embedded perform: with the worker ─ submit, poll: by the worker
+//! the worker, CPU 1:                          its share                         all of it, or a share each
 //! ```
 //!
-//! The lane is awake whenever a copy begins. Memory is on huge pages on all sides; and once more on ordinary ones, reported,
+//! The worker is awake whenever a copy begins. Memory is on huge pages on all sides; and once more on ordinary ones, reported,
 //! where the frames are those that a client allocates. Rows are told apart by how the two CPUs lay, which changes while this
 //! runs.
 
+use fastrand::Rng;
 use memferry::{Client, Transfer};
 
-use super::arena::{Field, Pages, Random};
-use super::sides::{Heat, Piece, Point, Sides, Way, doubling};
+use super::arena::{Field, Pages};
+use super::sides::{Heat, Piece, Point, Sides, Way, doubling, draw_speeds};
 use super::{copies, field_bytes, look_at_pages};
 use crate::BenchError;
-use crate::children::LANE;
+use crate::children::WORKER;
 use crate::placement::{Class, Kept, keep_threads_to};
-use crate::plots::{Plot, Series};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::service::pair::{Pair, done, poll_for};
@@ -68,7 +68,7 @@ fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchErro
 fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     for at in places {
         let transfer = transfer(&both.pair, *at, piece)?;
-        done(both.pair.channel.perform(transfer)?)?;
+        done(both.pair.queue.perform(transfer)?)?;
     }
     Ok(())
 }
@@ -76,20 +76,16 @@ fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), Bench
 fn submit(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     for at in places {
         let transfer = transfer(&both.pair, *at, piece)?;
-        let ticket = both.pair.channel.submit(transfer)?;
-        poll_for(&mut both.pair.channel, ticket)?;
+        let ticket = both.pair.queue.submit(transfer)?;
+        poll_for(&mut both.pair.queue, ticket)?;
     }
     Ok(())
 }
 
 fn plot(run: &Run, heat: Heat, points: &[Point]) -> Result<(), BenchError> {
-    let series = NAMES.iter().enumerate().map(|(way, name)| Series {
-        name: (*name).to_owned(),
-        points: points.iter().filter(|point| point.measured()).map(|point| point.speed_spread(way)).collect(),
-    });
     let file = if heat == Heat::Hot { "two-hot" } else { "two-cold" };
     let title = format!("copy by two cores, {}, huge pages", heat.name());
-    run.plot(&Plot { file, title, values: "GB/s", series: series.collect() })
+    draw_speeds(run, file, &title, points.iter().filter(|point| point.measured()), &NAMES)
 }
 
 /// The rows of a size, one for each class that it was measured in.
@@ -131,9 +127,9 @@ fn sweep(
     (heat, pages, rounds): (Heat, Pages, usize),
     sizes: impl Iterator<Item = usize>,
 ) -> Result<Vec<Point>, BenchError> {
-    let mut random = Random::new(0x2);
+    let mut rng = Rng::with_seed(0x2);
     let length = both.field.length();
-    let point = |bytes| Point::new(Piece::aligned(bytes), heat, length, &mut random);
+    let point = |bytes| Point::new(Piece::aligned(bytes), heat, length, &mut rng);
     let mut points: Vec<_> = sizes.map(point).collect();
     let mut sides = Sides::new(both, &WAYS);
     sides.prepare = |both| both.pair.wake();
@@ -152,7 +148,7 @@ fn memory(run: &Run, pages: Pages) -> Result<Both, BenchError> {
     run.part("memory", 1);
     let length = field_bytes(run);
     let client = Client::embedded()?;
-    keep_threads_to(std::process::id(), LANE, 1)?;
+    keep_threads_to(std::process::id(), WORKER, 1)?;
     let pair = match pages {
         Pages::Huge => Pair::of_own_memory(client, length)?,
         Pages::Ordinary => Pair::new(client, length as u64)?,

@@ -11,7 +11,7 @@ use std::io::{BufRead, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
 
-use memferry_fileserver::codec::{HEADER, Header, NO_FID, NO_TAG, Reply, Request, VERSION};
+use memferry_ninep::codec::{HEADER, Header, NO_FID, NO_TAG, Reply, Request, VERSION};
 use rustix::net::{RecvFlags, recv};
 
 use super::{BLOCK, name};

@@ -12,7 +12,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use memferry_fileserver::{Engine, Listener, Options, Server as OurServer};
+use memferry_ninep::{Engine, Listener, Options, Server as OurServer};
 
 use crate::BenchError;
 use crate::children::{Program, Role};

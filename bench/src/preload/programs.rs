@@ -1,7 +1,7 @@
 //! Part `programs`: what whole programs of others gain or lose by the library.
 //!
 //! ```text
-//! workload: a script of the shell ─ by turns ─► without the library, with it in each mode ─► ratios of a round ─► rows
+//! workload: a script of the shell ─ by turns ─► without the library, with it ─► ratios of a round ─► rows
 //! ```
 //!
 //! Files lie in the run's directory, outputs go to /dev/null; what was read once is in the page cache. Nothing has a
@@ -17,13 +17,6 @@ use crate::BenchError;
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::since_ns;
-
-/// How the library is told to work, and the variables that say so.
-const MODES: [(&str, &[(&str, &str)]); 3] = [
-    ("preloaded", &[]),
-    ("split", &[("MEMFERRY_PRELOAD", "split")]),
-    ("async", &[("MEMFERRY_PRELOAD", "async")]),
-];
 
 const ROUNDS: usize = 7;
 /// Input of the compressors: text and noise.
@@ -116,7 +109,7 @@ pub(super) fn measure(run: &Run, library: &Path) -> Result<Vec<Row>, BenchError>
 /// Half of it text of numbers, half of it noise, by turns.
 fn write_input(run: &Run) -> Result<(), BenchError> {
     const PIECE: usize = 1 << 20;
-    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut rng = fastrand::Rng::with_seed(1);
     let mut bytes = Vec::with_capacity(INPUT_BYTES + PIECE);
     while bytes.len() < INPUT_BYTES {
         let end = bytes.len() + PIECE;
@@ -124,13 +117,10 @@ fn write_input(run: &Run) -> Result<(), BenchError> {
             bytes.extend_from_slice(format!("{} of {end}\n", bytes.len()).as_bytes());
         }
         while bytes.len() < end {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            bytes.extend_from_slice(&state.to_le_bytes());
+            bytes.extend_from_slice(&rng.u64(..).to_le_bytes());
         }
     }
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../faces/preload/tests/stress.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/preload/tests/stress.c");
     std::fs::copy(source, run.directory().join("source.c"))?;
     Ok(std::fs::write(run.directory().join("input"), bytes)?)
 }
@@ -158,36 +148,32 @@ impl Workload {
     fn measure(&self, run: &Run, library: &Path) -> Result<Vec<Row>, BenchError> {
         let rounds = run.part(self.program, ROUNDS);
         let mut plain = Vec::new();
-        let mut modes = MODES.map(|(mode, _)| (mode, Vec::new(), Vec::new()));
+        let mut times = Vec::new();
+        let mut cpus = Vec::new();
         // One round ahead, for the page cache.
         for round in 0..=rounds {
             let without = self.take(run, None)?;
-            for ((_, variables), (_, times, cpus)) in MODES.iter().zip(&mut modes) {
-                let with = self.take(run, Some((library, variables)))?;
-                if round > 0 {
-                    times.push(without.time / with.time);
-                    cpus.push(without.cpu / with.cpu);
-                }
-            }
+            let with = self.take(run, Some(library))?;
             if round > 0 {
+                times.push(without.time / with.time);
+                cpus.push(without.cpu / with.cpu);
                 plain.push(without.time * 1e3);
                 run.round_done();
             }
         }
         let name = |what: &str| format!("{}: {what}", self.about);
-        let mut rows = vec![Row::new(name("without the library"), "ms", Target::None, &plain)];
-        for (mode, times, cpus) in &modes {
-            rows.push(Row::new(name(mode), "x", Target::None, times));
-            rows.push(Row::new(name(&format!("{mode}, CPU time")), "x", Target::None, cpus));
-        }
-        Ok(rows)
+        Ok(vec![
+            Row::new(name("without the library"), "ms", Target::None, &plain),
+            Row::new(name("preloaded"), "x", Target::None, &times),
+            Row::new(name("preloaded, CPU time"), "x", Target::None, &cpus),
+        ])
     }
 
-    fn take(&self, run: &Run, with: Option<(&Path, &[(&str, &str)])>) -> Result<Taken, BenchError> {
+    fn take(&self, run: &Run, with: Option<&Path>) -> Result<Taken, BenchError> {
         self.shell(run, self.before).status()?;
         let mut timed = self.shell(run, self.script);
-        if let Some((library, variables)) = with {
-            timed.env("LD_PRELOAD", library).envs(variables.iter().copied());
+        if let Some(library) = with {
+            timed.env("LD_PRELOAD", library);
         }
         let cpu = cpu_of_children()?;
         let started = Instant::now();

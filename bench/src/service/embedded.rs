@@ -6,7 +6,7 @@
 //!
 //! The same buffers every time, on both sides, so small ones are in the caches. Neither side reads what it copied.
 
-use memferry::{Channel, Client, FrameRange, Transfer};
+use memferry::{Client, FrameRange, Queue, Transfer};
 
 use super::pair::{Pair, done};
 use super::peer::Peer;
@@ -24,11 +24,11 @@ const SIZES: [(u64, &str, usize, f64); 3] =
 
 /// Copies by an embedded client, on this thread where the client can do that.
 pub(super) fn inline_copy(
-    channel: &mut Channel,
+    queue: &mut Queue,
     source: &FrameRange,
     destination: &FrameRange,
 ) -> Result<(), BenchError> {
-    done(channel.perform(Transfer::copy(source, destination)?)?)
+    done(queue.perform(Transfer::copy(source, destination)?)?)
 }
 
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
@@ -47,7 +47,7 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
     for _ in 0..rounds {
         for (index, (bytes, _, count, _)) in SIZES.into_iter().enumerate() {
             let (source, destination) = pair.ranges(bytes);
-            let mut ours = || inline_copy(&mut pair.channel, &source, &destination);
+            let mut ours = || inline_copy(&mut pair.queue, &source, &destination);
             ours()?;
             let copy = each_ns(count, ours)?;
             let length = usize::try_from(bytes)?;

@@ -1,7 +1,7 @@
 //! What a service costs that nobody asks for anything.
 //!
 //! ```text
-//! a client with a channel and frames copies a little, then sleeps ─ 1 s ─► look ─ 30 s ─► look
+//! a client with a queue and frames copies a little, then sleeps ─ 1 s ─► look ─ 30 s ─► look
 //!     look: /proc/PID/task/*/status and stat of every thread: switches, and ticks of CPU time; /proc/PID/status: resident
 //! ```
 //!
@@ -109,9 +109,9 @@ fn rows(seconds: usize, before: Activity, after: Activity, resident: f64) -> Vec
 mod tests {
     use super::*;
 
-    const STATUS: &str = "Name:\tmemferry-lane-0\nVmRSS:\t    5120 kB\nThreads:\t3\nvoluntary_ctxt_switches:\t41\n\
+    const STATUS: &str = "Name:\tmemferry-worker-0\nVmRSS:\t    5120 kB\nThreads:\t3\nvoluntary_ctxt_switches:\t41\n\
                           nonvoluntary_ctxt_switches:\t2\n";
-    const STAT: &str = "812 (lane (0) x) S 1 812 812 0 -1 4194304 120 0 0 0 7 3 0 0 20 0 3 0 4170 1 2";
+    const STAT: &str = "812 (worker (0) x) S 1 812 812 0 -1 4194304 120 0 0 0 7 3 0 0 20 0 3 0 4170 1 2";
 
     #[test]
     fn switches_of_both_kinds_count_and_sizes_are_in_kib() {

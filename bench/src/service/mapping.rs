@@ -43,11 +43,11 @@ const THROUGH_SERVICE: [Case; 5] = [
 /// Nanoseconds of a copy between frames made before, and of one to a frame made for it.
 fn embedded_round(pair: &mut Pair, case: &Case) -> Result<(f64, f64), BenchError> {
     let (source, destination) = pair.ranges(case.bytes);
-    inline_copy(&mut pair.channel, &source, &destination)?;
-    let mapped_before = each_ns(case.counts.0, || inline_copy(&mut pair.channel, &source, &destination))?;
+    inline_copy(&mut pair.queue, &source, &destination)?;
+    let mapped_before = each_ns(case.counts.0, || inline_copy(&mut pair.queue, &source, &destination))?;
     let mapped_each = each_ns(case.counts.1, || {
         let frame = pair.client.allocate(case.bytes)?;
-        inline_copy(&mut pair.channel, &source, &frame.all())
+        inline_copy(&mut pair.queue, &source, &frame.all())
     })?;
     Ok((mapped_before, mapped_each))
 }
@@ -60,8 +60,8 @@ fn service_round(pair: &mut Pair, case: &Case) -> Result<(f64, f64), BenchError>
     let source = pair.source.range(0, case.bytes);
     let mapped_each = each_ns(case.counts.1, || {
         let frame = pair.client.allocate(case.bytes)?;
-        let ticket = pair.channel.submit(Transfer::copy(&source, &frame.all())?)?;
-        poll_for(&mut pair.channel, ticket)
+        let ticket = pair.queue.submit(Transfer::copy(&source, &frame.all())?)?;
+        poll_for(&mut pair.queue, ticket)
     })?;
     Ok((mapped_before, mapped_each))
 }

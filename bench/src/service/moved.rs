@@ -1,12 +1,12 @@
 //! Copies through the service, read by the client, against process_vm_readv and reading.
 //!
 //! ```text
-//! round, for each size: copy by the lane, poll, read every byte ─ process_vm_readv, read every byte in the same way
+//! round, for each size: copy by the worker, poll, read every byte ─ process_vm_readv, read every byte in the same way
 //! ```
 //!
 //! "Moved and touched" has two readings, the same on both sides: the client reads every byte, page by page into a page of its
 //! own, or a line of each page and the last line. 4 KiB are held to the first, 1 MiB to both, though they want opposite things:
-//! lines in the cache of the lane's core are written soonest and read latest. Beside it are reported: not reading, the hint
+//! lines in the cache of the worker's core are written soonest and read latest. Beside it are reported: not reading, the hint
 //! that the destination will be read soon, and waiting instead of polling. The same buffers every time.
 
 use memferry::{CacheHint, Client, Transfer};
@@ -76,14 +76,14 @@ impl Sides {
         let kept = each_ns(count, || {
             let (source, destination) = pair.ranges(bytes);
             let transfer = Transfer::copy(&source, &destination)?.with_hint(CacheHint::Keep);
-            let ticket = pair.channel.submit(transfer)?;
-            poll_for(&mut pair.channel, ticket)?;
+            let ticket = pair.queue.submit(transfer)?;
+            poll_for(&mut pair.queue, ticket)?;
             reader.frame(&pair.destination, bytes)
         })?;
         let waited = each_ns(count, || {
             let (source, destination) = pair.ranges(bytes);
-            let ticket = pair.channel.submit(Transfer::copy(&source, &destination)?)?;
-            done(pair.channel.wait(ticket, None)?)?;
+            let ticket = pair.queue.submit(Transfer::copy(&source, &destination)?)?;
+            done(pair.queue.wait(ticket, None)?)?;
             reader.frame(&pair.destination, bytes)
         })?;
         Ok(Measured { moved, unread, kept, waited, read, moved_lightly, read_lightly })

@@ -5,18 +5,19 @@
 //! ```
 //!
 //! Computing is done in registers and calibrated to take about as long as the copy, the hardest case: the shorter neither is,
-//! the less there is to hide behind. The client polls when it has computed. "Parked" means that the lane sleeps when the
+//! the less there is to hide behind. The client polls when it has computed. "Parked" means that the worker sleeps when the
 //! transfer is submitted, and the wake-up is part of the copy; the client computes meanwhile, unmeasured, until it does.
-//! Group `overlap` also goes through the sizes with the lane awake, for a plot.
+//! Group `overlap` also goes through the sizes with the worker awake, for a plot.
 
 use memferry::{Client, Transfer};
+use memferry_charts::Line;
 
 use super::pair::{Pair, poll_for};
 use crate::BenchError;
 use crate::children::Service;
 use crate::engine::sides::doubling;
 use crate::placement::{Class, Kept, placed};
-use crate::plots::{Plot, Series, Spread};
+use crate::plots::{self, spread};
 use crate::rows::{Row, Target};
 use crate::run::Run;
 use crate::timing::{Work, each_ns, median};
@@ -24,10 +25,10 @@ use crate::timing::{Work, each_ns, median};
 const ROUNDS: usize = 41;
 /// Blocks of a round.
 const BLOCKS: usize = 10;
-/// After this much without work a lane sleeps for certain, ns.
+/// After this much without work a worker sleeps for certain, ns.
 const UNTIL_PARKED_NS: f64 = 1e6;
 
-/// One row: its bytes, their name, copies timed together, whether the lane sleeps first, and the percentage to reach.
+/// One row: its bytes, their name, copies timed together, whether the worker sleeps first, and the percentage to reach.
 struct Case {
     bytes: u64,
     name: &'static str,
@@ -37,10 +38,10 @@ struct Case {
 }
 
 const CASES: [Case; 4] = [
-    Case { bytes: 16 << 10, name: "16 KiB, lane awake", block: 20, parked: false, target: 90.0 },
-    Case { bytes: 64 << 10, name: "64 KiB, lane awake", block: 8, parked: false, target: 95.0 },
-    Case { bytes: 4 << 20, name: "4 MiB, lane awake", block: 1, parked: false, target: 98.0 },
-    Case { bytes: 4 << 20, name: "4 MiB, lane parked", block: 1, parked: true, target: 80.0 },
+    Case { bytes: 16 << 10, name: "16 KiB, worker awake", block: 20, parked: false, target: 90.0 },
+    Case { bytes: 64 << 10, name: "64 KiB, worker awake", block: 8, parked: false, target: 95.0 },
+    Case { bytes: 4 << 20, name: "4 MiB, worker awake", block: 1, parked: false, target: 98.0 },
+    Case { bytes: 4 << 20, name: "4 MiB, worker parked", block: 1, parked: true, target: 80.0 },
 ];
 
 /// Rounds of the sweep, its sizes from and to, and bytes copied together where a copy is short.
@@ -67,11 +68,11 @@ impl Sides {
         } else {
             self.pair.wake()?;
         }
-        let channel = &mut self.pair.channel;
+        let queue = &mut self.pair.queue;
         each_ns(case.block, || {
-            let ticket = channel.submit(Transfer::copy(&source, &destination)?)?;
+            let ticket = queue.submit(Transfer::copy(&source, &destination)?)?;
             Work::run(turns);
-            poll_for(channel, ticket)
+            poll_for(queue, ticket)
         })
     }
 
@@ -145,13 +146,10 @@ fn sweep(run: &Run) -> Result<(), BenchError> {
         run.round_done();
     }
     let measured = hidden.iter().filter(|(_, hidden)| !hidden.is_empty());
-    let points = measured.map(|(bytes, hidden)| (*bytes as f64, Spread::of(hidden))).collect();
-    run.plot(&Plot {
-        file: "overlap",
-        title: "copy hidden behind as much computing, lane awake".to_owned(),
-        values: "% of the copy",
-        series: vec![Series { name: "through the service".to_owned(), points }],
-    })
+    let points = measured.map(|(bytes, hidden)| (*bytes as f64, spread(hidden))).collect();
+    let line = Line { label: "through the service".to_owned(), points };
+    let title = "copy hidden behind as much computing, worker awake";
+    run.picture("overlap", || plots::sweep(title, "% of the copy", &[line]))
 }
 
 /// Measures the group: the part, and where plots are drawn all sizes.

@@ -1,4 +1,4 @@
-//! A client with a channel and two frames: what nearly every measurement copies between.
+//! A client with a queue and two frames: what nearly every measurement copies between.
 //!
 //! ```text
 //! source, random bytes ─ copy: submit, poll until done ─► destination ─ read_all, read_a_little ─► this core's registers
@@ -7,7 +7,7 @@
 //! The client polls: what is measured is moving bytes, and a wait that sleeps adds a wake-up that depends on its length. The
 //! same calls serve an embedded service and one in another process.
 
-use memferry::{Channel, Client, Completion, Frame, FrameRange, Ticket, Transfer};
+use memferry::{CallError, Client, Completion, Frame, FrameRange, Handle, Queue, Ticket, Transfer};
 
 use crate::BenchError;
 use crate::timing::random_bytes;
@@ -19,7 +19,7 @@ const LINE: u64 = 64;
 /// The pair, with its client.
 pub(crate) struct Pair {
     pub(crate) client: Client,
-    pub(crate) channel: Channel,
+    pub(crate) queue: Queue,
     pub(crate) source: Frame,
     pub(crate) destination: Frame,
 }
@@ -29,19 +29,19 @@ impl Pair {
     pub(crate) fn new(client: Client, bytes: u64) -> Result<Self, BenchError> {
         let source = client.allocate(bytes)?;
         let destination = client.allocate(bytes)?;
-        let mut channel = client.open_channel(64)?;
+        let mut queue = client.queue(64)?;
         fill(&source, bytes)?;
-        let ticket = channel.submit(Transfer::copy(&source.all(), &destination.all())?)?;
-        done(channel.wait(ticket, None)?)?;
-        Ok(Self { client, channel, source, destination })
+        let ticket = queue.submit(Transfer::copy(&source.all(), &destination.all())?)?;
+        done(queue.wait(ticket, None)?)?;
+        Ok(Self { client, queue, source, destination })
     }
 
     /// Two frames made of memory of this process, on the pages that it is on; random bytes. An embedded client takes them.
     pub(crate) fn of_own_memory(client: Client, bytes: usize) -> Result<Self, BenchError> {
         let source = client.register_owned(random_bytes(bytes, 11))?;
         let destination = client.register_owned(random_bytes(bytes, 13))?;
-        let channel = client.open_channel(64)?;
-        Ok(Self { client, channel, source, destination })
+        let queue = client.queue(64)?;
+        Ok(Self { client, queue, source, destination })
     }
 
     /// The first `bytes` of both.
@@ -52,11 +52,11 @@ impl Pair {
     /// Copies the first `bytes`, polling until it is done.
     pub(crate) fn copy(&mut self, bytes: u64) -> Result<(), BenchError> {
         let (source, destination) = self.ranges(bytes);
-        let ticket = self.channel.submit(Transfer::copy(&source, &destination)?)?;
-        poll_for(&mut self.channel, ticket)
+        let ticket = self.queue.submit(Transfer::copy(&source, &destination)?)?;
+        poll_for(&mut self.queue, ticket)
     }
 
-    /// Sees to it that the lane is awake.
+    /// Sees to it that the worker is awake.
     pub(crate) fn wake(&mut self) -> Result<(), BenchError> {
         for _ in 0..200 {
             self.nop()?;
@@ -66,9 +66,8 @@ impl Pair {
 
     /// A round trip that moves nothing.
     pub(crate) fn nop(&mut self) -> Result<(), BenchError> {
-        let ticket = self.channel.submit(Transfer::nop())?;
-        self.channel.wait(ticket, None)?;
-        Ok(())
+        let ticket = self.queue.submit(Transfer::nop())?;
+        done(self.queue.wait(ticket, None)?)
     }
 }
 
@@ -83,9 +82,9 @@ fn fill(frame: &Frame, bytes: u64) -> Result<(), BenchError> {
 }
 
 /// Polls until that transfer is done; it has to be the only one outstanding.
-pub(crate) fn poll_for(channel: &mut Channel, ticket: Ticket) -> Result<(), BenchError> {
+pub(crate) fn poll_for(queue: &mut Queue, ticket: Ticket) -> Result<(), BenchError> {
     loop {
-        if let Some(completion) = channel.poll() {
+        if let Some(completion) = queue.poll() {
             if completion.ticket != ticket {
                 return Err("a completion of another transfer came".into());
             }
@@ -95,7 +94,27 @@ pub(crate) fn poll_for(channel: &mut Channel, ticket: Ticket) -> Result<(), Benc
     }
 }
 
-/// Whether a transfer did what it was to.
+/// Polls until nothing is outstanding, and takes every completion: one that came early is not outstanding any more.
+pub(crate) fn drain(queue: &mut Queue) -> Result<(), BenchError> {
+    loop {
+        match queue.poll() {
+            Some(completion) => done(completion)?,
+            None if queue.outstanding() == 0 => return Ok(()),
+            None => std::hint::spin_loop(),
+        }
+    }
+}
+
+/// Sends the service a command that it refuses at once: a message there, a look into its table, a message back.
+pub(crate) fn ask_over_socket(client: &Client) -> Result<(), BenchError> {
+    match client.revoke(Handle::from_bits(0)) {
+        Err(CallError::Refused(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+        Ok(()) => Err("the service revoked what was never granted".into()),
+    }
+}
+
+/// An error unless the transfer succeeded.
 pub(crate) fn done(completion: Completion) -> Result<(), BenchError> {
     completion.outcome.map_err(|failure| format!("a transfer failed: {failure:?}").into())
 }
@@ -143,5 +162,27 @@ impl Reader {
             self.0[..end - offset].copy_from_slice(&buffer[offset..end]);
             std::hint::black_box(&self.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry::Rights;
+
+    use super::*;
+
+    #[test]
+    fn a_failed_transfer_ends_a_measurement() {
+        let client = Client::embedded().unwrap();
+        let mut pair = Pair::new(client.clone(), 4096).unwrap();
+        let readable = client.derive(&pair.destination.all(), Rights::READ).unwrap();
+        let refused = || Transfer::copy(&pair.source.all(), &readable.all()).unwrap();
+        let [first, second] = [refused(), refused()];
+        pair.queue.submit(first).unwrap();
+        assert!(drain(&mut pair.queue).unwrap_err().to_string().starts_with("a transfer failed"));
+        let ticket = pair.queue.submit(second).unwrap();
+        assert!(poll_for(&mut pair.queue, ticket).is_err());
+        pair.nop().unwrap();
+        assert!(drain(&mut pair.queue).is_ok());
     }
 }

@@ -5,14 +5,14 @@
 //! ```
 //!
 //! The service runs in a process of its own, and both sides are awake. "Moved and touched" means that the client then reads
-//! the bytes. What a parked lane costs to wake is not measured here.
+//! the bytes. What a parked worker costs to wake is not measured here.
 
 use std::hint::black_box;
 use std::time::Instant;
 
-use memferry::{Channel, Client, Handle, Transfer};
+use memferry::{Client, Queue, Transfer};
 
-use super::pair::{Pair, Reader};
+use super::pair::{Pair, Reader, ask_over_socket, done, drain};
 use crate::BenchError;
 use crate::children::Service;
 use crate::placement::{Class, Kept};
@@ -32,7 +32,7 @@ const BETWEEN_NS: f64 = 400.0;
 struct Sides {
     pair: Pair,
     /// Room for a burst.
-    wide: Channel,
+    wide: Queue,
     reader: Reader,
     /// Turns of work that take [`BETWEEN_NS`].
     turns: u64,
@@ -50,16 +50,9 @@ struct Measured {
 }
 
 impl Sides {
-    /// Takes completions until none is outstanding.
-    fn drain(channel: &mut Channel) {
-        while channel.outstanding() > 0 {
-            black_box(channel.poll());
-        }
-    }
-
     /// Nanoseconds that one submission adds to a program that computes for 400 ns between two, in registers only: the stores
     /// of a submission go on beside what comes next, so the time of a submission alone would count what no program sees.
-    /// Completions are taken outside of the timed part. A lane that has nothing to do meanwhile sleeps, so it is woken first.
+    /// Completions are taken outside of the timed part. A worker that has nothing to do meanwhile sleeps, so it is woken first.
     fn submit_behind_work(&mut self) -> Result<f64, BenchError> {
         let mut added = Vec::with_capacity(BURSTS);
         for _ in 0..BURSTS {
@@ -73,7 +66,7 @@ impl Sides {
                 Work::run(self.turns);
                 Ok(())
             })?;
-            Self::drain(&mut self.wide);
+            drain(&mut self.wide)?;
             added.push(with - alone);
         }
         Ok(median(&added))
@@ -85,11 +78,14 @@ impl Sides {
         let mut all = Vec::new();
         for _ in 0..50 {
             let started = Instant::now();
-            self.pair.channel.submit_batch((0..BATCH).map(|_| Transfer::nop()))?;
+            self.pair.queue.submit_batch((0..BATCH).map(|_| Transfer::nop()))?;
             submitting.push(since_ns(started) / BATCH as f64);
             let mut taken = 0;
             while taken < BATCH {
-                taken += usize::from(self.pair.channel.poll().is_some());
+                if let Some(completion) = self.pair.queue.poll() {
+                    done(completion)?;
+                    taken += 1;
+                }
             }
             all.push(since_ns(started) / BATCH as f64);
         }
@@ -108,15 +104,11 @@ impl Sides {
         let (staging, batch) = self.batch()?;
         let small = each_ns(1000, || {
             let (source, destination) = self.pair.ranges(64);
-            let ticket = self.pair.channel.submit(Transfer::copy(&source, &destination)?)?;
-            self.pair.channel.wait(ticket, None)?;
+            let ticket = self.pair.queue.submit(Transfer::copy(&source, &destination)?)?;
+            done(self.pair.queue.wait(ticket, None)?)?;
             self.reader.frame(&self.pair.destination, 64)
         })?;
-        let socket = each_ns(50, || {
-            // A command that is refused at once: a message there, a look into the table, a message back.
-            let _ = black_box(self.pair.client.revoke(Handle::from_bits(0)));
-            Ok(())
-        })?;
+        let socket = each_ns(50, || ask_over_socket(&self.pair.client))?;
         Ok(Measured { submit, call, nop, staging, batch, small, socket })
     }
 }
@@ -126,7 +118,7 @@ pub(crate) fn measure(run: &Run, class: Class) -> Result<Vec<Row>, BenchError> {
     let service = Service::start(run)?;
     let _kept = Kept::to(0)?;
     let client = Client::connect(service.socket())?;
-    let wide = client.open_channel(BURST as u32)?;
+    let wide = client.queue(BURST as u32)?;
     let pair = Pair::new(client, 1 << 16)?;
     let turns = Work::calibrated().turns(BETWEEN_NS);
     let mut sides = Sides { pair, wide, reader: Reader::new(), turns };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! round, for each test: ucx_perftest, server on CPU 1 and client on CPU 0 ─ its last line ─► microseconds, MiB/s
-//!                       the same size through the service, lane on CPU 1 and client on CPU 0
+//!                       the same size through the service, worker on CPU 1 and client on CPU 0
 //! ```
 //!
 //! `tag_lat` is the time of a message one way, received but not read; beside it stands a whole request: submitted, moved,
@@ -25,7 +25,7 @@ use crate::timing::{each_ns, since_ns};
 
 const ROUNDS: usize = 5;
 const PROGRAM: &str = "ucx_perftest";
-pub(crate) const NOT_INSTALLED: &str = "not measured: ucx_perftest is not installed (Debian: ucx-utils)";
+pub(crate) const NOT_INSTALLED: &str = "ucx_perftest is not installed (Debian: ucx-utils)";
 const ENVIRONMENT: [(&str, &str); 3] =
     [("UCX_TLS", "posix,cma,tcp"), ("UCX_NET_DEVICES", "lo"), ("UCX_WARN_UNUSED_ENV_VARS", "n")];
 /// The longest a test may take.
@@ -173,9 +173,9 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     let mut submitted = 0;
     while submitted < test.count || !under_way.is_empty() {
         if submitted < test.count && under_way.len() < WINDOW {
-            under_way.push_back(pair.channel.submit(Transfer::copy(&source, &destination)?)?);
+            under_way.push_back(pair.queue.submit(Transfer::copy(&source, &destination)?)?);
             submitted += 1;
-        } else if let Some(completion) = pair.channel.poll() {
+        } else if let Some(completion) = pair.queue.poll() {
             under_way.retain(|ticket| *ticket != completion.ticket);
             done(completion)?;
         } else {
@@ -212,7 +212,7 @@ pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {
             let Ok(sides) = measured else { continue };
             match one_round(&mut pair, test) {
                 Ok(round) => sides.push(round),
-                Err(error) => *measured = Err(format!("not measured: {error}")),
+                Err(error) => *measured = Err(error.to_string()),
             }
         }
         run.round_done();
@@ -280,6 +280,6 @@ mod tests {
         assert_eq!(value[1]["holds"], serde_json::Value::Bool(true));
         let value = json(rows(&TESTS[0], &Err(NOT_INSTALLED.to_owned())));
         assert!(value[0]["value"].is_null());
-        assert!(value[0]["name"].as_str().unwrap().ends_with("(Debian: ucx-utils)"));
+        assert!(value[0]["reason"].as_str().unwrap().ends_with("(Debian: ucx-utils)"));
     }
 }

@@ -9,9 +9,9 @@
 
 use std::os::fd::OwnedFd;
 
-use memferry_engines::cpu::perform_whole;
-use memferry_memory::frame::{self, Pages};
-use memferry_memory::mapping::Mapping;
+use memferry_cpu::perform_whole;
+use memferry_shm::frame::{self, Pages};
+use memferry_shm::mapping::Mapping;
 use memferry_transfer::image::{Image, Turn, turned_copy};
 use memferry_transfer::{CacheHint, Color24, Confined, Operation, PixelSize, Region};
 

@@ -2,9 +2,11 @@
 //!
 //! ```text
 //! clock ◄── transfer ◄─┬─ path ◄──────────────┐
-//!                      ├─ memory ◄── engines ◄─┼── broker ◄── client ◄── cli, c, python, bulk
-//!                      └──────────────┘        │    lab, bench and soak may use any of these; nothing uses lab
-//! registers ◄── models ──► clock       memory ◄── fileserver ◄── cli      engines ◄── preload, recorder
+//!                      └─ shm ◄── cpu, kmod ◄─┴─ service ◄─┬─ memferry ◄── c, python, bulk, cli
+//!                          ▲      ▲                        └─ daemon ◄──── cli
+//!                          │      └─ preload, recorder
+//!                          └─ pool ◄── ninep ◄── cli           bench and soak may use any of these
+//! research, a workspace of its own:  registers ◄── drivers, models;  drivers ◄── driven;  lab uses any, nothing uses lab
 //! ```
 //!
 //! Normal and build dependencies are held to the table [`ALLOWED`]; development dependencies may name any crate but
@@ -19,70 +21,94 @@ use crate::violation::Violation;
 enum Arrows {
     /// These crates of the workspace, and no other.
     Only(&'static [&'static str]),
-    /// Any crate of the workspace but the lab.
+    /// Any crate of the product.
+    Product,
+    /// Any crate but the lab.
     Any,
 }
 
 const LAB: &str = "memferry-lab";
 const CLI: &str = "memferry-cli";
+const DAEMON: &str = "memferry-daemon";
+/// Crates of the laboratory's workspace: no crate of the product may name one, in its tests neither.
+const RESEARCH: [&str; 5] =
+    ["memferry-registers", "memferry-drivers", "memferry-models", "memferry-driven", LAB];
 
 /// Every crate of the workspace, and what it may depend on.
 const ALLOWED: &[(&str, Arrows)] = &[
+    // The product.
     ("memferry-clock", Arrows::Only(&[])),
     ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
-    ("memferry-memory", Arrows::Only(&["memferry-transfer"])),
-    ("memferry-registers", Arrows::Only(&["memferry-clock"])),
-    ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
-    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
+    ("memferry-shm", Arrows::Only(&["memferry-transfer"])),
+    ("memferry-pool", Arrows::Only(&["memferry-shm"])),
+    ("memferry-cpu", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-shm"])),
+    ("memferry-kmod", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-shm"])),
     (
-        "memferry-engines",
+        "memferry-service",
         Arrows::Only(&[
             "memferry-transfer",
             "memferry-clock",
-            "memferry-memory",
-            "memferry-registers",
-            "memferry-drivers",
+            "memferry-shm",
+            "memferry-path",
+            "memferry-cpu",
+            "memferry-kmod",
         ]),
     ),
     (
-        "memferry-broker",
+        DAEMON,
         Arrows::Only(&[
             "memferry-transfer",
-            "memferry-clock",
-            "memferry-memory",
+            "memferry-shm",
             "memferry-path",
-            "memferry-engines",
+            "memferry-kmod",
+            "memferry-service",
         ]),
     ),
     (
         "memferry",
-        Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-memory", "memferry-broker"]),
+        Arrows::Only(&[
+            "memferry-transfer",
+            "memferry-clock",
+            "memferry-shm",
+            "memferry-pool",
+            "memferry-service",
+        ]),
     ),
-    (
-        "memferry-conformance",
-        Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path", "memferry-memory"]),
-    ),
-    ("memferry-fileserver", Arrows::Only(&["memferry-memory"])),
-    ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
-    ("memferry-preload", Arrows::Only(&["memferry-engines", "memferry-memory"])),
-    ("memferry-recorder", Arrows::Only(&["memferry-engines", "memferry-memory"])),
-    ("memferry-bulk", Arrows::Only(&["memferry", "memferry-memory"])),
-    ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
+    ("memferry-bulk", Arrows::Only(&["memferry", "memferry-shm"])),
+    ("memferry-ninep", Arrows::Only(&["memferry-shm", "memferry-pool"])),
     (
         CLI,
         Arrows::Only(&[
             "memferry",
-            "memferry-broker",
-            "memferry-fileserver",
+            DAEMON,
+            "memferry-service",
+            "memferry-ninep",
+            "memferry-pool",
+            "memferry-recording",
+            "memferry-shm",
             "memferry-transfer",
-            "memferry-memory",
         ]),
     ),
-    (LAB, Arrows::Any),
-    ("memferry-bench", Arrows::Any),
-    ("memferry-soak", Arrows::Any),
+    ("memferry-charts", Arrows::Only(&[])),
+    ("memferry-c", Arrows::Only(&["memferry", "memferry-transfer"])),
+    ("memferry-python", Arrows::Only(&["memferry", "memferry-transfer"])),
+    ("memferry-preload", Arrows::Only(&["memferry-cpu"])),
+    ("memferry-recording", Arrows::Only(&["memferry-shm"])),
+    ("memferry-recorder", Arrows::Only(&["memferry-cpu", "memferry-shm", "memferry-recording"])),
+    ("memferry-conformance", Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-path"])),
+    ("memferry-soak", Arrows::Product),
+    ("memferry-bench", Arrows::Product),
     ("xtask", Arrows::Only(&[])),
+    // The laboratory.
+    ("memferry-registers", Arrows::Only(&["memferry-clock"])),
+    ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
+    ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),
+    (
+        "memferry-driven",
+        Arrows::Only(&["memferry-transfer", "memferry-clock", "memferry-registers", "memferry-drivers"]),
+    ),
+    (LAB, Arrows::Any),
 ];
 
 pub(crate) fn check(packages: &[Package]) -> Vec<Violation> {
@@ -100,7 +126,7 @@ fn check_package(package: &Package) -> Vec<Violation> {
     package
         .edges
         .iter()
-        .filter(|(target, kind)| !allowed(arrows, target, *kind))
+        .filter(|(target, kind)| !allowed(package, arrows, target, *kind))
         .map(|(target, kind)| {
             breach(
                 format!("crate `{}` must not have `{target}` as a {kind} dependency", package.name),
@@ -110,9 +136,13 @@ fn check_package(package: &Package) -> Vec<Violation> {
         .collect()
 }
 
-fn allowed(arrows: &Arrows, target: &str, kind: DependencyKind) -> bool {
+fn allowed(package: &Package, arrows: &Arrows, target: &str, kind: DependencyKind) -> bool {
+    if RESEARCH.contains(&target) && !RESEARCH.contains(&package.name.as_str()) {
+        return false;
+    }
     match (kind, arrows) {
         (DependencyKind::Development, _) => target != LAB && target != CLI,
+        (_, Arrows::Product) => !RESEARCH.contains(&target),
         (_, Arrows::Any) => target != LAB,
         (_, Arrows::Only(targets)) => targets.contains(&target),
     }
@@ -131,17 +161,17 @@ mod tests {
     #[test]
     fn accepts_arrows_of_the_table() {
         assert_eq!(edge("memferry-path", "memferry-clock", Normal), []);
-        assert_eq!(edge("memferry-lab", "memferry-broker", Normal), []);
+        assert_eq!(edge("memferry-lab", "memferry-service", Normal), []);
     }
 
     #[test]
     fn refuses_an_arrow_against_the_table_and_names_both_crates() {
         for kind in [Normal, Build] {
-            let found = edge("memferry-clock", "memferry-broker", kind);
+            let found = edge("memferry-clock", "memferry-service", kind);
             assert_eq!(found.len(), 1);
             assert!(
                 found[0].message.contains("`memferry-clock`")
-                    && found[0].message.contains("`memferry-broker`")
+                    && found[0].message.contains("`memferry-service`")
             );
         }
     }
@@ -155,7 +185,16 @@ mod tests {
     #[test]
     fn tests_may_use_other_crates_but_not_the_command_line() {
         assert_eq!(edge("memferry-transfer", "memferry-conformance", Development), []);
-        assert_eq!(edge("memferry-broker", "memferry-cli", Development).len(), 1);
+        assert_eq!(edge("memferry-service", "memferry-cli", Development).len(), 1);
+    }
+
+    #[test]
+    fn the_product_never_names_the_laboratory() {
+        for kind in [Normal, Build, Development] {
+            assert_eq!(edge("memferry-bench", "memferry-models", kind).len(), 1);
+            assert_eq!(edge("memferry-service", "memferry-drivers", kind).len(), 1);
+        }
+        assert_eq!(edge("memferry-driven", "memferry-models", Development), []);
     }
 
     #[test]

@@ -13,16 +13,18 @@ use toml::{Table, Value};
 use crate::tree::{Package, SourceFile};
 use crate::violation::Violation;
 
-const ROOT: &str = "Cargo.toml";
+/// The manifests of the two workspaces.
+const ROOTS: [&str; 2] = ["Cargo.toml", "research/Cargo.toml"];
 const SECTIONS: [&str; 3] = ["dependencies", "dev-dependencies", "build-dependencies"];
 
 pub(crate) fn check(files: &[SourceFile], packages: &[Package]) -> Vec<Violation> {
     let file = |path: &str| files.iter().find(|file| file.path == path);
-    let mut violations: Vec<Violation> = file(ROOT).into_iter().flat_map(check_root).collect();
+    let mut violations: Vec<Violation> = ROOTS.into_iter().filter_map(file).flat_map(check_root).collect();
     for package in packages {
         violations.extend(file(&package.manifest).into_iter().flat_map(check_member));
     }
-    let is_member = |path: &str| path == ROOT || packages.iter().any(|package| package.manifest == path);
+    let is_member =
+        |path: &str| ROOTS.contains(&path) || packages.iter().any(|package| package.manifest == path);
     let is_manifest = |path: &str| path.ends_with("/Cargo.toml");
     let others = files.iter().filter(|file| is_manifest(&file.path) && !is_member(&file.path));
     violations.extend(others.flat_map(check_outsider));
@@ -142,7 +144,7 @@ mod tests {
 
     fn root(dependencies: &str) -> Vec<usize> {
         let text = format!("[workspace.dependencies]\n{dependencies}");
-        check(&[SourceFile::new(ROOT, &text)], &[]).iter().map(|violation| violation.line).collect()
+        check(&[SourceFile::new(ROOTS[0], &text)], &[]).iter().map(|violation| violation.line).collect()
     }
 
     fn member(manifest: &str) -> Vec<(usize, String)> {

@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn refuses_a_function_of_one_line_too_many_at_its_first() {
-        let found = check(&[SourceFile::new("a.rs", &format!("//! Docs.\n{}", function(FUNCTION_LINES - 1)))]);
+        let found =
+            check(&[SourceFile::new("a.rs", &format!("//! Docs.\n{}", function(FUNCTION_LINES - 1)))]);
         assert_eq!((found.len(), found[0].line), (1, 2));
         assert!(found[0].message.contains("`long` has 81 lines"));
     }

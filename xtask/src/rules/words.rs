@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn accepts_cargos_own_lines_in_a_lock_file_only() {
         let line = format!("source = \"registry+https://github.com/rust-lang/{}-index\"", HOSTS[0]);
-        assert_eq!(count("fuzz/Cargo.lock", &line), 0);
+        assert_eq!(count("tests/fuzz/Cargo.lock", &line), 0);
         assert_eq!(count("Cargo.toml", &line), 1);
         assert_eq!(count("Cargo.lock", &format!("# {}", HOSTS[0])), 1);
     }

@@ -1,0 +1,431 @@
+//! Charts as SVG text: lines with points over scaled axes, and bars in groups.
+//!
+//! ```text
+//! Frame { size, title, axes } + lines: Line { label, (x, Value) ... }      ─► lines() ─┐
+//!                             + labels, Group { name, a Value per label } ─► bars()  ─┴─► SVG text
+//! ```
+//!
+//! Axes are linear over logarithms, so that each label is a round number. What has no logarithm is left out on such an axis.
+//! The same values give the same bytes: nothing depends on the time, the machine or its fonts.
+
+use std::ops::Range;
+
+use plotters::prelude::*;
+use serde::Deserialize;
+
+/// Colours that people with colour blindness can tell apart too (Okabe and Ito).
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(60, 60, 60),
+];
+/// Free space above the highest value of a linear axis.
+const HEADROOM: f64 = 1.08;
+/// Opacity of the band from low to high values.
+const BAND: f64 = 0.15;
+/// The part of a group's width that its bars take.
+const FILLED: f64 = 0.8;
+/// Pixels of a letter of a group's name, and around the name.
+const LETTER: u32 = 7;
+const AROUND: u32 = 24;
+
+/// Why a chart cannot be drawn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DrawError {
+    /// Fewer than two points to draw between, or no bar.
+    #[error("it has no points that differ in x and y")]
+    NothingToShow,
+    /// The plotting library's words.
+    #[error("{0}")]
+    Plotting(String),
+}
+
+/// How an axis is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scale {
+    Linear,
+    /// By powers of two.
+    Log2,
+    /// By powers of ten.
+    Log10,
+}
+
+impl Scale {
+    /// Where a value lies; `None` where it has no place.
+    fn place(self, value: f64) -> Option<f64> {
+        let place = match self {
+            Scale::Linear => value,
+            Scale::Log2 => value.log2(),
+            Scale::Log10 => value.log10(),
+        };
+        place.is_finite().then_some(place)
+    }
+
+    /// The text at a place.
+    fn label(self, place: f64, in_bytes: bool) -> String {
+        match self {
+            Scale::Linear => number(place),
+            // Ten labels to a power of ten are round to two digits.
+            Scale::Log10 => number(two_digits(10f64.powf(place))),
+            Scale::Log2 if (place - place.round()).abs() > 1e-6 => String::new(),
+            Scale::Log2 if in_bytes => bytes(place.round()),
+            Scale::Log2 => number(place.round().exp2()),
+        }
+    }
+
+    /// What the axis of some places spans.
+    fn span(self, low: f64, high: f64) -> Range<f64> {
+        match self {
+            Scale::Linear => low.min(0.0) * HEADROOM..high * HEADROOM,
+            Scale::Log2 | Scale::Log10 => low.floor()..high.ceil(),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// The text beside it.
+    pub words: String,
+    /// Whether powers of two are labelled as B, KiB, MiB.
+    pub in_bytes: bool,
+    pub scale: Scale,
+}
+
+/// All of a chart but its values.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub size: (u32, u32),
+    /// The text above; without it the chart has no legend either.
+    pub title: Option<String>,
+    pub x: Axis,
+    pub y: Axis,
+    /// How many labels fit along the horizontal axis.
+    pub x_labels: usize,
+    /// The height of letters beside the axes.
+    pub letters: u32,
+}
+
+/// A value and what it varied between.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Value {
+    pub low: f64,
+    pub middle: f64,
+    pub high: f64,
+}
+
+impl From<f64> for Value {
+    fn from(middle: f64) -> Self {
+        Self { low: middle, middle, high: middle }
+    }
+}
+
+impl Value {
+    fn places(self, scale: Scale) -> Option<Self> {
+        let place = |value| scale.place(value);
+        Some(Self { low: place(self.low)?, middle: place(self.middle)?, high: place(self.high)? })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// Its text in the legend.
+    pub label: String,
+    /// Rising x; a band is drawn where values vary.
+    pub points: Vec<(f64, Value)>,
+}
+
+/// Bars side by side.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The text below them.
+    pub name: String,
+    /// A bar for each label of the chart, or a gap.
+    pub bars: Vec<Option<Value>>,
+}
+
+/// The colour of a line by its number, and whether its points are open: there are fewer colours than lines.
+pub fn mark(number: usize) -> ((u8, u8, u8), bool) {
+    let RGBColor(red, green, blue) = COLOURS[number % COLOURS.len()];
+    ((red, green, blue), number >= COLOURS.len())
+}
+
+/// Draws lines.
+///
+/// # Errors
+/// [`DrawError`].
+pub fn lines(frame: &Frame, lines: &[Line]) -> Result<String, DrawError> {
+    let placed = |(x, value): &(f64, Value)| frame.x.scale.place(*x).zip(value.places(frame.y.scale));
+    let placed = |line: &Line| line.points.iter().filter_map(placed).collect();
+    let places: Vec<Vec<(f64, Value)>> = lines.iter().map(placed).collect();
+    let all = || places.iter().flatten();
+    let (first, last) = extent(all().map(|(x, _)| *x));
+    let (low, high) = extent(all().flat_map(|(_, value)| [value.low, value.high]));
+    let spans = (first..last, frame.y.scale.span(low, high));
+    let mut text = String::new();
+    draw(frame, &spans, 44, &mut text, |chart, root| {
+        for (number, (line, points)) in lines.iter().zip(&places).enumerate() {
+            let ((red, green, blue), is_open) = mark(number);
+            let colour = RGBColor(red, green, blue);
+            if points.iter().any(|(_, value)| value.low < value.high) {
+                let upper = points.iter().map(|(x, value)| (*x, value.high));
+                let lower = points.iter().rev().map(|(x, value)| (*x, value.low));
+                let band: Vec<_> = upper.chain(lower).collect();
+                chart.draw_series([Polygon::new(band, colour.mix(BAND).filled())]).map_err(plotting)?;
+            }
+            let middle = || points.iter().map(|(x, value)| (*x, value.middle));
+            let style = colour.stroke_width(if is_open { 1 } else { 2 });
+            let drawn = chart.draw_series(LineSeries::new(middle(), style)).map_err(plotting)?;
+            drawn.label(&line.label).legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
+            let dot = if is_open { colour.stroke_width(1) } else { colour.filled() };
+            chart.draw_series(middle().map(|at| Circle::new(at, 3, dot))).map_err(plotting)?;
+        }
+        legend(frame, chart, free_corner(&places, &spans))?;
+        root.present().map_err(plotting)
+    })?;
+    Ok(text)
+}
+
+/// Draws groups of bars, each from the foot of the axis to its middle value, with a stroke from low to high.
+///
+/// # Errors
+/// [`DrawError`].
+pub fn bars(frame: &Frame, labels: &[&str], groups: &[Group]) -> Result<String, DrawError> {
+    let placed = |value: &Option<Value>| value.and_then(|value| value.places(frame.y.scale));
+    let places = || groups.iter().flat_map(|group| &group.bars).filter_map(placed);
+    let (low, high) = extent(places().flat_map(|value| [value.low, value.high]));
+    let mut spans = (0.0..groups.len() as f64, frame.y.scale.span(low, high));
+    let foot = match frame.y.scale {
+        Scale::Linear => 0.0,
+        // The lowest bar is a step high at least.
+        Scale::Log2 | Scale::Log10 => {
+            spans.1.start -= 1.0;
+            spans.1.start
+        }
+    };
+    let width = FILLED / labels.len().max(1) as f64;
+    let longest = groups.iter().map(|group| group.name.chars().count()).max().unwrap_or(0) as u32;
+    let mut text = String::new();
+    draw(frame, &spans, longest * LETTER + AROUND, &mut text, |chart, root| {
+        for (number, label) in labels.iter().enumerate() {
+            let ((red, green, blue), _) = mark(number);
+            let colour = RGBColor(red, green, blue).filled();
+            let mut drawn = Vec::new();
+            let mut strokes = Vec::new();
+            for (place, group) in groups.iter().enumerate() {
+                let Some(value) = group.bars.get(number).and_then(placed) else { continue };
+                let left = place as f64 + (1.0 - FILLED) / 2.0 + number as f64 * width;
+                drawn.push(Rectangle::new([(left, foot), (left + width * 0.9, value.middle)], colour));
+                let middle = left + width * 0.45;
+                strokes.push(PathElement::new([(middle, value.low), (middle, value.high)], BLACK));
+            }
+            let drawn = chart.draw_series(drawn).map_err(plotting)?;
+            let swatch = move |(x, y)| Rectangle::new([(x, y - 5), (x + 14, y + 5)], colour);
+            drawn.label(*label).legend(swatch);
+            chart.draw_series(strokes).map_err(plotting)?;
+        }
+        legend(frame, chart, SeriesLabelPosition::UpperRight)?;
+        let style = ("sans-serif", 13).into_font().transform(FontTransform::Rotate90).color(&BLACK);
+        let area = chart.plotting_area().get_pixel_range();
+        let across = f64::from(area.0.end - area.0.start) / groups.len() as f64;
+        for (place, group) in groups.iter().enumerate() {
+            let x = f64::from(area.0.start) + across * (place as f64 + 0.5) + 6.0;
+            let name = Text::new(group.name.clone(), (x as i32, area.1.end + 8), style.clone());
+            root.draw(&name).map_err(plotting)?;
+        }
+        root.present().map_err(plotting)
+    })?;
+    Ok(text)
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Coordinates =
+    Cartesian2d<plotters::coord::types::RangedCoordf64, plotters::coord::types::RangedCoordf64>;
+type Spans = (Range<f64>, Range<f64>);
+
+/// Draws title and axes, and has the rest drawn. `below`: the height of what stands below the chart.
+fn draw<'a>(
+    frame: &Frame,
+    (x_span, y_span): &Spans,
+    below: u32,
+    text: &'a mut String,
+    values: impl FnOnce(&mut ChartContext<'a, SVGBackend<'a>, Coordinates>, &Area<'a>) -> Result<(), DrawError>,
+) -> Result<(), DrawError> {
+    if !(x_span.start < x_span.end && y_span.start < y_span.end) {
+        return Err(DrawError::NothingToShow);
+    }
+    let root = SVGBackend::with_string(text, frame.size).into_drawing_area();
+    root.fill(&WHITE).map_err(plotting)?;
+    let mut builder = ChartBuilder::on(&root);
+    if let Some(title) = &frame.title {
+        builder.caption(title, ("sans-serif", 20));
+    }
+    let mut chart = builder
+        .margin(12)
+        .margin_right(if frame.title.is_some() { 40 } else { 24 })
+        .x_label_area_size(below)
+        .y_label_area_size(70)
+        .build_cartesian_2d(x_span.clone(), y_span.clone())
+        .map_err(plotting)?;
+    let mut mesh = chart.configure_mesh();
+    mesh.x_desc(&frame.x.words)
+        .y_desc(&frame.y.words)
+        .x_labels(frame.x_labels)
+        .label_style(("sans-serif", frame.letters))
+        .light_line_style(TRANSPARENT);
+    if frame.x_labels == 0 {
+        mesh.disable_x_mesh().disable_x_axis();
+    }
+    mesh.x_label_formatter(&|place| frame.x.scale.label(*place, frame.x.in_bytes))
+        .y_label_formatter(&|place| frame.y.scale.label(*place, frame.y.in_bytes))
+        .draw()
+        .map_err(plotting)?;
+    values(&mut chart, &root)
+}
+
+fn legend<'a>(
+    frame: &Frame,
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Coordinates>,
+    corner: SeriesLabelPosition,
+) -> Result<(), DrawError> {
+    if frame.title.is_none() {
+        return Ok(());
+    }
+    let labels = &mut chart.configure_series_labels();
+    labels.position(corner).background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.3));
+    labels.draw().map_err(plotting)
+}
+
+fn plotting(error: impl std::fmt::Display) -> DrawError {
+    DrawError::Plotting(error.to_string())
+}
+
+fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
+}
+
+/// The corner where a legend of so many lines covers the least of them.
+fn free_corner(lines: &[Vec<(f64, Value)>], (x, y): &Spans) -> SeriesLabelPosition {
+    let share = |value: f64, range: &Range<f64>| (value - range.start) / (range.end - range.start);
+    // As shares of the chart: a usual legend's width, and the height of its lines.
+    let width = 0.4;
+    let height = 0.06 * lines.len() as f64;
+    let covered = |left: bool, upper: bool| -> usize {
+        let within = |(at, over): (f64, f64)| {
+            (if left { at < width } else { at > 1.0 - width })
+                && (if upper { over > 1.0 - height } else { over < height })
+        };
+        let segments = lines.iter().flat_map(|points| points.windows(2));
+        let on_the_way = segments.flat_map(|ends| {
+            (0..=20).map(|step| {
+                let part = |from: f64, to: f64| from + (to - from) * f64::from(step) / 20.0;
+                let over = part(ends[0].1.middle, ends[1].1.middle);
+                (share(part(ends[0].0, ends[1].0), x), share(over, y))
+            })
+        });
+        on_the_way.filter(|place| within(*place)).count()
+    };
+    let corners = [
+        (covered(true, true), SeriesLabelPosition::UpperLeft),
+        (covered(false, true), SeriesLabelPosition::UpperRight),
+        (covered(true, false), SeriesLabelPosition::LowerLeft),
+        (covered(false, false), SeriesLabelPosition::LowerRight),
+    ];
+    let freest = corners.into_iter().min_by_key(|(covered, _)| *covered);
+    freest.map_or(SeriesLabelPosition::UpperRight, |(_, corner)| corner)
+}
+
+/// The first two digits of a number that is positive.
+fn two_digits(value: f64) -> f64 {
+    let last = 10f64.powf(value.log10().floor() - 1.0);
+    (value / last).round() * last
+}
+
+/// A number in few digits.
+fn number(value: f64) -> String {
+    if value == 0.0 || value.abs() >= 10.0 {
+        format!("{value:.0}")
+    } else {
+        let text = format!("{value:.2}");
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    }
+}
+
+/// A power of two of bytes in words.
+fn bytes(power: f64) -> String {
+    let (unit, less) = match power {
+        p if p >= 30.0 => ("GiB", 30.0),
+        p if p >= 20.0 => ("MiB", 20.0),
+        p if p >= 10.0 => ("KiB", 10.0),
+        _ => ("B", 0.0),
+    };
+    format!("{} {unit}", (power - less).exp2())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(title: Option<&str>, y_scale: Scale) -> Frame {
+        let x = Axis { words: "size (bytes)".to_owned(), in_bytes: true, scale: Scale::Log2 };
+        let y = Axis { words: "GB/s".to_owned(), in_bytes: false, scale: y_scale };
+        Frame { size: (960, 600), title: title.map(str::to_owned), x, y, x_labels: 16, letters: 12 }
+    }
+
+    fn sweep(label: &str, value: impl Fn(f64) -> Value) -> Line {
+        let point = |power: i32| (f64::from(power).exp2(), value(f64::from(power)));
+        Line { label: label.to_owned(), points: (6..20).map(point).collect() }
+    }
+
+    #[test]
+    fn lines_have_title_axes_legend_and_a_band() {
+        let varying = sweep("ours", |power| Value { low: power, middle: power + 1.0, high: power + 2.0 });
+        let exact = sweep("theirs", Value::from);
+        let text = lines(&frame(Some("a sweep"), Scale::Linear), &[varying.clone(), exact.clone()]).unwrap();
+        for words in ["<svg", "a sweep", "size (bytes)", "GB/s", "ours", "theirs", "64 B", "KiB", "</svg>"] {
+            assert!(text.contains(words), "{words} is missing");
+        }
+        assert_eq!(text.matches("<polygon").count(), 1, "the band of what varies");
+        assert_eq!(text, lines(&frame(Some("a sweep"), Scale::Linear), &[varying, exact.clone()]).unwrap());
+        let bare = lines(&frame(None, Scale::Log10), &[exact]).unwrap();
+        assert!(!bare.contains("theirs"), "without a title there is no legend");
+    }
+
+    #[test]
+    fn bars_are_named_and_gaps_are_left() {
+        let groups = [
+            Group { name: "cold".to_owned(), bars: vec![Some(2.0.into()), None] },
+            Group { name: "hot".to_owned(), bars: vec![Some(1.5.into()), Some(2.5.into())] },
+        ];
+        for scale in [Scale::Linear, Scale::Log10] {
+            let text = bars(&frame(Some("costs"), scale), &["ours", "theirs"], &groups).unwrap();
+            for words in ["costs", "cold", "hot", "ours", "theirs", "GB/s"] {
+                assert!(text.contains(words), "{words} is missing");
+            }
+        }
+    }
+
+    #[test]
+    fn labels_of_a_logarithmic_axis_are_round() {
+        let label = |tenth: i32| Scale::Log10.label(2.0 + f64::from(tenth) / 10.0, false);
+        let labels: Vec<String> = (0..=10).map(label).collect();
+        assert_eq!(labels, ["100", "130", "160", "200", "250", "320", "400", "500", "630", "790", "1000"]);
+        assert_eq!([-1.0, -0.2].map(|place| Scale::Log10.label(place, false)), ["0.1", "0.63"]);
+        let powers = [6.0, 10.0, 16.0, 28.0, 16.5].map(|place| Scale::Log2.label(place, true));
+        assert_eq!(powers, ["64 B", "1 KiB", "64 KiB", "256 MiB", ""]);
+    }
+
+    #[test]
+    fn nothing_to_show_is_an_error() {
+        let log = frame(None, Scale::Log10);
+        assert_eq!(lines(&log, &[]), Err(DrawError::NothingToShow));
+        let negative =
+            Line { label: String::new(), points: vec![(64.0, 0.0.into()), (128.0, (-1.0).into())] };
+        assert_eq!(lines(&log, &[negative]), Err(DrawError::NothingToShow));
+        assert_eq!(bars(&frame(None, Scale::Linear), &["a"], &[]), Err(DrawError::NothingToShow));
+    }
+}

@@ -1,0 +1,88 @@
+//! The structures lie in C as they do in Rust.
+//!
+//! ```text
+//! size_of, offset_of ─► _Static_assert lines after the header ─► gcc, clang -fsyntax-only
+//! ```
+//!
+//! A compiler that is not installed is left out, and said so.
+
+use std::mem::{align_of, offset_of, size_of};
+use std::path::Path;
+use std::process::Command;
+
+use memferry_c::*;
+
+/// What is to be so of a C expression.
+fn assertion(expression: &str, value: usize) -> String {
+    format!("_Static_assert({expression} == {value}, \"{expression} is not {value}\");\n")
+}
+
+macro_rules! assertions {
+    ($($structure:ident: $($field:ident),+;)+) => {
+        [$(
+            // Without a rest: a field that is missing here does not compile.
+            {
+                let _ = |$structure { $($field: _),+ }: $structure| ();
+                assertion(concat!("sizeof(", stringify!($structure), ")"), size_of::<$structure>())
+            },
+            assertion(concat!("_Alignof(", stringify!($structure), ")"), align_of::<$structure>()),
+            $(assertion(
+                concat!("offsetof(", stringify!($structure), ", ", stringify!($field), ")"),
+                offset_of!($structure, $field),
+            ),)+
+        )+]
+        .concat()
+    };
+}
+
+fn text() -> String {
+    let structures = assertions! {
+        mf_client: id;
+        mf_frame: id;
+        mf_queue: id;
+        mf_copier: id;
+        mf_ticket: tag, queue;
+        mf_range: frame, offset, length;
+        mf_terms: size, flags, hint, priority, within_ns;
+        mf_plane: start, x_step, y_step;
+        mf_shape_2d: pixel_bytes, x_count, y_count, transparent, color, reserved, source, destination;
+        mf_image: origin, pitch_bytes, width, height, pixel_bytes, reserved;
+        mf_completion: ticket, error, side, engine, inherited, bytes_done, value, detail;
+    };
+    let enumerations = [
+        assertion("sizeof(mf_error)", size_of::<mf_error>()),
+        assertion("sizeof(mf_side)", size_of::<mf_side>()),
+        assertion("sizeof(mf_engine)", size_of::<mf_engine>()),
+    ];
+    format!("#include \"memferry.h\"\n{structures}{}", enumerations.concat())
+}
+
+#[test]
+fn structures_lie_in_c_as_in_rust() {
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layouts.c");
+    std::fs::write(&source, text()).unwrap();
+    for compiler in ["gcc", "clang"] {
+        let mut command = Command::new(compiler);
+        command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
+        match command.arg(env!("CARGO_MANIFEST_DIR")).arg(&source).output() {
+            Ok(output) => {
+                assert!(output.status.success(), "{compiler}: {}", String::from_utf8_lossy(&output.stderr));
+            }
+            Err(error) => println!("left out: {compiler}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn every_structure_of_the_header_is_compared() {
+    let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("memferry.h")).unwrap();
+    let structures =
+        header.lines().filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(" {"));
+    let text = text();
+    let mut count = 0;
+    for structure in structures {
+        assert!(text.contains(&format!("sizeof({structure})")), "{structure}");
+        count += 1;
+    }
+    assert!(count > 0, "memferry.h has no structure");
+}

@@ -1,0 +1,264 @@
+//! C programs against the installed library: the examples, one that does everything wrong, and one that copies at random;
+//! compiled by each compiler there is, run as they are, under valgrind and under sanitizers.
+//!
+//! ```text
+//! libmemferry_c.a ─ install ─► a prefix under target/ ─ pkg-config ─► gcc, clang -Wall -Wextra -Werror ─► programs ─► run
+//! ```
+//!
+//! What is not installed on the machine is left out, and said so.
+
+mod harness;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::{OnceLock, mpsc};
+use std::time::Duration;
+
+use harness::{Service, socket};
+use memferry_service::protocol::{Violation, encode_violation};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+const EXAMPLES: [(&str, &str); 4] = [
+    ("examples/copy.c", "moved without this thread: 1048576 bytes, and 499500\n"),
+    ("examples/picture.c", "turned and marked\n"),
+    ("examples/share.c", "read through the grant: only to be read\n"),
+    ("examples/amemcpy.c", "a header, its last byte b, and 499500\n"),
+];
+/// Programs that check themselves.
+const CHECKS: [&str; 2] = ["tests/bad_input.c", "tests/copier.c"];
+/// What takes longer hangs: under valgrind, on a slow machine that is busy too, each takes a minute or two.
+const LIMIT: Duration = Duration::from_secs(600);
+
+fn there(tool: &str) -> bool {
+    let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
+    if !found {
+        println!("left out: {tool} is not installed");
+    }
+    found
+}
+
+/// What a command came to; one that takes longer than the limit is killed with all that it started.
+fn ended(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let child = command.spawn().unwrap();
+    let (group, (sender, ended)) = (child.id(), mpsc::channel());
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    let output = ended.recv_timeout(LIMIT).unwrap_or_else(|_| {
+        let killed = Command::new("sh").args(["-c", &format!("kill -KILL -{group}")]).status();
+        let wrote = ended.recv_timeout(LIMIT);
+        panic!("{command:?} did not end within {LIMIT:?} (killed: {killed:?}): {wrote:?}");
+    });
+    output.unwrap()
+}
+
+fn run(command: &mut Command) -> Output {
+    let output = ended(command);
+    let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(output.status.success(), "{command:?}: {}\n{}{}", output.status, said[0], said[1]);
+    output
+}
+
+/// The static library of this build: beside this test, under a name that only cargo knows. It is the last that was
+/// made before the test was; newer ones are of builds with other options.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
+    let of_ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        name.starts_with("libmemferry_c-") && name.ends_with(".a")
+    };
+    let made = |path: &PathBuf| path.metadata().unwrap().modified().unwrap();
+    let before = made(&test);
+    let libraries = beside.filter(of_ours).filter(|path| made(path) <= before);
+    libraries.max_by_key(made).expect("cargo builds the static library with the tests")
+}
+
+/// The library as `install` lays it down.
+fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("installed");
+        run(Command::new(Path::new(CRATE).join("install")).arg(library()).arg(&prefix));
+        prefix
+    })
+}
+
+/// What pkg-config says a program needs.
+fn flags() -> Vec<String> {
+    let libraries = prefix().join("lib");
+    if !there("pkg-config") {
+        let rpath = format!("-Wl,-rpath,{}", libraries.display());
+        return vec![
+            format!("-I{}", prefix().join("include").display()),
+            format!("-L{}", libraries.display()),
+            rpath,
+            "-lmemferry".to_owned(),
+        ];
+    }
+    let mut command = Command::new("pkg-config");
+    command.args(["--cflags", "--libs", "memferry"]).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
+    let said = String::from_utf8(run(&mut command).stdout).unwrap();
+    let rpath = format!("-Wl,-rpath,{}", libraries.display());
+    said.split_whitespace().map(str::to_owned).chain([rpath]).collect()
+}
+
+fn compile(compiler: &str, source: &str, extra: &[&str]) -> PathBuf {
+    let name = format!("{compiler}-{}{}", source.replace(['/', '.'], "-"), extra.join(""));
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let strict = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"];
+    let mut command = Command::new(compiler);
+    command.args(strict).args(extra).arg("-o").arg(&program).arg(Path::new(CRATE).join(source)).args(flags());
+    run(&mut command);
+    program
+}
+
+fn said(command: &mut Command) -> String {
+    String::from_utf8(run(command).stdout).unwrap()
+}
+
+fn check_programs(compiler: &str) {
+    if !there(compiler) {
+        return;
+    }
+    for (source, says) in EXAMPLES {
+        let text = said(&mut Command::new(compile(compiler, source, &[])));
+        assert!(text.contains(says), "{source} said: {text}");
+    }
+    for source in CHECKS {
+        run(&mut Command::new(compile(compiler, source, &[])));
+    }
+}
+
+#[test]
+fn programs_compile_without_a_warning_under_gcc_and_run() {
+    check_programs("gcc");
+}
+
+#[test]
+fn programs_compile_without_a_warning_under_clang_and_run() {
+    check_programs("clang");
+}
+
+#[test]
+fn the_example_of_the_readme_compiles_and_runs() {
+    let readme = std::fs::read_to_string(Path::new(CRATE).join("../../README.md")).unwrap();
+    let (_, rest) = readme.split_once("```c\n").unwrap();
+    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme.c");
+    std::fs::write(&source, rest.split("```").next().unwrap()).unwrap();
+    let program = compile("cc", source.to_str().unwrap(), &["-Os"]);
+    assert_eq!(said(&mut Command::new(program)), "1048576 bytes\n");
+}
+
+#[test]
+fn the_header_is_cpp_too() {
+    if there("g++") {
+        let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.cpp");
+        let text = "#include <memferry.h>\n#include <memferry.h>\nint main() { return mf_version() != MF_VERSION; }\n";
+        std::fs::write(&source, text).unwrap();
+        let strict = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only"];
+        run(Command::new("g++").args(strict).arg(source).args(flags()));
+    }
+}
+
+#[test]
+fn a_program_can_be_linked_statically() {
+    if !there("gcc") {
+        return;
+    }
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static-copy");
+    let mut command = Command::new("gcc");
+    command.arg("-I").arg(prefix().join("include")).arg(Path::new(CRATE).join("examples/copy.c"));
+    command
+        .arg(prefix().join("lib/libmemferry.a"))
+        .args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program);
+    run(&mut command);
+    assert!(said(&mut Command::new(program)).contains("moved"));
+}
+
+#[test]
+fn programs_have_no_errors_under_sanitizers() {
+    for compiler in ["gcc", "clang"] {
+        let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+        let probe = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("probe-{compiler}"));
+        let source = probe.with_extension("c");
+        std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+        let has = Command::new(compiler).args(sanitizers).arg(source).arg("-o").arg(probe).output();
+        if !has.is_ok_and(|output| output.status.success()) {
+            println!("left out: {compiler} has no sanitizers here");
+            continue;
+        }
+        for source in EXAMPLES.into_iter().map(|(source, _)| source).chain(CHECKS) {
+            run(&mut Command::new(compile(compiler, source, &sanitizers)));
+        }
+    }
+}
+
+#[test]
+fn programs_have_no_errors_under_valgrind() {
+    if !there("valgrind") || !there("gcc") {
+        return;
+    }
+    // Workers spin; without fair scheduling nobody else would run.
+    let valgrind = |source, options: &[&str]| {
+        let program = compile("gcc", source, &["-O1"]);
+        let always = ["-q", "--error-exitcode=9", "--fair-sched=yes"];
+        run(Command::new("valgrind").args(always).args(options).arg(program));
+    };
+    for (source, _) in EXAMPLES {
+        valgrind(source, &["--leak-check=full", "--errors-for-leak-kinds=definite"]);
+    }
+    // They fork, and in the child all that the parent's threads held is lost.
+    CHECKS.iter().for_each(|source| valgrind(source, &[]));
+}
+
+#[test]
+fn the_shared_library_exports_the_interface_under_its_version_and_nothing_else() {
+    if !there("readelf") {
+        return;
+    }
+    let library = prefix().join("lib/libmemferry.so");
+    let symbols = said(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(&library));
+    let exported = symbols.lines().filter(|line| line.contains(" GLOBAL ") || line.contains(" WEAK "));
+    let exported = exported.filter(|line| !line.contains(" UND ") && !line.contains(" ABS "));
+    let strays: Vec<&str> = exported.clone().filter(|line| !line.ends_with("@@MEMFERRY_0.1")).collect();
+    assert!(strays.is_empty(), "{strays:?}");
+    assert_eq!(
+        exported.count(),
+        std::fs::read_to_string(Path::new(CRATE).join("memferry.map")).unwrap().matches("    mf_").count()
+    );
+    let dynamic = said(Command::new("readelf").args(["-W", "--dynamic"]).arg(&library));
+    assert!(dynamic.contains("libmemferry.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");
+}
+
+#[test]
+fn examples_run_against_a_service() {
+    let service = Service::start("service");
+    let programs = [EXAMPLES[0], EXAMPLES[2], (CHECKS[1], "0 failures\n")];
+    for (source, says) in programs {
+        let text = said(Command::new(compile("cc", source, &["-O2"])).arg(&service.socket));
+        // A whole line: "10 failures" is another.
+        assert!(text.split_inclusive('\n').any(|line| line == says), "{source} said: {text}");
+    }
+}
+
+#[test]
+fn a_service_of_other_versions_is_a_numbered_error() {
+    let path = socket("versions");
+    let listener = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&listener, 4).unwrap();
+    let answers = std::thread::spawn(move || {
+        let peer = rustix::net::accept(&listener).unwrap();
+        let farewell = encode_violation(&Violation::Version { client: (2, 2), service: (7, 9) });
+        rustix::net::send(&peer, &farewell, SendFlags::empty()).unwrap();
+    });
+    let program = compile("cc", "examples/copy.c", &["-O1", "-DOF_VERSIONS"]);
+    let output = ended(Command::new(program).arg(&path));
+    answers.join().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains(": 10: ") && error.contains("the service 7 to 9"), "{error}");
+    let _ = std::fs::remove_file(&path);
+}

@@ -1,0 +1,171 @@
+//! The registration cache of a connection: which memory the other end has already, under which number.
+//!
+//! ```text
+//! find(key, range) ─ an export that holds all of it ─► its number: a hit, nothing is told to anybody
+//! place(...)       ─ a free number, or that of the longest unused with no lent frame under way ─► it is told to the other end
+//! forget(handle)   ─ every export of that frame ─► its tokens, to be revoked
+//! ```
+//!
+//! Grants and mapped memory are told apart, and a range hits only what was exported before: nothing is lent beyond what the
+//! program named. Each direction has as many numbers as slots, so one without a lent frame under way is always there. Making and
+//! revoking grants is the sender's.
+
+use memferry::{Frame, FrameRange, Handle};
+
+use crate::frames::SharedFrame;
+use crate::wire::EXPORTS;
+
+/// How an export is lent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lending {
+    Granted(Handle),
+    Mapped,
+}
+
+pub(crate) struct Export {
+    /// Keeps the memory, and with it its handle's meaning.
+    frame: Frame,
+    shared: Option<SharedFrame>,
+    offset: u64,
+    length: u64,
+    lending: Lending,
+    used: u64,
+    /// The last slot that lends a part of it, counted from the beginning.
+    busy_until: u64,
+}
+
+/// What a cache did and has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ExportStatistics {
+    /// Lends of memory that the other end had.
+    pub hits: u64,
+    /// Lends of memory that it had to be given.
+    pub misses: u64,
+    /// Exports that made room for others.
+    pub evictions: u64,
+    pub entries: u64,
+}
+
+pub(crate) struct Exports {
+    entries: [Option<Export>; EXPORTS],
+    lookups: u64,
+    counts: ExportStatistics,
+}
+
+impl Exports {
+    pub(crate) fn empty() -> Self {
+        Self { entries: [const { None }; EXPORTS], lookups: 0, counts: ExportStatistics::default() }
+    }
+
+    /// The number of an export of this sort that holds the range, and where the range begins in it.
+    ///
+    /// Handles name frames of one client; memory that is mapped may be any client's and is known by itself.
+    pub(crate) fn find(&mut self, range: &FrameRange, shared: Option<&SharedFrame>) -> Option<(u32, u64)> {
+        self.lookups += 1;
+        let handle = range.frame().handle();
+        let end = range.offset().checked_add(range.length())?;
+        let (index, export) = self.entries.iter_mut().enumerate().find_map(|(index, entry)| {
+            let export = entry.as_mut()?;
+            let same = match (&export.shared, shared) {
+                (Some(one), Some(other)) => one.is(other),
+                (None, None) => export.frame.handle() == handle,
+                _ => false,
+            };
+            let holds = same && export.offset <= range.offset() && end <= export.offset + export.length;
+            holds.then_some((index, export))
+        })?;
+        export.used = self.lookups;
+        self.counts.hits += 1;
+        Some((index as u32, range.offset() - export.offset))
+    }
+
+    /// Takes an export in; `retired` slots are done with. Returns its number and the lending that made room.
+    pub(crate) fn place(
+        &mut self,
+        range: &FrameRange,
+        shared: Option<SharedFrame>,
+        lending: Lending,
+        retired: u64,
+    ) -> Option<(u32, Option<Lending>)> {
+        let free = |(_, entry): &(usize, &Option<Export>)| {
+            entry.as_ref().is_none_or(|export| export.busy_until <= retired)
+        };
+        let age = |(_, entry): &(usize, &Option<Export>)| entry.as_ref().map(|export| export.used);
+        let (index, _) = self.entries.iter().enumerate().filter(free).min_by_key(age)?;
+        let export = Export {
+            frame: range.frame().clone(),
+            shared,
+            offset: range.offset(),
+            length: range.length(),
+            lending,
+            used: self.lookups,
+            busy_until: 0,
+        };
+        self.counts.misses += 1;
+        let before = self.entries[index].replace(export).map(|export| export.lending);
+        self.counts.evictions += u64::from(before.is_some());
+        Some((index as u32, before))
+    }
+
+    /// A lent frame of it is in that slot.
+    pub(crate) fn lent(&mut self, index: u32, slot: u64) {
+        if let Some(Some(export)) = self.entries.get_mut(index as usize) {
+            export.busy_until = slot;
+        }
+    }
+
+    /// Takes one out that could not be told to the other end.
+    pub(crate) fn remove(&mut self, index: u32) {
+        if let Some(entry) = self.entries.get_mut(index as usize) {
+            *entry = None;
+        }
+    }
+
+    /// Takes every export of a frame out, or all of them; returns their lendings.
+    pub(crate) fn forget(&mut self, handle: Option<Handle>) -> Vec<Lending> {
+        let of = |entry: &Option<Export>| {
+            entry.as_ref().is_some_and(|export| handle.is_none_or(|handle| export.frame.handle() == handle))
+        };
+        let matching = self.entries.iter_mut().filter(|entry| of(entry));
+        matching.filter_map(|entry| entry.take().map(|export| export.lending)).collect()
+    }
+
+    pub(crate) fn statistics(&self) -> ExportStatistics {
+        ExportStatistics { entries: self.entries.iter().flatten().count() as u64, ..self.counts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry::Client;
+
+    use super::*;
+
+    #[test]
+    fn ranges_hit_what_holds_them_and_the_longest_unused_makes_room() {
+        let client = Client::embedded().unwrap();
+        let frame = client.allocate(1 << 20).unwrap();
+        let shared = SharedFrame::allocate(&client, 1 << 20).unwrap();
+        let mut exports = Exports::empty();
+        let token = |index: u64| Lending::Granted(Handle::new(index as u32, 1));
+        let range = |index: u64| frame.range(index * 4096, 4096);
+        for index in 0..EXPORTS as u64 {
+            let placed = exports.place(&range(index), None, token(index), 0).unwrap();
+            assert_eq!(placed, (index as u32, None));
+            exports.lent(placed.0, index + 1);
+        }
+        assert_eq!(exports.find(&frame.range(4096 + 8, 16), None), Some((1, 8)));
+        assert_eq!(exports.find(&frame.range(4096, 16), Some(&shared)), None, "another way of lending");
+        assert_eq!(exports.find(&frame.range(4096 + 8, 4096), None), None, "beyond what was exported");
+        assert_eq!(exports.find(&frame.range(u64::MAX, 2), None), None);
+        assert_eq!(exports.place(&range(100), None, token(100), 0), None, "all are being read");
+        exports.find(&range(0), None).unwrap();
+        // Those of the first three slots are done with: of these the last two were not looked up since, the first longest.
+        assert_eq!(exports.find(&range(1), None), Some((1, 0)));
+        assert_eq!(exports.place(&range(100), None, token(100), 3), Some((2, Some(token(2)))));
+        let expected = ExportStatistics { hits: 3, misses: 65, evictions: 1, entries: 64 };
+        assert_eq!(exports.statistics(), expected);
+        assert_eq!(exports.forget(Some(frame.handle())).len(), EXPORTS);
+        assert_eq!(exports.statistics().entries, 0);
+    }
+}

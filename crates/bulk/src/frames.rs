@@ -1,0 +1,55 @@
+//! Frames that can be handed to another process either way: by a capability, and by the memory itself.
+//!
+//! ```text
+//! SharedFrame::allocate ─► memfd ─┬─ registered: a Frame ─ lent by a grant ─► the peer's engine reads it
+//!                                 └─ its descriptor ─ lent mapped ─► the peer maps it, its CPU reads it
+//! ```
+//!
+//! A descriptor cannot be taken back: who has mapped the memory reads it for as long as it likes. A grant can be revoked.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use memferry::{Client, Frame, FrameError, FrameRange, Pages};
+use memferry_shm::frame;
+
+/// A frame with its descriptor. Clones share it.
+#[derive(Clone, Debug)]
+pub struct SharedFrame {
+    descriptor: Arc<OwnedFd>,
+    frame: Frame,
+}
+
+impl SharedFrame {
+    /// Allocates `length` bytes, rounded up to whole pages, zeroed.
+    ///
+    /// # Errors
+    /// [`FrameError`].
+    pub fn allocate(client: &Client, length: u64) -> Result<Self, FrameError> {
+        let (descriptor, mapping) = frame::allocate(length, Pages::Ordinary)?;
+        let length = mapping.length_bytes() as u64;
+        let unavailable = |source| memferry_shm::frame::AllocateError::System { length, step: "dup", source };
+        let registered = descriptor.try_clone().map_err(unavailable)?;
+        // It is mapped anew by the client; afterwards it is sealed against further writable mappings.
+        let frame = client.register_memfd(registered, length)?;
+        Ok(Self { descriptor: Arc::new(descriptor), frame })
+    }
+
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// A range of it.
+    pub fn range(&self, offset: u64, length: u64) -> FrameRange {
+        self.frame.range(offset, length)
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.descriptor, &other.descriptor)
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}

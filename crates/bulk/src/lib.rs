@@ -1,0 +1,76 @@
+//! Bulk transfer and messages between two processes.
+//!
+//! ```no_run
+//! use memferry::Client;
+//! use memferry_bulk::{Content, Listener, Options, SharedFrame, connect};
+//!
+//! # fn consumer() -> Result<(), Box<dyn std::error::Error>> {
+//! // One process:
+//! let client = Client::connect("/run/memferry.sock")?;
+//! let (_, mut receiver) = Listener::bind("/tmp/frames.sock")?.accept(&client, Options::default(), None)?;
+//! let own = client.allocate(1 << 20)?;
+//! loop {
+//!     match receiver.receive(None)?.content {
+//!         Content::Bytes(text) => println!("{} bytes", text.len()),
+//!         Content::Range(lent) => {
+//!             receiver.pull(lent, &own.all())?; // the engine moves it
+//!             println!("{} bytes are there", receiver.finish(None)?.length);
+//!         }
+//!     }
+//! }
+//! # }
+//! # fn producer() -> Result<(), Box<dyn std::error::Error>> {
+//! // The other:
+//! let client = Client::connect("/run/memferry.sock")?;
+//! let (mut sender, _) = connect("/tmp/frames.sock", &client, Options::default())?;
+//! let frame = SharedFrame::allocate(&client, 1 << 20)?;
+//! sender.send(1, b"a picture comes", None)?;
+//! frame.frame().write(0, b"...")?;
+//! let loan = sender.lend(2, &frame.frame().all(), None)?;
+//! sender.settle(loan, None)?; // the frame may be written again
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! ```text
+//! connection  two processes meet at a socket ─► (Sender, Receiver) on each side
+//! sender      bytes through shared memory; ranges of frames by capability, or mapped
+//! exports     what the other end has already: the registration cache
+//! receiver    bytes, or a LentFrame to pull by the engine or to copy with this CPU
+//! bulk        producer and consumer over a set of frames, in the modes of Wicki 2014, section 4.3
+//! ```
+//!
+//! The other process is not trusted: what it writes is copied before it is checked, and it can write nothing of this one's.
+//! Senders and receivers can be sent to another thread and belong to one at a time. A forked child can use neither. There is
+//! no discovery and no encryption; who may connect is a matter of the socket's directory.
+
+mod area;
+mod buffer;
+mod bulk;
+mod closing;
+mod connection;
+mod error;
+mod exports;
+mod frames;
+mod peer;
+mod receiver;
+mod retirement;
+mod sender;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use bulk::{Consumer, Mode, Producer, PutError, TakeError, Taken};
+pub use connection::{Listener, Options, connect, over};
+pub use error::{ConnectError, FinishError, PullError, PullReason, ReadError, ReceiveError, SendError};
+pub use exports::ExportStatistics;
+pub use frames::SharedFrame;
+pub use receiver::{Content, LentFrame, Message, Pulled, Receiver};
+pub use sender::{Loan, Sender};
+pub use wire::Violation;
+
+/// The documentation's example, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/bulk.md")]
+mod document {}

@@ -1,0 +1,199 @@
+//! The two memories of a connection, sleeping on the other's, and whether the other end still lives.
+//!
+//! ```text
+//! publish ─ peer parked? ─ asleep: change a wake word of ours, futex ─► the peer wakes
+//!                        └ polling: a packet, once for each time it armed ─► its descriptor is readable
+//! wait(ready) ─ spin for about a wake-up's cost ─ park: flag, look again, futex on the peer's wake word
+//!                      └ every 100 ms, and every so many looks: socket hung up? process gone? ─► lost
+//! ```
+//!
+//! Shared by a sender and a receiver, which may be on two threads. It does not know what the words mean that it is asked
+//! to wait for.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use memferry::Forked;
+use memferry_shm::parking::{Fences, Spin, park, wanted};
+use memferry_shm::queue_pair::futex;
+use memferry_shm::storage::{MappedWords, RingStorage};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::socket::Socket;
+use crate::wire::{ASLEEP, POLLING};
+
+/// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
+pub(crate) const SPIN: Duration = Duration::from_micros(50);
+/// How often a sleeper looks whether the peer still lives.
+const LIVENESS: Duration = Duration::from_millis(100);
+/// Looks before a wait looks at the clock.
+const SHORT_SPIN: u32 = 64;
+
+/// Why a wait ended without what was waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Unready {
+    TimedOut,
+    Lost,
+    Forked(Forked),
+}
+
+/// What a wait sleeps on.
+#[derive(Clone, Copy)]
+pub(crate) struct Sleep {
+    /// Of our memory: the flag that says that this side sleeps.
+    pub(crate) parked: usize,
+    /// Of the peer's memory: the word it changes to wake us.
+    pub(crate) wake: usize,
+}
+
+/// What wakes the peer.
+#[derive(Clone, Copy)]
+pub(crate) struct Wake {
+    /// Of its memory: the flag that says that it sleeps or polls.
+    pub(crate) parked: usize,
+    /// Of our memory: the word to change.
+    pub(crate) wake: usize,
+    /// What its descriptor is told.
+    pub(crate) news: u32,
+}
+
+/// Both memories, and the peer.
+pub(crate) struct Peer {
+    pub(crate) own: MappedWords,
+    pub(crate) theirs: MappedWords,
+    pub(crate) fences: Fences,
+    pub(crate) socket: Socket,
+    /// The peer's process, where it is known and is not this one.
+    pub(crate) process: Option<OwnedFd>,
+    pub(crate) user: u32,
+    lost: AtomicBool,
+    /// Times the descriptor was armed, by either end of ours.
+    armed: AtomicU64,
+    /// The flags that were answered last, of the peer's receiver and of its sender.
+    answered: [AtomicU64; 2],
+}
+
+impl Peer {
+    pub(crate) fn new(
+        memories: (MappedWords, MappedWords),
+        fences: Fences,
+        (socket, process): (Socket, Option<OwnedFd>),
+        user: u32,
+    ) -> Self {
+        let (own, theirs) = memories;
+        let lost = Default::default();
+        let armed = Default::default();
+        let answered = Default::default();
+        Self { own, theirs, fences, socket, process, user, lost, armed, answered }
+    }
+
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
+        self.socket.check_fork()
+    }
+
+    /// Wakes whoever of the peer sleeps or polls with that flag raised.
+    pub(crate) fn wake(&self, what: Wake) {
+        let flag = wanted(self.theirs.word(what.parked), self.fences);
+        if flag == 0 {
+            return;
+        }
+        if flag & POLLING != 0 {
+            let answered = &self.answered[usize::from(what.news == crate::wire::ROOM_NEWS)];
+            if answered.swap(flag, Ordering::Relaxed) != flag {
+                self.socket.signal(what.news);
+            }
+            return;
+        }
+        let word = self.own.word(what.wake);
+        word.store(word.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        futex::wake(word);
+    }
+
+    /// Asks that the descriptor be made readable for what that flag stands for, from the next time on that it happens.
+    /// Whoever calls this has to look once more afterwards.
+    pub(crate) fn arm(&self, parked: usize) {
+        let times = self.armed.fetch_add(1, Ordering::Relaxed);
+        self.own.word(parked).store(times << 2 | POLLING, Ordering::Relaxed);
+        self.fences.heavy();
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the peer is known to be gone, without asking.
+    pub(crate) fn known_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Whether the peer is gone: it hung up or its process has ended.
+    pub(crate) fn lost(&self) -> bool {
+        if self.known_lost() {
+            return true;
+        }
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let asked = |fd: BorrowedFd<'_>, wanted| {
+            let mut entry = [PollFd::from_borrowed_fd(fd, wanted)];
+            rustix::event::poll(&mut entry, Some(&now)).map(|_| entry[0].revents())
+        };
+        let hung_up = asked(self.socket.as_fd(), PollFlags::empty())
+            .is_ok_and(|events| events.intersects(PollFlags::HUP | PollFlags::ERR));
+        // A forked child of the peer may hold its socket.
+        let ended = self.process.as_ref().is_some_and(|process| {
+            asked(process.as_fd(), PollFlags::IN).is_ok_and(|events| events.contains(PollFlags::IN))
+        });
+        if hung_up || ended {
+            self.lost.store(true, Ordering::Release);
+        }
+        hung_up || ended
+    }
+
+    /// Waits until `ready`, for ever without a deadline.
+    pub(crate) fn wait(
+        &self,
+        sleep: Sleep,
+        spin: &mut Spin,
+        deadline: Option<Instant>,
+        ready: impl Fn() -> bool,
+    ) -> Result<(), Unready> {
+        self.check_fork().map_err(Unready::Forked)?;
+        for _ in 0..SHORT_SPIN {
+            if ready() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let until = Instant::now() + spin.time();
+        let until = deadline.map_or(until, |deadline| deadline.min(until));
+        while Instant::now() < until {
+            for _ in 0..32 {
+                if ready() {
+                    spin.was_worth_it();
+                    return Ok(());
+                }
+                std::hint::spin_loop();
+            }
+        }
+        spin.was_in_vain();
+        loop {
+            let word = self.theirs.word(sleep.wake);
+            let expected = word.load(Ordering::Acquire);
+            if ready() {
+                return Ok(());
+            }
+            // What the peer wrote before it was gone counts.
+            if self.lost() {
+                return if ready() { Ok(()) } else { Err(Unready::Lost) };
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                return Err(Unready::TimedOut);
+            }
+            let limit = left.map_or(LIVENESS, |left| left.min(LIVENESS));
+            let flag = self.own.word(sleep.parked);
+            let set = |value| flag.store(value * ASLEEP, Ordering::Relaxed);
+            park(set, self.fences, &ready, || futex::wait(word, expected, limit));
+        }
+    }
+}

@@ -1,0 +1,520 @@
+//! The receiving end of a connection.
+//!
+//! ```text
+//! slots, in order ─► receive ─┬─ bytes: copied once into this end's own buffer ──► Message, the slot is retired
+//!                             └─ LentFrame ─┬─ pull: the engine reads it into a frame ─ finish ─► retired
+//!                                       ├─ read, copy_to: this CPU, of memory that is mapped here
+//!                                       └─ dropped, on any thread ─► retired
+//! arm ─► the descriptor becomes readable with the next message: for epoll and its kin
+//! ```
+//!
+//! The other end is not believed: a slot is copied before it is looked at, numbers are checked against their bounds, a message
+//! grows the buffer only as its bytes come. Whatever breaks the protocol ends the connection with a [`Violation`]; what is
+//! refused, revoked or late is an error of one message.
+//!
+//! Slots are retired in order: a lent frame that is held back stops the other end when 64 slots are behind it. A receiver
+//! belongs to one thread at a time; the sender of the same end may be on another.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use memferry::{
+    AccessError, Armed, CallError, Client, Failure, Frame, FrameRange, Handle, Queue, SessionId, Ticket,
+    Transfer, WaitError,
+};
+use memferry_shm::bus_error::guarded;
+use memferry_shm::frame::{self, FrameRefused};
+use memferry_shm::mapping::Mapping;
+use memferry_shm::parking::Spin;
+use memferry_shm::ring::Consumer;
+use memferry_shm::storage::RingStorage;
+use rustix::io::Errno;
+
+use crate::buffer::Buffer;
+use crate::closing::close_elsewhere;
+use crate::error::{FinishError, PullError, PullReason, ReadError, ReceiveError};
+use crate::peer::{Peer, SPIN, Sleep, Unready};
+use crate::retirement::{FOR_ROOM, Retirement, Unretired};
+use crate::socket::{NoDescriptor, is_shortage};
+use crate::wire::{
+    AREA_AT, EXPORTS, INLINE_BYTES, MESSAGE_WAKE, RECEIVER_CLOSED, RECEIVER_PARKED, RING, SENDER_CLOSED,
+    SLOT_WORDS, SLOTS, Slot, Violation,
+};
+
+/// How long the engine may take to let go of what a dropped receiver was pulling.
+const LETTING_GO: Duration = Duration::from_secs(1);
+
+/// What an export is here.
+#[derive(Debug)]
+enum Import {
+    Granted(Frame),
+    /// A grant that could not be taken up yet.
+    Pending(Handle),
+    Mapped(Mapping),
+    /// Memory of that length which could not be mapped, its descriptor unless that was not to be had either.
+    Unmapped(Option<OwnedFd>, u64),
+}
+
+/// A range that the other end lends. It is the other end's again once this is dropped, on whatever thread.
+#[derive(Debug)]
+pub struct LentFrame {
+    kind: u32,
+    import: Arc<Import>,
+    offset: u64,
+    length: u64,
+    _unretired: Unretired,
+}
+
+impl LentFrame {
+    pub fn kind(&self) -> u32 {
+        self.kind
+    }
+
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// Whether it is mapped here, for this process's CPU, rather than granted, for the engine.
+    pub fn is_mapped(&self) -> bool {
+        matches!(*self.import, Import::Mapped(_))
+    }
+
+    fn mapping(&self, offset: u64, length: u64) -> Result<&Mapping, AccessError> {
+        let inside = offset.checked_add(length).is_some_and(|end| end <= self.length);
+        match &*self.import {
+            Import::Mapped(mapping) if inside => Ok(mapping),
+            Import::Mapped(_) => Err(AccessError::OutOfRange { offset, length, available: self.length }),
+            Import::Granted(_) | Import::Pending(_) | Import::Unmapped(..) => Err(AccessError::NotMapped),
+        }
+    }
+
+    /// Copies bytes out of a range that is mapped here. The other process can change them meanwhile.
+    ///
+    /// # Errors
+    /// [`ReadError`]; what was granted is not mapped here and has no bytes to read.
+    pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), ReadError> {
+        let mapping = self.mapping(offset, bytes.len() as u64)?;
+        let at = self.offset.saturating_add(offset);
+        let read = guarded([mapping], || mapping.read(at, bytes)).map_err(|_| ReadError::MemoryFault)?;
+        Ok(read?)
+    }
+
+    /// Copies all of a range that is mapped here to a frame, from `at` on, with the calling CPU.
+    ///
+    /// # Errors
+    /// [`ReadError`], as [`read`](Self::read).
+    pub fn copy_to(&self, frame: &Frame, at: u64) -> Result<(), ReadError> {
+        let length = usize::try_from(self.length).unwrap_or(usize::MAX);
+        let mapping = self.mapping(0, self.length)?;
+        let copied = guarded([mapping], || frame.write_from(at, mapping, self.offset, length));
+        Ok(copied.map_err(|_| ReadError::MemoryFault)??)
+    }
+}
+
+/// What a message holds.
+#[derive(Debug)]
+pub enum Content<'a> {
+    /// Bytes, in the receiver's own buffer until the next call.
+    Bytes(&'a [u8]),
+    /// A range of the other end's memory.
+    Range(LentFrame),
+}
+
+#[derive(Debug)]
+pub struct Message<'a> {
+    /// What it is, as the sender named it.
+    pub kind: u32,
+    pub content: Content<'a>,
+}
+
+/// What came, without the bytes.
+enum Arrived {
+    Bytes(u32, usize),
+    Range(LentFrame),
+}
+
+/// A range that has been pulled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Pulled {
+    pub kind: u32,
+    pub length: u64,
+}
+
+/// Receives messages from one other process.
+pub struct Receiver {
+    peer: Arc<Peer>,
+    client: Client,
+    /// The other end's session, when it is of the same service: what any other granted is not taken up.
+    grantor: Option<SessionId>,
+    longest: u64,
+    ring: Consumer<SLOT_WORDS>,
+    taken: u64,
+    retirement: Arc<Retirement>,
+    /// By number, and whether each is for one message only.
+    imports: [Option<(Arc<Import>, bool)>; EXPORTS],
+    buffer: Buffer,
+    /// Kind and length of the message whose pieces are coming, and the bytes that have come.
+    partial: Option<(u32, u64, usize)>,
+    queue: Option<Queue>,
+    pulling: VecDeque<(Ticket, LentFrame)>,
+    spin: Spin,
+    broken: bool,
+}
+
+impl Receiver {
+    pub(crate) fn new(peer: Arc<Peer>, client: Client, grantor: Option<SessionId>, longest: u64) -> Self {
+        Self {
+            retirement: Arc::new(Retirement::new(Arc::clone(&peer))),
+            peer,
+            client,
+            grantor,
+            longest,
+            ring: Consumer::new(RING),
+            taken: 0,
+            imports: [const { None }; EXPORTS],
+            buffer: Buffer::default(),
+            partial: None,
+            queue: None,
+            pulling: VecDeque::new(),
+            spin: Spin::new(SPIN),
+            broken: false,
+        }
+    }
+
+    /// Waits for the next message, at most for `limit`.
+    ///
+    /// # Errors
+    /// [`ReceiveError`].
+    pub fn receive(&mut self, limit: Option<Duration>) -> Result<Message<'_>, ReceiveError> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let arrived = self.next(deadline)?;
+        Ok(match arrived {
+            Arrived::Bytes(kind, length) => {
+                Message { kind, content: Content::Bytes(self.buffer.first(length)) }
+            }
+            Arrived::Range(lent) => Message { kind: lent.kind, content: Content::Range(lent) },
+        })
+    }
+
+    /// Whether something waits to be received, without waiting.
+    pub fn ready(&self) -> bool {
+        self.peer.check_fork().is_ok() && self.ring.ready(&self.peer.theirs)
+    }
+
+    /// Asks that the [descriptor](Self::as_fd) become readable with the next message, or when there will be none any more, unless
+    /// that is so now. It holds for one time, or until a call waits for a message. One thread polls for both ends of a side.
+    ///
+    /// # Errors
+    /// [`ReceiveError::Broken`], [`ReceiveError::Forked`].
+    pub fn arm(&mut self) -> Result<Armed, ReceiveError> {
+        self.check()?;
+        // What this process lacks is told with the message that it belongs to.
+        let lacking = match self.peer.socket.take_in() {
+            Ok(()) => false,
+            Err(NoDescriptor::Shortage(_)) => true,
+            Err(NoDescriptor::Broken(violation)) => return Err(self.end(violation)),
+        };
+        self.peer.arm(RECEIVER_PARKED);
+        let room = self.peer.socket.had_room();
+        let closed = self.peer.theirs.word(SENDER_CLOSED).load(Ordering::Acquire) != 0;
+        // A wake-up for this side's sender was taken in: whoever waits for that is not woken again.
+        let ready = lacking || room || closed || self.ring.ready(&self.peer.theirs) || self.peer.lost();
+        Ok(if ready { Armed::Ready } else { Armed::Waiting })
+    }
+
+    fn check(&self) -> Result<(), ReceiveError> {
+        self.peer.check_fork()?;
+        if self.broken { Err(ReceiveError::Broken(Violation::Earlier)) } else { Ok(()) }
+    }
+
+    fn end(&mut self, violation: Violation) -> ReceiveError {
+        self.broken = true;
+        ReceiveError::Broken(violation)
+    }
+
+    fn next(&mut self, deadline: Option<Instant>) -> Result<Arrived, ReceiveError> {
+        self.check()?;
+        loop {
+            let Some(words) = self.ring.pop(&self.peer.theirs) else {
+                self.wait(deadline)?;
+                continue;
+            };
+            if self.taken - self.retirement.count() >= u64::from(SLOTS) {
+                return Err(self.end(Violation::Overrun));
+            }
+            let unretired = Unretired::new(&self.retirement, self.taken);
+            self.taken += 1;
+            let taken = Slot::decode(&words).map_err(ReceiveError::Broken);
+            match taken.and_then(|slot| self.take(slot, unretired)) {
+                Ok(None) => {}
+                Ok(Some(arrived)) => return Ok(arrived),
+                Err(error) => {
+                    self.broken |= matches!(error, ReceiveError::Broken(_) | ReceiveError::MemoryFault);
+                    return Err(error);
+                }
+            }
+            // A peer can send slots for ever that are no messages.
+            let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            if over && self.taken.is_multiple_of(u64::from(SLOTS)) {
+                return Err(ReceiveError::TimedOut);
+            }
+        }
+    }
+
+    fn take(&mut self, slot: Slot, unretired: Unretired) -> Result<Option<Arrived>, ReceiveError> {
+        let before = self.partial.take();
+        match slot {
+            Slot::Inline { kind, length, bytes } => {
+                self.buffer.part(0, length, INLINE_BYTES).copy_from_slice(&bytes[..length]);
+                Ok(Some(Arrived::Bytes(kind, length)))
+            }
+            Slot::Piece { kind, first, total, at, length } => {
+                self.piece((kind, total), if first { None } else { before }, (at, length))
+            }
+            Slot::Grant { index, token } => {
+                let accepted = accept(&self.client, self.grantor, token).map_err(ReceiveError::Broken)?;
+                let import = accepted.map_or(Import::Pending(token), Import::Granted);
+                self.imports[index as usize] = Some((Arc::new(import), false));
+                Ok(None)
+            }
+            Slot::Descriptor { index, once, length } => {
+                let import = self.announced(index, length).map_err(ReceiveError::Broken)?;
+                self.imports[index as usize] = Some((Arc::new(import), once));
+                Ok(None)
+            }
+            Slot::Lent { kind, index, offset, length } => {
+                let import = self.import(kind, index)?;
+                Ok(Some(Arrived::Range(LentFrame { kind, import, offset, length, _unretired: unretired })))
+            }
+        }
+    }
+
+    /// Appends a piece to the message it is of; what there is of it `before`, when it is not the first.
+    fn piece(
+        &mut self,
+        (kind, total): (u32, u64),
+        before: Option<(u32, u64, usize)>,
+        (at, length): (u32, u32),
+    ) -> Result<Option<Arrived>, ReceiveError> {
+        let broken = |violation| Err(ReceiveError::Broken(violation));
+        if total > self.longest {
+            let what = "bytes of a message";
+            let most = self.longest;
+            return broken(Violation::Bounds { what, value: total, most });
+        }
+        let whole = total as usize;
+        let come = match before {
+            None => 0,
+            Some((of, bytes, come)) if (of, bytes) == (kind, total) => come,
+            Some(_) => return broken(Violation::Pieces),
+        };
+        let end = come + length as usize;
+        if end > whole {
+            return broken(Violation::Pieces);
+        }
+        let place = self.buffer.part(come, end, whole);
+        // Its bounds were checked: the area is mapped as a whole. The memory cannot be taken away, being sealed, but it can fail.
+        let from = AREA_AT + u64::from(at);
+        let area = self.peer.theirs.mapping();
+        let read = guarded([area], || area.read(from, place));
+        read.map_err(|_| ReceiveError::MemoryFault)?.map_err(|_| ReceiveError::MemoryFault)?;
+        if end == whole {
+            return Ok(Some(Arrived::Bytes(kind, whole)));
+        }
+        self.partial = Some((kind, total, end));
+        Ok(None)
+    }
+
+    fn import(&mut self, kind: u32, index: u32) -> Result<Arc<Import>, ReceiveError> {
+        let entry = &mut self.imports[index as usize];
+        let Some((import, once)) = entry else {
+            return Err(ReceiveError::Broken(Violation::NotExported(index)));
+        };
+        match &**import {
+            Import::Pending(token) => {
+                let frame = accept(&self.client, self.grantor, *token).map_err(ReceiveError::Broken)?;
+                let frame = frame.map_err(|source| ReceiveError::Refused { kind, source })?;
+                *import = Arc::new(Import::Granted(frame));
+            }
+            Import::Unmapped(memory, length) => {
+                let none = Err(NoDescriptor::Shortage(Errno::MFILE));
+                let mapped = memory.as_ref().map_or(none, |memory| map(memory, *length, self.peer.user));
+                let mapping = mapped.map_err(|error| match error {
+                    NoDescriptor::Broken(violation) => ReceiveError::Broken(violation),
+                    NoDescriptor::Shortage(error) => ReceiveError::Shortage { kind, source: error.into() },
+                })?;
+                *import = Arc::new(Import::Mapped(mapping));
+            }
+            Import::Granted(_) | Import::Mapped(_) => {}
+        }
+        let import = Arc::clone(import);
+        let once = *once;
+        if once {
+            *entry = None;
+        }
+        Ok(import)
+    }
+
+    /// Maps the memory whose descriptor waits on the socket, now or later.
+    fn announced(&self, index: u32, length: u64) -> Result<Import, Violation> {
+        let memory = match self.peer.socket.descriptor(index) {
+            Ok(memory) => memory,
+            Err(NoDescriptor::Shortage(_)) => return Ok(Import::Unmapped(None, length)),
+            Err(NoDescriptor::Broken(violation)) => return Err(violation),
+        };
+        match map(&memory, length, self.peer.user) {
+            Ok(mapping) => Ok(Import::Mapped(mapping)),
+            Err(NoDescriptor::Shortage(_)) => Ok(Import::Unmapped(Some(memory), length)),
+            Err(NoDescriptor::Broken(violation)) => {
+                close_elsewhere(vec![memory]);
+                Err(violation)
+            }
+        }
+    }
+
+    /// Has the engine read a granted range into the first of `to`'s bytes; [`finish`](Self::finish) tells when it is there.
+    /// Several may be under way.
+    ///
+    /// # Errors
+    /// [`PullError`] with the lent.
+    pub fn pull(&mut self, lent: LentFrame, to: &FrameRange) -> Result<(), PullError> {
+        match self.begin(&lent, to) {
+            Ok(ticket) => {
+                self.pulling.push_back((ticket, lent));
+                Ok(())
+            }
+            Err(reason) => Err(PullError { reason, lent }),
+        }
+    }
+
+    fn begin(&mut self, lent: &LentFrame, to: &FrameRange) -> Result<Ticket, PullReason> {
+        let Import::Granted(frame) = &*lent.import else { return Err(PullReason::Mapped) };
+        let length = lent.length;
+        let available = to.length();
+        if length > available {
+            return Err(PullReason::Length { lent: length, available });
+        }
+        let too_short = |_| PullReason::Length { lent: length, available };
+        let to = to.frame().range(to.offset(), length);
+        let transfer = Transfer::copy(&frame.range(lent.offset, length), &to).map_err(too_short)?;
+        let channel = match &mut self.queue {
+            Some(channel) => channel,
+            none => none.insert(self.client.queue(SLOTS)?),
+        };
+        channel.submit(transfer).map_err(|refused| PullReason::Submit(refused.reason))
+    }
+
+    /// Pulls that were begun and not finished.
+    pub fn pulling(&self) -> usize {
+        self.pulling.len()
+    }
+
+    /// Waits for the oldest pull, at most for `limit`. The other end may use its memory again.
+    ///
+    /// # Errors
+    /// [`FinishError`].
+    pub fn finish(&mut self, limit: Option<Duration>) -> Result<Pulled, FinishError> {
+        self.peer.check_fork()?;
+        let (Some((ticket, _)), Some(channel)) = (self.pulling.front(), &mut self.queue) else {
+            return Err(FinishError::Nothing);
+        };
+        let outcome = match channel.wait(*ticket, limit) {
+            Ok(completion) => completion.outcome,
+            Err(WaitError::TimedOut) => return Err(FinishError::TimedOut),
+            Err(WaitError::Forked(forked)) => return Err(forked.into()),
+            Err(WaitError::UnknownTicket) => Err(Failure::ServiceLost),
+        };
+        let Some((_, LentFrame { kind, length, .. })) = self.pulling.pop_front() else {
+            return Err(FinishError::Nothing);
+        };
+        outcome.map(|()| Pulled { kind, length }).map_err(|failure| FinishError::Failed { kind, failure })
+    }
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<(), ReceiveError> {
+        let peer = &self.peer;
+        let ring = &self.ring;
+        let ready = || ring.ready(&peer.theirs);
+        let closed = || peer.theirs.word(SENDER_CLOSED).load(Ordering::Acquire) != 0;
+        let sleep = Sleep { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE };
+        match peer.wait(sleep, &mut self.spin, deadline, || ready() || closed()) {
+            // In this order: what was sent before the end is there when the end is seen.
+            Ok(()) if closed() && !ready() => Err(ReceiveError::Closed),
+            Ok(()) => Ok(()),
+            Err(Unready::TimedOut) => Err(ReceiveError::TimedOut),
+            Err(Unready::Lost) => Err(ReceiveError::PeerLost),
+            Err(Unready::Forked(forked)) => Err(forked.into()),
+        }
+    }
+}
+
+/// Takes up what a token grants, when it was `expected` that granted it; the error inside is the service's.
+fn accept(
+    client: &Client,
+    expected: Option<SessionId>,
+    token: Handle,
+) -> Result<Result<Frame, CallError>, Violation> {
+    let expected = expected.ok_or(Violation::NoGrants)?;
+    let frame = match client.accept(token) {
+        Ok(frame) => frame,
+        Err(error) => return Ok(Err(error)),
+    };
+    match frame.grantor() {
+        Some(grantor) if grantor != expected => Err(Violation::Grantor { grantor }),
+        _ => Ok(Ok(frame)),
+    }
+}
+
+/// Maps memory that a process of `user` sent; what cannot be for want of something here is no fault of its.
+pub(crate) fn map(memory: &OwnedFd, length: u64, user: u32) -> Result<Mapping, NoDescriptor> {
+    frame::admit(memory.as_fd(), length, user).map_err(|refused| match &refused {
+        FrameRefused::System { source, .. } => match Errno::from_io_error(source) {
+            Some(error) if is_shortage(error) => NoDescriptor::Shortage(error),
+            _ => Violation::from(refused).into(),
+        },
+        _ => Violation::from(refused).into(),
+    })
+}
+
+#[cfg(test)]
+impl Receiver {
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+}
+
+impl Drop for Receiver {
+    /// The other end learns that nothing more is taken.
+    fn drop(&mut self) {
+        if self.peer.check_fork().is_err() {
+            return;
+        }
+        // Before the other end is told that nobody reads its frames any more.
+        if let Some(channel) = &mut self.queue {
+            for (ticket, _) in &self.pulling {
+                let _ = channel.cancel(*ticket);
+            }
+            for (ticket, _) in &self.pulling {
+                let _ = channel.wait(*ticket, Some(LETTING_GO));
+            }
+        }
+        self.peer.own.word(RECEIVER_CLOSED).store(1, Ordering::Release);
+        self.peer.wake(FOR_ROOM);
+    }
+}
+
+/// What an event loop polls for [readability](Receiver::arm), and must not read from. It is readable for good once the other process is
+/// gone.
+impl AsFd for Receiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.peer.descriptor()
+    }
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Receiver({} slots taken, {} done with)", self.taken, self.retirement.count())
+    }
+}

@@ -1,0 +1,473 @@
+//! The sending end of a connection.
+//!
+//! ```text
+//! send(kind, bytes) ─ 40 bytes: in the slot ─ more: piece after piece through the area ──┐
+//! lent(kind, range) ─ exported? ─ no: grant, its token in a slot ─ LentFrame ────────────────┼─► slots, in order ─► peer
+//! lend_mapped(...)  ─ exported? ─ no: descriptor over the socket, a slot ─ LentFrame ────────┘
+//! settled(loan)      ◄─ slots the peer is done with
+//! ```
+//!
+//! Messages arrive in the order they were sent. There is room for 64 slots and 1 MiB of contents; who sends more than the other
+//! end takes waits. A sender belongs to one thread at a time; the receiver of the same end may be on another.
+//!
+//! What is lent is read by the other end until the loan is settled: do not change it before. A grant covers the range that
+//! was exported and ends with [`Sender::forget`] or the sender; memory lent mapped stays mapped there for as long as the
+//! other process likes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use memferry::{Armed, CallError, Client, FrameRange, Grantee, Handle, Rights, SessionId};
+use memferry_shm::parking::Spin;
+use memferry_shm::ring::Producer;
+use memferry_shm::storage::RingStorage;
+
+use crate::area::Area;
+use crate::error::SendError;
+use crate::exports::{ExportStatistics, Exports, Lending};
+use crate::frames::SharedFrame;
+use crate::peer::{Peer, SPIN, Sleep, Unready, Wake};
+use crate::wire::{
+    AREA_AT, INLINE_BYTES, MESSAGE_NEWS, MESSAGE_WAKE, PIECE_BYTES, RECEIVER_CLOSED, RECEIVER_PARKED,
+    RETIRED, RING, ROOM_WAKE, SENDER_CLOSED, SENDER_PARKED, SLOT_WORDS, SLOTS, Slot, Violation,
+};
+
+/// For the other end's receiver.
+const FOR_MESSAGES: Wake = Wake { parked: RECEIVER_PARKED, wake: MESSAGE_WAKE, news: MESSAGE_NEWS };
+
+/// From this length on a message is written past the caches. Lines that this core wrote are read slowly by a core of another
+/// complex: 1.5 GB/s was measured, a tenth of what memory gives.
+const PAST_CACHES: u64 = 32 << 10;
+
+/// One lent, until the other end is done with the memory.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[must_use = "the memory is the other end's to read until the loan is settled"]
+pub struct Loan(u64);
+
+/// How a range is lent.
+#[derive(Clone, Copy)]
+enum How<'a> {
+    Granted,
+    Mapped(&'a SharedFrame),
+    /// Mapped for this message only.
+    MappedOnce(&'a SharedFrame),
+}
+
+/// Sends messages to one other process.
+pub struct Sender {
+    peer: Arc<Peer>,
+    client: Client,
+    /// The other end's session, when it is of the same service.
+    grants_to: Option<SessionId>,
+    longest: u64,
+    ring: Producer<SLOT_WORDS>,
+    area: Area,
+    /// Bytes of the area that each slot takes which is not retired.
+    under_way: VecDeque<u32>,
+    staged: u64,
+    retired: u64,
+    exports: Exports,
+    spin: Spin,
+    broken: bool,
+}
+
+impl Sender {
+    pub(crate) fn new(peer: Arc<Peer>, client: Client, grants_to: Option<SessionId>, longest: u64) -> Self {
+        Self {
+            peer,
+            client,
+            grants_to,
+            longest,
+            ring: Producer::new(RING),
+            area: Area::default(),
+            under_way: VecDeque::new(),
+            staged: 0,
+            retired: 0,
+            exports: Exports::empty(),
+            spin: Spin::new(SPIN),
+            broken: false,
+        }
+    }
+
+    /// Bytes of the longest message that the other end takes.
+    pub fn longest(&self) -> u64 {
+        self.longest
+    }
+
+    /// Whether frames can be lent by capability: both processes are clients of one service.
+    pub fn can_grant(&self) -> bool {
+        self.grants_to.is_some()
+    }
+
+    /// Sends a message of any kind and length, the empty one too; waits for room, at most for `limit`.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn send(&mut self, kind: u32, bytes: &[u8], limit: Option<Duration>) -> Result<(), SendError> {
+        self.check()?;
+        let length = bytes.len() as u64;
+        let longest = self.longest;
+        if length > longest {
+            return Err(SendError::TooLong { length, longest });
+        }
+        let deadline = deadline(limit);
+        if bytes.len() <= INLINE_BYTES {
+            self.room(deadline, |_| Some(()))?;
+            let mut inline = [0; INLINE_BYTES];
+            inline[..bytes.len()].copy_from_slice(bytes);
+            self.put(&Slot::Inline { kind, length: bytes.len(), bytes: inline }, 0);
+            return Ok(());
+        }
+        let mut first = true;
+        for piece in bytes.chunks(PIECE_BYTES as usize) {
+            let wanted = piece.len() as u32;
+            let (at, took) = self.room(deadline, |area| area.take(wanted))?;
+            let area = self.peer.own.mapping();
+            let at_byte = AREA_AT + u64::from(at);
+            // The area is all ours, and the place within it.
+            let _ = match length >= PAST_CACHES {
+                true => area.write_past_caches(at_byte, piece),
+                false => area.write(at_byte, piece),
+            };
+            self.put(&Slot::Piece { kind, first, total: length, at, length: wanted }, took);
+            first = false;
+        }
+        Ok(())
+    }
+
+    /// Lends a range by a capability: the other end's engine can read it, and nothing else of the frame. What the other
+    /// end can reach already costs no message to the service: an export keeps its frame, and the other end's right to read it,
+    /// until 63 others were made or it is [forgotten](Self::forget).
+    ///
+    /// # Errors
+    /// [`SendError`]; [`SendError::Grant`] for memory of an arena, of which a frame has to be derived first.
+    pub fn lend(
+        &mut self,
+        kind: u32,
+        range: &FrameRange,
+        limit: Option<Duration>,
+    ) -> Result<Loan, SendError> {
+        self.lend_as(kind, range, How::Granted, deadline(limit))
+    }
+
+    /// Lends part of a frame by its memory: the other process maps all of the frame, once.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn lend_mapped(
+        &mut self,
+        kind: u32,
+        frame: &SharedFrame,
+        (offset, length): (u64, u64),
+        limit: Option<Duration>,
+    ) -> Result<Loan, SendError> {
+        self.lend_as(kind, &frame.range(offset, length), How::Mapped(frame), deadline(limit))
+    }
+
+    /// As [`lend_mapped`](Self::lend_mapped), but the other process maps the frame for this message only: what each request
+    /// costs without a set of frames known to both.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn lend_mapped_once(
+        &mut self,
+        kind: u32,
+        frame: &SharedFrame,
+        (offset, length): (u64, u64),
+        limit: Option<Duration>,
+    ) -> Result<Loan, SendError> {
+        self.lend_as(kind, &frame.range(offset, length), How::MappedOnce(frame), deadline(limit))
+    }
+
+    /// Lets the other end have a range by capability before anything of it is lent: parts of it then are known there.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn export(&mut self, range: &FrameRange, limit: Option<Duration>) -> Result<(), SendError> {
+        self.exported(range, How::Granted, deadline(limit)).map(|_| ())
+    }
+
+    /// Lets the other process map a frame before anything of it is lent.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub fn export_mapped(&mut self, frame: &SharedFrame, limit: Option<Duration>) -> Result<(), SendError> {
+        self.exported(&frame.frame().all(), How::Mapped(frame), deadline(limit)).map(|_| ())
+    }
+
+    /// Takes back what was granted of a frame. The other end's transfers that read it are cancelled first; later messages of it
+    /// are exported anew.
+    ///
+    /// # Errors
+    /// [`CallError`]; it is out of the cache all the same.
+    pub fn forget(&mut self, frame: Handle) -> Result<(), CallError> {
+        self.peer.check_fork()?;
+        let forgotten = self.exports.forget(Some(frame));
+        forgotten.into_iter().map(|lending| self.revoke(lending)).fold(Ok(()), Result::and)
+    }
+
+    fn revoke(&self, lending: Lending) -> Result<(), CallError> {
+        match lending {
+            Lending::Granted(token) => self.client.revoke(token),
+            Lending::Mapped => Ok(()),
+        }
+    }
+
+    /// Whether the other end is done with what was lent.
+    ///
+    /// # Errors
+    /// [`SendError::Broken`], [`SendError::Forked`].
+    pub fn settled(&mut self, loan: Loan) -> Result<bool, SendError> {
+        self.peer.check_fork()?;
+        self.refresh()?;
+        Ok(self.retired >= loan.0)
+    }
+
+    /// Waits until the other end is done with what was lent, at most for `limit`.
+    ///
+    /// # Errors
+    /// [`SendError::TimedOut`], [`SendError::PeerLost`] and [`SendError::Closed`], after which no engine reads it through this
+    /// connection (a process that mapped it may), [`SendError::Broken`], [`SendError::Forked`].
+    pub fn settle(&mut self, loan: Loan, limit: Option<Duration>) -> Result<(), SendError> {
+        let deadline = deadline(limit);
+        while !self.settled(loan)? {
+            self.wait(deadline)?;
+        }
+        Ok(())
+    }
+
+    /// Asks that the descriptor of this end's [receiver](crate::Receiver) become readable when the other end is done with more,
+    /// unless it already is: for an event loop whose send found no room, or that waits for a loan.
+    ///
+    /// # Errors
+    /// [`SendError::Closed`], [`SendError::PeerLost`], [`SendError::Broken`], [`SendError::Forked`].
+    pub fn arm(&mut self) -> Result<Armed, SendError> {
+        self.check()?;
+        self.peer.arm(SENDER_PARKED);
+        if self.refresh()? {
+            return Ok(Armed::Ready);
+        }
+        if self.peer.theirs.word(RECEIVER_CLOSED).load(Ordering::Acquire) != 0 {
+            return Err(SendError::Closed);
+        }
+        if self.peer.lost() { Err(SendError::PeerLost) } else { Ok(Armed::Waiting) }
+    }
+
+    /// What the cache of exports did and has.
+    pub fn statistics(&self) -> ExportStatistics {
+        self.exports.statistics()
+    }
+
+    fn lend_as(
+        &mut self,
+        kind: u32,
+        range: &FrameRange,
+        how: How<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<Loan, SendError> {
+        let (index, offset) = self.exported(range, how, deadline)?;
+        if let Err(error) = self.room(deadline, |_| Some(())) {
+            // The other end has it for one message, which does not come.
+            if matches!(how, How::MappedOnce(_)) {
+                self.exports.remove(index);
+            }
+            return Err(error);
+        }
+        self.put(&Slot::Lent { kind, index, offset, length: range.length() }, 0);
+        match how {
+            How::MappedOnce(_) => self.exports.remove(index),
+            How::Granted | How::Mapped(_) => self.exports.lent(index, self.staged),
+        }
+        Ok(Loan(self.staged))
+    }
+
+    /// The export that holds a range, made when there is none, and where the range begins in it.
+    fn exported(
+        &mut self,
+        range: &FrameRange,
+        how: How<'_>,
+        deadline: Option<Instant>,
+    ) -> Result<(u32, u64), SendError> {
+        self.check()?;
+        let offset = range.offset();
+        let length = range.length();
+        let available = range.frame().length();
+        if offset.checked_add(length).is_none_or(|end| end > available) {
+            return Err(SendError::OutOfRange { offset, length, available });
+        }
+        let (shared, once) = match how {
+            How::Granted => (None, false),
+            How::Mapped(shared) => (Some(shared), false),
+            How::MappedOnce(shared) => (Some(shared), true),
+        };
+        if shared.is_none() && !self.client.owns(range.frame()) {
+            return Err(SendError::ForeignFrame);
+        }
+        if !once && let Some(found) = self.exports.find(range, shared) {
+            return Ok(found);
+        }
+        // While there is room for a slot there is an export that no lent frame is under way of.
+        self.room(deadline, |_| Some(()))?;
+        let Some(shared) = shared else {
+            let session = self.grants_to.ok_or(SendError::OtherService)?;
+            let token = self.client.grant(range, Rights::READ, Grantee::Session(session))?;
+            let index = self.place(range, None, Lending::Granted(token))?;
+            self.put(&Slot::Grant { index, token }, 0);
+            return Ok((index, 0));
+        };
+        let index = self.place(&shared.frame().all(), Some(shared.clone()), Lending::Mapped)?;
+        if let Err(error) = self.peer.socket.send(index, shared.descriptor()) {
+            self.exports.remove(index);
+            return Err(match error {
+                rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET => SendError::PeerLost,
+                other => SendError::Descriptor(other.into()),
+            });
+        }
+        self.put(&Slot::Descriptor { index, once, length: available }, 0);
+        Ok((index, offset))
+    }
+
+    fn place(
+        &mut self,
+        range: &FrameRange,
+        shared: Option<SharedFrame>,
+        lending: Lending,
+    ) -> Result<u32, SendError> {
+        let (index, evicted) =
+            self.exports.place(range, shared, lending, self.retired).ok_or(SendError::TimedOut)?;
+        if let Some(lending) = evicted {
+            // What is left of a lost service's grants is nothing.
+            let _ = self.revoke(lending);
+        }
+        Ok(index)
+    }
+
+    fn check(&self) -> Result<(), SendError> {
+        self.peer.check_fork()?;
+        if self.broken { Err(SendError::Broken(Violation::Earlier)) } else { Ok(()) }
+    }
+
+    /// Waits until a slot is free and `take` has got what it needs of the area.
+    fn room<T>(
+        &mut self,
+        deadline: Option<Instant>,
+        take: impl Fn(&mut Area) -> Option<T>,
+    ) -> Result<T, SendError> {
+        // A peer that takes nothing more is told from one that is behind.
+        if self.peer.theirs.word(RECEIVER_CLOSED).load(Ordering::Acquire) != 0 {
+            return Err(SendError::Closed);
+        }
+        // Room is no sign of life, and asking for one takes a system call.
+        if self.peer.known_lost() || self.staged.is_multiple_of(u64::from(SLOTS)) && self.peer.lost() {
+            return Err(SendError::PeerLost);
+        }
+        loop {
+            if self.ring.free() > 0
+                && let Some(taken) = take(&mut self.area)
+            {
+                return Ok(taken);
+            }
+            if !self.refresh()? {
+                self.wait(deadline)?;
+            }
+        }
+    }
+
+    /// Takes note of what the other end is done with; whether that is more than before.
+    fn refresh(&mut self) -> Result<bool, SendError> {
+        let claimed = self.peer.theirs.word(RETIRED).load(Ordering::Acquire) as u32;
+        let before = self.ring.known_consumed();
+        if let Err(impossible) = self.ring.consumed(claimed) {
+            self.broken = true;
+            return Err(SendError::Broken(impossible.into()));
+        }
+        let more = claimed.wrapping_sub(before);
+        for _ in 0..more {
+            self.area.give(self.under_way.pop_front().unwrap_or(0));
+        }
+        self.retired += u64::from(more);
+        Ok(more > 0)
+    }
+
+    /// Waits until the other end is done with more.
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<(), SendError> {
+        let peer = &self.peer;
+        let known = self.ring.known_consumed();
+        let closed = || peer.theirs.word(RECEIVER_CLOSED).load(Ordering::Acquire) != 0;
+        let more = || peer.theirs.word(RETIRED).load(Ordering::Relaxed) as u32 != known;
+        let sleep = Sleep { parked: SENDER_PARKED, wake: ROOM_WAKE };
+        let waited = peer.wait(sleep, &mut self.spin, deadline, || more() || closed());
+        match waited {
+            Ok(()) if !more() && closed() => Err(SendError::Closed),
+            Ok(()) => Ok(()),
+            Err(Unready::TimedOut) => Err(SendError::TimedOut),
+            Err(Unready::Lost) => Err(SendError::PeerLost),
+            Err(Unready::Forked(forked)) => Err(forked.into()),
+        }
+    }
+
+    /// Writes a slot, for which there is room, and makes it visible.
+    fn put(&mut self, slot: &Slot, took: u32) {
+        let staged = self.ring.stage(&self.peer.own, &slot.encode());
+        debug_assert!(staged.is_ok(), "room was waited for");
+        self.ring.publish(&self.peer.own);
+        self.under_way.push_back(took);
+        self.staged += 1;
+        self.peer.wake(FOR_MESSAGES);
+    }
+}
+
+#[cfg(test)]
+impl Sender {
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Writes any words as the next slot, whatever is there.
+    pub(crate) fn forge_over(&mut self, words: &[u64; SLOT_WORDS]) {
+        let published = self.ring.staged();
+        self.ring.consumed(published).unwrap();
+        self.forge(words);
+    }
+
+    /// Writes any words as a slot once there is room, or nothing when there is none soon.
+    pub(crate) fn forge_with_room(&mut self, words: &[u64; SLOT_WORDS]) {
+        if self.room(Some(Instant::now() + Duration::from_millis(1)), |_| Some(())).is_ok() {
+            self.forge(words);
+        }
+    }
+
+    /// Writes any words as a slot.
+    pub(crate) fn forge(&mut self, words: &[u64; SLOT_WORDS]) {
+        self.ring.stage(&self.peer.own, words).unwrap();
+        self.ring.publish(&self.peer.own);
+        self.peer.wake(FOR_MESSAGES);
+    }
+}
+
+fn deadline(limit: Option<Duration>) -> Option<Instant> {
+    limit.and_then(|limit| Instant::now().checked_add(limit))
+}
+
+impl Drop for Sender {
+    /// Ends every grant; the other end receives what was sent and then learns that there is no more.
+    fn drop(&mut self) {
+        // In a forked child the connection is the parent's, and its memory not there.
+        if self.peer.check_fork().is_err() {
+            return;
+        }
+        self.peer.own.word(SENDER_CLOSED).store(1, Ordering::Release);
+        self.peer.wake(FOR_MESSAGES);
+        for lending in self.exports.forget(None) {
+            let _ = self.revoke(lending);
+        }
+    }
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sender({} slots sent, {} done with)", self.staged, self.retired)
+    }
+}

@@ -1,0 +1,160 @@
+//! The socket of a connection: descriptors on their way, and wake-ups for whoever polls it.
+//!
+//! ```text
+//! sender ─ number, descriptor ─┐               ┌─ descriptor ─► kept until its slot asks for it
+//!                              ├─► take_in ────┤
+//! publisher ─ wake-up ─────────┘               └─ wake-up ────► gone: the socket is not readable any more
+//! ```
+//!
+//! A descriptor that waits in a socket is closed with it, and that may take as long as the peer likes. So sockets and what came
+//! through them are closed elsewhere. What is in a descriptor is looked at by the receiver.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use memferry::{ForkGuard, Forked};
+use memferry_shm::conduit::{self, ReceiveError};
+use rustix::io::Errno;
+
+use crate::closing::close_elsewhere;
+use crate::wire::{EXPORTS, ROOM_NEWS, Violation};
+
+/// Packets that are taken in at a time where the system does not say how many wait.
+const UNKNOWN: u64 = 2 * EXPORTS as u64;
+
+/// Why a descriptor is not here.
+#[derive(Debug)]
+pub(crate) enum NoDescriptor {
+    /// The other end broke the protocol.
+    Broken(Violation),
+    /// This process had no room for it.
+    Shortage(Errno),
+}
+
+impl From<Violation> for NoDescriptor {
+    fn from(violation: Violation) -> Self {
+        Self::Broken(violation)
+    }
+}
+
+/// Whether a system call failed for want of something of this process or machine, which is no fault of a peer's.
+pub(crate) fn is_shortage(error: Errno) -> bool {
+    matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN)
+}
+
+/// A socket with what came by it and was not asked for yet.
+pub(crate) struct Socket {
+    /// Until it is dropped.
+    socket: Option<OwnedFd>,
+    /// Descriptors by the number of their export, in the order they came; without one where there was no room for it.
+    kept: Mutex<VecDeque<Option<(u32, OwnedFd)>>>,
+    /// A wake-up for room was taken in, and who armed for it not told yet.
+    room: AtomicBool,
+    guard: ForkGuard,
+}
+
+impl Socket {
+    pub(crate) fn new(socket: OwnedFd) -> std::io::Result<Self> {
+        let guard = ForkGuard::new()?;
+        let kept = Default::default();
+        let room = Default::default();
+        Ok(Self { socket: Some(socket), kept, room, guard })
+    }
+
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
+        self.guard.check()
+    }
+
+    /// Sends a descriptor under the number of its export.
+    pub(crate) fn send(&self, index: u32, descriptor: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        conduit::send(self.as_fd(), &index.to_le_bytes(), &[descriptor], false)
+    }
+
+    /// Makes the other end's descriptor readable. One that takes no more is readable already.
+    pub(crate) fn signal(&self, news: u32) {
+        let _ = conduit::send(self.as_fd(), &news.to_le_bytes(), &[], false);
+    }
+
+    /// Takes in all that waits, and not what comes meanwhile: a peer that sends without end keeps nobody here.
+    pub(crate) fn take_in(&self) -> Result<(), NoDescriptor> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        // Each packet of a peer that keeps the rules is a number. One without bytes is looked at too, when it is the first.
+        let waiting = rustix::io::ioctl_fionread(self.as_fd()).map(|bytes| bytes / size_of::<u32>() as u64);
+        for _ in 0..waiting.unwrap_or(UNKNOWN).max(1) {
+            let mut came = Vec::new();
+            let received = conduit::receive_into(self.as_fd(), false, &mut came);
+            let number = received.map(|bytes| bytes.try_into().ok().map(u32::from_le_bytes));
+            match (number, <[OwnedFd; 1]>::try_from(came)) {
+                (Err(ReceiveError::WouldBlock | ReceiveError::Closed), _) => return Ok(()),
+                (Err(ReceiveError::System(error)), _) if is_shortage(error) => {
+                    return Err(NoDescriptor::Shortage(error));
+                }
+                (Ok(Some(index)), Ok([descriptor])) if kept.len() < EXPORTS => {
+                    kept.push_back(Some((index, descriptor)));
+                }
+                // There is room for all that a packet can carry: what is missing this process could not take.
+                (Err(ReceiveError::TooManyDescriptors), Err(none))
+                    if none.is_empty() && kept.len() < EXPORTS =>
+                {
+                    kept.push_back(None);
+                }
+                (Ok(Some(news)), Err(none)) if none.is_empty() => {
+                    self.room.fetch_or(news == ROOM_NEWS, Ordering::Relaxed);
+                }
+                (_, came) => {
+                    close_elsewhere(came.map_or_else(|several| several, Vec::from));
+                    return Err(Violation::NoDescriptor.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a wake-up for room was taken in since this was last asked.
+    pub(crate) fn had_room(&self) -> bool {
+        self.room.swap(false, Ordering::Relaxed)
+    }
+
+    /// The descriptor that was sent for an export, before the slot that announces it.
+    pub(crate) fn descriptor(&self, index: u32) -> Result<OwnedFd, NoDescriptor> {
+        let next = || self.kept.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+        let kept = match next() {
+            Some(kept) => Some(kept),
+            None => {
+                self.take_in()?;
+                next()
+            }
+        };
+        match kept {
+            Some(Some((named, descriptor))) if named == index => Ok(descriptor),
+            Some(None) => Err(NoDescriptor::Shortage(Errno::MFILE)),
+            other => {
+                close_elsewhere(other.flatten().into_iter().map(|(_, descriptor)| descriptor).collect());
+                Err(Violation::NoDescriptor.into())
+            }
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Some(socket) => socket.as_fd(),
+            None => unreachable!("taken by drop only"),
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let kept = std::mem::take(self.kept.get_mut().unwrap_or_else(PoisonError::into_inner));
+        let kept = kept.into_iter().flatten().map(|(_, descriptor)| descriptor);
+        let all = self.socket.take().into_iter().chain(kept).collect();
+        // In a forked child they are not the last of their kind, and a thread is the last thing to begin there.
+        if self.check_fork().is_ok() {
+            close_elsewhere(all);
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Both ends in one process: order and integrity, room, lends, and a peer that breaks every rule.
+//!
+//! ```text
+//! socketpair ─► over, over ─► (Sender, Receiver) twice, clients of one embedded service
+//! hostile    ─ slots written by hand into an honest end's memory ─► the other end's errors
+//! ```
+
+mod polling;
+mod trouble;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use memferry::{Client, Failure, Side};
+use memferry_conformance::noise;
+use memferry_shm::conduit;
+use memferry_shm::storage::RingStorage;
+use proptest::prelude::*;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::wire::{AREA_BYTES, INLINE_BYTES, PIECE_BYTES, RECEIVER_PARKED, RETIRED, SLOT_WORDS, SLOTS, Slot};
+use crate::{
+    Content, FinishError, Options, PullReason, ReceiveError, Receiver, SendError, Sender, SharedFrame,
+    Violation, over,
+};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+const NOW: Option<Duration> = Some(Duration::ZERO);
+
+type End = (Client, Sender, Receiver);
+
+fn ends(options: Options) -> (End, End) {
+    let kind = SocketType::SEQPACKET;
+    let (one, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let open = move |socket| {
+        let client = Client::embedded().unwrap();
+        let (sender, receiver) = over(socket, &client, options).unwrap();
+        (client, sender, receiver)
+    };
+    std::thread::scope(|scope| {
+        let there = scope.spawn(move || open(other));
+        (open(one), there.join().unwrap())
+    })
+}
+
+fn bytes_of(receiver: &mut Receiver) -> (u32, Vec<u8>) {
+    let message = receiver.receive(SOON).unwrap();
+    match message.content {
+        Content::Bytes(bytes) => (message.kind, bytes.to_vec()),
+        Content::Range(lent) => panic!("{lent:?} came instead of bytes"),
+    }
+}
+
+fn lent_of(receiver: &mut Receiver) -> crate::LentFrame {
+    match receiver.receive(SOON).unwrap().content {
+        Content::Range(lent) => lent,
+        Content::Bytes(bytes) => panic!("{} bytes came instead of a lent frame", bytes.len()),
+    }
+}
+
+#[test]
+fn ends_can_go_to_other_threads() {
+    fn is_send<T: Send>() {}
+    is_send::<Sender>();
+    is_send::<Receiver>();
+    is_send::<crate::LentFrame>();
+    is_send::<crate::Producer>();
+    is_send::<crate::Consumer>();
+}
+
+fn lengths() -> impl Strategy<Value = usize> {
+    let piece = PIECE_BYTES as usize;
+    prop_oneof![
+        4 => 0..=INLINE_BYTES + 1,
+        4 => 0..10_000usize,
+        1 => piece - 2..piece + 2,
+        1 => 2 * piece - 2..2 * piece + 2,
+        1 => AREA_BYTES as usize - 2..AREA_BYTES as usize + piece,
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn messages_come_once_in_order_and_whole(messages in prop::collection::vec((any::<u32>(), lengths()), 1..120)) {
+        let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
+        let expected = messages.clone();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                for (index, (kind, length)) in messages.iter().enumerate() {
+                    sender.send(*kind, &noise(*length, index as u64), SOON).unwrap();
+                }
+            });
+            for (index, (kind, length)) in expected.iter().enumerate() {
+                let (of, bytes) = bytes_of(&mut receiver);
+                assert_eq!((of, bytes.len()), (*kind, *length), "message {index}");
+                assert!(bytes == noise(*length, index as u64), "bytes of message {index}");
+            }
+            let end = receiver.receive(SOON).map(|message| message.kind);
+            assert!(matches!(end, Err(ReceiveError::Closed)), "{end:?}");
+        });
+    }
+}
+
+#[test]
+fn a_full_ring_refuses_in_time_and_goes_on_when_there_is_room() {
+    let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
+    for number in 0..SLOTS {
+        sender.send(number, b"", NOW).unwrap();
+    }
+    assert!(matches!(sender.send(99, b"", NOW), Err(SendError::TimedOut)));
+    assert_eq!(bytes_of(&mut receiver).0, 0);
+    sender.send(SLOTS, b"", NOW).unwrap();
+    for number in 1..=SLOTS {
+        assert_eq!(bytes_of(&mut receiver), (number, Vec::new()));
+    }
+    assert!(matches!(receiver.receive(NOW), Err(ReceiveError::TimedOut)));
+}
+
+#[test]
+fn a_message_given_up_in_the_middle_is_never_delivered() {
+    let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
+    let long = noise(AREA_BYTES as usize + 5, 3);
+    assert!(matches!(sender.send(1, &long, NOW), Err(SendError::TimedOut)));
+    assert!(matches!(receiver.receive(NOW), Err(ReceiveError::TimedOut)), "a part is no message");
+    sender.send(2, &long[..100_000], SOON).unwrap();
+    let (kind, bytes) = bytes_of(&mut receiver);
+    assert!(kind == 2 && bytes == long[..100_000]);
+}
+
+#[test]
+fn what_is_too_long_is_refused_where_it_is_sent() {
+    let ((_one, mut sender, _here), (_other, mut back, mut receiver)) =
+        ends(Options { longest: 1000, ..Options::default() });
+    assert!(matches!(
+        sender.send(1, &[0; 1001], SOON),
+        Err(SendError::TooLong { length: 1001, longest: 1000 })
+    ));
+    assert_eq!(back.longest(), 1000);
+    sender.send(1, &[7; 1000], SOON).unwrap();
+    assert_eq!(bytes_of(&mut receiver), (1, vec![7; 1000]));
+    back.send(1, b"and back", SOON).unwrap();
+}
+
+#[test]
+fn lent_ranges_are_pulled_whole_at_any_place_and_length() {
+    let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
+    let from = ours.allocate(1 << 20).unwrap();
+    let to = theirs.allocate(2 << 20).unwrap();
+    let bytes = noise(1 << 20, 5);
+    from.write(0, &bytes).unwrap();
+    for (offset, length) in [(0, 1 << 20), (3, 4097), (77, 0), ((1 << 20) - 1, 1), (4095, 2)] {
+        let loan = sender.lend(9, &from.range(offset, length), SOON).unwrap();
+        let lent = lent_of(&mut receiver);
+        assert_eq!((lent.kind(), lent.length(), lent.is_mapped()), (9, length, false));
+        assert!(!sender.settled(loan).unwrap());
+        receiver.pull(lent, &to.range(1, length)).unwrap();
+        assert_eq!(receiver.finish(SOON).unwrap().length, length);
+        sender.settle(loan, SOON).unwrap();
+        let mut moved = vec![0; length as usize];
+        to.read(1, &mut moved).unwrap();
+        assert!(moved == bytes[offset as usize..][..length as usize], "{length} bytes at {offset}");
+    }
+    let statistics = sender.statistics();
+    assert_eq!((statistics.misses, statistics.hits), (1, 4), "the first export holds all the others");
+}
+
+#[test]
+fn eight_pulls_are_under_way_at_once_and_end_in_order() {
+    let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
+    let from = ours.allocate(8 << 16).unwrap();
+    let to = theirs.allocate(8 << 16).unwrap();
+    let bytes = noise(8 << 16, 8);
+    from.write(0, &bytes).unwrap();
+    let range = |index: u64| (index << 16, 1 << 16);
+    let loans: Vec<_> = (0..8)
+        .map(|index| sender.lend(index as u32, &from.range(range(index).0, 1 << 16), SOON).unwrap())
+        .collect();
+    for index in 0..8 {
+        let lent = lent_of(&mut receiver);
+        receiver.pull(lent, &to.range(range(index).0, 1 << 16)).unwrap();
+    }
+    assert_eq!(receiver.pulling(), 8);
+    for (index, loan) in loans.into_iter().enumerate() {
+        assert_eq!(receiver.finish(SOON).unwrap().kind, index as u32);
+        sender.settle(loan, SOON).unwrap();
+    }
+    assert_eq!(receiver.finish(SOON), Err(FinishError::Nothing));
+    let mut moved = vec![0; 8 << 16];
+    to.read(0, &mut moved).unwrap();
+    assert!(moved == bytes);
+}
+
+#[test]
+fn mapped_lent_frames_are_copied_by_this_cpu_and_no_engine() {
+    let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
+    let from = SharedFrame::allocate(&ours, 8192).unwrap();
+    let to = theirs.allocate(8192).unwrap();
+    let bytes = noise(8192, 6);
+    from.frame().write(0, &bytes).unwrap();
+    for once in [false, true, true, false] {
+        let loan = match once {
+            true => sender.lend_mapped_once(1, &from, (5, 8000), SOON).unwrap(),
+            false => sender.lend_mapped(1, &from, (5, 8000), SOON).unwrap(),
+        };
+        let lent = lent_of(&mut receiver);
+        assert!(lent.is_mapped());
+        to.write(0, &[0; 8192]).unwrap();
+        lent.copy_to(&to, 1).unwrap();
+        assert!(lent.read(1, &mut [0; 8000]).is_err(), "beyond what was lent");
+        assert!(lent.copy_to(&to, 200).is_err(), "beyond the frame");
+        let mut moved = vec![0; 8000];
+        to.read(1, &mut moved).unwrap();
+        assert!(moved == bytes[5..8005]);
+        lent.read(0, &mut moved).unwrap();
+        assert!(moved == bytes[5..8005]);
+        let refused = receiver.pull(lent, &to.all()).unwrap_err();
+        assert!(matches!(refused.reason, PullReason::Mapped));
+        assert!(!sender.settled(loan).unwrap());
+        drop(refused);
+        assert!(matches!(receiver.receive(NOW), Err(ReceiveError::TimedOut)));
+        sender.settle(loan, SOON).unwrap();
+    }
+    assert_eq!(sender.statistics().entries, 1);
+}
+
+#[test]
+fn a_range_that_leaves_its_frame_or_its_destination_is_refused() {
+    let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
+    let from = ours.allocate(4096).unwrap();
+    let to = theirs.allocate(4096).unwrap();
+    for (offset, length) in [(1, 4096), (u64::MAX, 2), (0, u64::MAX)] {
+        let refused = sender.lend(1, &from.range(offset, length), SOON);
+        assert!(matches!(refused, Err(SendError::OutOfRange { .. })), "{refused:?}");
+    }
+    let _loan = sender.lend(1, &from.all(), SOON).unwrap();
+    let lent = lent_of(&mut receiver);
+    let refused = receiver.pull(lent, &to.range(0, 4095)).unwrap_err();
+    assert!(matches!(refused.reason, PullReason::Length { lent: 4096, available: 4095 }));
+    receiver.pull(refused.lent, &to.range(1, 4096)).unwrap();
+    let outside = receiver.finish(SOON);
+    let of_service = FinishError::Failed {
+        kind: 1,
+        failure: Failure::OutOfBounds { side: Side::Destination, available: 4096 },
+    };
+    assert_eq!(outside, Err(of_service), "the service checks the destination");
+}
+
+#[test]
+fn what_was_revoked_is_an_error_of_one_message_and_can_be_lent_again() {
+    let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
+    let from = ours.allocate(4096).unwrap();
+    let to = theirs.allocate(4096).unwrap();
+    from.write(0, &[9; 4096]).unwrap();
+    // Revoked after the other end took it up, and before.
+    for taken_up in [true, false] {
+        let _loan = sender.lend(1, &from.all(), SOON).unwrap();
+        let before = taken_up.then(|| lent_of(&mut receiver));
+        sender.forget(from.handle()).unwrap();
+        match before {
+            Some(lent) => {
+                receiver.pull(lent, &to.all()).unwrap();
+                let ended = receiver.finish(SOON);
+                assert!(matches!(ended, Err(FinishError::Failed { kind: 1, .. })), "{ended:?}");
+            }
+            None => {
+                let refused = receiver.receive(SOON).map(|message| message.kind);
+                assert!(matches!(refused, Err(ReceiveError::Refused { kind: 1, .. })), "{refused:?}");
+            }
+        }
+        let loan = sender.lend(2, &from.all(), SOON).unwrap();
+        let lent = lent_of(&mut receiver);
+        receiver.pull(lent, &to.all()).unwrap();
+        assert_eq!(receiver.finish(SOON).unwrap().kind, 2);
+        sender.settle(loan, SOON).unwrap();
+        sender.forget(from.handle()).unwrap();
+    }
+}
+
+#[test]
+fn more_exports_than_there_are_numbers_take_turns() {
+    let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
+    let from = ours.allocate(100 << 12).unwrap();
+    let to = theirs.allocate(4096).unwrap();
+    for index in 0..100u64 {
+        from.write(index << 12, &[index as u8; 4096]).unwrap();
+    }
+    for index in (0..100).chain(0..100) {
+        let loan = sender.lend(1, &from.range(index << 12, 4096), SOON).unwrap();
+        let lent = lent_of(&mut receiver);
+        receiver.pull(lent, &to.all()).unwrap();
+        receiver.finish(SOON).unwrap();
+        sender.settle(loan, SOON).unwrap();
+        let mut moved = [0; 4096];
+        to.read(0, &mut moved).unwrap();
+        assert_eq!(moved, [index as u8; 4096]);
+    }
+    assert_eq!(sender.statistics().evictions, 200 - 64);
+}
+
+#[test]
+fn an_lend_dropped_on_another_thread_is_given_back_though_the_receiver_sleeps() {
+    let ((ours, mut sender, _here), (_other, mut back, mut receiver)) = ends(Options::default());
+    let from = ours.allocate(4096).unwrap();
+    let loan = sender.lend(1, &from.all(), SOON).unwrap();
+    let lent = lent_of(&mut receiver);
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(move || receiver.receive(SOON).map(|message| message.kind));
+        scope.spawn(move || drop(lent)).join().unwrap();
+        sender.settle(loan, SOON).unwrap();
+        sender.send(2, b"", SOON).unwrap();
+        assert_eq!(sleeper.join().unwrap().unwrap(), 2);
+    });
+    back.send(1, b"", SOON).unwrap();
+}
+
+#[test]
+fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
+    let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
+    let frames: Vec<_> = (0..6).map(|_| SharedFrame::allocate(&ours, 4096).unwrap()).collect();
+    for (index, frame) in frames.iter().enumerate() {
+        frame.frame().write(0, &[index as u8 + 1; 4096]).unwrap();
+        let kind = index as u32;
+        let all = (0, 4096);
+        let _loan = match index % 3 {
+            1 => sender.lend_mapped(kind, frame, all, SOON).unwrap(),
+            2 => sender.lend_mapped_once(kind, frame, all, SOON).unwrap(),
+            _ => sender.lend(kind, &frame.frame().all(), SOON).unwrap(),
+        };
+    }
+    let mut consumer = crate::Consumer::new(receiver, &theirs, 3, 4096).unwrap();
+    for index in 0..6 {
+        let taken = consumer.take(SOON).unwrap();
+        assert_eq!((taken.from, taken.length), (index, 4096));
+        let mut bytes = [0; 4096];
+        consumer.frame(taken.frame).unwrap().read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [index as u8 + 1; 4096], "frame {index}");
+    }
+}
+
+#[test]
+fn what_is_under_way_is_taken_though_a_slot_without_a_message_follows() {
+    let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
+    let one = ours.allocate(4096).unwrap();
+    let other = ours.allocate(4096).unwrap();
+    let loan = sender.lend(1, &one.all(), SOON).unwrap();
+    sender.export(&other.all(), SOON).unwrap();
+    let mut consumer = crate::Consumer::new(receiver, &theirs, 2, 4096).unwrap();
+    assert_eq!(consumer.take(SOON).unwrap().from, 1);
+    sender.settle(loan, SOON).unwrap();
+}
+
+#[test]
+fn frames_of_another_client_are_not_taken_for_this_ones() {
+    let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
+    // A service of its own gives the same handles again.
+    let stranger = Client::embedded_with(memferry::ServiceConfig::default()).unwrap();
+    let mine = SharedFrame::allocate(&ours, 4096).unwrap();
+    let foreign = SharedFrame::allocate(&stranger, 4096).unwrap();
+    let _loan = sender.lend(1, &mine.frame().all(), SOON).unwrap();
+    let refused = sender.lend(2, &foreign.frame().all(), SOON);
+    assert!(matches!(refused, Err(SendError::ForeignFrame)), "{refused:?}");
+    assert!(ours.grant(&foreign.frame().all(), memferry::Rights::READ, memferry::Grantee::User(0)).is_err());
+    drop(lent_of(&mut receiver));
+    for (frame, byte) in [(&mine, 5), (&foreign, 6)] {
+        frame.frame().write(0, &[byte]).unwrap();
+        let _loan = sender.lend_mapped(3, frame, (0, 4096), SOON).unwrap();
+        let mut read = [0];
+        lent_of(&mut receiver).read(0, &mut read).unwrap();
+        assert_eq!(read, [byte]);
+    }
+}
+
+#[test]
+fn an_lend_given_up_after_its_descriptor_went_leaves_nothing_behind() {
+    let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
+    let frame = SharedFrame::allocate(&ours, 4096).unwrap();
+    (1..SLOTS).for_each(|number| sender.send(number, b"", NOW).unwrap());
+    let given_up = sender.lend_mapped_once(1, &frame, (0, 4096), NOW);
+    assert!(matches!(given_up, Err(SendError::TimedOut)), "{given_up:?}");
+    (1..SLOTS).for_each(|number| assert_eq!(bytes_of(&mut receiver).0, number));
+    for _ in 0..3 {
+        let _loan = sender.lend_mapped(7, &frame, (0, 4096), SOON).unwrap();
+        assert_eq!(lent_of(&mut receiver).kind(), 7);
+    }
+}
+
+#[test]
+fn the_end_of_either_side_is_told() {
+    let ((_one, mut sender, receiver), (_other, mut back, mut there)) = ends(Options::default());
+    sender.send(1, b"last words", SOON).unwrap();
+    drop(sender);
+    assert_eq!(bytes_of(&mut there), (1, b"last words".to_vec()));
+    assert!(matches!(there.receive(SOON), Err(ReceiveError::Closed)));
+    drop(receiver);
+    assert!(matches!(back.send(1, b"", SOON), Err(SendError::Closed | SendError::PeerLost)));
+}
+
+/// Writes a slot by hand, as nobody should.
+fn forge(sender: &mut Sender, words: [u64; SLOT_WORDS]) {
+    sender.forge(&words);
+}
+
+#[test]
+fn every_broken_rule_ends_the_connection_with_its_name() {
+    let lent = |index| Slot::Lent { kind: 1, index, offset: 0, length: 1 }.encode();
+    let piece = |first, total, length| Slot::Piece { kind: 1, first, total, at: 0, length }.encode();
+    let cases: [(&str, Vec<[u64; SLOT_WORDS]>); 11] = [
+        ("no such sort", vec![[0xff << 32, 0, 0, 0, 0, 0, 0, 0]]),
+        ("sort 0", vec![[0; SLOT_WORDS]]),
+        ("too long for a slot", vec![[1 << 32, 41 << 32, 0, 0, 0, 0, 0, 0]]),
+        ("longer than any message", vec![piece(true, 1 << 40, 8)]),
+        (
+            "a piece longer than pieces are",
+            vec![[2 << 32 | 1 << 40, 0x20_0000 << 32, 1 << 30, 0, 0, 0, 0, 0]],
+        ),
+        ("beyond the area", vec![[2 << 32 | 1 << 40, 64 << 32, 64, u64::MAX, 0, 0, 0, 0]]),
+        ("more than was announced", vec![piece(true, 100, 60), piece(false, 100, 60)]),
+        ("a piece of nothing", vec![piece(true, 100, 0)]),
+        ("pieces of two messages", vec![piece(true, 100, 60), piece(false, 200, 40)]),
+        ("not exported", vec![lent(3)]),
+        ("no descriptor", vec![Slot::Descriptor { index: 1, once: false, length: 4096 }.encode()]),
+    ];
+    for (name, slots) in cases {
+        let ((_one, mut sender, _), (_other, _, mut receiver)) =
+            ends(Options { longest: 1 << 20, ..Options::default() });
+        slots.into_iter().for_each(|words| forge(&mut sender, words));
+        let broken = receiver.receive(SOON).map(|message| message.kind);
+        assert!(matches!(broken, Err(ReceiveError::Broken(_))), "{name}: {broken:?}");
+        let again = receiver.receive(SOON).map(|message| message.kind);
+        assert!(matches!(again, Err(ReceiveError::Broken(Violation::Earlier))), "{name}: {again:?}");
+    }
+}
+
+#[test]
+fn slots_written_over_those_in_use_are_refused() {
+    let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
+    let from = ours.allocate(4096).unwrap();
+    let _loan = sender.lend(1, &from.all(), SOON).unwrap();
+    let _held = lent_of(&mut receiver);
+    let mut number = 0;
+    let broken = loop {
+        sender.forge_over(&Slot::Inline { kind: number, length: 0, bytes: [0; INLINE_BYTES] }.encode());
+        number += 1;
+        match receiver.receive(SOON).map(|message| message.kind) {
+            Ok(_) => assert!(number < SLOTS, "the first slot is still in use"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(broken, ReceiveError::Broken(Violation::Overrun)), "{broken:?}");
+}
+
+#[test]
+fn a_peer_that_sends_slots_and_no_message_does_not_lift_the_limit() {
+    let ((_one, mut sender, _here), (_other, _, mut receiver)) = ends(Options::default());
+    let begins = Slot::Piece { kind: 1, first: true, total: 100, at: 0, length: 1 }.encode();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                sender.forge_with_room(&begins);
+            }
+        });
+        let limit = Some(Duration::from_millis(20));
+        let ended = receiver.receive(limit).map(|message| message.kind);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(matches!(ended, Err(ReceiveError::TimedOut)), "{ended:?}");
+    });
+}
+
+#[test]
+fn descriptors_that_are_no_frames_are_refused() {
+    let ((_one, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
+    let (pipe, _writer) = rustix::pipe::pipe().unwrap();
+    conduit::send(sender.peer().socket.as_fd(), &5u32.to_le_bytes(), &[pipe.as_fd()], false).unwrap();
+    forge(&mut sender, Slot::Descriptor { index: 5, once: false, length: 4096 }.encode());
+    let broken = receiver.receive(SOON).map(|message| message.kind);
+    assert!(matches!(broken, Err(ReceiveError::Broken(Violation::Descriptor(_)))), "{broken:?}");
+}
+
+#[test]
+fn a_count_of_slots_that_cannot_be_is_refused() {
+    let ((_one, mut sender, _), (_other, _, receiver)) = ends(Options::default());
+    for number in 0..SLOTS {
+        sender.send(number, b"", SOON).unwrap();
+    }
+    receiver.peer().own.word(RETIRED).store(1000, std::sync::atomic::Ordering::Release);
+    assert!(matches!(sender.send(1, b"", SOON), Err(SendError::Broken(Violation::Count(_)))));
+    assert!(matches!(sender.send(1, b"", SOON), Err(SendError::Broken(Violation::Earlier))));
+}
+
+#[test]
+fn who_does_not_shake_hands_is_not_connected() {
+    let client = Client::embedded().unwrap();
+    for words in [&b"hello"[..], &[0; 40]] {
+        let kind = SocketType::SEQPACKET;
+        let (one, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        conduit::send(other.as_fd(), words, &[], false).unwrap();
+        assert!(over(one, &client, Options::default()).is_err());
+    }
+}

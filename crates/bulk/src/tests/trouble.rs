@@ -1,0 +1,83 @@
+//! What goes wrong with the other end's memory, socket and service, and must not harm this one.
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+
+use memferry::ServiceConfig;
+
+use super::*;
+use crate::wire::AREA_AT;
+
+#[test]
+fn clients_of_two_services_of_one_process_grant_each_other_nothing() {
+    let kind = SocketType::SEQPACKET;
+    let (one, other) = socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let own = || Client::embedded_with(ServiceConfig::default()).unwrap();
+    let ours = own();
+    let theirs = own();
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| over(other, &theirs, Options::default()).unwrap());
+        let (mut sender, _receiver) = over(one, &ours, Options::default()).unwrap();
+        let _there = there.join().unwrap();
+        let frame = ours.allocate(4096).unwrap();
+        assert!(!sender.can_grant());
+        assert!(matches!(sender.lend(1, &frame.all(), SOON), Err(SendError::OtherService)));
+    });
+}
+
+/// A socket that takes an hour to close, and the end it waits for.
+fn lingering() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (taker, _) = listener.accept().unwrap();
+    stream.set_nonblocking(true).unwrap();
+    while stream.write(&[0; 64 << 10]).is_ok() {}
+    stream.set_nonblocking(false).unwrap();
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::from_secs(3600))).unwrap();
+    (stream, taker)
+}
+
+#[test]
+fn what_takes_long_to_close_keeps_nobody_who_closes_a_connection() {
+    // Unread in the socket, and taken in but not asked for.
+    for taken_in in [false, true] {
+        let ((_one, sender, _here), (_other, back, mut receiver)) = ends(Options::default());
+        let (slow, taker) = lingering();
+        let socket = sender.peer().socket.as_fd();
+        conduit::send(socket, &5u32.to_le_bytes(), &[slow.as_fd()], false).unwrap();
+        drop(slow);
+        if taken_in {
+            receiver.arm().unwrap();
+        }
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop((back, receiver));
+            done.send(()).unwrap();
+        });
+        let ended = ended.recv_timeout(Duration::from_secs(20));
+        // Ends the waiting, whoever it is that waits.
+        drop(taker);
+        assert_eq!(ended, Ok(()));
+    }
+}
+
+#[test]
+#[expect(unsafe_code, reason = "makes memory of its own process fail")]
+fn memory_that_fails_under_a_message_is_an_error() {
+    let ((_one, mut sender, _here), (_other, _back, mut receiver)) = ends(Options::default());
+    let empty = rustix::fs::memfd_create("empty", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    let area = receiver.peer().theirs.mapping().pointer().wrapping_add(AREA_AT as usize);
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: pages of a file without any, in the place of pages that are only copied from, under a guard.
+    let mapped =
+        unsafe { libc::mmap(area.cast(), AREA_BYTES as usize, libc::PROT_READ, flags, empty.as_raw_fd(), 0) };
+    assert_eq!(mapped, area.cast());
+    sender.send(1, b"in a slot", SOON).unwrap();
+    sender.send(2, &noise(5000, 1), SOON).unwrap();
+    assert_eq!(bytes_of(&mut receiver).0, 1);
+    let failed = receiver.receive(SOON).map(|message| message.kind);
+    assert!(matches!(failed, Err(ReceiveError::MemoryFault)), "{failed:?}");
+    let again = receiver.receive(SOON).map(|message| message.kind);
+    assert!(matches!(again, Err(ReceiveError::Broken(Violation::Earlier))), "{again:?}");
+}

@@ -1,0 +1,121 @@
+//! A process that runs out of descriptors or address space blames itself, not the other end. In a test program of its own,
+//! for its limits are the whole process's.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use memferry::Client;
+use memferry_bulk::{ConnectError, Content, Options, ReceiveError, Receiver, Sender, SharedFrame, over};
+use memferry_shm::{conduit, frame};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+const LONG: u64 = 64 << 20;
+
+fn pair() -> (std::os::fd::OwnedFd, std::os::fd::OwnedFd) {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn within<T>(resource: Resource, most: u64, action: impl FnOnce() -> T) -> T {
+    let before = getrlimit(resource);
+    let limit = Rlimit { current: Some(most), maximum: before.maximum };
+    setrlimit(resource, limit).unwrap();
+    let done = action();
+    setrlimit(resource, before).unwrap();
+    done
+}
+
+/// With so many descriptors more and no other.
+fn with_descriptors<T>(more: u64, action: impl FnOnce() -> T) -> T {
+    // A new one gets the lowest number that is free.
+    let lowest = rustix::io::dup(std::io::stderr()).unwrap().as_raw_fd();
+    within(Resource::Nofile, lowest as u64 + more, action)
+}
+
+/// With a few MiB of address space more.
+fn with_little_space<T>(action: impl FnOnce() -> T) -> T {
+    let sizes = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = sizes.split(' ').next().unwrap().parse().unwrap();
+    within(Resource::As, pages * rustix::param::page_size() as u64 + LONG / 4, action)
+}
+
+fn kind_of(receiver: &mut Receiver) -> Result<u32, ReceiveError> {
+    receiver.receive(SOON).map(|message| message.kind)
+}
+
+fn is_shortage(came: &Result<u32, ReceiveError>, of: u32, why: Errno) -> bool {
+    matches!(came, Err(ReceiveError::Shortage { kind, source })
+        if *kind == of && Errno::from_io_error(source) == Some(why))
+}
+
+fn read(receiver: &mut Receiver) -> [u8; 5] {
+    let mut bytes = [0; 5];
+    match receiver.receive(SOON).unwrap().content {
+        Content::Range(lent) => lent.read(0, &mut bytes).unwrap(),
+        Content::Bytes(_) => panic!("bytes came instead of a lent frame"),
+    }
+    bytes
+}
+
+fn without_descriptors(client: &Client, sender: &mut Sender, receiver: &mut Receiver) {
+    let frame = SharedFrame::allocate(client, 4096).unwrap();
+    frame.frame().write(0, b"frame").unwrap();
+    let _loan = sender.lend_mapped(1, &frame, (0, 5), SOON).unwrap();
+    let came = with_descriptors(0, || kind_of(receiver));
+    assert!(is_shortage(&came, 1, Errno::MFILE), "{came:?}");
+    sender.send(2, b"goes on", SOON).unwrap();
+    assert_eq!(kind_of(receiver).unwrap(), 2);
+    // Its descriptor is lost, until it is sent again.
+    let _loan = sender.lend_mapped(3, &frame, (0, 5), SOON).unwrap();
+    let came = kind_of(receiver);
+    assert!(is_shortage(&came, 3, Errno::MFILE), "{came:?}");
+    sender.forget(frame.frame().handle()).unwrap();
+    let _loan = sender.lend_mapped(4, &frame, (0, 5), SOON).unwrap();
+    assert_eq!(&read(receiver), b"frame");
+}
+
+fn without_address_space(client: &Client, sender: &mut Sender, receiver: &mut Receiver) {
+    let frame = SharedFrame::allocate(client, LONG).unwrap();
+    frame.frame().write(0, b"space").unwrap();
+    for _ in 0..2 {
+        let _loan = sender.lend_mapped(1, &frame, (0, 5), SOON).unwrap();
+        let came = with_little_space(|| kind_of(receiver));
+        assert!(is_shortage(&came, 1, Errno::NOMEM), "{came:?}");
+    }
+    let _loan = sender.lend_mapped(2, &frame, (0, 5), SOON).unwrap();
+    assert_eq!(&read(receiver), b"space");
+}
+
+/// The other end's memory comes and there is no descriptor for it: the one that is free goes to this end's own.
+fn without_one_for_the_handshake(client: &Client) {
+    let (one, other) = pair();
+    let (memory, mapping) = frame::allocate_sealed(8192 + (1 << 20), false).unwrap();
+    let id = client.identify(client.session()).unwrap().service;
+    let mut hello = b"MFERBLK2".to_vec();
+    hello.extend([0; 8]);
+    hello.extend(id.0.to_le_bytes());
+    let words = [client.session().0, 1 << 20, mapping.length_bytes() as u64];
+    words.iter().for_each(|word| hello.extend(word.to_le_bytes()));
+    conduit::send(other.as_fd(), &hello, &[memory.as_fd()], false).unwrap();
+    let refused = with_descriptors(1, || over(one, client, Options::default()).map(drop));
+    let shortage = |source| Errno::from_io_error(source) == Some(Errno::MFILE);
+    assert!(
+        matches!(&refused, Err(ConnectError::Shortage { source, .. }) if shortage(source)),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn what_this_process_lacks_is_no_fault_of_the_peer_and_ends_nothing() {
+    let (one, other) = pair();
+    let client = Client::embedded().unwrap();
+    let (mut sender, mut receiver) = std::thread::scope(|scope| {
+        let there = scope.spawn(|| over(other, &client, Options::default()).unwrap().1);
+        (over(one, &client, Options::default()).unwrap().0, there.join().unwrap())
+    });
+    without_descriptors(&client, &mut sender, &mut receiver);
+    without_address_space(&client, &mut sender, &mut receiver);
+    without_one_for_the_handshake(&client);
+}

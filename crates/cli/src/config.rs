@@ -1,0 +1,99 @@
+//! The configuration file of `memferry serve`, and `memferry config`, which checks one and prints one.
+//!
+//! ```text
+//! defaults ─► what a file sets ─► what flags set ─► Settings
+//! ```
+//!
+//! Every option is declared once, as a row of [`table`]: its names, what it is, what it may be and where it is kept. Files, flags
+//! and documentation follow from the rows. A mistake in a file names file, line and remedy, and all of them are reported at once.
+//! Starting the service is `serve`'s.
+
+mod file;
+mod flags;
+mod kinds;
+mod settings;
+mod table;
+mod text;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand};
+use memferry_service::PolicyKind;
+
+use crate::output::say;
+use crate::{CommandError, files};
+use file::{Mistake, Mistakes};
+pub(crate) use flags::{Everything, Flags, Policies};
+use kinds::Kind;
+pub(crate) use settings::{LogFormat, Settings};
+
+/// The file that is read when it is there and no other is named.
+const SYSTEM_FILE: &str = "/etc/memferry.toml";
+/// Bytes of the longest file; one that is longer is not meant.
+const LONGEST_BYTES: u64 = 1 << 20;
+
+/// Arguments of `config`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say what is wrong in a configuration file.
+    Check {
+        /// The file.
+        file: PathBuf,
+    },
+    /// Print a configuration file with every option, its meaning and its default.
+    Default,
+}
+
+/// Checks a file or prints one.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    match &arguments.command {
+        Command::Check { file } => {
+            read(file)?;
+            say!("{}: no mistakes", file.display());
+        }
+        Command::Default => say!("{}", text::default_file().trim_end()),
+    }
+    Ok(())
+}
+
+/// The policy of that name.
+pub(crate) fn policy(name: &str) -> Result<PolicyKind, String> {
+    PolicyKind::parse(name)
+}
+
+/// The settings of the file that is named, else of the system's when there is one, else the defaults.
+pub(crate) fn load(named: Option<&Path>) -> Result<Settings, CommandError> {
+    match named {
+        Some(file) => read(file),
+        None if Path::new(SYSTEM_FILE).exists() => read(Path::new(SYSTEM_FILE)),
+        None => Ok(Settings::default()),
+    }
+}
+
+fn read(path: &Path) -> Result<Settings, CommandError> {
+    let (source, about) = files::open_source(path)?;
+    if about.len() > LONGEST_BYTES {
+        let name = path.display();
+        let length = about.len();
+        return Err(format!("{name} is no configuration file: it has {length} bytes").into());
+    }
+    let mut bytes = Vec::new();
+    let read = source.take(LONGEST_BYTES).read_to_end(&mut bytes);
+    read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    let named = |mistakes| Mistakes { file: path.display().to_string(), mistakes };
+    let text = std::str::from_utf8(&bytes).map_err(|error| {
+        let line = 1 + bytes[..error.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
+        named(vec![Mistake { line, message: "this is no UTF-8; save the file as UTF-8".to_owned() }])
+    })?;
+    Ok(file::parse(text).map_err(named)?)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,123 @@
+//! `memferry demo`: a service and two clients, each with a user of its own where that can be, in five steps.
+//!
+//! ```text
+//! demo ─ starts ─► service, client A, client B
+//!      ─ Order ──► A, B ─ Report ─► checked here, told in plain lines
+//! 1 a file from A to B   2 pictures   3 refusals   4 revocation   5 status and the end
+//! ```
+//!
+//! Any step that does not go as told ends the demo with an error. Processes and files end with it in any case. The demo
+//! checks what the clients say against what it computes itself where it can.
+
+mod client;
+mod expected;
+mod lines;
+mod stage;
+mod story;
+
+use std::io::{Cursor, Read};
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+
+pub(crate) use client::{ClientArguments, run as run_client};
+
+use crate::output::say;
+use crate::picture::Picture;
+use crate::{CommandError, files, overlay};
+use stage::Stage;
+use story::Story;
+
+/// The most of a file the demo moves.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// The picture to turn when none is given: a ferry at sunset.
+const FERRY: &[u8] = include_bytes!("demo/ferry.png");
+/// A round badge to lay over it, on a ground of the colour [`KEY`].
+const BADGE: &[u8] = include_bytes!("demo/badge.png");
+/// The colour of the badge that is left out.
+const KEY: [u8; 3] = [255, 0, 255];
+
+/// Arguments of `demo`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// File that A shares with B, up to its first 64 MiB; the program itself unless given.
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// PNG picture to turn, with 8 bits for a colour; a ferry at sunset unless given.
+    #[arg(long, value_name = "PNG")]
+    image: Option<PathBuf>,
+    /// Directory for the resulting picture, made if need be.
+    #[arg(long, value_name = "DIR", default_value = "out")]
+    out: PathBuf,
+}
+
+/// What is shown around.
+struct Props {
+    file: Vec<u8>,
+    file_name: String,
+    picture: Picture,
+    badge: Picture,
+    output: PathBuf,
+}
+
+fn props(arguments: &Arguments) -> Result<Props, CommandError> {
+    let (path, file_name) = match &arguments.file {
+        Some(path) => (path.clone(), path.display().to_string()),
+        None => (PathBuf::from("/proc/self/exe"), "this program's own file".to_owned()),
+    };
+    let mut file = Vec::new();
+    files::open_source(&path)?
+        .0
+        .take(MOST_BYTES)
+        .read_to_end(&mut file)
+        .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if file.is_empty() {
+        return Err(format!("{} is empty; there would be nothing to move", path.display()).into());
+    }
+    let picture = match &arguments.image {
+        Some(path) => Picture::load(path)?,
+        None => Picture::decode(Cursor::new(FERRY))?,
+    };
+    let (picture, badge) = overlay::alike(picture, Picture::decode(Cursor::new(BADGE))?)?;
+    let output = arguments.out.join("memferry-demo.png");
+    std::fs::create_dir_all(&arguments.out)
+        .map_err(|error| format!("cannot make the directory {}: {error}", arguments.out.display()))?;
+    Ok(Props { file, file_name, picture, badge, output })
+}
+
+/// Plays the demo.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let started = Instant::now();
+    let props = props(arguments)?;
+    let stage = Stage::build()?;
+    let mut story = Story::open(&stage, &props)?;
+    story.file()?;
+    story.pictures()?;
+    story.refusals()?;
+    story.revocation()?;
+    story.end()?;
+    say!("\nAll five steps went as told, in {:.1} s.", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_badge_is_round_on_a_ground_of_the_key() {
+        let badge = Picture::decode(Cursor::new(BADGE)).unwrap();
+        let keyed = badge.pixels.chunks_exact(4).filter(|pixel| pixel[..3] == KEY).count() as f32;
+        let outside = 256.0 * 256.0 - std::f32::consts::PI * 120.0 * 120.0;
+        assert!((keyed / outside - 1.0).abs() < 0.02, "{keyed} of {outside}");
+        assert_eq!(badge.pixels[..3], KEY);
+    }
+
+    #[test]
+    fn the_ferry_has_the_size_that_is_measured() {
+        let ferry = Picture::decode(Cursor::new(FERRY)).unwrap();
+        assert_eq!((ferry.width, ferry.height, ferry.pixels.len()), (1024, 768, 1024 * 768 * 4));
+    }
+}

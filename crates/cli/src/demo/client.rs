@@ -1,0 +1,271 @@
+//! A client of the demo: a process of its own that does as it is ordered on standard input.
+//!
+//! ```text
+//! Order, one line ─► Player ─► library ─► service        Report, one line ◄─ Player
+//! ```
+//!
+//! It ends when its input does, so it never outlives the demo.
+
+use std::io::{BufRead, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use memferry::{Client, Failure, Frame, Grantee, Handle, Rights, SessionId, Side, Transfer, Turn};
+use sha2::{Digest, Sha256};
+
+use super::lines::{Fetched, Order, Overlap, Report};
+use crate::CommandError;
+use crate::canvas::{Canvas, Key};
+use crate::measure::{Comparison, compare, median, random_bytes, thread_cpu};
+use crate::mover::Mover;
+use crate::picture::Picture;
+
+/// Bytes hashed between two looks for a completion: microseconds of work in the nearest cache.
+const UNIT_BYTES: usize = 4096;
+/// Rounds of computing beside transfers.
+const ROUNDS: usize = 5;
+/// About how long a round of transfers takes.
+const ROUND: Duration = Duration::from_millis(60);
+
+/// Arguments of the hidden `demo-client`.
+#[derive(Args)]
+pub(crate) struct ClientArguments {
+    /// Socket of the service.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+}
+
+/// Does as ordered until the input ends.
+pub(crate) fn run(arguments: &ClientArguments) -> Result<(), CommandError> {
+    let mut player =
+        Player { mover: Mover::open(Some(&arguments.socket))?, own: None, theirs: None, token: None };
+    for line in std::io::stdin().lock().lines() {
+        let report = serde_json::from_str(&line?)
+            .map_err(CommandError::from)
+            .and_then(|order| player.follow(order))
+            .unwrap_or_else(|error| Report::Failed { message: error.to_string() });
+        let mut output = std::io::stdout().lock();
+        writeln!(output, "{}", serde_json::to_string(&report)?)?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+struct Player {
+    mover: Mover,
+    /// Memory of its own, and how much of it means something.
+    own: Option<(Frame, u64)>,
+    /// Memory granted to it.
+    theirs: Option<Frame>,
+    /// The grant it made.
+    token: Option<Handle>,
+}
+
+impl Player {
+    fn client(&self) -> &Client {
+        self.mover.client()
+    }
+
+    fn own(&self) -> Result<&(Frame, u64), CommandError> {
+        self.own.as_ref().ok_or_else(|| "there is no memory of its own yet".into())
+    }
+
+    fn theirs(&self) -> Result<&Frame, CommandError> {
+        self.theirs.as_ref().ok_or_else(|| "nothing was granted yet".into())
+    }
+
+    fn follow(&mut self, order: Order) -> Result<Report, CommandError> {
+        match order {
+            Order::Introduce => Ok(Report::Introduced {
+                session: self.client().session(),
+                user: rustix::process::geteuid().as_raw(),
+                process: std::process::id(),
+            }),
+            Order::Register { file } => self.register(&file),
+            Order::Grant { to } => self.grant(to),
+            Order::Fetch { token } => self.fetch(token),
+            Order::Paint { base, badge, at, key, output } => {
+                self.paint((&base, &badge), at, Key::parse(&key)?, &output)
+            }
+            Order::Write => self.write(),
+            Order::Forge { handle } => self.forge(handle),
+            Order::Checksum => Ok(Report::Checksum(self.checksum()?)),
+            Order::Revoke => {
+                self.client().revoke(self.token.ok_or("nothing was granted yet")?)?;
+                Ok(Report::Revoked)
+            }
+            Order::FetchAgain => self.fetch_again(),
+        }
+    }
+
+    fn register(&mut self, file: &Path) -> Result<Report, CommandError> {
+        let bytes =
+            std::fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+        let length = bytes.len() as u64;
+        let frame = self.client().allocate(length)?;
+        frame.write(0, &bytes)?;
+        let handle = frame.handle();
+        self.own = Some((frame, length));
+        Ok(Report::Registered { handle, length, checksum: hexadecimal(&Sha256::digest(&bytes)) })
+    }
+
+    fn grant(&mut self, to: SessionId) -> Result<Report, CommandError> {
+        let (frame, length) = self.own()?;
+        let token = self.client().grant(&frame.range(0, *length), Rights::READ, Grantee::Session(to))?;
+        self.token = Some(token);
+        Ok(Report::Granted { token })
+    }
+
+    fn fetch(&mut self, token: Handle) -> Result<Report, CommandError> {
+        let theirs = self.client().accept(token)?;
+        let length = theirs.length();
+        let own = self.client().allocate(length)?;
+        let transfer = Transfer::copy(&theirs.all(), &own.all())?;
+        (self.theirs, self.own) = (Some(theirs), Some((own, length)));
+        let started = Instant::now();
+        self.mover.carry_out(transfer.clone())?;
+        let first = started.elapsed();
+        let checksum = self.checksum()?;
+        let comparison = compare(length, || self.mover.carry_out(transfer.clone()).map(|_| ()))?;
+        let overlap = self.overlap(&transfer, comparison.transfer)?;
+        if self.checksum()? != checksum {
+            return Err("later copies differ from the first".into());
+        }
+        Ok(Report::Fetched(Box::new(Fetched { first, comparison, overlap, checksum })))
+    }
+
+    /// Hashes while transfers run, then for as long while none does.
+    fn overlap(&mut self, transfer: &Transfer, single: Duration) -> Result<Overlap, CommandError> {
+        let transfers = (ROUND.as_nanos() / single.as_nanos().max(1)).clamp(1, 2048) as u32;
+        let unit = random_bytes(UNIT_BYTES, 7);
+        let mut rounds = Vec::new();
+        for _ in 0..ROUNDS {
+            let mut hashed = 0;
+            let cpu = thread_cpu();
+            let started = Instant::now();
+            for _ in 0..transfers {
+                let ticket = self.mover.submit(transfer.clone())?;
+                let completion = loop {
+                    hashed += hash(&unit);
+                    if let Some(completion) = self.mover.queue().poll() {
+                        break completion;
+                    }
+                };
+                if completion.ticket != ticket || completion.outcome.is_err() {
+                    return Err(format!("a transfer ended with {:?}", completion.outcome).into());
+                }
+            }
+            let took = started.elapsed();
+            let running = 1000 * thread_cpu().saturating_sub(cpu).as_nanos() / took.as_nanos().max(1);
+            let mut alone = 0;
+            let started = Instant::now();
+            while started.elapsed() < took {
+                alone += hash(&unit);
+            }
+            rounds.push((1000 * hashed / alone.max(1), hashed, took, running as u64));
+        }
+        let (share_per_mille, hashed, took, running_per_mille) = median(&mut rounds);
+        Ok(Overlap { transfers, took, hashed, share_per_mille, running_per_mille })
+    }
+
+    fn checksum(&self) -> Result<String, CommandError> {
+        let (frame, length) = self.own()?;
+        let mut bytes = vec![0; usize::try_from(*length)?];
+        frame.read(0, &mut bytes)?;
+        Ok(hexadecimal(&Sha256::digest(&bytes)))
+    }
+
+    fn paint(
+        &mut self,
+        (base, badge): (&Path, &Path),
+        at: (u32, u32),
+        key: Key,
+        output: &Path,
+    ) -> Result<Report, CommandError> {
+        let source = Canvas::of(self.client(), &Picture::load(base)?)?;
+        let badge = Canvas::of(self.client(), &Picture::load(badge)?)?;
+        let (picture, turning) = source.turned(self.client(), Turn::Rotate90)?;
+        let overlaying = picture.overlaid(&badge, at, Some(key))?;
+        let turned = self.compare_with_memcpy(&turning)?;
+        let overlaid = self.compare_with_memcpy(&overlaying)?;
+        picture.picture()?.save(output)?;
+        Ok(Report::Painted { turned, overlaid })
+    }
+
+    fn compare_with_memcpy(&mut self, transfer: &Transfer) -> Result<Comparison, CommandError> {
+        let bytes = self.mover.carry_out(transfer.clone())?.bytes_done;
+        compare(bytes, || self.mover.carry_out(transfer.clone()).map(|_| ()))
+    }
+
+    fn write(&mut self) -> Result<Report, CommandError> {
+        let length = self.theirs()?.length();
+        let own = &self.own()?.0;
+        let transfer = Transfer::copy(&own.range(0, length), &self.theirs()?.all())?;
+        self.refused(transfer, |failure| {
+            matches!(failure, Failure::MissingRight { side: Side::Destination, .. })
+        })
+    }
+
+    fn forge(&mut self, handle: Handle) -> Result<Report, CommandError> {
+        match self.client().accept(handle) {
+            Err(memferry::CallError::Refused(refusal)) => {
+                Ok(Report::Refused { message: refusal.to_string() })
+            }
+            Err(error) => Err(error.into()),
+            Ok(frame) => Err(format!("it was given {frame:?}").into()),
+        }
+    }
+
+    fn fetch_again(&mut self) -> Result<Report, CommandError> {
+        let transfer = Transfer::copy(&self.theirs()?.all(), &self.own()?.0.all())?;
+        self.refused(transfer, |failure| matches!(failure, Failure::Revoked { side: Side::Source, .. }))
+    }
+
+    /// Submits what must be refused with a certain failure, before anything moved.
+    fn refused(
+        &mut self,
+        transfer: Transfer,
+        expected: impl Fn(&Failure) -> bool,
+    ) -> Result<Report, CommandError> {
+        let ticket = self.mover.submit(transfer)?;
+        let completion = self.mover.end_of(ticket)?;
+        match completion.outcome {
+            Err(failure) if expected(&failure) && completion.bytes_done == 0 => {
+                Ok(Report::Refused { message: failure.to_string() })
+            }
+            outcome => Err(format!("it ended with {outcome:?} after {} bytes", completion.bytes_done).into()),
+        }
+    }
+}
+
+/// A unit of computing: its bytes.
+fn hash(unit: &[u8]) -> u64 {
+    std::hint::black_box(Sha256::digest(std::hint::black_box(unit)));
+    unit.len() as u64
+}
+
+fn hexadecimal(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksum_is_sha_256_in_hexadecimal() {
+        let empty = hexadecimal(&Sha256::digest(b""));
+        assert!(empty.starts_with("e3b0c44298fc1c14") && empty.len() == 64, "{empty}");
+    }
+
+    #[test]
+    fn orders_survive_a_line() {
+        let order = Order::Fetch { token: Handle::new(3, 1) };
+        let line = serde_json::to_string(&order).unwrap();
+        assert!(!line.contains('\n'));
+        assert!(
+            matches!(serde_json::from_str(&line).unwrap(), Order::Fetch { token } if token == Handle::new(3, 1))
+        );
+    }
+}

@@ -1,0 +1,221 @@
+//! The exporter: a listening socket, a thread for each of a few connections, until a signal.
+//!
+//! ```text
+//! listen ─ accept ─► one of so many threads: request ─ Scraper ─► answer       all taken: 503
+//! SIGINT, SIGTERM ─► end, the socket's file removed
+//! ```
+//!
+//! What a request says is `request`'s, what is answered `exposition`'s.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use memferry_daemon::Listener;
+
+use super::request::{self, Timed};
+use super::scrape::Scraper;
+use crate::CommandError;
+use crate::interrupt::Interrupt;
+use crate::output::say;
+
+/// Connections served at once.
+const MOST_CONNECTIONS: usize = 16;
+/// How long a request may take to come.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum Address {
+    Internet(SocketAddr),
+    Unix(PathBuf),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("unix: needs a path".to_owned()),
+            Some(path) => Ok(Self::Unix(path.into())),
+            None => text.parse().map(Self::Internet).map_err(|_| {
+                format!("'{text}' is neither an address with a port, such as 127.0.0.1:9464, nor unix:PATH")
+            }),
+        }
+    }
+}
+
+enum Door {
+    Internet(TcpListener),
+    Unix(UnixListener, Listener),
+}
+
+impl Door {
+    fn open(address: &Address) -> Result<Self, CommandError> {
+        match address {
+            Address::Internet(address) => {
+                let failed = |error| format!("cannot listen on {address}: {error}; choose another port");
+                let listener = TcpListener::bind(address).map_err(failed)?;
+                if !address.ip().is_loopback() {
+                    eprintln!(
+                        "memferry: whoever reaches {address} sees users and processes of the service's clients"
+                    );
+                }
+                listener.set_nonblocking(true)?;
+                Ok(Self::Internet(listener))
+            }
+            Address::Unix(path) => {
+                let bound = Listener::bind_stream(path, 0o666)?;
+                let listener = UnixListener::from(bound.socket().try_clone_to_owned()?);
+                Ok(Self::Unix(listener, bound))
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Internet(listener) => listener
+                .local_addr()
+                .map_or_else(|_| "http".to_owned(), |address| format!("http://{address}")),
+            Self::Unix(_, bound) => format!("unix:{}", bound.address()),
+        }
+    }
+
+    fn accept(&self) -> io::Result<Stream> {
+        let stream = match self {
+            Self::Internet(listener) => Stream::Internet(listener.accept()?.0),
+            Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
+        };
+        stream.block()?;
+        Ok(stream)
+    }
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Internet(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+/// Serves the metrics of the service on `socket` until a signal.
+pub(super) fn run(address: &Address, socket: &Path) -> Result<(), CommandError> {
+    let interrupt = Interrupt::new()?;
+    let door = Door::open(address)?;
+    let scraper = Scraper::start(socket)?;
+    let busy = Arc::new(AtomicUsize::new(0));
+    say!("serving metrics on {}", door.name());
+    while !interrupt.wait(Some(door.as_fd()), None)? {
+        let Ok(mut stream) = door.accept() else {
+            // Nobody there after all, or out of descriptors: some become free meanwhile.
+            if interrupt.wait(None, Some(Duration::from_millis(10)))? {
+                break;
+            }
+            continue;
+        };
+        if busy.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
+            busy.fetch_sub(1, Ordering::Relaxed);
+            turn_away(&mut stream);
+            continue;
+        }
+        let scraper = scraper.clone();
+        let ours = Arc::clone(&busy);
+        let started = std::thread::Builder::new().name("connection".to_owned()).spawn(move || {
+            if let Some(asked) = request::read(&mut stream, Instant::now() + PATIENCE) {
+                request::answer(&mut stream, asked, || scraper.ask());
+            }
+            ours.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_err() {
+            busy.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+    if let Door::Unix(_, bound) = door {
+        bound.close();
+    }
+    Ok(())
+}
+
+/// Says in passing that there are too many: nobody is waited for here.
+fn turn_away(stream: &mut Stream) {
+    let busy = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n";
+    let _ = stream.limit(Duration::from_millis(1));
+    let _ = stream.write_all(busy.as_bytes());
+}
+
+enum Stream {
+    Internet(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn block(&self) -> io::Result<()> {
+        match self {
+            Self::Internet(stream) => stream.set_nonblocking(false),
+            Self::Unix(stream) => stream.set_nonblocking(false),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Internet(stream) => stream.read(bytes),
+            Self::Unix(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Internet(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Timed for Stream {
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        let time = Some(time.max(Duration::from_millis(1)));
+        match self {
+            Self::Internet(stream) => {
+                stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time))
+            }
+            Self::Unix(stream) => stream.set_read_timeout(time).and_then(|()| stream.set_write_timeout(time)),
+        }
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        match self {
+            Self::Internet(stream) => stream.shutdown(Shutdown::Write),
+            Self::Unix(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_told_apart_and_mistakes_have_a_remedy() {
+        assert_eq!("unix:/run/m".parse(), Ok(Address::Unix("/run/m".into())));
+        assert!(matches!("127.0.0.1:0".parse(), Ok(Address::Internet(_))));
+        assert!(matches!("[::1]:9464".parse(), Ok(Address::Internet(_))));
+        for text in ["", "9464", ":9464", "localhost:9464", "127.0.0.1", "127.0.0.1:70000", "unix:"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
+        }
+    }
+}

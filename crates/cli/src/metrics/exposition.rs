@@ -1,0 +1,230 @@
+//! A status in Prometheus's text format.
+//!
+//! ```text
+//! Status ─► families: HELP, TYPE, one line for each worker or session
+//! ```
+//!
+//! Source: the text-based exposition format 0.0.4 of Prometheus. The session that asks is left out: it is there only to ask.
+
+use std::fmt::{Display, Write};
+
+use memferry::{SessionId, Status};
+
+/// What a scraper is told the text is.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The text for a service that is not there.
+pub(super) fn down() -> String {
+    let mut text = Text::default();
+    up(&mut text, false);
+    text.0
+}
+
+/// The text for a status that session `own` was given.
+pub(super) fn of(status: &Status, own: SessionId) -> String {
+    let mut text = Text::default();
+    up(&mut text, true);
+    service(&mut text, status, own);
+    workers(&mut text, status);
+    classes(&mut text, status);
+    zeroed(&mut text, status);
+    engines(&mut text, status);
+    sessions(&mut text, status, own);
+    text.0
+}
+
+fn up(text: &mut Text, up: bool) {
+    text.family("memferry_up", Kind::Gauge, "Whether the service answered.");
+    text.sample("memferry_up", &[], u8::from(up));
+}
+
+fn service(text: &mut Text, status: &Status, own: SessionId) {
+    text.family("memferry_build_info", Kind::Gauge, "Version of the exporter and policy of the service.");
+    let labels = [("version", env!("CARGO_PKG_VERSION").to_owned()), ("policy", status.policy.clone())];
+    text.sample("memferry_build_info", &labels, 1);
+    text.family("memferry_uptime_seconds", Kind::Gauge, "Seconds since the service started.");
+    text.sample("memferry_uptime_seconds", &[], status.uptime_seconds);
+    text.family("memferry_sessions", Kind::Gauge, "Open sessions, the exporter's left out.");
+    let asking = status.sessions.iter().filter(|session| session.session == own).count() as u64;
+    text.sample("memferry_sessions", &[], status.open_sessions.saturating_sub(asking));
+    text.family("memferry_sessions_unlisted", Kind::Gauge, "Open sessions without series of their own here.");
+    let unlisted = status.open_sessions.saturating_sub(status.sessions.len() as u64);
+    text.sample("memferry_sessions_unlisted", &[], unlisted);
+}
+
+fn workers(text: &mut Text, status: &Status) {
+    let mut family = |name: &str, kind, help, value: fn(&memferry::WorkerStatus) -> u64| {
+        text.family(name, kind, help);
+        for (number, worker) in status.workers.iter().enumerate() {
+            text.sample(name, &[("worker", number.to_string())], value(worker));
+        }
+    };
+    family("memferry_worker_queues", Kind::Gauge, "Queue pairs the worker serves.", |worker| worker.queues);
+    family("memferry_worker_requests_total", Kind::Counter, "Requests taken.", |worker| worker.requests);
+    family("memferry_worker_failures_total", Kind::Counter, "Requests that failed.", |worker| {
+        worker.failures
+    });
+    family("memferry_worker_bytes_total", Kind::Counter, "Destination bytes visited.", |worker| worker.bytes);
+    family("memferry_worker_parks_total", Kind::Counter, "Times the worker went to sleep.", |worker| {
+        worker.parks
+    });
+    let waiting = "Requests that wait for an engine channel.";
+    family("memferry_worker_waiting", Kind::Gauge, waiting, |worker| worker.waiting);
+    family("memferry_worker_channels_busy", Kind::Gauge, "Engine channels in use.", |worker| worker.busy);
+    family("memferry_worker_channels", Kind::Gauge, "Engine channels there are.", |worker| {
+        worker.channels.into()
+    });
+}
+
+fn classes(text: &mut Text, status: &Status) {
+    text.family("memferry_class_bytes_total", Kind::Counter, "Destination bytes visited for a class.");
+    for (class, name) in ["low", "normal", "high"].into_iter().enumerate() {
+        let bytes: u64 = status.workers.iter().map(|worker| worker.class_bytes[class]).sum();
+        text.sample("memferry_class_bytes_total", &[("class", name.to_owned())], bytes);
+    }
+    text.family("memferry_slices_total", Kind::Counter, "Slices that the priority policy has begun.");
+    text.sample("memferry_slices_total", &[], status.slices);
+    let strayed = "Bytes of suspended requests that moved within a slice.";
+    text.family("memferry_strayed_bytes_total", Kind::Counter, strayed);
+    text.sample("memferry_strayed_bytes_total", &[], status.strayed_bytes);
+}
+
+fn zeroed(text: &mut Text, status: &Status) {
+    let mut family = |name: &str, help, value: u64| {
+        text.family(name, Kind::Counter, help);
+        text.sample(name, &[], value);
+    };
+    let memferry::ZeroedStatus { buffers, bytes, failed } = status.zeroed;
+    family("memferry_zeroed_buffers_total", "Buffers of pools zeroed by the engine while free.", buffers);
+    family("memferry_zeroed_bytes_total", "Bytes of these.", bytes);
+    family("memferry_zeroed_failures_total", "Buffers that the CPU had to clear instead.", failed);
+}
+
+fn engines(text: &mut Text, status: &Status) {
+    let all: u64 = status.workers.iter().map(|worker| worker.bytes).sum();
+    let of_module = status.module.map_or(0, |module| module.bytes);
+    let name = "memferry_engine_bytes_total";
+    text.family(name, Kind::Counter, "Destination bytes visited by an engine.");
+    text.sample(name, &[("engine", "cpu".to_owned())], all.saturating_sub(of_module));
+    let Some(module) = status.module else { return };
+    text.sample(name, &[("engine", "module".to_owned())], module.bytes);
+    for (name, help, value) in [
+        ("memferry_module_transfers_total", "Transfers that the Linux module ended.", module.transfers),
+        ("memferry_module_dma_bytes_total", "Bytes of these that DMA engines moved.", module.dma_bytes),
+        ("memferry_module_redone_total", "Transfers that it failed at and workers did again.", module.redone),
+    ] {
+        text.family(name, Kind::Counter, help);
+        text.sample(name, &[], value);
+    }
+}
+
+fn sessions(text: &mut Text, status: &Status, own: SessionId) {
+    let mut family = |name: &str, kind, help, value: fn(&memferry::SessionStatus) -> u64| {
+        text.family(name, kind, help);
+        for session in status.sessions.iter().filter(|session| session.session != own) {
+            let labels = [
+                ("session", session.session.0.to_string()),
+                ("user", session.user.to_string()),
+                ("process", session.process.to_string()),
+            ];
+            text.sample(name, &labels, value(session));
+        }
+    };
+    family("memferry_session_queues", Kind::Gauge, "Queue pairs of the session.", |s| s.queues.into());
+    family("memferry_session_frames", Kind::Gauge, "Frames it registered.", |s| s.frames.into());
+    family("memferry_session_registered_bytes", Kind::Gauge, "Bytes of these frames.", |s| s.bytes);
+    family("memferry_session_requests_total", Kind::Counter, "Requests taken from it.", |s| s.requests);
+    family("memferry_session_failures_total", Kind::Counter, "Requests that failed.", |s| s.failures);
+    family("memferry_session_bytes_total", Kind::Counter, "Bytes visited for it.", |s| s.bytes_moved);
+    let outstanding = "Requests taken and not completed.";
+    family("memferry_session_outstanding", Kind::Gauge, outstanding, |s| s.outstanding);
+    let waiting = "Of these, requests that wait for an engine channel.";
+    family("memferry_session_waiting", Kind::Gauge, waiting, |s| s.waiting);
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+#[derive(Default)]
+struct Text(String);
+
+impl Text {
+    fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, String)], value: impl Display) {
+        let labels: Vec<_> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+}
+
+/// What a label's value may not hold as it is.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        let status = Status { policy: "a\"b\\c\nd".to_owned(), ..Status::default() };
+        let text = of(&status, SessionId(1));
+        assert!(text.contains(r#"policy="a\"b\\c\nd"} 1"#), "{text}");
+    }
+
+    #[test]
+    fn zeroed_buffers_are_counted() {
+        let zeroed = memferry::ZeroedStatus { buffers: 3, bytes: 196_608, failed: 1 };
+        let text = of(&Status { zeroed, ..Status::default() }, SessionId(1));
+        for line in ["buffers_total 3", "bytes_total 196608", "failures_total 1"] {
+            assert!(text.contains(&format!("\nmemferry_zeroed_{line}\n")), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_module_has_series_where_it_is_used() {
+        let workers = vec![memferry::WorkerStatus { bytes: 1000, ..Default::default() }];
+        let mut status = Status { workers, ..Status::default() };
+        assert!(!of(&status, SessionId(1)).contains("module"));
+        let module = memferry::ModuleStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 };
+        status.module = Some(module);
+        let text = of(&status, SessionId(1));
+        for line in [
+            "memferry_engine_bytes_total{engine=\"cpu\"} 100\n",
+            "memferry_engine_bytes_total{engine=\"module\"} 900\n",
+            "memferry_module_dma_bytes_total 896\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_family_is_introduced_once_and_counters_end_in_total() {
+        let status = Status { module: Some(memferry::ModuleStatus::default()), ..Status::default() };
+        let text = of(&status, SessionId(1));
+        let mut named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        for line in &named {
+            let (name, kind) = line.split_once(' ').unwrap();
+            assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+            assert!(text.contains(&format!("# HELP {name} ")), "{name}");
+        }
+        let all = named.len();
+        named.sort_unstable();
+        named.dedup();
+        assert_eq!(named.len(), all);
+        assert!(down().ends_with("memferry_up 0\n") && text.contains("memferry_up 1\n"));
+    }
+}

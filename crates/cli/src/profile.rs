@@ -1,0 +1,114 @@
+//! `memferry profile`: what a program copies, by size, alignment and caller, and what handing the copies over would
+//! have saved.
+//!
+//! ```text
+//! recording, a memfd ─► program, with the recorder preloaded ─► its children likewise ─► ends
+//! recording ─ read once, checked ─► parts ─ names of functions ─ estimate ─► table or JSON
+//!                                                                          ─► the program's own exit status
+//! ```
+//!
+//! The program can write anything into the recording: its numbers and names are taken for what they are, and no more.
+//! Compilers' own copies, the C library's within itself, and static and setuid programs are not seen.
+
+mod estimate;
+mod program;
+mod report;
+mod symbols;
+mod table;
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::exit;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use memferry_recording::ticks;
+
+use crate::CommandError;
+use program::{Ended, StartError};
+use report::Report;
+
+/// Arguments of `profile`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Write the report to this file instead of standard error.
+    #[arg(long, value_name = "FILE")]
+    to: Option<PathBuf>,
+    /// Write the report as JSON.
+    #[arg(long)]
+    json: bool,
+    /// List so many callers, those with the most time first.
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    callers: usize,
+    /// The program, and its arguments.
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Runs the program, reports, and ends as it ended.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    let library = program::library()?;
+    // Before the program runs for an hour.
+    let mut to = open(arguments.to.as_ref())?;
+    let (descriptor, words) = memferry_recording::create()?;
+    let clock = Rate::start();
+    let ended = match program::run(&arguments.program, &library, &memferry_recording::path_of(&descriptor)) {
+        Ok(ended) => ended,
+        Err(error @ StartError::Program { .. }) => {
+            eprintln!("memferry: {error}");
+            exit(error.exit_code());
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let recording = memferry_recording::read(&words)?;
+    let mut report = Report::new(&recording, clock.ticks_per_second(), arguments.callers);
+    report.add_program(&arguments.program, &ended);
+    if recording.processes == 0 {
+        report.nothing_because(program::why_unseen(&arguments.program));
+    } else {
+        report.add_estimate(estimate::Basis::of_this_machine()?);
+    }
+    let text =
+        if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { table::text(&report) };
+    match &mut to {
+        Some(file) => file.write_all(text.as_bytes())?,
+        None => std::io::stderr().write_all(text.as_bytes())?,
+    }
+    pass_on(&ended)
+}
+
+fn open(path: Option<&PathBuf>) -> Result<Option<File>, CommandError> {
+    let create = |path: &PathBuf| {
+        File::create(path).map_err(|error| format!("cannot write {}: {error}", path.display()).into())
+    };
+    path.map(create).transpose()
+}
+
+/// Ends as the program did: with its exit status, or with 128 and the number of the signal that ended it, as shells do.
+fn pass_on(ended: &Ended) -> ! {
+    exit(ended.exit_code())
+}
+
+/// How fast the counter that times copies goes, measured over the program's run.
+struct Rate {
+    begun: Instant,
+    ticks: Option<u64>,
+}
+
+impl Rate {
+    fn start() -> Self {
+        Self { begun: Instant::now(), ticks: ticks() }
+    }
+
+    /// `None` without such a counter.
+    fn ticks_per_second(&self) -> Option<f64> {
+        const LEAST: Duration = Duration::from_millis(20);
+        std::thread::sleep(LEAST.saturating_sub(self.begun.elapsed()));
+        let elapsed = self.begun.elapsed();
+        let now = ticks()?;
+        let passed = now.checked_sub(self.ticks?).filter(|passed| *passed > 0)?;
+        Some(passed as f64 / elapsed.as_secs_f64())
+    }
+}

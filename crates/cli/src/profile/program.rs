@@ -1,0 +1,208 @@
+//! The profiled program: how it is started with the recorder, waited for, and why it was not seen.
+//!
+//! ```text
+//! MEMFERRY_RECORDER, else beside this command, else ../lib/memferry, ../lib ─► library
+//! LD_PRELOAD, MEMFERRY_RECORDING ─► program ─► ended: status, time, CPU time
+//! SIGTERM, SIGHUP ─► passed on to it        SIGINT, SIGQUIT ─► it has them from the terminal too, and decides
+//! ```
+//!
+//! Signals that this command was started to ignore are left so, for the program inherits that.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use memferry_recording::VARIABLE;
+use nix::sys::resource::{UsageWho, getrusage};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use thiserror::Error;
+
+use super::symbols;
+
+const LIBRARY: &str = "libmemferry_recorder.so";
+/// Names the library where it lies somewhere else.
+const LIBRARY_VARIABLE: &str = "MEMFERRY_RECORDER";
+/// What the loader divides its list of libraries at.
+const SEPARATORS: &[u8] = b": \t\n";
+
+/// Why no program was profiled.
+#[derive(Debug, Error)]
+pub(crate) enum StartError {
+    /// The named library is none.
+    #[error("{LIBRARY_VARIABLE} names {}, which is no file; name {LIBRARY}, or leave it unset", path.display())]
+    NoSuchLibrary { path: PathBuf },
+    /// No library where it is looked for.
+    #[error(
+        "{LIBRARY} is missing; it was looked for at {places}. Put it there (cargo build --release -p memferry-recorder \
+             makes it), or name it in {LIBRARY_VARIABLE}"
+    )]
+    MissingLibrary { places: String },
+    /// The loader would take its path for several.
+    #[error("the path of {} has a space or a colon, where LD_PRELOAD would end; put it somewhere else and name it in \
+             {LIBRARY_VARIABLE}", path.display())]
+    OddPath { path: PathBuf },
+    /// The system would not.
+    #[error("cannot {what}: {source}")]
+    System { what: &'static str, source: io::Error },
+    /// The program itself cannot be started.
+    #[error("cannot start {}: {source}", program.display())]
+    Program { program: OsString, source: io::Error },
+}
+
+impl StartError {
+    /// What shells end with.
+    pub(crate) fn exit_code(&self) -> i32 {
+        match self {
+            Self::Program { source, .. } if source.kind() == io::ErrorKind::NotFound => 127,
+            Self::Program { .. } => 126,
+            _ => 1,
+        }
+    }
+}
+
+/// How a program ended, and what it took.
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) took: Duration,
+    /// CPU time of it and of all children that were waited for.
+    pub(crate) cpu: Duration,
+}
+
+impl Ended {
+    /// Its exit status, or 128 and the signal that ended it.
+    pub(crate) fn exit_code(&self) -> i32 {
+        self.status.code().unwrap_or_else(|| 128 + self.status.signal().unwrap_or(0))
+    }
+}
+
+/// The library that counts.
+pub(crate) fn library() -> Result<PathBuf, StartError> {
+    let system = |what| move |source| StartError::System { what, source };
+    let path = if let Some(path) = std::env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        path.is_file().then(|| path.clone()).ok_or(StartError::NoSuchLibrary { path })?
+    } else {
+        let own = std::env::current_exe().map_err(system("find where this command is"))?;
+        let folder = own.parent().unwrap_or(Path::new("/"));
+        let places = ["", "../lib/memferry", "../lib"].map(|below| folder.join(below).join(LIBRARY));
+        let found = places.iter().find(|place| place.is_file()).cloned();
+        let places = || places.each_ref().map(|place| place.display().to_string()).join(", ");
+        found.ok_or_else(|| StartError::MissingLibrary { places: places() })?
+    };
+    let path = path.canonicalize().map_err(system("find the library"))?;
+    let divides = |byte: &u8| SEPARATORS.contains(byte);
+    if path.as_os_str().as_bytes().iter().any(divides) { Err(StartError::OddPath { path }) } else { Ok(path) }
+}
+
+/// Runs a program to its end, counting into the recording at a path.
+pub(crate) fn run(words: &[OsString], library: &Path, recording: &str) -> Result<Ended, StartError> {
+    let (program, arguments) =
+        words.split_first().map_or((OsStr::new(""), words), |(first, rest)| (first, rest));
+    let mut preloaded = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preloaded.push(":");
+        preloaded.push(others);
+    }
+    let system = |what| move |source| StartError::System { what, source };
+    let caught = Caught::catch().map_err(system("catch signals"))?;
+    let before = cpu_of_children();
+    let begun = Instant::now();
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", preloaded)
+        .env(VARIABLE, recording)
+        .spawn()
+        .map_err(|source| StartError::Program { program: program.to_owned(), source })?;
+    caught.pass_on_to(&child).map_err(system("pass signals on"))?;
+    let status = child.wait().map_err(system("wait for the program"))?;
+    Ok(Ended { status, took: begun.elapsed(), cpu: cpu_of_children().saturating_sub(before) })
+}
+
+/// What would end this command is for the program, which may want to end in its own way; then there is something to
+/// report.
+struct Caught(Vec<(UnixStream, Signal)>);
+
+impl Caught {
+    fn catch() -> io::Result<Self> {
+        let ignored = ignored_signals();
+        let is_caught = |number: &i32| ignored & 1 << (number - 1) == 0;
+        for signal in [SIGINT, SIGQUIT].into_iter().filter(is_caught) {
+            signal_hook::flag::register(signal, Arc::default())?;
+        }
+        let mut streams = Vec::new();
+        for (number, signal) in [(SIGTERM, Signal::TERM), (SIGHUP, Signal::HUP)] {
+            if is_caught(&number) {
+                let (ours, handler_end) = UnixStream::pair()?;
+                signal_hook::low_level::pipe::register(number, handler_end)?;
+                streams.push((ours, signal));
+            }
+        }
+        Ok(Self(streams))
+    }
+
+    /// Those that came before there was a program, too.
+    fn pass_on_to(self, child: &Child) -> io::Result<()> {
+        let program = Arc::new(pidfd_open(Pid::from_child(child), PidfdFlags::empty())?);
+        for (arrived, signal) in self.0 {
+            let program = Arc::clone(&program);
+            std::thread::Builder::new().spawn(move || pass_on(arrived, &program, signal))?;
+        }
+        Ok(())
+    }
+}
+
+/// For as long as this process lives. A program that has ended is told nothing, whatever its number came to be.
+fn pass_on(mut arrived: UnixStream, program: &OwnedFd, signal: Signal) {
+    while arrived.read_exact(&mut [0]).is_ok() {
+        let _ = pidfd_send_signal(program, signal);
+    }
+}
+
+/// One bit for each signal that this process ignores.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn cpu_of_children() -> Duration {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return Duration::ZERO };
+    let of = |time: nix::sys::time::TimeVal| {
+        Duration::from_secs(time.tv_sec().unsigned_abs())
+            + Duration::from_micros(time.tv_usec().unsigned_abs())
+    };
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+/// Why a program that ran did not count anything, as far as its file tells.
+pub(crate) fn why_unseen(words: &[OsString]) -> &'static str {
+    const OTHERWISE: &str = "it did not load the recorder: it cleared its environment, runs as another user or in another root, \
+                             or its C library is not glibc";
+    let Some(file) = words.first().and_then(|name| find(name)) else { return OTHERWISE };
+    let mode = file.metadata().map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o6000 != 0 {
+        return "it is setuid or setgid: the loader puts no library before those of such programs";
+    }
+    match symbols::is_static(&file) {
+        Some(true) => "it is a static program: no library stands before its own memcpy",
+        _ => OTHERWISE,
+    }
+}
+
+/// The file that a shell would start.
+fn find(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(name.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}

@@ -1,0 +1,140 @@
+//! Names of functions, from the symbols of programs and libraries.
+//!
+//! ```text
+//! file ─ ordinary, not too long ─► ELF ─► .symtab and .dynsym: functions by address ─► name+offset of an address
+//! ```
+//!
+//! The names of files come from the recording, which the profiled program can write, so a file may be anything. Lines
+//! of source are not looked for, nor files with symbols of their own.
+
+use std::fs::OpenOptions;
+use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use object::elf::{self, FileHeader64};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, Object, ObjectSymbol, SymbolKind};
+use rustix::fs::OFlags;
+
+/// No longer file is read.
+const LONGEST: u64 = 512 << 20;
+/// Of each name so many bytes are kept: in a broken file all names may be as long as the file.
+const LONGEST_NAME: usize = 200;
+
+/// The functions of a file.
+pub(super) struct Symbols(Vec<Function>);
+
+struct Function {
+    address: u64,
+    bytes: u64,
+    name: String,
+}
+
+impl Symbols {
+    /// Those of a file; `None` when it cannot be read or is no program or library.
+    pub(super) fn of(path: &Path) -> Option<Self> {
+        Self::of_bytes(&read(path)?)
+    }
+
+    fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        let file = object::File::parse(bytes).ok()?;
+        let is_function = |symbol: &object::Symbol<'_, '_>| {
+            symbol.kind() == SymbolKind::Text && symbol.is_definition() && symbol.size() > 0
+        };
+        let mut functions: Vec<_> = file
+            .symbols()
+            .chain(file.dynamic_symbols())
+            .filter(is_function)
+            .filter_map(|symbol| {
+                let name = symbol.name_bytes().ok()?;
+                let name = String::from_utf8_lossy(&name[..name.len().min(LONGEST_NAME)]).into_owned();
+                Some(Function { address: symbol.address(), bytes: symbol.size(), name })
+            })
+            .collect();
+        functions.sort_by(|a, b| (a.address, &a.name).cmp(&(b.address, &b.name)));
+        Some(Self(functions))
+    }
+
+    /// The function that a call before this address lies in, and how far behind its beginning the address is.
+    pub(super) fn name(&self, address: u64) -> Option<String> {
+        let call = address.checked_sub(1)?;
+        let before = self.0.partition_point(|function| function.address <= call);
+        let function = self.0[..before].last()?;
+        let offset = call - function.address;
+        (offset < function.bytes).then(|| format!("{}+{:#x}", function.name, offset + 1))
+    }
+}
+
+/// Whether a file is a program without a loader; `None` for what is no program.
+pub(super) fn is_static(path: &Path) -> Option<bool> {
+    let bytes = read(path)?;
+    let header = FileHeader64::<Endianness>::parse(bytes.as_slice()).ok()?;
+    let endian = header.endian().ok()?;
+    let programs = header.program_headers(endian, bytes.as_slice()).ok()?;
+    Some(!programs.iter().any(|program| program.p_type(endian) == elf::PT_INTERP))
+}
+
+/// The whole of an ordinary file: what is none may never end, or never begin.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let not_waiting = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(not_waiting).open(path).ok()?;
+    let metadata = file.metadata().ok()?;
+    if !metadata.is_file() || metadata.len() > LONGEST {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(address: u64, bytes: u64, name: &str) -> Function {
+        Function { address, bytes, name: name.to_owned() }
+    }
+
+    #[test]
+    fn an_address_belongs_to_the_function_that_calls_before_it() {
+        let symbols = Symbols(vec![function(0x100, 0x20, "first"), function(0x200, 0x10, "second")]);
+        assert_eq!(symbols.name(0x101).as_deref(), Some("first+0x1"));
+        assert_eq!(symbols.name(0x120).as_deref(), Some("first+0x20"), "a call may be the last instruction");
+        assert_eq!(symbols.name(0x208).as_deref(), Some("second+0x8"));
+        for outside in [0, 0x100, 0x121, 0x200, 0x211, u64::MAX] {
+            assert_eq!(symbols.name(outside), None, "{outside:#x}");
+        }
+    }
+
+    #[test]
+    fn this_program_has_functions_and_a_loader() {
+        let own = std::env::current_exe().unwrap();
+        let symbols = Symbols::of(&own).unwrap();
+        assert!(symbols.0.iter().any(|function| function.name == "main"));
+        assert_eq!(is_static(&own), Some(false));
+    }
+
+    #[test]
+    fn what_is_no_program_has_no_functions() {
+        for path in ["/dev/zero", "/", "/nowhere", file!()] {
+            assert!(Symbols::of(Path::new(path)).is_none() && is_static(Path::new(path)).is_none(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_broken_program_is_read_without_harm() {
+        let bytes = std::fs::read("/proc/self/exe").unwrap();
+        let head = &bytes[..bytes.len().min(1 << 16)];
+        let seed = 0x5eed_u64;
+        println!("seed {seed:#x}");
+        let mut rng = fastrand::Rng::with_seed(seed);
+        for _ in 0..300 {
+            let mut broken = head.to_vec();
+            for _ in 0..8 {
+                broken[rng.usize(..1024)] = rng.u8(..);
+            }
+            let _ = Symbols::of_bytes(&broken);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The report for people.
+//!
+//! ```text
+//! Report ─► head ─ sizes ─ functions, alignments, distances ─ callers ─ estimate and what it assumes ─ what is missing
+//! ```
+
+use std::fmt::{self, Write};
+use std::time::Duration;
+
+use super::estimate::Estimate;
+use super::report::{From, Report, Sum};
+use crate::measure::{Bytes, Time};
+
+/// The whole of it.
+pub(super) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = write(report, &mut text);
+    text
+}
+
+fn write(report: &Report, to: &mut String) -> fmt::Result {
+    writeln!(to, "memferry profile: {}", report.program.join(" "))?;
+    writeln!(
+        to,
+        "ended with {} after {}, {} of CPU time; {} program(s) counted",
+        report.exit_code,
+        time(report.seconds),
+        time(report.cpu_seconds),
+        report.programs_seen
+    )?;
+    if let Some(reason) = report.unseen_because {
+        return writeln!(to, "nothing was counted: {reason}");
+    }
+    writeln!(
+        to,
+        "{} calls, {}; those of 4 KiB and more took {} by the clock, {}\n",
+        report.all.calls,
+        Bytes(report.all.bytes),
+        time(report.all.seconds),
+        of_cpu(report.all.seconds, report.cpu_seconds)
+    )?;
+    let sizes = report.sizes.iter().map(|size| (class(size.from_bytes), &size.sum));
+    rows(to, "size, bytes", sizes.collect(), &report.all)?;
+    for (name, parts) in
+        [("function", &report.operations), ("addresses", &report.alignments), ("memory", &report.distances)]
+    {
+        let parts = parts.iter().map(|part| (part.name.clone(), &part.sum));
+        rows(to, name, parts.collect(), &report.all)?;
+    }
+    let callers = report.callers.iter().map(|caller| (place(caller), &caller.sum));
+    rows(to, "caller", callers.collect(), &report.all)?;
+    if report.other_callers > 0 {
+        writeln!(to, "and {} more callers (--callers N lists more)", report.other_callers)?;
+    }
+    if let Some(estimate) = &report.estimate {
+        write_estimate(to, estimate, report.cpu_seconds)?;
+    }
+    missing(to, report)
+}
+
+/// A table: a name, then calls, bytes and time with their shares of all, then the share of cold ones.
+fn rows(to: &mut String, heading: &str, rows: Vec<(String, &Sum)>, all: &Sum) -> fmt::Result {
+    const LEAST_WIDTH: usize = 28;
+    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0).max(LEAST_WIDTH);
+    writeln!(
+        to,
+        "{heading:<width$} {:>12} {:>6} {:>12} {:>6} {:>10} {:>6} {:>6}",
+        "calls", "", "bytes", "", "time", "", "cold"
+    )?;
+    for (name, sum) in rows {
+        let cold =
+            if sum.looked_at == 0 { "-".to_owned() } else { share(sum.cold as f64, sum.looked_at as f64) };
+        let (timed, of_time) = if sum.seconds == 0.0 {
+            ("-".to_owned(), String::new())
+        } else {
+            (time(sum.seconds), share(sum.seconds, all.seconds))
+        };
+        writeln!(
+            to,
+            "{name:<width$} {:>12} {:>6} {:>12} {:>6} {timed:>10} {of_time:>6} {cold:>6}",
+            sum.calls,
+            share(sum.calls as f64, all.calls as f64),
+            Bytes(sum.bytes).to_string(),
+            share(sum.bytes as f64, all.bytes as f64),
+        )?;
+    }
+    writeln!(to)
+}
+
+fn class(from: u64) -> String {
+    match from {
+        0 | 1 => from.to_string(),
+        from => format!("{from} to {}", from.saturating_mul(2) - 1),
+    }
+}
+
+/// The file's name without its folders, and the function, or the address in the file.
+fn place(caller: &From) -> String {
+    let file = caller.object.as_ref().map(|object| object.rsplit('/').next().unwrap_or(object).to_owned());
+    let file = file.unwrap_or_else(|| "(no file)".to_owned());
+    match (&caller.function, caller.address) {
+        (Some(function), _) => format!("{file} {function}"),
+        (None, Some(address)) => format!("{file} {address:#x}"),
+        (None, None) => file,
+    }
+}
+
+fn write_estimate(to: &mut String, estimate: &Estimate, cpu_seconds: f64) -> fmt::Result {
+    let basis = if estimate.thresholds_are_measured {
+        "measured by memferry tune"
+    } else {
+        "a guess; memferry tune measures it"
+    };
+    writeln!(to, "estimate: what handing copies over would have saved the threads that made them")?;
+    writeln!(
+        to,
+        "  {} calls of {} and more ({basis}), {}, took {}",
+        estimate.calls,
+        Bytes(estimate.least_bytes),
+        Bytes(estimate.bytes),
+        time(estimate.seconds)
+    )?;
+    writeln!(
+        to,
+        "  handing one over and taking its completion takes {} here: saved at most {}, {}",
+        time(estimate.hand_over_seconds),
+        time(estimate.saved_seconds),
+        of_cpu(estimate.saved_seconds, cpu_seconds)
+    )?;
+    writeln!(
+        to,
+        "  It assumes that the program has something else to do until a copy is needed, that a worker is awake on"
+    )?;
+    writeln!(
+        to,
+        "  another CPU, and that times were not stretched by other programs. A worker spends the time instead; only"
+    )?;
+    writeln!(to, "  hardware saves it altogether.")?;
+    writeln!(
+        to,
+        "  libmemferry_preload.so would take {} calls, {}, past the caches",
+        estimate.past_caches_calls,
+        Bytes(estimate.past_caches_bytes)
+    )
+}
+
+fn missing(to: &mut String, report: &Report) -> fmt::Result {
+    if report.left_out_calls > 0 {
+        writeln!(
+            to,
+            "\nthe table was full: {} calls, {}, are in no sum above",
+            report.left_out_calls,
+            Bytes(report.left_out_bytes)
+        )?;
+    }
+    if report.nonsense_rows > 0 {
+        writeln!(
+            to,
+            "\n{} rows make no sense: the program wrote into the recording, and nothing above can be relied upon",
+            report.nonsense_rows
+        )?;
+    }
+    Ok(())
+}
+
+fn time(seconds: f64) -> String {
+    Duration::try_from_secs_f64(seconds).map_or_else(|_| "?".to_owned(), |time| Time(time).to_string())
+}
+
+/// Copies are timed by the clock: a thread that has to wait for a CPU goes on copying by it.
+fn of_cpu(seconds: f64, cpu_seconds: f64) -> String {
+    if seconds <= cpu_seconds {
+        format!("{} of the CPU time", share(seconds, cpu_seconds))
+    } else {
+        "which is more than the CPU time: threads had to wait for a CPU while they copied".to_owned()
+    }
+}
+
+fn share(part: f64, whole: f64) -> String {
+    if whole > 0.0 { format!("{:.1}%", 100.0 * part / whole) } else { "-".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_of_size_are_said_by_their_ends() {
+        assert_eq!([0, 1, 2, 4096].map(class), ["0", "1", "2 to 3", "4096 to 8191"]);
+        assert_eq!(class(1 << 63), format!("{} to {}", 1u64 << 63, u64::MAX - 1));
+    }
+
+    #[test]
+    fn a_report_of_nothing_says_why() {
+        let mut report = Report::default();
+        report.nothing_because("it is a static program");
+        assert!(text(&report).contains("nothing was counted: it is a static program"));
+    }
+}

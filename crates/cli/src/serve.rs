@@ -1,0 +1,97 @@
+//! `memferry serve`: the service in front of a socket.
+//!
+//! ```text
+//! command line, configuration file ─► Settings ─► socket handed over, or bound ─► daemon, until a signal
+//! ```
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use memferry_daemon::{Listener, serve_on};
+use tracing_subscriber::EnvFilter;
+
+use crate::CommandError;
+use crate::config::{self, Everything, Flags, LogFormat, Settings};
+use crate::output::AlreadySaid;
+
+/// Arguments of `serve`.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Configuration file; /etc/memferry.toml is read when it is there and no other is named.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Read no configuration file.
+    #[arg(long, conflicts_with = "config")]
+    no_config: bool,
+    #[command(flatten)]
+    flags: Flags<Everything>,
+    /// Do not confine the process with seccomp.
+    #[arg(long, conflicts_with = "sandbox")]
+    no_sandbox: bool,
+    /// Stop when the process that started this one ends.
+    #[arg(long, hide = true)]
+    stop_with_parent: bool,
+}
+
+impl Arguments {
+    fn settings(&self) -> Result<Settings, CommandError> {
+        let mut settings =
+            if self.no_config { Settings::default() } else { config::load(self.config.as_deref())? };
+        self.flags.apply(&mut settings)?;
+        if self.no_sandbox {
+            settings.daemon.sandbox = false;
+        }
+        Ok(settings)
+    }
+}
+
+/// Serves until a signal.
+pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
+    // What was handed over has to be found before anything else is opened.
+    let activated = Listener::activated()?;
+    let settings = arguments.settings()?;
+    let format = settings.log_format;
+    start_log(format);
+    start(arguments, settings, activated).map_err(|error| match format {
+        LogFormat::Text => error,
+        // A line for people would be no JSON.
+        LogFormat::Json => {
+            tracing::error!(reason = %error, "failed");
+            AlreadySaid.into()
+        }
+    })
+}
+
+fn start(arguments: &Arguments, settings: Settings, activated: Option<Listener>) -> Result<(), CommandError> {
+    if arguments.stop_with_parent {
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    }
+    let options = settings.daemon;
+    options.service.check()?;
+    let listener = match activated {
+        Some(listener) => listener,
+        None => Listener::bind(&options.socket, options.mode)?,
+    };
+    let address = listener.address().to_owned();
+    // Nobody has to be listening for this.
+    serve_on(listener, &options, || drop(writeln!(std::io::stdout(), "listening on {address}")))?;
+    Ok(())
+}
+
+/// Log lines for people on standard error, filtered as `MEMFERRY_LOG` says.
+pub(crate) fn start_text_log() {
+    start_log(LogFormat::Text);
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_env("MEMFERRY_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => lines.init(),
+        LogFormat::Json => {
+            lines.json().flatten_event(true).init();
+            std::panic::set_hook(Box::new(|panic| tracing::error!(reason = %panic, "panic")));
+        }
+    }
+}

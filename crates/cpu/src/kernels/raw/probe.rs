@@ -1,0 +1,69 @@
+//! How far away memory is: the time of a few loads.
+//!
+//! ```text
+//! addresses ─ fence ─ ticks ─ loads, side by side ─ fence ─ ticks ──► difference
+//! ```
+//!
+//! It says nothing where the CPU has no counter fine enough. Invariants as in the module above.
+
+use super::super::PAGE_BYTES;
+use super::{AHEAD, LINE, prefetch};
+
+/// Ticks of the CPU's steady counter that loads at all of these addresses took together; `None` without such a counter.
+///
+/// # Safety
+/// M1 and M2 for a byte at each.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(in super::super) unsafe fn load_ticks<const N: usize>(addresses: [*const u8; N]) -> Option<u64> {
+    use std::arch::x86_64::{_mm_lfence, _rdtsc};
+    // SAFETY: M1, M2 for the loads; the counter and the fences are part of x86-64.
+    unsafe {
+        _mm_lfence();
+        let before = _rdtsc();
+        _mm_lfence();
+        for address in addresses {
+            address.read_volatile();
+        }
+        _mm_lfence();
+        Some(_rdtsc().wrapping_sub(before))
+    }
+}
+
+/// `None`.
+///
+/// # Safety
+/// None.
+#[cfg(any(not(target_arch = "x86_64"), miri))]
+pub(in super::super) unsafe fn load_ticks<const N: usize>(_addresses: [*const u8; N]) -> Option<u64> {
+    None
+}
+
+/// Asks for the first lines at an address, whatever lies there.
+#[inline]
+pub(in super::super) fn ask_for_lines(at: *const u8) {
+    for line in 0..AHEAD / LINE {
+        prefetch(at.wrapping_add(line * LINE));
+    }
+}
+
+/// Ticks that a load takes from a page which nobody has touched, at least; `None` without a counter or memory.
+pub(crate) fn untouched_ticks() -> Option<u64> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+    const PAGES: usize = 8;
+    let length = PAGES * PAGE_BYTES;
+    // SAFETY: new memory, which only this function knows, and which it unmaps when it is done.
+    unsafe {
+        let start = mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE).ok()?;
+        let page = |number: usize| start.cast::<u8>().cast_const().wrapping_add(number * PAGE_BYTES);
+        let least = (0..PAGES).filter_map(|number| load_ticks([page(number)])).min();
+        let _ = munmap(start, length);
+        least
+    }
+}
+
+/// [`load_ticks`] for memory of this process alone.
+pub(crate) fn own_load_ticks<const N: usize>(bytes: [&u8; N]) -> Option<u64> {
+    // SAFETY: M1: the references are to bytes that are there.
+    unsafe { load_ticks(bytes.map(std::ptr::from_ref)) }
+}

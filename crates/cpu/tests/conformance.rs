@@ -1,0 +1,233 @@
+//! The CPU engine keeps the contract, and survives memory that fails under it.
+//!
+//! ```text
+//! CpuEngine over owned memory ──► engine_suite, at every level of its kernels
+//! CpuEngine over a memfd that shrinks ──► MemoryFault on that channel only
+//! ```
+
+use std::fs::File;
+
+use memferry_clock::Instant;
+use memferry_conformance::{EngineFixture, EngineSetup, engine_suite};
+use memferry_cpu::CpuEngine;
+use memferry_cpu::level::{self, Cpu, Level};
+use memferry_shm::mapping::{Access, Mapping};
+use memferry_shm::{bus_error, frame};
+use memferry_transfer::engine::RefusalReason;
+use memferry_transfer::{
+    CacheHint, Color24, Confined, Count2d, Descriptor, Engine, EngineKind, Failure, Fill2d, Finished,
+    Operation, Pattern, PixelSize, Plane, Region, Ticket,
+};
+
+struct Fixture(CpuEngine);
+
+impl EngineFixture for Fixture {
+    type Memory = Mapping;
+    type Engine = CpuEngine;
+
+    fn engine(&mut self) -> &mut CpuEngine {
+        &mut self.0
+    }
+
+    fn allocate(&mut self, bytes: &[u8]) -> Mapping {
+        Mapping::owned(bytes.to_vec())
+    }
+
+    fn contents(&self, memory: &Mapping) -> Vec<u8> {
+        let mut bytes = vec![0; memory.length_bytes()];
+        memory.read(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn is_same(&self, one: &Mapping, other: &Mapping) -> bool {
+        one.is(other)
+    }
+}
+
+#[test]
+fn cpu_engine_passes_the_suite() {
+    if let Some(forced) = level::forced().unwrap() {
+        assert_eq!(Cpu::of_this_process().level, forced);
+    }
+    engine_suite(|setup: EngineSetup| Fixture(CpuEngine::new(setup.channels, setup.chunk_bytes)));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri starts no processes, and has the portable level only")]
+fn cpu_engine_passes_the_suite_at_every_level_it_can_be_forced_to() {
+    for level in Level::available() {
+        let child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "cpu_engine_passes_the_suite"])
+            .env(level::VARIABLE, level.name())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && said.contains("1 passed"), "{level}: {said}");
+    }
+}
+
+/// A copy of the first `length` bytes.
+fn copy(channel: u32, source: &Mapping, destination: &Mapping, length: u64) -> Descriptor<Mapping> {
+    let region = |mapping: &Mapping| Region::new(mapping.clone(), 0, length).unwrap();
+    let operation = Operation::Copy { source: region(source), destination: region(destination), length };
+    Descriptor::new(channel, operation).unwrap()
+}
+
+/// Polls to the end; the reports in order of their channels.
+fn finish(engine: &mut CpuEngine) -> Vec<Finished> {
+    let mut finished = Vec::new();
+    while engine.poll(Instant::ORIGIN, &mut finished) {}
+    finished.sort_by_key(|end| end.ticket);
+    finished
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd")]
+fn memory_that_vanishes_faults_its_channel_and_no_other() {
+    bus_error::install().unwrap();
+    let (descriptor, mapping) = frame::allocate(1 << 16, frame::Pages::Ordinary).unwrap();
+    let page = mapping.page_bytes() as u64;
+    // Nothing sealed it, so it can shrink: its first two pages remain.
+    File::from(descriptor).set_len(2 * page).unwrap();
+    let sound = [1, 2, 3].map(|byte| Mapping::owned(vec![byte; 4 * page as usize]));
+    let mut engine = CpuEngine::new(3, page);
+    engine.post(copy(0, &mapping, &sound[0], 4 * page)).unwrap();
+    engine.post(copy(1, &sound[1], &mapping, 4 * page)).unwrap();
+    engine.post(copy(2, &sound[1], &sound[2], 4 * page)).unwrap();
+    engine.ring_doorbell();
+    let ends = finish(&mut engine).into_iter().map(|end| (end.outcome, end.bytes_done)).collect::<Vec<_>>();
+    let faulted = (Err(Failure::MemoryFault), 2 * page);
+    assert_eq!(ends, [faulted, faulted, (Ok(()), 4 * page)]);
+    let mut bytes = vec![0; 4 * page as usize];
+    sound[2].read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 2));
+    engine.post(copy(0, &sound[0], &sound[1], page)).unwrap();
+    engine.ring_doorbell();
+    assert_eq!(finish(&mut engine)[0].outcome, Ok(()), "the channel serves on");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no memfd")]
+fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
+    let (descriptor, _writable) = frame::allocate(64, frame::Pages::Ordinary).unwrap();
+    let read_only =
+        Mapping::shared(std::os::fd::AsFd::as_fd(&descriptor), 64, Access::ReadOnly, 4096).unwrap();
+    let owned = Mapping::owned(vec![9; 64]);
+    let mut engine = CpuEngine::new(1, 64);
+    let refused = engine.post(copy(0, &owned, &read_only, 64)).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::Unsupported);
+    let destination = Region::new(read_only.clone(), 0, 64).unwrap();
+    let fill = Operation::Fill { destination, length: 64, pattern: Pattern::Byte(1) };
+    let refused = engine.post(Descriptor::new(0, fill).unwrap()).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::Unsupported);
+    let ticket = engine.post(copy(0, &read_only, &owned, 64)).unwrap();
+    engine.ring_doorbell();
+    assert_eq!(
+        finish(&mut engine),
+        [Finished { ticket, outcome: Ok(()), bytes_done: 64, value: 0, engine: EngineKind::Cpu }]
+    );
+}
+
+#[test]
+fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
+    let memory = [1, 2, 3, 4].map(|byte| Mapping::owned(vec![byte; 100]));
+    let mut engine = CpuEngine::new(2, 10);
+    let long = engine.post(copy(0, &memory[0], &memory[1], 100)).unwrap();
+    let short = engine.post(copy(1, &memory[2], &memory[3], 10)).unwrap();
+    engine.ring_doorbell();
+    let mut finished = Vec::new();
+    assert!(engine.poll(Instant::ORIGIN, &mut finished));
+    assert_eq!(
+        finished,
+        [Finished { ticket: short, outcome: Ok(()), bytes_done: 10, value: 0, engine: EngineKind::Cpu }]
+    );
+    engine.poll(Instant::ORIGIN, &mut finished);
+    engine.cancel(long);
+    assert!(!engine.poll(Instant::ORIGIN, &mut finished));
+    let ticket = Ticket { channel: 0, serial: 1 };
+    assert_eq!(
+        finished[1],
+        Finished {
+            ticket,
+            outcome: Err(Failure::Cancelled),
+            bytes_done: 20,
+            value: 0,
+            engine: EngineKind::Cpu
+        }
+    );
+    let mut bytes = [0; 100];
+    memory[1].read(0, &mut bytes).unwrap();
+    assert!(bytes[..20].iter().all(|byte| *byte == 1) && bytes[20..].iter().all(|byte| *byte == 2));
+}
+
+#[test]
+fn a_chunk_of_pixels_in_pages_of_their_own_is_short() {
+    let memory = Mapping::owned(vec![0; 4 << 20]);
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1024, y_count: 1 };
+    let destination = Plane { start: 0, x_step: 4096, y_step: 0 };
+    let shape = Fill2d { count, destination, color: Color24::new(7).unwrap() };
+    let region = Region::new(memory.clone(), 0, 4 << 20).unwrap();
+    assert_eq!(first_poll(64 << 10, Operation::Fill2d { destination: region, shape }), 64);
+}
+
+/// How many bytes the first poll of an operation visits.
+fn first_poll(chunk_bytes: u64, operation: Operation<Region<Mapping>>) -> u64 {
+    let mut engine = CpuEngine::new(1, chunk_bytes);
+    let ticket = engine.post(Descriptor::new(0, operation).unwrap()).unwrap();
+    engine.ring_doorbell();
+    let mut finished = Vec::new();
+    engine.poll(Instant::ORIGIN, &mut finished);
+    engine.cancel(ticket);
+    engine.poll(Instant::ORIGIN, &mut finished);
+    assert_eq!(finished[0].outcome, Err(Failure::Cancelled));
+    finished[0].bytes_done
+}
+
+#[test]
+fn a_chunk_of_many_operands_touches_no_more_than_that_of_a_copy() {
+    const LENGTH: u64 = 256 << 10;
+    let memory = [1, 2, 3].map(|byte| Mapping::owned(vec![byte; LENGTH as usize]));
+    let region = |of: usize| Region::new(memory[of].clone(), 0, LENGTH).unwrap();
+    let length = LENGTH;
+    let seed = 0;
+    for chunk in [64_u64 << 10, 1 << 10, 64, 63, 1] {
+        let bounded = |name: &str, operands: u64, operation| {
+            let visited = first_poll(chunk, operation);
+            // A line of each, or a byte of a chunk that has none, has to be moved.
+            let most = (2 * chunk).max(operands * chunk.min(64));
+            assert!(visited > 0 && visited <= chunk, "{name}, {chunk}: {visited}");
+            assert!(visited * operands <= most, "{name}, {chunk}: {visited} of {operands} operands");
+            // Nor is it cut finer than need be: less than a line is lost, or a block.
+            let next = visited + if visited < 8192 { 64 } else { 8192 };
+            assert!(next * operands.max(2) > 2 * chunk, "{name}, {chunk}: {visited} of {operands} operands");
+        };
+        for count in [1, 2, 3, 4, 5, 63, 64] {
+            let sources = (0..count).map(|_| region(0)).collect();
+            let xor = Operation::Xor { sources, destination: region(1), length };
+            bounded("xor", count + 1, xor);
+        }
+        let destinations = [region(1), region(2)];
+        bounded("dual copy", 3, Operation::DualCopy { source: region(0), destinations, length });
+        let source = region(0);
+        let destination = region(1);
+        bounded("copy and crc", 2, Operation::CopyCrc { source, destination, length, seed });
+        bounded("compare", 2, Operation::Compare { first: region(0), second: region(0), length });
+        bounded("crc", 1, Operation::Crc { source: region(0), length, seed });
+        let whole = Operation::Copy { source: region(0), destination: region(1), length };
+        assert_eq!(first_poll(chunk, whole), chunk, "a copy keeps its chunk");
+    }
+}
+
+#[test]
+fn an_xor_that_is_short_is_done_at_once_and_once() {
+    let memory: Vec<Mapping> = (1..=8).map(|byte| Mapping::owned(vec![1 << (byte - 1); 1024])).collect();
+    let region = |of: usize| Region::new(&memory[of], 0, 1024).unwrap();
+    // Its destination is one of its sources: what was begun again would be undone.
+    let xor = Operation::Xor { sources: (0..8).map(region).collect(), destination: region(3), length: 1024 };
+    let confined = Confined::new(&xor, CacheHint::Auto).unwrap();
+    let ended = CpuEngine::new(1, 64).perform(&confined).expect("it is short");
+    assert_eq!((ended.outcome, ended.bytes_done), (Ok(()), 1024));
+    let mut bytes = [0; 1024];
+    memory[3].read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0xff; 1024]);
+}

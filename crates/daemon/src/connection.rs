@@ -1,0 +1,117 @@
+//! One client's socket: who it is, what it says, in which order.
+//!
+//! The first message is the handshake, every other a command with the next serial. What the bytes mean is `protocol`'s; what
+//! is done about them is the daemon's.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use memferry_shm::conduit::{self, PeerProcess, ReceiveError};
+use memferry_transfer::SessionId;
+use rustix::io::Errno;
+
+use memferry_service::Introduced;
+use memferry_service::protocol::{self, Command, Hello, Violation, Welcome};
+
+/// What a connection said.
+pub(super) enum Heard {
+    Nothing,
+    Gone,
+    Hello(Hello),
+    Command(SessionId, u32, Command),
+}
+
+pub(super) struct Connection {
+    socket: OwnedFd,
+    process: Arc<OwnedFd>,
+    process_id: u32,
+    user: u32,
+    session: Option<SessionId>,
+    /// Serial of the last command.
+    serial: u32,
+}
+
+impl Connection {
+    /// A connection of whoever made the socket; gives the socket back when its process cannot be watched.
+    pub(super) fn new(socket: OwnedFd) -> Result<Self, (OwnedFd, Errno)> {
+        match conduit::peer_process(socket.as_fd()) {
+            Ok(PeerProcess { descriptor, number: process_id, user }) => {
+                let process = Arc::new(descriptor);
+                Ok(Self { socket, process, process_id, user, session: None, serial: 0 })
+            }
+            Err(error) => Err((socket, error)),
+        }
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn into_socket(self) -> OwnedFd {
+        self.socket
+    }
+
+    pub(super) fn process(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    /// Who the client is.
+    pub(super) fn introduced(&self, asymmetric_fences: bool) -> Introduced {
+        let user = self.user;
+        let process = self.process_id;
+        let watched = Some(Arc::clone(&self.process));
+        Introduced { user, process, asymmetric_fences, watched }
+    }
+
+    pub(super) fn process_id(&self) -> u32 {
+        self.process_id
+    }
+
+    pub(super) fn user(&self) -> u32 {
+        self.user
+    }
+
+    pub(super) fn session(&self) -> Option<SessionId> {
+        self.session
+    }
+
+    /// Reads one message; whatever descriptors came with it are appended to `descriptors`.
+    pub(super) fn hear(&mut self, descriptors: &mut Vec<OwnedFd>) -> Result<Heard, Violation> {
+        let received = conduit::receive_into(self.socket.as_fd(), false, descriptors);
+        let came = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
+        let bytes = match received {
+            Ok(bytes) => bytes,
+            Err(ReceiveError::WouldBlock) => return Ok(Heard::Nothing),
+            Err(ReceiveError::Closed | ReceiveError::System(_)) => return Ok(Heard::Gone),
+            Err(ReceiveError::TooLong) => return Err(Violation::TooLong),
+            // More than came: there was no room in this process for any.
+            Err(ReceiveError::TooManyDescriptors) if came == 0 => {
+                let reason = "it is out of descriptors and could not take the one that came; try again later";
+                return Err(Violation::Unwelcome(reason.to_owned()));
+            }
+            Err(ReceiveError::TooManyDescriptors) => {
+                return Err(Violation::Descriptors { expected: 0, got: came });
+            }
+        };
+        let Some(session) = self.session else {
+            if came > 0 {
+                return Err(Violation::Descriptors { expected: 0, got: came });
+            }
+            return Hello::decode(&bytes).map(Heard::Hello);
+        };
+        let expected = self.serial.wrapping_add(1);
+        let command = protocol::decode_command(&bytes, expected, descriptors.len())?;
+        self.serial = expected;
+        Ok(Heard::Command(session, expected, command))
+    }
+
+    pub(super) fn welcome(&mut self, welcome: Welcome) -> Result<(), Violation> {
+        self.session = Some(welcome.session);
+        conduit::send(self.socket.as_fd(), &welcome.encode(), &[], false).map_err(|_| Violation::NotReading)
+    }
+
+    /// Tells the client why it is being disconnected; it may not listen.
+    pub(super) fn farewell(&self, violation: &Violation) {
+        let _ = conduit::send(self.socket.as_fd(), &protocol::encode_violation(violation), &[], false);
+    }
+}

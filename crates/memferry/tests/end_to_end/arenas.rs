@@ -1,0 +1,295 @@
+//! Arenas: buffers and collections in memory that the service moves bytes in, and what happens to it when things end.
+
+use allocator_api2::vec::Vec as ArenaVec;
+use memferry::{
+    ArenaOptions, BufferError, CallError, Copy2d, CopyError, Failure, FrameAllocator, FrameArena, Grantee,
+    Pattern, Placement, Promised, Quotas, Rights, Side, SubmitReason,
+};
+
+use super::*;
+
+fn arena(client: &Client) -> FrameArena {
+    client.arena(ArenaOptions { segment_bytes: 64 << 10, ..ArenaOptions::default() }).expect("an arena")
+}
+
+fn list(arena: &FrameArena, length: usize, value: u8) -> ArenaVec<u8, FrameAllocator> {
+    let mut list = ArenaVec::new_in(arena.allocator());
+    list.resize(length, value);
+    list
+}
+
+fn bytes_of(buffer: &memferry::Buffer) -> Vec<u8> {
+    let mut bytes = vec![0; buffer.length() as usize];
+    buffer.read(0, &mut bytes).expect("the buffer's own bytes");
+    bytes
+}
+
+#[test]
+fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
+    let client = client();
+    let arena = arena(&client);
+    let mut queue = client.queue(16).expect("a queue");
+    let buffers: Vec<_> = (0..20).map(|_| arena.buffer(1000).expect("room")).collect();
+    buffers[0].write(0, &[9; 1000]).expect("its own bytes");
+    for pair in buffers.windows(2) {
+        let transfer = Transfer::copy(&pair[0].range(), &pair[1].range()).expect("fits");
+        let ticket = queue.submit(transfer).expect("room");
+        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(1000));
+    }
+    assert!(buffers.iter().all(|buffer| bytes_of(buffer) == [9; 1000]));
+    let frames = client.status().expect("a status").sessions[0].frames;
+    assert_eq!((frames, arena.statistics().segments), (1, 1));
+    drop(buffers);
+    arena.trim();
+    let frames = client.status().expect("a status").sessions[0].frames;
+    assert_eq!((frames, arena.statistics().segments), (0, 0));
+}
+
+#[test]
+fn a_transfer_keeps_its_buffers_until_its_completion_was_taken() {
+    let client = client();
+    let arena = arena(&client);
+    let mut queue = client.queue(4).expect("a queue");
+    let _keeps_the_segment = arena.buffer(1).expect("room");
+    let buffer = arena.buffer(4096).expect("room");
+    let held = arena.statistics().live_bytes;
+    let ticket = queue.submit(endless_in(&buffer)).expect("room");
+    drop(buffer);
+    for _ in 0..50 {
+        let other = arena.buffer(4096).expect("room");
+        assert_eq!(bytes_of(&other), [0; 4096], "the engine writes to memory that was given away");
+    }
+    assert_eq!(arena.statistics().live_bytes, held);
+    queue.cancel(ticket).expect("outstanding");
+    assert_eq!(queue.wait(ticket, PATIENCE).expect("a completion").outcome, Err(Failure::Cancelled));
+    assert_eq!(arena.statistics().live_bytes, held - 4096);
+}
+
+/// As [`endless`], for a buffer.
+fn endless_in(buffer: &memferry::Buffer) -> Transfer {
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
+    let destination = Plane { start: 0, x_step: 0, y_step: 0 };
+    let color = Color24::new(0xee).expect("24 bits");
+    Transfer::fill_2d(&buffer.range(), Fill2d { count, destination, color })
+}
+
+#[test]
+fn buffers_of_a_dropped_channel_are_not_used_again() {
+    let client = client();
+    let arena = arena(&client);
+    let mut queue = client.queue(4).expect("a queue");
+    let keeps_the_segment = arena.buffer(1).expect("room");
+    let buffer = arena.buffer(4096).expect("room");
+    queue.submit(endless_in(&buffer)).expect("room");
+    while bytes_of(&buffer)[0] == 0 {
+        std::thread::yield_now();
+    }
+    drop((queue, buffer));
+    assert_eq!(arena.statistics().abandoned_bytes, 4096);
+    for _ in 0..50 {
+        assert_eq!(bytes_of(&arena.buffer(4096).expect("room")), [0; 4096]);
+    }
+    drop(keeps_the_segment);
+    let statistics = arena.statistics();
+    assert_eq!((statistics.abandoned_bytes, statistics.segments), (0, 0), "they go with their segment");
+}
+
+#[test]
+fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
+    let client = client();
+    let arena = arena(&client);
+    let mut queue = client.queue(4).expect("a queue");
+    let (before, buffer, after) = {
+        let mut buffers = (0..3).map(|_| arena.buffer(4096).expect("room"));
+        (buffers.next().expect("one"), buffers.next().expect("one"), buffers.next().expect("one"))
+    };
+    let one = Count2d { pixel: PixelSize::Bits8, x_count: 3, y_count: 1 };
+    let color = Color24::new(7).expect("24 bits");
+    let walk = |start, x_step| Fill2d { count: one, destination: Plane { start, x_step, y_step: 0 }, color };
+    let outside = [
+        Transfer::fill(&buffer.part(0, 4097), Pattern::Byte(7)),
+        Transfer::fill(&buffer.part(4096, 1), Pattern::Byte(7)),
+        Transfer::fill(&buffer.part(u64::MAX, 2), Pattern::Byte(7)),
+        Transfer::fill(&buffer.part(4096, 8), Pattern::Byte(7)),
+        Transfer::fill_2d(&buffer.range(), walk(4094, 1)),
+        Transfer::fill_2d(&buffer.range(), walk(1, -1)),
+        Transfer::fill_2d(&buffer.part(4000, 96), walk(94, 1)),
+        Transfer::fill_2d(&buffer.range(), walk(0, i64::MIN)),
+    ];
+    for transfer in outside {
+        // A walk's place is refused before it is sent, a range's by the service.
+        let Ok(ticket) = queue.submit(transfer.clone()) else { continue };
+        let end = outcome(queue.wait(ticket, PATIENCE).expect("a completion"));
+        assert!(matches!(end, Err(Failure::OutOfBounds { .. })), "{transfer:?}: {end:?}");
+    }
+    let shape = Copy2d {
+        count: one,
+        source: walk(4094, 1).destination,
+        destination: walk(0, 1).destination,
+        transparent: None,
+    };
+    assert!(queue.submit(Transfer::copy_2d(&buffer.range(), &after.range(), shape)).is_err());
+    for inside in [walk(4093, 1), walk(2, -1)] {
+        let ticket = queue.submit(Transfer::fill_2d(&buffer.range(), inside)).expect("room");
+        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(3));
+    }
+    assert_eq!((bytes_of(&before), bytes_of(&after)), (vec![0; 4096], vec![0; 4096]));
+}
+
+#[test]
+fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
+    let owner = Client::embedded().expect("a client");
+    let peer = Client::embedded().expect("another");
+    let arena = arena(&owner);
+    let _keeps_the_segment = arena.buffer(1).expect("room");
+    let buffer = arena.buffer(4096).expect("room");
+    let rights = Rights::READ | Rights::WRITE | Rights::GRANT;
+    let refused = owner.grant(&buffer.range(), rights, Grantee::Session(peer.session()));
+    assert!(matches!(refused, Err(CallError::PartOfArena)));
+    assert!(owner.derive(&buffer.part(0, 4097), rights).is_err());
+    let derived = owner.derive(&buffer.range(), rights).expect("derived");
+    let token = owner.grant(&derived.all(), rights, Grantee::Session(peer.session())).expect("granted");
+    let granted = peer.accept(token).expect("accepted");
+    let mut queue = peer.queue(4).expect("a queue");
+    let running = queue.submit(endless(&granted)).expect("room");
+    let held = arena.statistics().live_bytes;
+    drop(buffer);
+    assert_eq!(arena.statistics().live_bytes, held);
+    drop(derived);
+    assert_eq!(arena.statistics().live_bytes, held - 4096);
+    assert_eq!(bytes_of(&arena.buffer(4096).expect("room")), [0; 4096]);
+    let completion = queue.wait(running, PATIENCE).expect("a completion");
+    assert!(completion.outcome.is_err());
+}
+
+#[test]
+fn slices_of_collections_are_copied_while_they_are_borrowed() {
+    let client = client();
+    let arena = arena(&client);
+    let mut queue = client.queue(4).expect("a queue");
+    let mut from = list(&arena, 20_000, 3);
+    let mut to = list(&arena, 20_000, 0);
+    from[10_000] = 4;
+    let copied = arena.copy(&mut queue, &from[1..19_999], &mut to[1..19_999]).expect("copied");
+    assert_eq!((copied.by_engine, copied.by_caller), (3 * 4096, 19_998 - 3 * 4096));
+    assert_eq!((to[0], to[19_999], &to[1..19_999]), (0, 0, &from[1..19_999]));
+    let copied = arena.copy(&mut queue, &from[..10], &mut to[..10]).expect("copied");
+    assert_eq!((copied.by_engine, copied.by_caller, to[0]), (0, 10, 3));
+    arena.copy(&mut queue, &[], &mut []).expect("nothing to do");
+
+    let elsewhere = self::arena(&client);
+    let mut foreign = list(&elsewhere, 20_000, 0);
+    let lengths = CopyError::Lengths { from: 2, to: 3 };
+    assert_eq!(arena.copy(&mut queue, &from[..2], &mut to[..3]), Err(lengths));
+    let missing = |side| Err(CopyError::NotInArena(side));
+    assert_eq!(arena.copy(&mut queue, &from, &mut foreign), missing(Side::Destination));
+    assert_eq!(arena.copy(&mut queue, &foreign, &mut to), missing(Side::Source));
+    assert_eq!(arena.copy(&mut queue, &[0; 4], &mut to[..4]), missing(Side::Source));
+    let mut strange = self::client().queue(4).expect("a queue");
+    let refused = Err(CopyError::Submit(SubmitReason::ForeignFrame));
+    assert_eq!(arena.copy(&mut strange, &from, &mut to), refused);
+    assert!(
+        to.len() == 20_000 && arena.copy(&mut queue, &from, &mut to).is_ok(),
+        "nothing was taken out of use"
+    );
+    assert_eq!(from, to);
+}
+
+#[test]
+fn a_revoked_segment_fails_a_copy_and_leaves_the_memory() {
+    let client = client();
+    let arena = arena(&client);
+    let mut queue = client.queue(4).expect("a queue");
+    let from = list(&arena, 8192, 3);
+    let mut to = list(&arena, 8192, 1);
+    let handle = arena.buffer(1).expect("room").range().frame().handle();
+    client.revoke(handle).expect("revoked");
+    assert!(matches!(arena.copy(&mut queue, &from, &mut to), Err(CopyError::Failed(_))));
+    assert!(to.iter().all(|byte| *byte == 1));
+}
+
+#[test]
+#[expect(unsafe_code, reason = "to promise is unsafe")]
+fn promised_memory_is_named_within_its_bounds() {
+    let client = client();
+    let arena = arena(&client);
+    let mut queue = client.queue(4).expect("a queue");
+    let mut list = list(&arena, 300, 1);
+    // SAFETY: the list lives, and is not looked at, until the completions were taken.
+    let promised = unsafe { Promised::new(list.as_mut_ptr(), 300) };
+    let range = arena.range_of(promised).expect("in the arena");
+    assert!(self::arena(&client).range_of(promised).is_none());
+    assert_eq!((range.length(), range.frame().read(0, &mut [0]).is_err()), (300, true));
+    let mut end_of = |transfer| {
+        let ticket = queue.submit(transfer).expect("room");
+        outcome(queue.wait(ticket, PATIENCE).expect("a completion"))
+    };
+    assert!(end_of(Transfer::fill(&range.frame().range(299, 2), Pattern::Byte(5))).is_err());
+    assert_eq!(end_of(Transfer::fill(&range, Pattern::Byte(6))), Ok(300));
+    assert!(list.iter().all(|byte| *byte == 6));
+}
+
+#[test]
+fn what_cannot_be_had_is_an_error() {
+    let quotas = Quotas { bytes: 256 << 10, ..Quotas::default() };
+    let config = ServiceConfig { workers: 1, quotas, ..ServiceConfig::default() };
+    let client = Client::embedded_with(config).expect("a service");
+    let arena = arena(&client);
+    assert!(matches!(arena.buffer(0), Err(BufferError::Empty)));
+    assert!(matches!(arena.buffer(usize::MAX), Err(BufferError::TooLong { .. })));
+    assert!(matches!(arena.buffer_aligned(1, 4 << 20), Err(BufferError::Alignment { .. })));
+    // More than the machine has is refused without being tried.
+    assert!(matches!(arena.buffer(1 << 45), Err(BufferError::Limit { .. })));
+    assert!(ArenaVec::<u8, _>::new_in(arena.allocator()).try_reserve(1 << 45).is_err());
+    let Err(refused) = arena.buffer(300 << 10) else { panic!("the quota did not hold") };
+    assert!(refused.to_string().contains("quota"), "{refused}");
+    let buffer = arena.buffer(200 << 10).expect("within the quota");
+    assert!(matches!(arena.buffer(100 << 10), Err(BufferError::Segment { .. })));
+    drop(buffer);
+    arena.buffer(100 << 10).expect("room again");
+
+    let limited =
+        client.arena(ArenaOptions { limit_bytes: 64 << 10, ..ArenaOptions::default() }).expect("an arena");
+    let _first = limited.buffer(40 << 10).expect("within the limit");
+    assert!(matches!(limited.buffer(40 << 10), Err(BufferError::Limit { .. })));
+}
+
+#[test]
+fn segments_lie_on_the_node_asked_for_or_not_at_all() {
+    let client = client();
+    let options = ArenaOptions { placement: Placement::on_node(1023), ..ArenaOptions::default() };
+    let Err(refused) = client.arena(options).expect("an arena").buffer(1) else { panic!("no such node") };
+    assert!(refused.to_string().contains("no memory node 1023; this machine has nodes"), "{refused}");
+}
+
+#[test]
+fn threads_allocate_move_and_free_at_once() {
+    let client = client();
+    let arena = arena(&client);
+    std::thread::scope(|scope| {
+        for thread in 1..=3_u8 {
+            let client = &client;
+            let arena = &arena;
+            scope.spawn(move || {
+                let mut queue = client.queue(4).expect("a queue");
+                for round in 0..200_usize {
+                    let length = [100, 3000, 9000, 70_000][(round + usize::from(thread)) % 4];
+                    let from = arena.buffer(length).expect("room");
+                    let to = arena.buffer(length).expect("room");
+                    assert!(bytes_of(&to) == vec![0; length], "an old byte is visible");
+                    from.write(0, &vec![thread; length]).expect("its own bytes");
+                    let transfer = Transfer::copy(&from.range(), &to.range()).expect("fits");
+                    let ticket = queue.submit(transfer).expect("room");
+                    drop(from);
+                    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
+                    assert_eq!(outcome(completion), Ok(length as u64));
+                    assert!(bytes_of(&to) == vec![thread; length], "another's bytes");
+                }
+            });
+        }
+    });
+    arena.trim();
+    let statistics = arena.statistics();
+    assert_eq!((statistics.live_bytes, statistics.segments, statistics.abandoned_bytes), (0, 0, 0));
+    assert_eq!(client.status().expect("a status").sessions[0].frames, 0);
+}

@@ -1,0 +1,116 @@
+//! What transfers do to memory: images pixel by pixel, memory of this process, fills that cannot be.
+
+use memferry::{Failure, Image, Pattern, Side, Turn, turned_copy};
+use memferry_conformance::noise;
+
+use super::*;
+
+/// Where a pixel of the turned picture comes from, for a source of `width` x `height`.
+fn origin(turn: Turn, (x, y): (u32, u32), (width, height): (u32, u32)) -> (u32, u32) {
+    match turn {
+        Turn::Upright => (x, y),
+        Turn::FlipHorizontal => (width - 1 - x, y),
+        Turn::FlipVertical => (x, height - 1 - y),
+        Turn::Rotate90 => (y, height - 1 - x),
+        Turn::Rotate180 => (width - 1 - x, height - 1 - y),
+        Turn::Rotate270 => (width - 1 - y, x),
+        Turn::Transpose => (y, x),
+    }
+}
+
+const TURNS: [Turn; 7] = [
+    Turn::Upright,
+    Turn::FlipHorizontal,
+    Turn::FlipVertical,
+    Turn::Rotate90,
+    Turn::Rotate180,
+    Turn::Rotate270,
+    Turn::Transpose,
+];
+
+#[test]
+fn images_are_cropped_and_turned_pixel_by_pixel() {
+    let client = client();
+    let from = frame(&client);
+    let to = frame(&client);
+    let mut queue = client.queue(2).expect("a queue");
+    let bytes = noise(FRAME_BYTES as usize, 7);
+    from.write(0, &bytes).expect("the frame's own bytes");
+    for pixel in [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32] {
+        let size = pixel.bytes() as usize;
+        let canvas = Image { origin: 12, width: 24, height: 17, pitch_bytes: 101, pixel };
+        let source = canvas.crop(3, 2, 19, 13).expect("inside the canvas");
+        for turn in TURNS {
+            let (width, height) = if turn.swaps_axes() { (13, 19) } else { (19, 13) };
+            let target = Image { origin: 5, width, height, pitch_bytes: 109, pixel };
+            let blank = vec![0xaa; FRAME_BYTES as usize];
+            to.write(0, &blank).expect("the frame's own bytes");
+            let shape = turned_copy(&source, turn, &target, None).expect("sizes that fit");
+            let ticket = queue.submit(Transfer::copy_2d(&from.all(), &to.all(), shape)).expect("room");
+            let completion = queue.wait(ticket, PATIENCE).expect("a completion");
+            assert_eq!(outcome(completion), Ok(19 * 13 * size as u64));
+
+            let mut expected = blank;
+            for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
+                let (column, row) = origin(turn, (x, y), (19, 13));
+                let read = 12 + (row + 2) as usize * 101 + (column + 3) as usize * size;
+                let written = 5 + y as usize * 109 + x as usize * size;
+                expected[written..written + size].copy_from_slice(&bytes[read..read + size]);
+            }
+            assert!(contents(&to) == expected, "{turn:?} of {pixel:?}");
+        }
+    }
+}
+
+#[test]
+fn a_filled_image_leaves_the_gaps_between_rows_alone() {
+    let client = client();
+    let to = frame(&client);
+    let mut queue = client.queue(2).expect("a queue");
+    let image = Image { origin: 8, width: 3, height: 4, pitch_bytes: 20, pixel: PixelSize::Bits32 };
+    let fill = image.fill(Color24::new(0x0a_0b0c).expect("24 bits")).expect("a good image");
+    let ticket = queue.submit(Transfer::fill_2d(&to.range(100, 0), fill)).expect("room");
+    assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(48));
+    let mut expected = vec![0; FRAME_BYTES as usize];
+    for (row, column) in (0..4).flat_map(|row| (0..3).map(move |column| (row, column))) {
+        expected[108 + row * 20 + column * 4..][..4].copy_from_slice(&[0x0c, 0x0b, 0x0a, 0]);
+    }
+    assert!(contents(&to) == expected);
+}
+
+#[test]
+fn a_fill_that_its_pattern_does_not_divide_is_refused() {
+    let client = client();
+    let to = frame(&client);
+    let mut queue = client.queue(2).expect("a queue");
+    let ticket = queue.submit(Transfer::fill(&to.range(0, 7), Pattern::Word(1))).expect("room");
+    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
+    assert_eq!(outcome(completion), Err(Failure::FillLength { pattern_bytes: 4 }));
+    let ticket = queue.submit(Transfer::fill(&to.range(4090, 7), Pattern::Byte(1))).expect("room");
+    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
+    let outside = Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES };
+    assert_eq!(outcome(completion), Err(outside));
+    assert!(contents(&to) == [0; FRAME_BYTES as usize]);
+}
+
+#[test]
+fn memory_of_this_process_can_be_moved_where_it_lies() {
+    let client = client();
+    let shared = frame(&client);
+    let mut queue = client.queue(2).expect("a queue");
+    let bytes = noise(1001, 3);
+    let own = client.register_owned(bytes.clone()).expect("an embedded service");
+    assert_eq!(own.length(), 1001);
+    let ticket = queue.submit(Transfer::copy(&own.all(), &shared.range(7, 2000)).expect("fits"));
+    let completion = queue.wait(ticket.expect("room"), PATIENCE).expect("a completion");
+    assert_eq!(outcome(completion), Ok(1001));
+    assert_eq!(contents(&shared)[7..1008], bytes);
+
+    let back = client.register_owned(vec![0; 10]).expect("an embedded service");
+    let ticket = queue.submit(Transfer::copy(&shared.range(8, 9), &back.range(1, 9)).expect("fits"));
+    queue.wait(ticket.expect("room"), PATIENCE).expect("a completion").outcome.expect("done");
+    assert_eq!(contents(&back)[1..], bytes[1..10]);
+    let ticket = queue.submit(Transfer::fill(&back.range(1, 10), Pattern::Byte(1))).expect("room");
+    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
+    assert_eq!(outcome(completion), Err(Failure::OutOfBounds { side: Side::Destination, available: 10 }));
+}

@@ -1,0 +1,92 @@
+//! Memory that a program had before: memfds that become frames, and vectors that come back.
+
+use std::os::fd::OwnedFd;
+
+use memferry::{CallError, Failure, FrameError, Pattern, Side, TakeBackError};
+use rustix::fs::{FallocateFlags, MemfdFlags};
+
+use super::*;
+
+fn memfd(length: u64) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let descriptor = rustix::fs::memfd_create("test", flags).expect("a memfd");
+    rustix::fs::ftruncate(&descriptor, length).expect("its size");
+    if length > 0 {
+        rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, length).expect("its pages");
+    }
+    descriptor
+}
+
+#[test]
+fn a_memfd_and_its_frame_share_bytes() {
+    let client = client();
+    let file = memfd(4096);
+    let frame = client.register_memfd(file.try_clone().expect("a duplicate"), 4096).expect("taken");
+    assert_eq!(client.status().expect("a status").sessions[0].frames, 1);
+    frame.write(5, b"shared").expect("its own bytes");
+    let mut read = [0; 6];
+    rustix::io::pread(&file, &mut read, 5).expect("the file");
+    assert_eq!(&read, b"shared");
+}
+
+#[test]
+fn what_is_no_memfd_of_that_size_is_refused() {
+    let client = client();
+    assert!(matches!(client.register_memfd(memfd(0), 0), Err(FrameError::Call(CallError::Refused(_)))));
+    assert!(matches!(client.register_memfd(memfd(4096), 8192), Err(FrameError::Call(CallError::Refused(_)))));
+    let program = std::fs::File::open("/proc/self/exe").expect("this program");
+    let length = program.metadata().expect("its size").len();
+    let refused = client.register_memfd(program.into(), length);
+    assert!(matches!(refused, Err(FrameError::Call(CallError::Refused(_)))));
+}
+
+#[test]
+fn a_memfd_whose_frame_was_revoked_registers_anew() {
+    let client = client();
+    let file = memfd(4096);
+    let register = || client.register_memfd(file.try_clone().expect("a duplicate"), 4096).expect("taken");
+    let stale = register();
+    let mut queue = client.queue(4).expect("a queue");
+    let running = queue.submit(endless(&stale)).expect("room");
+    client.revoke(stale.handle()).expect("revoked");
+    stale.write(0, &[0]).expect("its own bytes");
+    let completion = queue.wait(running, PATIENCE).expect("a completion");
+    assert!(completion.outcome.is_err());
+    assert_eq!(contents(&stale)[0], 0, "the engine wrote after the revocation");
+    assert!(matches!(client.revoke(stale.handle()), Err(CallError::Refused(_))));
+    assert_ne!(register().handle(), stale.handle());
+    let late = queue.submit(Transfer::fill(&stale.all(), Pattern::Byte(1))).expect("room");
+    let refused = Failure::StaleHandle { side: Side::Destination, handle: stale.handle() };
+    assert_eq!(outcome(queue.wait(late, PATIENCE).expect("a completion")), Err(refused));
+}
+
+#[test]
+fn a_vector_comes_back_with_what_was_moved_there() {
+    let client = client();
+    let mut queue = client.queue(4).expect("a queue");
+    let memory = vec![1; 100];
+    let address = memory.as_ptr();
+    let frame = client.register_owned(memory).expect("taken");
+    let running = queue.submit(endless(&frame)).expect("room");
+    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("an engine writes there") };
+    queue.cancel(running).expect("outstanding");
+    queue.wait(running, PATIENCE).expect("a completion").outcome.expect_err("cancelled");
+    let filled = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(7))).expect("room");
+    assert_eq!(outcome(queue.wait(filled, PATIENCE).expect("a completion")), Ok(100));
+    let memory = frame.into_owned().expect("nobody else holds it");
+    assert_eq!((memory.as_ptr(), memory), (address, vec![7; 100]));
+    assert_eq!(client.status().expect("a status").sessions[0].frames, 0);
+}
+
+#[test]
+fn only_the_last_holder_takes_the_vector_back() {
+    let client = client();
+    let frame = client.register_owned(vec![3; 10]).expect("taken");
+    let range = frame.all();
+    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("a range holds it") };
+    drop(range);
+    client.revoke(frame.handle()).expect("revoked");
+    assert_eq!(frame.into_owned().expect("revoked before, and nobody else's"), [3; 10]);
+    let allocated = self::frame(&client);
+    assert!(matches!(allocated.into_owned(), Err(TakeBackError::NotOwned(_))));
+}

@@ -1,0 +1,138 @@
+//! Signals for programs with a loop of their own: eventfd, io_uring, and when none comes.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use memferry::{Armed, CallError, Pattern, Queue};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::*;
+
+/// What a service says that can signal nobody.
+const NO_RING: &str = "this system gives the service no io_uring";
+
+/// Whether the descriptor becomes readable in time; at once when `now`.
+fn readable(descriptor: impl AsFd, now: bool) -> bool {
+    let limit = Timespec { tv_sec: if now { 0 } else { 20 }, tv_nsec: 0 };
+    let mut entry = [PollFd::new(&descriptor, PollFlags::IN)];
+    rustix::event::poll(&mut entry, Some(&limit)).expect("poll") == 1
+}
+
+/// The queue's eventfd, `None` where the system has no io_uring.
+fn event(queue: &Queue) -> Option<std::os::fd::OwnedFd> {
+    match queue.notify_by_event() {
+        Ok(event) => Some(event),
+        Err(CallError::Refused(refused)) if refused.message.contains(NO_RING) => {
+            println!("{refused}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn an_armed_channel_signals_its_eventfd_and_an_idle_one_does_not() {
+    let client = client();
+    let frame = frame(&client);
+    let mut queue = client.queue(8).expect("a queue");
+    let Some(event) = event(&queue) else { return };
+    // Nobody asked for a signal.
+    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).expect("room");
+    queue.wait(ticket, PATIENCE).expect("a completion");
+    assert!(!readable(&event, true));
+    for _ in 0..100 {
+        assert_eq!(queue.arm(), Armed::Waiting);
+        queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(2))).expect("room");
+        assert!(readable(&event, false), "the signal came");
+        rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
+        assert!(queue.poll().is_some(), "nothing signals before there is something");
+    }
+    // What is there already is told instead of signalled.
+    let ticket = queue.submit(Transfer::nop()).expect("room");
+    while queue.arm() == Armed::Waiting {}
+    queue.wait(ticket, PATIENCE).expect("a completion");
+}
+
+#[test]
+fn a_channel_has_one_signal() {
+    let client = client();
+    let queue = client.queue(2).expect("a queue");
+    let Some(_event) = event(&queue) else { return };
+    let refused = queue.notify_by_event().unwrap_err();
+    assert!(refused.to_string().contains("signalled already"), "{refused}");
+}
+
+#[test]
+fn a_closed_eventfd_hurts_nobody() {
+    let client = client();
+    let frame = frame(&client);
+    let mut queue = client.queue(2).expect("a queue");
+    let Some(event) = event(&queue) else { return };
+    drop(event);
+    for _ in 0..20 {
+        let _ = queue.arm();
+        let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).expect("room");
+        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(FRAME_BYTES));
+    }
+}
+
+#[test]
+fn completions_are_posted_to_the_programs_own_ring() {
+    let client = client();
+    let frame = frame(&client);
+    let mut queue = client.queue(8).expect("a queue");
+    let Ok(mut ring) = io_uring::IoUring::new(8) else { return };
+    // SAFETY: the ring outlives the borrow.
+    #[expect(unsafe_code, reason = "io_uring gives its descriptor raw only")]
+    let descriptor = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+    if let Err(error) = queue.notify_by_ring(descriptor, 0xfe_44) {
+        // To another process it cannot be sent, or of no use there on an old system.
+        let message = error.to_string();
+        let useless = matches!(error, CallError::Send(_)) || message.contains("only embedded clients");
+        assert!(message.contains(NO_RING) || !client.is_embedded() && useless, "{message}");
+        println!("{message}");
+        // The client goes on.
+        let ticket = queue.submit(Transfer::nop()).expect("room");
+        queue.wait(ticket, PATIENCE).expect("a completion");
+        return assert_eq!(client.allocate(1).expect("a frame").length(), 4096);
+    }
+    for _ in 0..20 {
+        assert_eq!(queue.arm(), Armed::Waiting);
+        queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(3))).expect("room");
+        ring.submit_and_wait(1).expect("a completion of the ring");
+        let posted: Vec<_> = ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
+        assert_eq!(posted, [(0xfe_44, 0)]);
+        assert!(queue.poll().is_some());
+    }
+}
+
+#[test]
+fn the_programs_own_ring_can_wait_for_the_eventfd() {
+    let client = client();
+    let frame = frame(&client);
+    let mut queue = client.queue(8).expect("a queue");
+    let Some(event) = event(&queue) else { return };
+    let Ok(mut ring) = io_uring::IoUring::new(8) else { return };
+    for round in 0..20 {
+        let poll = io_uring::opcode::PollAdd::new(io_uring::types::Fd(event.as_raw_fd()), 1);
+        // SAFETY: the entry names a descriptor and no memory.
+        #[expect(unsafe_code, reason = "io_uring leaves it to the program that memory of entries lives")]
+        unsafe { ring.submission().push(&poll.build().user_data(round)) }.expect("room");
+        ring.submit().expect("submitted");
+        assert_eq!(queue.arm(), Armed::Waiting);
+        queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(4))).expect("room");
+        ring.submit_and_wait(1).expect("a completion of the ring");
+        assert_eq!(ring.completion().next().map(|entry| entry.user_data()), Some(round));
+        rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
+        assert!(queue.poll().is_some());
+    }
+}
+
+#[test]
+fn a_closed_channel_is_signalled_too() {
+    let client = client();
+    let mut queue = client.queue(2).expect("a queue");
+    let Some(event) = event(&queue) else { return };
+    assert_eq!(queue.arm(), Armed::Waiting);
+    drop(queue);
+    assert!(readable(&event, false), "the loop learns that no more will come");
+}

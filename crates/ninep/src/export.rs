@@ -1,0 +1,311 @@
+//! The exported directory: nodes that were walked to, and everything that is done to them.
+//!
+//! ```text
+//! Export::root ─ walk(name) ─► Node ─ walk(name) ─► Node      openat2, one name at a time, beneath its parent, no symlinks
+//!                              ├─ open, create                regular files and directories only, never blocking
+//!                              ├─ attributes, names, extended, listing, locks
+//!                              └─ ".." ─► the node it was walked from; the root's is the root
+//! ```
+//!
+//! A node is a descriptor, not a path: a rename by others does not make it mean another file, and no name that a client sends
+//! is ever resolved but by one `openat2` with `RESOLVE_BENEATH`, `RESOLVE_NO_SYMLINKS` and `RESOLVE_NO_MAGICLINKS` in the directory
+//! it already holds. So no name leads out of the export, whatever is renamed or linked meanwhile. But a directory that
+//! somebody else moves out of it stays what its node is: who holds that goes on reaching what is in the directory.
+//! Everything is done as the server's own user; the kernel's answer is the client's. It keeps no fids and speaks no
+//! protocol.
+
+mod attributes;
+mod extended;
+mod listing;
+mod locks;
+mod names;
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use thiserror::Error;
+
+pub(crate) use extended::XattrWriter;
+pub(crate) use listing::Listing;
+pub(crate) use locks::{Lock, LockKind, lock, would_lock};
+
+use crate::codec::{Qid, qid_kind};
+
+/// How every name of a client is resolved.
+const RESOLVE: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+
+/// The most bytes of a name (`NAME_MAX`).
+const MOST_NAME: usize = 255;
+
+/// Why a directory cannot be exported.
+#[derive(Debug, Error)]
+pub enum ExportError {
+    /// It cannot be opened.
+    #[error("cannot open the directory {}: {source}", path.display())]
+    Open { path: PathBuf, source: io::Error },
+    /// The kernel has no `openat2` (before 5.6), or `/proc` is not mounted.
+    #[error("cannot serve {} safely ({what}): {source}", path.display())]
+    Unsafe { path: PathBuf, what: &'static str, source: io::Error },
+}
+
+/// What is exported, and how.
+#[derive(Debug)]
+pub(crate) struct Export {
+    root: Arc<OwnedFd>,
+    /// Its device and inode.
+    root_id: (u64, u64),
+    /// As it was named, for attach names that repeat it.
+    pub(crate) path: PathBuf,
+    /// Whether nothing may be changed.
+    pub(crate) read_only: bool,
+    /// Whether FIFOs and sockets may be made.
+    pub(crate) special: bool,
+}
+
+impl Export {
+    pub(crate) fn open(path: &Path, read_only: bool, special: bool) -> Result<Self, ExportError> {
+        let named = || path.to_owned();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())
+            .map_err(|source| ExportError::Open { path: named(), source: source.into() })?;
+        let lacking =
+            |what| move |source: Errno| ExportError::Unsafe { path: named(), what, source: source.into() };
+        rustix::fs::openat2(&root, ".", flags, Mode::empty(), RESOLVE).map_err(lacking("openat2"))?;
+        let stat = rustix::fs::fstat(&root).map_err(lacking("fstat"))?;
+        rustix::fs::open(own_path(root.as_fd()), flags, Mode::empty()).map_err(lacking("/proc/self/fd"))?;
+        let path = std::fs::canonicalize(path).unwrap_or_else(|_| named());
+        Ok(Self { root: Arc::new(root), root_id: (stat.st_dev, stat.st_ino), path, read_only, special })
+    }
+
+    /// The root as a client's node, counted in its `budget`.
+    pub(crate) fn root(&self, budget: &Budget) -> Result<Rc<Node>, Errno> {
+        let counted = budget.one()?;
+        let parent = None;
+        let name = Vec::new();
+        let id = self.root_id;
+        let kind = FileType::Directory;
+        Ok(Rc::new(Node { descriptor: Arc::clone(&self.root), parent, name, kind, id, counted }))
+    }
+
+    /// Refuses to change a read-only export.
+    pub(crate) fn writable(&self) -> Result<(), Errno> {
+        if self.read_only { Err(Errno::ROFS) } else { Ok(()) }
+    }
+
+    /// What a file is known by: its inode, and its device where that is another one than the root's.
+    pub(crate) fn qid(&self, (device, inode): (u64, u64), kind: FileType) -> Qid {
+        let other = if device == self.root_id.0 { 0 } else { device.wrapping_mul(0x9e37_79b9_7f4a_7c15) };
+        let kind = match kind {
+            FileType::Directory => qid_kind::DIRECTORY,
+            FileType::Symlink => qid_kind::SYMLINK,
+            _ => 0,
+        };
+        // No version: what others do to a file shows in its times.
+        Qid { kind, version: 0, path: inode ^ other }
+    }
+}
+
+/// How many nodes a client may still have: each is an open descriptor.
+#[derive(Clone, Debug)]
+pub(crate) struct Budget(Rc<Cell<usize>>);
+
+impl Budget {
+    pub(crate) fn new(nodes: usize) -> Self {
+        Self(Rc::new(Cell::new(nodes)))
+    }
+
+    fn one(&self) -> Result<Counted, Errno> {
+        self.0.set(self.0.get().checked_sub(1).ok_or(Errno::MFILE)?);
+        Ok(Counted(self.clone()))
+    }
+}
+
+/// One of a budget, given back when it is dropped.
+#[derive(Debug)]
+struct Counted(Budget);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.set(self.0.0.get() + 1);
+    }
+}
+
+/// A file, directory or link of the export that a client has walked to.
+#[derive(Debug)]
+pub(crate) struct Node {
+    descriptor: Arc<OwnedFd>,
+    /// What it was walked to from, and by which name.
+    parent: Option<Rc<Self>>,
+    name: Vec<u8>,
+    kind: FileType,
+    id: (u64, u64),
+    counted: Counted,
+}
+
+/// Nodes that only this one has kept are let go of one by one: a chain of them may be as long as a client's budget.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut next = self.parent.take();
+        while let Some(mut node) = next.and_then(Rc::into_inner) {
+            next = node.parent.take();
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn kind(&self) -> FileType {
+        self.kind
+    }
+
+    pub(crate) fn id(&self) -> (u64, u64) {
+        self.id
+    }
+
+    pub(crate) fn qid(&self, export: &Export) -> Qid {
+        export.qid(self.id, self.kind)
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    fn of(self: &Rc<Self>, descriptor: OwnedFd, name: &[u8], counted: Counted) -> Result<Rc<Self>, Errno> {
+        let stat: Stat = rustix::fs::fstat(&descriptor)?;
+        Ok(Rc::new(Self {
+            descriptor: Arc::new(descriptor),
+            parent: Some(Rc::clone(self)),
+            name: name.to_vec(),
+            kind: FileType::from_raw_mode(stat.st_mode),
+            id: (stat.st_dev, stat.st_ino),
+            counted,
+        }))
+    }
+
+    /// The node that `name` is in this directory; a link is itself, never what it points to.
+    pub(crate) fn walk(self: &Rc<Self>, name: &[u8]) -> Result<Rc<Self>, Errno> {
+        if self.kind != FileType::Directory {
+            return Err(Errno::NOTDIR);
+        }
+        // Clients that list a directory walk to all they find there.
+        if name == b"." {
+            return Ok(Rc::clone(self));
+        }
+        if name == b".." {
+            return Ok(Rc::clone(self.parent.as_ref().unwrap_or(self)));
+        }
+        let name = checked(name)?;
+        let counted = self.counted.0.one()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = rustix::fs::openat2(self.descriptor(), name, flags, Mode::empty(), RESOLVE)?;
+        self.of(found, name, counted)
+    }
+
+    /// Opens what the node is, for what `flags` allow: those of [`allowed_flags`].
+    pub(crate) fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        match self.kind {
+            FileType::RegularFile => {}
+            FileType::Directory if flags & OFlags::RWMODE == OFlags::RDONLY => {}
+            FileType::Directory => return Err(Errno::ISDIR),
+            FileType::Symlink => return Err(Errno::LOOP),
+            // Devices and FIFOs of the server's machine are nobody else's.
+            _ => return Err(Errno::PERM),
+        }
+        rustix::fs::open(
+            own_path(self.descriptor()),
+            // What leads to an own descriptor is a link, and is followed; the node itself is none, as was seen.
+            (flags | OFlags::CLOEXEC | OFlags::NONBLOCK) - (OFlags::NOFOLLOW | OFlags::EXCL),
+            Mode::empty(),
+        )
+    }
+
+    /// Makes and opens a regular file in this directory; opens it when it is there and `flags` do not forbid that.
+    pub(crate) fn create(
+        self: &Rc<Self>,
+        name: &[u8],
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<(Rc<Self>, OwnedFd), Errno> {
+        loop {
+            match self.make_file(name, flags, mode) {
+                Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {}
+                made => return made,
+            }
+            // To open a device or a FIFO does something to it, so what is there is looked at first.
+            match self.walk(name) {
+                Err(Errno::NOENT) => {}
+                found => {
+                    let node = found?;
+                    let is_directory = node.kind == FileType::Directory;
+                    let file = if is_directory { Err(Errno::ISDIR) } else { node.open(flags) }?;
+                    return Ok((node, file));
+                }
+            }
+        }
+    }
+
+    /// Makes and opens a regular file that is not there yet.
+    fn make_file(
+        self: &Rc<Self>,
+        name: &[u8],
+        flags: OFlags,
+        mode: u32,
+    ) -> Result<(Rc<Self>, OwnedFd), Errno> {
+        let name = checked(name)?;
+        let counted = self.counted.0.one()?;
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened = rustix::fs::openat2(self.descriptor(), name, flags, permissions(mode), RESOLVE)?;
+        let own = rustix::io::fcntl_dupfd_cloexec(&opened, 0)?;
+        Ok((self.of(own, name, counted)?, opened))
+    }
+}
+
+/// A name of one component that a file can have.
+fn checked(name: &[u8]) -> Result<&[u8], Errno> {
+    match name {
+        b"" => Err(Errno::NOENT),
+        b"." | b".." => Err(Errno::INVAL),
+        _ if name.len() > MOST_NAME => Err(Errno::NAMETOOLONG),
+        _ if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(Errno::INVAL),
+        _ => Ok(name),
+    }
+}
+
+/// Permission bits of a mode; a client makes no file that runs as somebody else.
+fn permissions(mode: u32) -> Mode {
+    Mode::from_raw_mode(mode & 0o1777)
+}
+
+/// The path of an open descriptor: what it leads to is the very file, whatever it is called by now.
+fn own_path(descriptor: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
+}
+
+/// The flags of a Tlopen or Tlcreate that are heeded. They are numbers of the protocol, whatever this machine has.
+pub(crate) fn allowed_flags(flags: u32) -> Result<OFlags, Errno> {
+    const TABLE: [(u32, OFlags); 7] = [
+        (0o200, OFlags::EXCL),
+        (0o1000, OFlags::TRUNC),
+        (0o2000, OFlags::APPEND),
+        (0o10000, OFlags::DSYNC),
+        (0o200_000, OFlags::DIRECTORY),
+        (0o400_000, OFlags::NOFOLLOW),
+        (0o4_000_000, OFlags::SYNC),
+    ];
+    let access = match flags & 3 {
+        0 => OFlags::RDONLY,
+        1 => OFlags::WRONLY,
+        2 => OFlags::RDWR,
+        _ => return Err(Errno::INVAL),
+    };
+    Ok(TABLE.iter().filter(|(bit, _)| flags & bit != 0).fold(access, |all, (_, flag)| all | *flag))
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests;

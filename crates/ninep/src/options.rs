@@ -1,0 +1,335 @@
+//! How a server works: what it exports, to whom, by which engine, within which limits.
+//!
+//! ```text
+//! Options ─ check ─► Server        Access ─ admit(peer, attach name) ─► what may be attached, or refused
+//! ```
+//!
+//! Everything a client does is done as the server's own user. So by default the only users that may attach over a Unix socket
+//! are that user and root. TCP has no users: without a key everybody who reaches the port is served, which is why it is bound to
+//! loopback addresses only, unless told otherwise. The key travels in the attach name, in the clear: it keeps strangers out
+//! where nobody listens, and is no protection against those who do.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use memferry_pool::Constraints;
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+use thiserror::Error;
+
+/// How files are read for clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Engine {
+    /// By file: see [`crate::Why`].
+    #[default]
+    Auto,
+    /// Through the page cache, copied into buffers and out of them: the paper's umfs.
+    Copying,
+    /// Past the page cache into registered buffers of the pool, sent from them: the paper's dmafs.
+    Pool,
+    /// From the page cache to the socket; what is not there is copied.
+    Cached,
+}
+
+/// The most requests of a client that may be not answered yet: what is looked through for each of them stays short.
+pub const MOST_OUTSTANDING: usize = 4096;
+
+/// How much a client may have at a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Limits {
+    /// Clients at a time.
+    pub clients: usize,
+    /// Fids of a client.
+    pub fids: usize,
+    /// Nodes that a client's fids stand for, with those they were walked from; each is an open descriptor.
+    pub nodes: usize,
+    /// Requests of a client that were not answered yet, answers it has not read among them; up to [`MOST_OUTSTANDING`].
+    pub outstanding: usize,
+    /// How long a client may take none of what it is sent, leave a message unfinished, or be connected before it
+    /// attaches; not zero. Each 64 KiB of a block have that time.
+    pub stall: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { clients: 1024, fids: 4096, nodes: 8192, outstanding: 64, stall: Duration::from_secs(30) }
+    }
+}
+
+/// How a server works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory that is exported.
+    pub directory: PathBuf,
+    /// Whether nothing may be changed.
+    pub read_only: bool,
+    /// Whether clients may make FIFOs and sockets; devices never.
+    pub special_files: bool,
+    /// Whether the pool can be attached as files, under the name `/pool`.
+    pub pool_files: bool,
+    /// How files are read.
+    pub engine: Engine,
+    /// Bytes of a block: the most that one message carries. A multiple of 4096.
+    pub block_bytes: usize,
+    /// Bytes of the pool.
+    pub pool_bytes: u64,
+    /// Bytes of a file that [`Engine::Auto`] reads past the page cache, since it would fill it.
+    pub large_bytes: u64,
+    pub threads: usize,
+    /// Limits of each client.
+    pub limits: Limits,
+    pub access: Access,
+}
+
+impl Options {
+    /// The default options for a directory: blocks of 64 KiB, a pool of 64 MiB, large files from half of the memory
+    /// on, a thread for each CPU, two at most.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self {
+            directory: directory.into(),
+            read_only: false,
+            special_files: false,
+            pool_files: false,
+            engine: Engine::Auto,
+            block_bytes: 64 << 10,
+            pool_bytes: 64 << 20,
+            large_bytes: memory_bytes() / 2,
+            threads: std::thread::available_parallelism().map_or(1, |count| count.get().min(2)),
+            limits: Limits::default(),
+            access: Access::default(),
+        }
+    }
+
+    /// The longest message: a block and the head of the message that carries it.
+    pub(crate) fn message_bytes(&self) -> u32 {
+        self.block_bytes as u32 + 24
+    }
+
+    /// What its pool is like: buffers of a block and a page on both sides, several in each segment, so that little of
+    /// the pool is left over.
+    pub(crate) fn pool(&self) -> memferry_pool::Options {
+        const UNIT: u64 = 2 << 20;
+        let buffer_bytes = self.block_bytes + 2 * 4096;
+        let limit_bytes = self.pool_bytes.next_multiple_of(UNIT);
+        let segments = (limit_bytes / UNIT.max(8 * buffer_bytes as u64)).max(1);
+        let segment_bytes = (limit_bytes / segments / UNIT * UNIT) as usize;
+        memferry_pool::Options {
+            buffer_bytes,
+            segment_bytes,
+            limit_bytes,
+            constraints: Constraints::default(),
+        }
+    }
+
+    /// # Errors
+    /// [`OptionsError`].
+    pub fn check(&self) -> Result<(), OptionsError> {
+        let block = self.block_bytes;
+        if !block.is_multiple_of(4096) || !(4096..=16 << 20).contains(&block) {
+            return Err(OptionsError::Block { block });
+        }
+        if self.pool_bytes < 2 * (block as u64 + 8192) {
+            return Err(OptionsError::Pool { pool: self.pool_bytes, block });
+        }
+        let Limits { clients, fids, nodes, outstanding, stall } = self.limits;
+        // Whoever may stall for no time at all is cut off at once.
+        if [clients, fids, nodes, outstanding, self.threads].contains(&0) || stall.is_zero() {
+            return Err(OptionsError::None);
+        }
+        if outstanding > MOST_OUTSTANDING {
+            return Err(OptionsError::Outstanding { outstanding });
+        }
+        Ok(())
+    }
+}
+
+/// Memory of this machine; a GiB where the kernel does not say.
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let words = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = words.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(1 << 30, |kib| kib << 10)
+}
+
+/// Options that no server can have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum OptionsError {
+    /// The length of a block.
+    #[error("blocks of {block} bytes; take a multiple of 4096, up to 16 MiB")]
+    Block {
+        /// What was asked for.
+        block: usize,
+    },
+    /// The pool is too small.
+    #[error("a pool of {pool} bytes for blocks of {block}; make it two blocks and some pages at least")]
+    Pool {
+        /// Bytes of the pool.
+        pool: u64,
+        /// Bytes of a block.
+        block: usize,
+    },
+    /// A limit of nothing.
+    #[error("limits and threads are at least one, and the stall is not zero")]
+    None,
+    /// Too many requests of a client.
+    #[error("{outstanding} requests of a client outstanding; take {MOST_OUTSTANDING} at most")]
+    Outstanding {
+        /// What was asked for.
+        outstanding: usize,
+    },
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// Users that may, over a Unix socket, beside the server's own and root.
+    pub users: Vec<u32>,
+    /// What a TCP client has to name, when there is one.
+    pub key: Option<Key>,
+}
+
+/// A shared key, kept as its SHA-256.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    /// The key that is spelled so.
+    pub fn new(text: &[u8]) -> Self {
+        Self(Sha256::digest(text).into())
+    }
+
+    /// Whether it is spelled so; how long that takes tells nothing of the key.
+    fn is(&self, text: &[u8]) -> bool {
+        let other = Self::new(text).0;
+        self.0.iter().zip(other).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// A process of this user, by the kernel's word.
+    User(u32),
+    Remote,
+}
+
+/// What somebody may attach.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Admitted<'a> {
+    /// The attach name without its key.
+    pub(crate) name: &'a [u8],
+    /// Whether they may change how the server works.
+    pub(crate) trusted: bool,
+}
+
+impl Access {
+    /// Whether a peer may attach as `user` under an attach name: `PATH`, or `key=KEY` or `key=KEY:PATH` over TCP.
+    pub(crate) fn admit<'a>(&self, peer: &Peer, user: u32, name: &'a [u8]) -> Result<Admitted<'a>, Errno> {
+        match peer {
+            Peer::User(uid) => {
+                let own = rustix::process::geteuid().as_raw();
+                let trusted = *uid == own || *uid == 0;
+                // Root speaks for every user of its machine, as a kernel's client does.
+                let speaks_for = *uid == 0 || user == *uid || user == crate::codec::NO_USER;
+                let may = (trusted || self.users.contains(uid)) && speaks_for;
+                if may { Ok(Admitted { name, trusted }) } else { Err(Errno::PERM) }
+            }
+            Peer::Remote => match &self.key {
+                None => Ok(Admitted { name, trusted: false }),
+                Some(key) => {
+                    let rest = name.strip_prefix(b"key=").ok_or(Errno::ACCESS)?;
+                    let end = rest.iter().position(|byte| *byte == b':').unwrap_or(rest.len());
+                    let path = rest.get(end + 1..).unwrap_or_default();
+                    if key.is(&rest[..end]) {
+                        Ok(Admitted { name: path, trusted: true })
+                    } else {
+                        Err(Errno::ACCESS)
+                    }
+                }
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memferry_pool::Pool;
+
+    use super::*;
+
+    #[test]
+    fn the_server_s_user_and_root_may_attach_and_others_when_named() {
+        let own = rustix::process::geteuid().as_raw();
+        let access = Access { users: vec![4242], key: None };
+        for (uid, user, may) in [
+            (own, own, true),
+            (own, u32::MAX, true),
+            (0, 77, true),
+            (4242, 4242, true),
+            (4242, own, false),
+            (4243, 4243, false),
+        ] {
+            assert_eq!(access.admit(&Peer::User(uid), user, b"/").is_ok(), may, "{uid} as {user}");
+        }
+        assert!(!access.admit(&Peer::User(4242), 4242, b"/").unwrap().trusted);
+    }
+
+    #[test]
+    fn a_key_opens_tcp_and_nothing_else_does() {
+        let access = Access { users: vec![], key: Some(Key::new(b"open sesame")) };
+        let admit = |name: &'static [u8]| access.admit(&Peer::Remote, u32::MAX, name);
+        assert_eq!(admit(b"key=open sesame:/pool").map(|admitted| admitted.name), Ok(&b"/pool"[..]));
+        assert_eq!(admit(b"key=open sesame"), Ok(Admitted { name: b"", trusted: true }));
+        for name in [&b""[..], b"/", b"key=", b"key=open", b"key=open sesame2", b"key=:open sesame"] {
+            assert_eq!(admit(name), Err(Errno::ACCESS), "{name:?}");
+        }
+        let open = Access::default();
+        assert_eq!(open.admit(&Peer::Remote, 0, b"/x"), Ok(Admitted { name: b"/x", trusted: false }));
+    }
+
+    #[test]
+    fn options_that_cannot_work_are_refused() {
+        let with = |change: fn(&mut Options)| {
+            let mut options = Options::new("/");
+            change(&mut options);
+            options.check()
+        };
+        assert_eq!(with(|_| ()), Ok(()));
+        assert!(with(|options| options.block_bytes = 5000).is_err());
+        assert!(with(|options| options.block_bytes = 0).is_err());
+        assert!(with(|options| options.pool_bytes = 100_000).is_err());
+        for refused in [
+            with(|options| options.limits.fids = 0),
+            with(|options| options.threads = 0),
+            with(|options| options.limits.stall = Duration::ZERO),
+        ] {
+            assert_eq!(refused, Err(OptionsError::None));
+        }
+        assert_eq!(with(|options| options.limits.stall = Duration::from_millis(1)), Ok(()));
+        assert_eq!(with(|options| options.limits.outstanding = MOST_OUTSTANDING), Ok(()));
+        let refused = with(|options| options.limits.outstanding = MOST_OUTSTANDING + 1).unwrap_err();
+        assert_eq!(refused.to_string(), "4097 requests of a client outstanding; take 4096 at most");
+    }
+
+    #[test]
+    fn a_pool_of_any_length_holds_most_of_the_blocks_that_it_has_bytes_for() {
+        for block in (1..=16 << 8).step_by(5).map(|pages| pages << 12) {
+            let least = 2 * (block as u64 + 8192);
+            for pool_bytes in [least, least + 4096, 7 * least, 64 << 20, 1 << 30] {
+                let options = Options { block_bytes: block, pool_bytes, ..Options::new("/") };
+                if options.check().is_err() {
+                    continue;
+                }
+                let pool = Pool::new(options.pool()).unwrap();
+                let most = pool_bytes / pool.options().buffer_bytes as u64;
+                let holds = pool.options().buffers_within(pool.statistics().limit_bytes);
+                assert!(holds >= 2 && holds * 10 >= most * 7, "{block}, {pool_bytes}: {holds} of {most}");
+            }
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! Stage 1, capability: who may touch which bytes, and admission of requests against it.
+//!
+//! ```text
+//! register ─► root ─┬─ derive ─► narrower, same session
+//!                   └─ offer  ─► offered ─ accept ─► held by another session
+//! resolve, claim    handles ─► Regions; counts them as in flight
+//! revoke(handle)    the whole subtree; done when nothing of it is in flight
+//! ```
+//!
+//! The table is one tree for all sessions; a handle is good only in the session that holds it. A peer keeps a revoked
+//! capability as a tombstone, so that using it says "revoked" and not "unknown". How memory is mapped and how much of it a
+//! client may hold is the broker's business.
+
+mod revocation;
+mod table;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use memferry_transfer::{
+    Count2d, Failure, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side, Span, Terms,
+};
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use revocation::Revocation;
+use table::{Node, Table};
+
+/// Who may accept an offer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Recipient {
+    Session(SessionId),
+    /// Every session of a user.
+    User(u32),
+}
+
+/// Names one revocation until it is finished.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct RevocationId(u64);
+
+/// Why a capability operation was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum CapabilityError {
+    /// The session holds no such capability.
+    #[error("handle {0} names nothing in this session")]
+    Unknown(Handle),
+    #[error("handle {0} was revoked")]
+    Revoked(Handle),
+    /// The range leaves the capability's.
+    #[error("{length} bytes at offset {offset} leave the {available} bytes of handle {handle}")]
+    OutOfRange {
+        /// What was to be narrowed.
+        handle: Handle,
+        /// Start of the wanted range.
+        offset: u64,
+        length: u64,
+        /// Bytes the capability covers.
+        available: u64,
+    },
+    /// More rights than there are to give, or none.
+    #[error("handle {handle} carries {held:?} and cannot give {wanted:?}")]
+    Rights {
+        /// What was to be narrowed.
+        handle: Handle,
+        held: Rights,
+        /// The rights asked for; empty is refused too.
+        wanted: Rights,
+    },
+    /// The capability does not carry GRANT.
+    #[error("handle {0} may not be granted to others")]
+    NotGrantable(Handle),
+    /// The token names no offer to this session or user.
+    #[error("token {0} names no offer to this client")]
+    NoSuchOffer(Handle),
+    /// The session holds as many capabilities as it may.
+    #[error("this client holds {limit} capabilities, its quota; revoke some")]
+    Quota { limit: usize },
+}
+
+/// What accepting an offer gives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// The capability in the accepting session.
+    pub handle: Handle,
+    pub length: u64,
+    pub rights: Rights,
+    /// The session that granted it.
+    pub grantor: SessionId,
+}
+
+/// The capabilities a request holds in flight. Given back by [`Capabilities::release`] exactly once.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "claims that are not released keep their memory from being revoked"]
+pub struct Claims(SmallVec<[u32; 3]>);
+
+impl Claims {
+    /// Of what names no memory.
+    pub(crate) fn none() -> Self {
+        Self(SmallVec::new())
+    }
+}
+
+/// An operation that was checked but claims nothing: good while the table it was checked against stays as it is.
+pub(crate) struct Resolved<M> {
+    pub(crate) operation: Operation<Region<M>>,
+    nodes: SmallVec<[u32; 3]>,
+}
+
+/// Segments of a list that count for one request more, where the requests of a user are bounded: a list is kept whole.
+const SEGMENTS_PER_PLACE: usize = 64;
+
+/// A request that may touch what it names: output of admission.
+#[derive(Debug)]
+#[must_use = "an admitted request holds claims on its memory"]
+pub struct Admitted<M> {
+    operation: Operation<Region<M>>,
+    claims: Claims,
+    session: SessionId,
+    terms: Terms,
+}
+
+impl<M> Admitted<M> {
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// On which terms it is served.
+    pub fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub(crate) fn terms_mut(&mut self) -> &mut Terms {
+        &mut self.terms
+    }
+
+    pub(crate) fn operation(&self) -> &Operation<Region<M>> {
+        &self.operation
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// What it counts for among the requests of its user that may wait or be held.
+    pub(crate) fn places(&self) -> usize {
+        let segments = match &self.operation {
+            Operation::ScatterGather { lists } => lists.source.len() + lists.destination.len(),
+            _ => 0,
+        };
+        1 + segments / SEGMENTS_PER_PLACE
+    }
+
+    pub(crate) fn into_parts(self) -> (Operation<Region<M>>, Claims) {
+        (self.operation, self.claims)
+    }
+
+    /// What is left to give back of one that was held: its claims and its places.
+    pub(crate) fn into_kept(self) -> (Claims, usize) {
+        let places = self.places();
+        (self.claims, places)
+    }
+}
+
+impl<M: Clone> Admitted<M> {
+    /// The same request once more, without claims: good while the original keeps its own.
+    pub(crate) fn again(&self) -> Self {
+        let operation = self.operation.clone();
+        let session = self.session;
+        let terms = self.terms;
+        Self { operation, claims: Claims::none(), session, terms }
+    }
+}
+
+/// Every capability of every session.
+pub struct Capabilities<M> {
+    table: Table<M>,
+    held: BTreeMap<SessionId, BTreeSet<u32>>,
+    per_session: usize,
+    revocations: BTreeMap<RevocationId, Revocation>,
+    next_revocation: u64,
+    finished: Vec<RevocationId>,
+    withheld: Vec<RevocationId>,
+    /// Nodes with claims that failed channels keep.
+    quarantined: BTreeSet<u32>,
+    /// Something in flight was revoked, and the caller does not know yet.
+    caught: bool,
+    dropped: Vec<M>,
+}
+
+impl<M: Memory> Capabilities<M> {
+    /// An empty table in which a session may hold `per_session` capabilities.
+    pub fn new(per_session: usize) -> Self {
+        Self {
+            table: Table::new(),
+            held: BTreeMap::new(),
+            per_session,
+            revocations: BTreeMap::new(),
+            next_revocation: 0,
+            finished: Vec::new(),
+            withheld: Vec::new(),
+            quarantined: BTreeSet::new(),
+            caught: false,
+            dropped: Vec::new(),
+        }
+    }
+
+    /// Makes `memory` a root capability of `session`.
+    ///
+    /// # Errors
+    /// [`CapabilityError::Quota`].
+    pub fn register(
+        &mut self,
+        session: SessionId,
+        memory: M,
+        rights: Rights,
+    ) -> Result<Handle, CapabilityError> {
+        let length = memory.length();
+        self.hold(Node::new(session, memory, (0, length), rights, None, None))
+    }
+
+    /// A capability of the same session with a narrower range or fewer rights.
+    ///
+    /// # Errors
+    /// [`CapabilityError`] but for `NotGrantable` and `NoSuchOffer`.
+    pub fn derive(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        range: (u64, u64),
+        rights: Rights,
+    ) -> Result<Handle, CapabilityError> {
+        let node = self.narrowed(session, handle, range, rights, None)?;
+        self.hold(node)
+    }
+
+    /// Offers a range with rights to others. The token is a capability of the grantor's: revoking it takes back what
+    /// was accepted.
+    ///
+    /// # Errors
+    /// [`CapabilityError`] but for `NoSuchOffer`.
+    pub fn offer(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        range: (u64, u64),
+        rights: Rights,
+        recipient: Recipient,
+    ) -> Result<Handle, CapabilityError> {
+        let node = self.narrowed(session, handle, range, rights, Some(recipient))?;
+        let (_, parent) = self.live(session, handle)?;
+        if !parent.rights.contains(Rights::GRANT) {
+            return Err(CapabilityError::NotGrantable(handle));
+        }
+        self.hold(node)
+    }
+
+    /// Takes up an offer made to `session` or to its `user`.
+    ///
+    /// # Errors
+    /// [`CapabilityError::NoSuchOffer`], [`CapabilityError::Quota`].
+    pub fn accept(
+        &mut self,
+        session: SessionId,
+        user: u32,
+        token: Handle,
+    ) -> Result<Accepted, CapabilityError> {
+        let offer = self.table.get(token).ok_or(CapabilityError::NoSuchOffer(token))?;
+        let meant = match offer.offered_to {
+            Some(Recipient::Session(recipient)) => recipient == session,
+            Some(Recipient::User(recipient)) => recipient == user,
+            None => false,
+        };
+        let memory = offer.memory().ok_or(CapabilityError::NoSuchOffer(token))?;
+        if !meant {
+            return Err(CapabilityError::NoSuchOffer(token));
+        }
+        let range = (offer.offset, offer.length);
+        let rights = offer.rights;
+        let grantor = offer.session;
+        let handle =
+            self.hold(Node::new(session, memory.clone(), range, rights, Some(token.index()), None))?;
+        Ok(Accepted { handle, length: range.1, rights, grantor })
+    }
+
+    /// Memory that left the table since this was last called: dropping it may unmap, which is slow. It leaves when its
+    /// capability is revoked and nothing is in flight on it, quarantined requests included.
+    pub fn take_dropped(&mut self) -> Vec<M> {
+        std::mem::take(&mut self.dropped)
+    }
+
+    /// Whether a request in flight holds a revoked capability.
+    pub fn uses_revoked(&self, claims: &Claims) -> bool {
+        let revoked = |index: &u32| self.table.at(*index).is_some_and(|node| node.revoked);
+        claims.0.iter().any(revoked)
+    }
+
+    /// The sessions that registered memory of which `named` is true.
+    pub fn owners(&self, named: impl Fn(&M) -> bool) -> Vec<SessionId> {
+        let roots = self.held.values().flatten().filter_map(|index| self.table.at(*index));
+        let roots = roots.filter(|node| node.parent.is_none() && node.memory().is_some_and(&named));
+        let mut owners: Vec<_> = roots.map(|node| node.session).collect();
+        owners.dedup();
+        owners
+    }
+
+    /// Capabilities `session` holds, tombstones and what was revoked but is still in use below included.
+    pub fn count(&self, session: SessionId) -> usize {
+        self.held.get(&session).map_or(0, BTreeSet::len)
+    }
+
+    /// Both in one, as tests want it. A loop is no transfer: `BadLoop`.
+    #[cfg(test)]
+    pub(crate) fn admit(
+        &mut self,
+        session: SessionId,
+        request: &memferry_transfer::Request,
+        longest_bytes: u64,
+    ) -> Result<Admitted<M>, Failure> {
+        let memferry_transfer::Task::Transfer(operation) = &request.task else {
+            return Err(Failure::BadLoop);
+        };
+        let resolved = self.resolve(session, operation, longest_bytes)?;
+        Ok(self.claim(session, resolved, request.terms))
+    }
+
+    /// Checks an operation against the capabilities of `session`.
+    pub(crate) fn resolve(
+        &self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        longest_bytes: u64,
+    ) -> Result<Resolved<M>, Failure> {
+        let mut nodes = SmallVec::new();
+        let note = |index| {
+            if nodes.last() != Some(&index) {
+                nodes.push(index);
+            }
+        };
+        let operation = self.checked(session, operation, longest_bytes, M::clone, note)?;
+        Ok(Resolved { operation, nodes })
+    }
+
+    /// As [`resolve`](Self::resolve), over borrowed memory: for what is over while the table stays as it is.
+    #[inline]
+    pub(crate) fn borrowed<'a>(
+        &'a self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        longest_bytes: u64,
+    ) -> Result<Operation<Region<&'a M>>, Failure> {
+        self.checked(session, operation, longest_bytes, |memory| memory, |_| ())
+    }
+
+    /// Checks an operation; `keep` gives what stands for an operand's memory, `note` sees its node.
+    #[inline]
+    fn checked<'a, Q: Memory>(
+        &'a self,
+        session: SessionId,
+        operation: &Operation<Span>,
+        longest_bytes: u64,
+        keep: impl Fn(&'a M) -> Q,
+        mut note: impl FnMut(u32),
+    ) -> Result<Operation<Region<Q>>, Failure> {
+        let mut plain = |side, span: &Span, length| {
+            let (node, memory) = self.usable(session, side, span.handle)?;
+            let outside = Failure::OutOfBounds { side, available: node.length };
+            if span.offset.checked_add(length).is_none_or(|end| end > node.length) {
+                return Err(outside);
+            }
+            note(span.handle.index());
+            Region::new(keep(memory), node.offset + span.offset, length).ok_or(outside)
+        };
+        // The commonest kinds are spelled out: they are most of what a worker does for small requests.
+        match operation {
+            Operation::Nop => return Ok(Operation::Nop),
+            Operation::Copy { source, destination, length } if *length <= longest_bytes => {
+                let source = plain(Side::Source, source, *length)?;
+                let destination = plain(Side::Destination, destination, *length)?;
+                return Ok(Operation::Copy { source, destination, length: *length });
+            }
+            _ => {}
+        }
+        if operation.total_bytes() > longest_bytes {
+            return Err(Failure::TooLong { limit: longest_bytes });
+        }
+        check_lengths(operation)?;
+        operation.try_map(|side, span, reach| match reach {
+            Reach::Bytes(length) => Ok((plain(side, span, length)?, 0)),
+            Reach::Walk(plane, count) => {
+                let (node, _) = self.usable(session, side, span.handle)?;
+                let outside = Failure::OutOfBounds { side, available: node.length };
+                let (first, length, start) = extent(span.offset, plane, count).ok_or(outside)?;
+                Ok((plain(side, &Span::new(span.handle, first), length)?, start))
+            }
+        })
+    }
+
+    /// Counts what was resolved as in flight.
+    pub(crate) fn claim(&mut self, session: SessionId, resolved: Resolved<M>, terms: Terms) -> Admitted<M> {
+        for index in &resolved.nodes {
+            self.table.count_in_flight(*index, 1);
+        }
+        Admitted { operation: resolved.operation, claims: Claims(resolved.nodes), session, terms }
+    }
+
+    /// The live node of a handle that carries the right a side needs.
+    #[inline]
+    fn usable(&self, session: SessionId, side: Side, handle: Handle) -> Result<(&Node<M>, &M), Failure> {
+        let Some(node) = self.table.get(handle).filter(|node| node.session == session) else {
+            return Err(if self.table.was(handle, session) {
+                Failure::StaleHandle { side, handle }
+            } else {
+                Failure::UnknownHandle { side, handle }
+            });
+        };
+        let memory = node.memory().ok_or(Failure::Revoked { side, handle })?;
+        let needed = match side {
+            Side::Source => Rights::READ,
+            Side::Destination => Rights::WRITE,
+        };
+        if node.offered_to.is_some() || !node.rights.contains(needed) {
+            return Err(Failure::MissingRight { side, handle });
+        }
+        Ok((node, memory))
+    }
+
+    /// The live node of a handle in `session`.
+    fn live(&self, session: SessionId, handle: Handle) -> Result<(&M, &Node<M>), CapabilityError> {
+        let node = self.table.get(handle).filter(|node| node.session == session);
+        let node = node.ok_or(CapabilityError::Unknown(handle))?;
+        Ok((node.memory().ok_or(CapabilityError::Revoked(handle))?, node))
+    }
+
+    /// A node below `handle` with part of its range and rights.
+    fn narrowed(
+        &self,
+        session: SessionId,
+        handle: Handle,
+        (offset, length): (u64, u64),
+        rights: Rights,
+        offered_to: Option<Recipient>,
+    ) -> Result<Node<M>, CapabilityError> {
+        let (memory, parent) = self.live(session, handle)?;
+        let available = parent.length;
+        if offset.checked_add(length).is_none_or(|end| end > available) {
+            return Err(CapabilityError::OutOfRange { handle, offset, length, available });
+        }
+        if rights.is_empty() || !parent.rights.contains(rights) {
+            return Err(CapabilityError::Rights { handle, held: parent.rights, wanted: rights });
+        }
+        let range = (parent.offset + offset, length);
+        Ok(Node::new(session, memory.clone(), range, rights, Some(handle.index()), offered_to))
+    }
+
+    /// Puts a node into the table and under its parent.
+    fn hold(&mut self, node: Node<M>) -> Result<Handle, CapabilityError> {
+        let held = self.held.entry(node.session).or_default();
+        if held.len() >= self.per_session {
+            return Err(CapabilityError::Quota { limit: self.per_session });
+        }
+        let handle = self.table.insert(node);
+        held.insert(handle.index());
+        Ok(handle)
+    }
+}
+
+/// What can be said of an operation without knowing its memory.
+fn check_lengths(operation: &Operation<Span>) -> Result<(), Failure> {
+    match operation {
+        Operation::Fill { length, pattern, .. } if length % pattern.length_bytes() != 0 => {
+            Err(Failure::FillLength { pattern_bytes: pattern.length_bytes() })
+        }
+        Operation::ScatterGather { lists } => {
+            let source_bytes = lists.total_bytes(Side::Source);
+            let equal = source_bytes == lists.total_bytes(Side::Destination);
+            if equal { Ok(()) } else { Err(Failure::SegmentTotals { source_bytes }) }
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The bytes a walk touches, counted from its capability's first: where they begin, how many, and where it starts among
+/// them. `None` when that is no range.
+fn extent(offset: u64, mut plane: Plane, count: Count2d) -> Option<(u64, u64, u64)> {
+    plane.start = plane.start.checked_add(offset)?;
+    Some(match plane.extent(&count).ok()? {
+        Some(extent) => (extent.first, extent.length, plane.start - extent.first),
+        None => (0, 0, plane.start),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,428 @@
+//! Stage 3, channel: an admitted request gets an engine channel, waits for one, or is refused.
+//!
+//! ```text
+//! Admitted ─► policy's choice, checked ─► Placed ─► Descriptor
+//!          └► busy: waiting list (bounded per user) or refusal
+//! ```
+//!
+//! The thesis's driver returns an error when all 32 channels are occupied and names a waiting list as the alternative
+//! (Wicki 2014, 3.4); here the request chooses. Higher classes get channels first. Requests of one queue start in the
+//! order they came, so one that follows a waiting one of a lower class waits in that class. Running them is the engine's.
+//!
+//! Requests may run for hours, and another user's must not wait for all of them. So, whatever the policy says, the last eighth of
+//! the channels that are free go to users who hold none, and who shares an engine holds half at most: of 32 channels four users
+//! find one each beside two that keep all they can. The eighth is one at least, but none of few for a user alone.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use memferry_clock::Instant;
+use memferry_transfer::{Descriptor, Failure, PriorityClass, WhenBusy};
+
+use crate::capability::{Admitted, Claims};
+use crate::completion::QueueKey;
+use crate::policy::{Acts, Ask, Choice, Outstanding, Policy};
+
+/// What an engine channel is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChannelState {
+    Free,
+    /// It holds a descriptor.
+    Busy,
+    /// It failed and waits for a reset.
+    Faulted,
+}
+
+/// Who asked, under which name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Origin {
+    pub(crate) queue: QueueKey,
+    pub(crate) user: u32,
+    pub(crate) tag: u64,
+    /// The next request of the queue depends on this one.
+    pub(crate) linked: bool,
+    /// It is done again and again, in a loop.
+    pub(crate) member: bool,
+}
+
+/// A request with a channel to itself: output of placement.
+#[derive(Debug)]
+#[must_use = "a placed request holds a channel"]
+pub struct Placed<M> {
+    admitted: Admitted<M>,
+    origin: Origin,
+    channel: u32,
+}
+
+/// A placed request taken apart for the engine.
+pub(crate) struct Unfolded<M> {
+    pub(crate) descriptor: Result<Descriptor<M>, Failure>,
+    pub(crate) claims: Claims,
+    pub(crate) origin: Origin,
+    pub(crate) channel: u32,
+    pub(crate) ask: Ask,
+}
+
+impl<M> Placed<M> {
+    /// The engine's descriptor and what the ledger keeps meanwhile.
+    pub(crate) fn unfold(self) -> Unfolded<M> {
+        let channel = self.channel;
+        let origin = self.origin;
+        let terms = *self.admitted.terms();
+        let ask = ask(&self.admitted, origin.user);
+        let (operation, claims) = self.admitted.into_parts();
+        // Admission checked the same bounds; should the two ever disagree, the request fails and nothing moves.
+        let descriptor = Descriptor::new(channel, operation)
+            .map(|descriptor| descriptor.with_hint(terms.hint))
+            .map_err(|error| Failure::OutOfBounds { side: error.side, available: 0 });
+        Unfolded { descriptor, claims, origin, channel, ask }
+    }
+}
+
+/// What a policy sees of an admitted request.
+pub(crate) fn ask<M>(admitted: &Admitted<M>, user: u32) -> Ask {
+    let terms = admitted.terms();
+    let bytes = admitted.operation().total_bytes();
+    Ask { client: admitted.session(), user, class: terms.class, bytes, deadline: terms.deadline }
+}
+
+/// A request that did not get a channel.
+pub(crate) struct Unplaced {
+    pub(crate) claims: Claims,
+    pub(crate) origin: Origin,
+    pub(crate) failure: Failure,
+}
+
+/// Where requests of a class wait.
+const fn rank(class: PriorityClass) -> usize {
+    PriorityClass::High.index() - class.index()
+}
+
+/// What waits of one queue.
+#[derive(Clone, Copy, Default)]
+struct Waiting {
+    count: u32,
+    /// The rank of the latest.
+    rank: usize,
+    /// The latest pass over those that wait that came by one of it.
+    met: u64,
+}
+
+/// The channels of one engine and who waits for them.
+pub(crate) struct Channels<M> {
+    states: Vec<ChannelState>,
+    /// Whose request a busy channel serves.
+    holders: Vec<Option<u32>>,
+    /// How many each user holds.
+    held: BTreeMap<u32, usize>,
+    /// Users of more than one id have queues here.
+    pub(crate) crowded: bool,
+    /// By rank, each in the order they came.
+    waiting: [VecDeque<(Admitted<M>, Origin)>; 3],
+    waiting_count: usize,
+    /// Of those that wait, how many have a deadline.
+    timed: usize,
+    of_queue: Vec<Waiting>,
+    /// Queues of which requests wait.
+    waiting_queues: usize,
+    /// Passes over those that wait so far.
+    pass: u64,
+    /// By user: what its requests that wait, and those that orders hold, count for.
+    places: BTreeMap<u32, usize>,
+    waiting_per_user: usize,
+}
+
+impl<M> Channels<M> {
+    pub(crate) fn new(channels: u32, waiting_per_user: usize) -> Self {
+        let states = vec![ChannelState::Free; channels as usize];
+        let holders = vec![None; channels as usize];
+        let held = Default::default();
+        let waiting = Default::default();
+        let of_queue = Default::default();
+        let places = Default::default();
+        let crowded = false;
+        let waiting_count = 0;
+        let timed = 0;
+        let waiting_queues = 0;
+        let pass = 0;
+        Self {
+            states,
+            holders,
+            held,
+            crowded,
+            waiting,
+            waiting_count,
+            timed,
+            of_queue,
+            waiting_queues,
+            pass,
+            places,
+            waiting_per_user,
+        }
+    }
+
+    pub(crate) fn states(&self) -> &[ChannelState] {
+        &self.states
+    }
+
+    pub(crate) fn set(&mut self, channel: u32, state: ChannelState) {
+        let Some(entry) = self.states.get_mut(channel as usize) else { return };
+        *entry = state;
+        if let Some(user) = self.holders[channel as usize].take()
+            && let Some(count) = self.held.get_mut(&user)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.held.remove(&user);
+            }
+        }
+    }
+
+    /// Gives a channel to a user's request.
+    fn hold(&mut self, channel: u32, user: u32) {
+        self.set(channel, ChannelState::Busy);
+        if let Some(holder) = self.holders.get_mut(channel as usize) {
+            *holder = Some(user);
+            *self.held.entry(user).or_default() += 1;
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting_count
+    }
+
+    /// Whether a request of the queue waits.
+    #[inline]
+    pub(crate) fn waits(&self, queue: QueueKey) -> bool {
+        self.waiting_count > 0 && self.of_queue.get(queue.0 as usize).is_some_and(|queue| queue.count > 0)
+    }
+
+    /// Requests of the queue that wait.
+    pub(crate) fn waiting_of(&self, queue: QueueKey) -> u32 {
+        self.of_queue.get(queue.0 as usize).map_or(0, |queue| queue.count)
+    }
+
+    /// The earliest deadline among the requests that wait.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        if self.timed == 0 {
+            return None;
+        }
+        self.waiting.iter().flatten().filter_map(|(admitted, _)| admitted.terms().deadline).min()
+    }
+
+    /// Whether one more request of a user may wait here, or be held by an order.
+    pub(crate) fn room_for(&self, user: u32) -> Result<(), Failure> {
+        let taken = self.places.get(&user).copied().unwrap_or(0);
+        let limit = self.waiting_per_user;
+        if taken < limit { Ok(()) } else { Err(Failure::WaitingQuota { limit: limit as u64 }) }
+    }
+
+    /// Counts a request that waits or is held.
+    pub(crate) fn take_places(&mut self, user: u32, places: usize) {
+        *self.places.entry(user).or_default() += places;
+    }
+
+    /// Counts off one that does so no more.
+    pub(crate) fn free_places(&mut self, user: u32, places: usize) {
+        if let Some(taken) = self.places.get_mut(&user) {
+            *taken -= places;
+            if *taken == 0 {
+                self.places.remove(&user);
+            }
+        }
+    }
+
+    /// Places a new request: `Ok(None)` when it waits, which none does that has a deadline when the policy `promises` to meet it.
+    /// One that was `held` by an order found room when that took it.
+    pub(crate) fn place(
+        &mut self,
+        admitted: Admitted<M>,
+        origin: Origin,
+        held: bool,
+        promises: bool,
+        policy: &mut dyn Policy,
+    ) -> Result<Option<Placed<M>>, Unplaced> {
+        let choice = if self.waits(origin.queue) {
+            Choice::Busy { usable: self.usable() }
+        } else {
+            self.choose(&ask(&admitted, origin.user), policy)
+        };
+        let usable = match choice {
+            Choice::Channel(channel) => {
+                self.hold(channel, origin.user);
+                return Ok(Some(Placed { admitted, origin, channel }));
+            }
+            Choice::Busy { usable } => usable,
+        };
+        let all_faulted = self.usable() == 0;
+        let failure = match admitted.terms().when_busy {
+            _ if all_faulted => Failure::ChannelFaulted,
+            _ if promises && admitted.terms().deadline.is_some() => Failure::DeadlineUnreachable,
+            WhenBusy::Refuse => Failure::ChannelsBusy { channels: u64::from(usable) },
+            WhenBusy::Wait => match self.room_for(origin.user) {
+                Err(full) if !held => full,
+                _ => {
+                    self.wait(admitted, origin);
+                    return Ok(None);
+                }
+            },
+        };
+        let (_, claims) = admitted.into_parts();
+        Err(Unplaced { claims, origin, failure })
+    }
+
+    fn wait(&mut self, admitted: Admitted<M>, origin: Origin) {
+        let index = origin.queue.0 as usize;
+        if index >= self.of_queue.len() {
+            self.of_queue.resize_with(index + 1, Default::default);
+        }
+        let queue = &mut self.of_queue[index];
+        let own = rank(admitted.terms().class);
+        queue.rank = if queue.count > 0 { own.max(queue.rank) } else { own };
+        self.waiting_queues += usize::from(queue.count == 0);
+        queue.count += 1;
+        let to = queue.rank;
+        self.take_places(origin.user, admitted.places());
+        self.waiting_count += 1;
+        self.timed += usize::from(admitted.terms().deadline.is_some());
+        self.waiting[to].push_back((admitted, origin));
+    }
+
+    /// Keeps count of a request that waits no more.
+    fn waits_no_more(&mut self, admitted: &Admitted<M>, origin: Origin) {
+        self.waiting_count -= 1;
+        self.timed -= usize::from(admitted.terms().deadline.is_some());
+        if let Some(queue) = self.of_queue.get_mut(origin.queue.0 as usize) {
+            queue.count -= 1;
+            self.waiting_queues -= usize::from(queue.count == 0);
+        }
+        self.free_places(origin.user, admitted.places());
+    }
+
+    /// Whether the present pass comes by a queue for the first time: only that one of its requests may start. By a mark and
+    /// not by a list to look through: thousands may wait, and all workers wait for the table meanwhile.
+    fn meet(&mut self, queue: QueueKey) -> bool {
+        let pass = self.pass;
+        let queue = self.of_queue.get_mut(queue.0 as usize);
+        queue.is_some_and(|queue| std::mem::replace(&mut queue.met, pass) != pass)
+    }
+
+    /// Places the first waiting request that can be: one of a queue only when no earlier one of that queue still waits.
+    pub(crate) fn place_waiting(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
+        if !self.states.contains(&ChannelState::Free) {
+            return None;
+        }
+        self.pass += 1;
+        if policy.acts().contains(Acts::ORDERS) {
+            return self.place_most_urgent(policy);
+        }
+        let mut met = 0;
+        for rank in 0..self.waiting.len() {
+            for index in 0..self.waiting[rank].len() {
+                // All others wait behind one that was tried.
+                if met == self.waiting_queues {
+                    return None;
+                }
+                let origin = self.waiting[rank][index].1;
+                if !self.meet(origin.queue) {
+                    continue;
+                }
+                met += 1;
+                let asked = ask(&self.waiting[rank][index].0, origin.user);
+                if let Choice::Channel(channel) = self.choose(&asked, policy) {
+                    return self.give((rank, index), channel);
+                }
+            }
+        }
+        None
+    }
+
+    /// Places the most urgent of the first waiting requests of all queues that can be.
+    fn place_most_urgent(&mut self, policy: &mut dyn Policy) -> Option<Placed<M>> {
+        let mut first: Vec<(u64, (usize, usize), Ask)> = Vec::new();
+        for rank in 0..self.waiting.len() {
+            for index in 0..self.waiting[rank].len() {
+                if first.len() == self.waiting_queues {
+                    break;
+                }
+                let origin = self.waiting[rank][index].1;
+                if self.meet(origin.queue) {
+                    let asked = ask(&self.waiting[rank][index].0, origin.user);
+                    first.push((policy.urgency(&asked), (rank, index), asked));
+                }
+            }
+        }
+        first.sort_unstable_by_key(|(urgency, place, _)| (*urgency, *place));
+        first.into_iter().find_map(|(_, place, asked)| match self.choose(&asked, policy) {
+            Choice::Channel(channel) => self.give(place, channel),
+            Choice::Busy { .. } => None,
+        })
+    }
+
+    /// Gives a channel to one that waits, by rank and place.
+    fn give(&mut self, (rank, index): (usize, usize), channel: u32) -> Option<Placed<M>> {
+        let (admitted, origin) = self.waiting[rank].remove(index)?;
+        self.waits_no_more(&admitted, origin);
+        self.hold(channel, origin.user);
+        Some(Placed { admitted, origin, channel })
+    }
+
+    /// Requests that wait, as a policy sees them.
+    pub(crate) fn asks(&self) -> impl Iterator<Item = Outstanding> {
+        let waiting = self.waiting.iter().flatten();
+        waiting.map(|(admitted, origin)| Outstanding {
+            ask: ask(admitted, origin.user),
+            done: 0,
+            at_rest: true,
+        })
+    }
+
+    /// Takes the waiting requests that `gives_up` names a failure for.
+    pub(crate) fn give_up(
+        &mut self,
+        mut gives_up: impl FnMut(&Admitted<M>, Origin) -> Option<Failure>,
+    ) -> Vec<Unplaced> {
+        let mut given_up = Vec::new();
+        if self.waiting_count == 0 {
+            return given_up;
+        }
+        for rank in 0..self.waiting.len() {
+            for (admitted, origin) in std::mem::take(&mut self.waiting[rank]) {
+                match gives_up(&admitted, origin) {
+                    None => self.waiting[rank].push_back((admitted, origin)),
+                    Some(failure) => {
+                        self.waits_no_more(&admitted, origin);
+                        let (_, claims) = admitted.into_parts();
+                        given_up.push(Unplaced { claims, origin, failure });
+                    }
+                }
+            }
+        }
+        given_up
+    }
+
+    /// The policy's choice; a channel that does not exist or is not free counts as busy, and so does one beyond the user's share.
+    #[inline]
+    pub(crate) fn choose(&self, ask: &Ask, policy: &mut dyn Policy) -> Choice {
+        let held = || self.held.get(&ask.user).copied().unwrap_or(0);
+        match policy.choose(ask, &self.states) {
+            Choice::Channel(channel) if self.states.get(channel as usize) != Some(&ChannelState::Free) => {
+                Choice::Busy { usable: self.usable() }
+            }
+            Choice::Channel(_) if self.has_its_share(held()) => Choice::Busy { usable: held() as u32 },
+            choice => choice,
+        }
+    }
+
+    /// Whether a user that holds so many channels may not take one more of those that are free.
+    fn has_its_share(&self, held: usize) -> bool {
+        let channels = self.states.len();
+        let free = || self.states.iter().filter(|state| **state == ChannelState::Free).count();
+        let left = (channels / 8).max(usize::from(self.crowded));
+        held > 0 && (self.crowded && held >= channels / 2 || free() <= left)
+    }
+
+    /// Channels that have not failed.
+    pub(crate) fn usable(&self) -> u32 {
+        self.states.iter().filter(|state| **state != ChannelState::Faulted).count() as u32
+    }
+}

@@ -1,0 +1,118 @@
+//! The path of a request, one stage a module, as pure steps: no thread, no clock, no system call, no unsafe code.
+//!
+//! ```text
+//! Request ─admit─► Admitted ─place─► Placed ─post─► Posted ─engine─► Finished ─settle─► Completion
+//!      capability  order   policy, channel        completion                      (exactly one)
+//! ```
+//!
+//! Each stage's output has private fields, so only that stage makes it and none can be skipped. [`Path`] joins them for
+//! one engine; the live worker and the simulations drive the same steps with their own clock. Fetching requests from rings
+//! and telling clients is the caller's.
+//!
+//! ```
+//! use memferry_clock::Instant;
+//! use memferry_conformance::{FakeEngine, SimMemory, Timing};
+//! use memferry_path::{Capabilities, Path, PathLimits, PolicyKind};
+//! use memferry_transfer::{Failure, Pattern, Request, Rights, SessionId, Side, Span};
+//!
+//! let engine = FakeEngine::new(1, Timing { latency_ps: 0, ps_per_byte: 10, preemption_bytes: None });
+//! let mut path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: 8 });
+//! let (mut capabilities, session) = (Capabilities::new(16), SessionId(1));
+//! let memory = SimMemory::new(vec![0; 4]);
+//! let frame = capabilities.register(session, memory.clone(), Rights::WRITE)?;
+//! let queue = path.open_queue(session, 0);
+//!
+//! let mut now = Instant::ORIGIN;
+//! for (tag, length) in [(1, 4), (2, 5)] {
+//!     let reservation = path.reserve(queue, 8).expect("room for a completion");
+//!     let request = Request::fill(Span::new(frame, 0), length, Pattern::Byte(7));
+//!     path.submit(now, reservation, tag, &request, &mut capabilities);
+//! }
+//! path.ring_doorbell();
+//! while !path.idle() {
+//!     path.run(now);
+//!     path.settle(now, &mut capabilities);
+//!     now = path.next_wake().unwrap_or(now);
+//! }
+//! let outcomes: Vec<_> = path.take_deliveries().map(|delivery| delivery.completion.outcome).collect();
+//! let outside = Failure::OutOfBounds { side: Side::Destination, available: 4 };
+//! assert_eq!((outcomes, memory.contents()), (vec![Err(outside), Ok(())], vec![7; 4]));
+//! # Ok::<(), memferry_path::CapabilityError>(())
+//! ```
+//!
+//! # What does not compile
+//!
+//! An engine takes descriptors over regions, which only admission makes out of a client's spans:
+//!
+//! ```compile_fail,E0308
+//! use memferry_conformance::SimMemory;
+//! use memferry_transfer::{Descriptor, Operation, Span};
+//!
+//! fn skip_admission(operation: Operation<Span>) -> Descriptor<SimMemory> {
+//!     Descriptor::new(0, operation).unwrap()
+//! }
+//! ```
+//!
+//! What was admitted for one session cannot be made another's, nor taken to an engine without a channel:
+//!
+//! ```compile_fail,E0451
+//! fn steal<M>(admitted: memferry_path::Admitted<M>) -> memferry_path::Admitted<M> {
+//!     memferry_path::Admitted { session: memferry_transfer::SessionId(7), ..admitted }
+//! }
+//! ```
+//!
+//! ```compile_fail,E0624
+//! fn skip_placement<M>(admitted: memferry_path::Admitted<M>) {
+//!     let (operation, claims) = admitted.into_parts();
+//! }
+//! ```
+//!
+//! What was placed on one channel cannot be moved to another, nor posted by anyone else:
+//!
+//! ```compile_fail,E0451
+//! fn move_over<M>(placed: memferry_path::Placed<M>) -> memferry_path::Placed<M> {
+//!     memferry_path::Placed { channel: 7, ..placed }
+//! }
+//! ```
+//!
+//! ```compile_fail,E0624
+//! fn post_elsewhere<M>(placed: memferry_path::Placed<M>) {
+//!     let unfolded = placed.unfold();
+//! }
+//! ```
+//!
+//! Room for a completion is made by [`Path::reserve`] only, and is good for one request:
+//!
+//! ```compile_fail,E0451
+//! let forged = memferry_path::Reservation { queue: memferry_path::QueueKey(0) };
+//! ```
+//!
+//! ```compile_fail,E0382
+//! use memferry_conformance::FakeEngine;
+//! use memferry_path::{Path, Reservation};
+//! use memferry_transfer::Failure;
+//!
+//! fn complete_twice(path: &mut Path<FakeEngine>, reservation: Reservation) {
+//!     path.refuse(reservation, 1, false, Failure::Cancelled);
+//!     path.refuse(reservation, 1, false, Failure::Cancelled);
+//! }
+//! ```
+
+pub mod capability;
+pub mod channel;
+pub mod completion;
+mod order;
+pub mod policy;
+mod steps;
+
+pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Recipient, RevocationId};
+pub use channel::{ChannelState, Placed};
+pub use completion::{Delivery, QueueKey, Reservation};
+pub use policy::{
+    Acts, AllOutstanding, Ask, Choice, Outstanding, Policy, PolicyError, PolicyKind, PolicySettings,
+    SliceCounts, Slices,
+};
+pub use steps::{Path, PathLimits, Performing};
+
+#[cfg(test)]
+mod tests;

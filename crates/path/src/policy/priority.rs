@@ -1,0 +1,83 @@
+//! Priority channels: those of the high class have the engine to themselves for a slice of every period (Papa 2014, "Priority
+//! Channel").
+//!
+//! ```text
+//! choose  all but the high class leave channels free, so that a high request never waits for one of theirs
+//! pace    Slices ── low work suspended ── acknowledged by all workers ── slice ── everybody again
+//! ```
+//!
+//! A request's class is checked at admission: a client uses the high class only when it was granted. Between slices everybody
+//! has equal turns, as in the paper.
+
+use memferry_clock::Instant;
+use memferry_transfer::{PriorityClass, SessionId};
+
+use super::slices::View;
+use super::{Acts, Ask, Choice, Outstanding, Policy, Shared, Slices, leaving_an_eighth};
+use crate::channel::ChannelState;
+
+/// High requests own the engines in slices.
+#[derive(Debug)]
+pub struct Priority {
+    channels: Shared,
+    slices: Slices,
+    worker: usize,
+}
+
+impl Priority {
+    /// The policy of worker number `worker` of those that `slices` was made for.
+    pub const fn new(slices: Slices, worker: usize) -> Self {
+        Self { channels: Shared::new(), slices, worker }
+    }
+}
+
+const fn is_high(ask: &Ask) -> bool {
+    matches!(ask.class, PriorityClass::High)
+}
+
+impl Policy for Priority {
+    fn name(&self) -> &'static str {
+        "priority"
+    }
+
+    fn choose(&mut self, ask: &Ask, channels: &[ChannelState]) -> Choice {
+        match is_high(ask) {
+            true => self.channels.choose(ask, channels),
+            false => leaving_an_eighth(&mut self.channels, ask, channels),
+        }
+    }
+
+    fn departed(&mut self, _client: SessionId) {}
+
+    fn acts(&self) -> Acts {
+        Acts::PACES
+    }
+
+    fn pace(&mut self, now: Instant, running: &[Outstanding], turns: &mut [u32]) -> Option<Instant> {
+        let mut low = running.iter().filter(|one| !is_high(&one.ask)).peekable();
+        let view = View {
+            low: low.peek().is_some(),
+            low_rests: low.all(|one| one.at_rest),
+            high: running.iter().any(|one| is_high(&one.ask)),
+        };
+        let told = self.slices.step(self.worker, now, view);
+        if !told.low_moves {
+            let low = running.iter().zip(turns).filter(|(one, _)| !is_high(&one.ask));
+            low.for_each(|(_, turns)| *turns = 0);
+        }
+        told.wake
+    }
+
+    fn moved(&mut self, ask: &Ask, bytes: u64) {
+        if !is_high(ask) {
+            self.slices.low_moved(bytes);
+        }
+    }
+}
+
+impl Drop for Priority {
+    /// A worker that takes another policy has nothing that this one could suspend.
+    fn drop(&mut self) {
+        self.slices.leave(self.worker);
+    }
+}

@@ -1,0 +1,222 @@
+//! The service inside a client's own process: the same workers, rings and checks, called instead of spoken to.
+//!
+//! ```text
+//! shared() ─► Embedded ─ call(command) ─► Service::execute
+//!               └─ control thread ─ notifier ─► Service::attend ─► whoever waits for a revocation
+//! ```
+//!
+//! All clients of a process share one; it ends with the last. There is no socket and no second user, so this is about
+//! moving memory, not about protection: code in the same process can do as it likes.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use memferry_path::RevocationId;
+use memferry_shm::fork_guard::ForkGuard;
+use memferry_transfer::SessionId;
+use rustix::event::{PollFd, PollFlags};
+
+use crate::config::ServiceConfig;
+use crate::protocol::{Answer, Command, Refusal};
+use crate::service::{Attended, Executed, Service, StartError};
+
+/// The service of one process. A forked child inherits its parent's, whose lock may be held for ever by a thread that is not
+/// there, and takes the next.
+struct Shared {
+    /// 0: of none yet.
+    process: AtomicU32,
+    service: Mutex<Weak<Embedded>>,
+}
+
+/// How many processes, each forked of the one before without becoming another program, may have a service.
+const GENERATIONS: usize = 64;
+
+static SHARED: [Shared; GENERATIONS] =
+    [const { Shared { process: AtomicU32::new(0), service: Mutex::new(Weak::new()) } }; GENERATIONS];
+
+fn shared_here() -> Option<&'static Mutex<Weak<Embedded>>> {
+    let here = std::process::id();
+    let mine = |shared: &&Shared| {
+        let claimed = shared.process.compare_exchange(0, here, Ordering::Relaxed, Ordering::Relaxed);
+        claimed.is_ok() || claimed == Err(here)
+    };
+    SHARED.iter().find(mine).map(|shared| &shared.service)
+}
+
+struct Control {
+    service: Service,
+    over: Mutex<BTreeMap<RevocationId, Result<Answer, Refusal>>>,
+    changed: Condvar,
+    ending: AtomicBool,
+}
+
+/// A service in this process.
+pub struct Embedded {
+    control: Arc<Control>,
+    thread: Option<JoinHandle<()>>,
+    guard: ForkGuard,
+}
+
+impl Embedded {
+    /// The service of this process, started with the default configuration when there is none yet.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn shared() -> Result<Arc<Self>, StartError> {
+        let shared = shared_here().ok_or_else(|| StartError::System {
+            step: "forking",
+            source: std::io::Error::other(format!("more than {GENERATIONS} forks deep; run another program")),
+        })?;
+        let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
+        match shared.upgrade() {
+            Some(embedded) if embedded.guard.check().is_ok() => return Ok(embedded),
+            // Of a process that had this number before.
+            Some(embedded) => std::mem::forget(embedded),
+            None => {}
+        }
+        let embedded = Arc::new(Self::start(ServiceConfig::default())?);
+        *shared = Arc::downgrade(&embedded);
+        Ok(embedded)
+    }
+
+    /// A service of its own.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn start(mut config: ServiceConfig) -> Result<Self, StartError> {
+        // There is nobody here to protect from whom.
+        config.high_users.push(rustix::process::geteuid().as_raw());
+        let failed = |step| move |source| StartError::System { step, source };
+        let guard = ForkGuard::new().map_err(failed("the fork guard"))?;
+        let service = Service::start(config)?;
+        let over = Default::default();
+        let changed = Default::default();
+        let ending = Default::default();
+        let control = Arc::new(Control { service, over, changed, ending });
+        let for_thread = Arc::clone(&control);
+        let thread = std::thread::Builder::new()
+            .name("memferry-control".to_owned())
+            .spawn(move || for_thread.run())
+            .map_err(failed("starting the control thread"))?;
+        Ok(Self { control, thread: Some(thread), guard })
+    }
+
+    pub fn service(&self) -> &Service {
+        &self.control.service
+    }
+
+    /// Whether this is the process that started it.
+    pub fn is_of_this_process(&self) -> bool {
+        self.guard.check().is_ok()
+    }
+
+    /// Executes a command and waits for its answer.
+    ///
+    /// # Errors
+    /// [`Refusal`].
+    pub fn call(
+        &self,
+        session: SessionId,
+        command: Command,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+        match self.control.service.execute(session, command, &descriptors) {
+            Executed::Done(answer, descriptors) => answer.map(|answer| (answer, descriptors)),
+            Executed::Later(revocation) => {
+                let mut over = self.control.over.lock().unwrap_or_else(PoisonError::into_inner);
+                loop {
+                    if let Some(answer) = over.remove(&revocation) {
+                        return answer.map(|answer| (answer, Vec::new()));
+                    }
+                    over = self.control.changed.wait(over).unwrap_or_else(PoisonError::into_inner);
+                }
+            }
+        }
+    }
+}
+
+impl Control {
+    fn run(&self) {
+        while !self.ending.load(Ordering::Acquire) {
+            let notifier = self.service.notifier();
+            let _ = rustix::event::poll(&mut [PollFd::new(&notifier, PollFlags::IN)], None);
+            let Attended { revoked, unused, .. } = self.service.attend();
+            // First: who asked for a revocation may want the memory back.
+            drop(unused);
+            if !revoked.is_empty() {
+                let mut over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+                over.extend(revoked);
+                self.changed.notify_all();
+            }
+        }
+    }
+}
+
+impl Drop for Embedded {
+    fn drop(&mut self) {
+        if !self.is_of_this_process() {
+            // The workers and the control thread are the parent's; waiting for them here would never end.
+            std::mem::forget(Arc::clone(&self.control));
+            return;
+        }
+        self.control.ending.store(true, Ordering::Release);
+        self.control.service.wake_control();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(unsafe_code, reason = "forks")]
+mod tests {
+    use super::*;
+    use crate::protocol::NotifyBy;
+    use crate::session::Introduced;
+
+    #[test]
+    fn a_refused_signal_does_not_use_up_the_only_one() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        let embedded = Embedded::start(ServiceConfig { workers: 1, ..ServiceConfig::default() }).unwrap();
+        let user = rustix::process::geteuid().as_raw();
+        let client =
+            Introduced { user, process: std::process::id(), asymmetric_fences: false, watched: None };
+        let session = embedded.service().connect(client).unwrap();
+        let call = |command| embedded.call(session, command, Vec::new());
+        let (opened, _) = call(Command::OpenQueue { capacity: 2 }).unwrap();
+        let Answer::Queue { queue, .. } = opened else { panic!("{opened:?}") };
+        let notify = |by| call(Command::Notify { queue, by });
+        let refused = notify(NotifyBy::Ring { user_data: 1 }).unwrap_err();
+        if refused.message.contains("this system gives the service no io_uring") {
+            return println!("{refused}");
+        }
+        assert_eq!(refused.message, "no descriptor came");
+        assert_eq!(notify(NotifyBy::Event).unwrap().1.len(), 1);
+        let refused = notify(NotifyBy::Event).unwrap_err();
+        assert!(refused.message.contains("signalled already"), "{refused}");
+    }
+
+    #[test]
+    fn a_child_forked_while_the_service_starts_gets_its_own() {
+        let _alone = crate::FORKING.lock().unwrap_or_else(PoisonError::into_inner);
+        // As a thread that starts the service holds it.
+        let starting = shared_here().expect("the first generation").lock().unwrap();
+        // SAFETY: the child starts a service of its own and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child, with a status that is not 0, should it hang.
+            unsafe { libc::alarm(20) };
+            let started = Embedded::shared().is_ok_and(|embedded| embedded.is_of_this_process());
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(!started)) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        drop(starting);
+        assert_eq!(status, 0, "the child's status");
+    }
+}

@@ -1,0 +1,51 @@
+//! The memferry service: it owns the engines, knows who may touch what, and serves each client through its own rings.
+//!
+//! ```text
+//! protocol   what is said over the socket          daemon    socket, epoll, signals ─┐  (or `embedded`)
+//! session    one client: channels, frames, quota   sandbox   seccomp filter          ├─► Service
+//! service    executes commands ── worker commands ─► worker      polls rings, runs the path, completes
+//!                                                  module    the Linux module beside the workers' CPUs, if wanted
+//! ```
+//!
+//! [`Service`] is a library: the daemon puts a socket in front of it, and an embedded client calls it in its own process.
+//! The control side never moves bytes; workers never wait for the control side.
+
+pub mod config;
+mod counters;
+
+pub mod embedded;
+pub mod module;
+mod policies;
+pub mod profile;
+pub mod protocol;
+mod ring_pool;
+mod scheduling;
+mod service;
+mod session;
+mod signal;
+mod worker;
+pub mod worker_engine;
+
+pub use crate::scheduling::SchedulingClass;
+pub use config::{Quotas, ServiceConfig};
+pub use memferry_path::{PolicyError, PolicyKind, PolicySettings};
+pub use service::{Attended, Executed, Notice, Service, StartError};
+pub use session::Introduced;
+pub use worker::pinning::Pinning;
+
+use memferry_clock::{Clock, Instant};
+
+/// Held by tests that fork or spawn, and by those whose locks or sockets a child must not keep alive.
+#[cfg(test)]
+static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+/// The machine's `CLOCK_MONOTONIC`, common to all processes: deadlines are given in it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MonotonicClock;
+
+impl Clock for MonotonicClock {
+    fn now(&self) -> Instant {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        Instant::from_nanoseconds(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
+    }
+}

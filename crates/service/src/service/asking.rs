@@ -1,0 +1,93 @@
+//! What clients ask of a service and nothing changes by, but for the policy: engines, policy, status, whose a session is.
+//!
+//! ```text
+//! Engines, Policy, Status, Identify ─► sessions, workers' counters, policies ─► Answer
+//! ```
+//!
+//! Who may ask is everybody who has a session; what is done about requests is the parent module's.
+
+use std::sync::Arc;
+
+use memferry_clock::Clock;
+use memferry_cpu::CpuEngine;
+use memferry_path::PolicySettings;
+use memferry_transfer::{Engine, SessionId};
+
+use super::Service;
+use crate::MonotonicClock;
+use crate::protocol::{
+    Answer, EngineStatus, Identity, Refusal, RefusalKind, STATUS_SESSIONS, Status, ZeroedStatus,
+};
+use crate::session::{gone, refusal};
+use crate::worker::WorkerCommand;
+
+impl Service {
+    /// What the engines can do for a session. All workers are alike.
+    pub(super) fn engines(&self, session: SessionId) -> Result<EngineStatus, Refusal> {
+        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
+        let engine = CpuEngine::new(self.config.channels_per_worker, self.config.chunk_bytes);
+        let engine = engine.with_team(Arc::clone(&self.shared.team)).capabilities();
+        Ok(EngineStatus {
+            operations: engine.operations,
+            longest_bytes: engine.longest_bytes,
+            immediate_bytes: engine.immediate_bytes,
+            preemption_bytes: engine.preemption_bytes,
+            channels: engine.channels,
+            engines: self.config.workers,
+            class: self.config.class_of(user),
+        })
+    }
+
+    /// What the policy is, after it was changed where that is asked for.
+    pub(super) fn policy(
+        &self,
+        session: SessionId,
+        change: Option<PolicySettings>,
+    ) -> Result<Answer, Refusal> {
+        let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
+        if let Some(settings) = change {
+            let tell = |worker, policy| self.workers.get(worker).tell(WorkerCommand::Policy(policy));
+            self.policies.change(user, settings, self.workers.count(), tell)?;
+        }
+        Ok(Answer::Policy(Box::new(self.policies.settings())))
+    }
+
+    pub(super) fn status(&self, asking: SessionId) -> Status {
+        let slices = self.policies.counts();
+        let (open_sessions, sessions) = self.sessions().status(asking, STATUS_SESSIONS);
+        let uptime = MonotonicClock.now().picoseconds().saturating_sub(self.started.picoseconds());
+        Status {
+            process: std::process::id(),
+            uptime_seconds: u64::try_from(uptime / 1_000_000_000_000).unwrap_or(u64::MAX),
+            policy: self.policies.settings().kind.name().to_owned(),
+            slices: slices.slices,
+            strayed_bytes: slices.strayed_bytes,
+            open_sessions,
+            sessions,
+            workers: self
+                .workers
+                .iter()
+                .map(|worker| worker.counters.status(self.config.channels_per_worker))
+                .collect(),
+            zeroed: self.zeroed.status(),
+            module: self.workers.module_status(),
+        }
+    }
+
+    /// Takes note of buffers that an embedded client had zeroed, or failed to.
+    pub fn count_zeroed(&self, more: ZeroedStatus) {
+        self.zeroed.add(more);
+    }
+
+    /// Whose a session is.
+    pub(super) fn identify(&self, session: SessionId) -> Result<Answer, Refusal> {
+        let none = || refusal(RefusalKind::Argument, format!("session {session} is not open"));
+        let sessions = self.sessions();
+        let open = sessions.get(session).ok_or_else(none)?;
+        Ok(Answer::Identity(Identity {
+            service: self.id,
+            user: open.client.user,
+            process: open.client.process,
+        }))
+    }
+}

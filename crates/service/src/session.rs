@@ -1,0 +1,329 @@
+//! The control side's book-keeping: sessions, what they hold, and what their users hold together.
+//!
+//! Pure data: nothing here touches sockets, workers or memory. Quotas count by user id, which is the protection boundary.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use memferry_path::RevocationId;
+use memferry_transfer::{Handle, SessionId};
+
+use crate::config::Quotas;
+use crate::counters::{QueueCounters, QueueTotals};
+use crate::protocol::{Refusal, RefusalKind, SessionStatus};
+
+/// Who a client is.
+#[derive(Clone, Debug)]
+pub struct Introduced {
+    pub user: u32,
+    /// The number of its process.
+    pub process: u32,
+    /// Whether its parking flags may be ordered by membarrier.
+    pub asymmetric_fences: bool,
+    /// Readable when its process has ended; none for a client in this one.
+    pub watched: Option<Arc<OwnedFd>>,
+}
+
+pub(crate) struct Session {
+    pub(crate) client: Introduced,
+    /// Channel number to worker.
+    pub(crate) queues: BTreeMap<u32, usize>,
+    pub(crate) next_queue: u32,
+    /// Channels whose client is signalled by a descriptor.
+    notified: BTreeSet<u32>,
+    /// Frames it registered, with their bytes.
+    pub(crate) frames: BTreeMap<Handle, u64>,
+    /// What workers count for its queues, those included that a worker has not let go of yet.
+    counters: BTreeMap<u32, Arc<QueueCounters>>,
+    /// What was done in queues that are gone.
+    past: QueueTotals,
+    /// Its revocations that are not over.
+    revoking: u32,
+}
+
+/// What a user holds in all sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Usage {
+    pub(crate) sessions: u32,
+    pub(crate) frames: u32,
+    pub(crate) bytes: u64,
+    pub(crate) queues: u32,
+}
+
+/// All sessions and what waits to be answered.
+#[derive(Default)]
+pub(crate) struct Sessions {
+    open: BTreeMap<SessionId, Session>,
+    users: BTreeMap<u32, Usage>,
+    last: u64,
+    /// Not over yet, with who asked. They outlive their session: a thread of an embedded client may be waiting.
+    revocations: BTreeMap<RevocationId, SessionId>,
+}
+
+/// Revocations of a session that are not over above which further ones are refused: so many threads of a client may wait.
+const MOST_REVOCATIONS: u32 = 256;
+
+pub(crate) fn refusal(kind: RefusalKind, message: impl ToString) -> Refusal {
+    Refusal { kind, message: message.to_string() }
+}
+
+/// Asked for a session that ended.
+pub(crate) fn gone() -> Refusal {
+    refusal(RefusalKind::Argument, "the session is closed; connect again")
+}
+
+fn over(what: &str, user: u32, limit: impl ToString) -> Refusal {
+    let limit = limit.to_string();
+    refusal(
+        RefusalKind::Quota,
+        format!("user {user} has reached its quota of {limit} {what}; release some first"),
+    )
+}
+
+impl Sessions {
+    pub(crate) fn open(&mut self, client: Introduced, quotas: &Quotas) -> Result<SessionId, Refusal> {
+        let user = client.user;
+        let usage = self.users.entry(user).or_default();
+        if usage.sessions >= quotas.sessions {
+            return Err(over("sessions", user, quotas.sessions));
+        }
+        usage.sessions += 1;
+        self.last += 1;
+        let id = SessionId(self.last);
+        let session = Session {
+            client,
+            queues: BTreeMap::new(),
+            next_queue: 0,
+            notified: BTreeSet::new(),
+            frames: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            past: QueueTotals::default(),
+            revoking: 0,
+        };
+        self.open.insert(id, session);
+        Ok(id)
+    }
+
+    pub(crate) fn close(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.open.remove(&id)?;
+        if let Some(usage) = self.users.get_mut(&session.client.user) {
+            usage.sessions -= 1;
+            usage.queues -= session.queues.len() as u32;
+            usage.frames -= session.frames.len() as u32;
+            usage.bytes -= session.frames.values().sum::<u64>();
+            if *usage == Usage::default() {
+                self.users.remove(&session.client.user);
+            }
+        }
+        Some(session)
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
+        self.open.get(&id)
+    }
+
+    pub(crate) fn ids(&self) -> Vec<SessionId> {
+        self.open.keys().copied().collect()
+    }
+
+    /// Whether a session may ask for one revocation more.
+    pub(crate) fn room_for_revocation(&self, id: SessionId) -> Result<(), Refusal> {
+        let full = self.get(id).is_some_and(|session| session.revoking >= MOST_REVOCATIONS);
+        let message =
+            || format!("{MOST_REVOCATIONS} revocations of this client are not over yet; wait for one");
+        if full { Err(refusal(RefusalKind::Quota, message())) } else { Ok(()) }
+    }
+
+    pub(crate) fn add_revocation(&mut self, revocation: RevocationId, by: SessionId) {
+        self.revocations.insert(revocation, by);
+        if let Some(session) = self.open.get_mut(&by) {
+            session.revoking += 1;
+        }
+    }
+
+    /// Whether somebody asked for it and was not answered yet.
+    pub(crate) fn answer_revocation(&mut self, revocation: RevocationId) -> bool {
+        let Some(by) = self.revocations.remove(&revocation) else { return false };
+        if let Some(session) = self.open.get_mut(&by) {
+            session.revoking -= 1;
+        }
+        true
+    }
+
+    /// Whether a frame of `bytes` more would be within the quotas.
+    pub(crate) fn room_for_frame(&self, id: SessionId, bytes: u64, quotas: &Quotas) -> Result<(), Refusal> {
+        let user = self.get(id).ok_or_else(gone)?.client.user;
+        let usage = self.users.get(&user).copied().unwrap_or_default();
+        if usage.frames >= quotas.frames {
+            return Err(over("frames", user, quotas.frames));
+        }
+        if usage.bytes.checked_add(bytes).is_none_or(|bytes| bytes > quotas.bytes) {
+            return Err(over("bytes in frames", user, quotas.bytes));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn add_frame(&mut self, id: SessionId, handle: Handle, bytes: u64) {
+        let Some(session) = self.open.get_mut(&id) else { return };
+        session.frames.insert(handle, bytes);
+        let usage = self.users.entry(session.client.user).or_default();
+        usage.frames += 1;
+        usage.bytes += bytes;
+    }
+
+    pub(crate) fn remove_frame(&mut self, id: SessionId, handle: Handle) {
+        let Some(session) = self.open.get_mut(&id) else { return };
+        let Some(bytes) = session.frames.remove(&handle) else { return };
+        if let Some(usage) = self.users.get_mut(&session.client.user) {
+            usage.frames -= 1;
+            usage.bytes -= bytes;
+        }
+    }
+
+    /// A fresh queue number on `worker`.
+    pub(crate) fn add_queue(
+        &mut self,
+        id: SessionId,
+        worker: usize,
+        quotas: &Quotas,
+    ) -> Result<u32, Refusal> {
+        let session = self.open.get_mut(&id).ok_or_else(gone)?;
+        let usage = self.users.entry(session.client.user).or_default();
+        if usage.queues >= quotas.queues {
+            return Err(over("queues", session.client.user, quotas.queues));
+        }
+        let used_up =
+            || refusal(RefusalKind::Quota, "this session has used up its queue numbers; connect again");
+        let queue = session.next_queue;
+        session.next_queue = queue.checked_add(1).ok_or_else(used_up)?;
+        usage.queues += 1;
+        session.queues.insert(queue, worker);
+        Ok(queue)
+    }
+
+    /// The worker of a session's queue.
+    pub(crate) fn worker_of(&self, id: SessionId, queue: u32) -> Option<usize> {
+        self.get(id)?.queues.get(&queue).copied()
+    }
+
+    /// Takes note that a queue is signalled; whether it was not before.
+    pub(crate) fn notify(&mut self, id: SessionId, queue: u32) -> bool {
+        self.open.get_mut(&id).is_some_and(|session| session.notified.insert(queue))
+    }
+
+    pub(crate) fn remove_queue(&mut self, id: SessionId, queue: u32) -> Option<usize> {
+        let session = self.open.get_mut(&id)?;
+        let worker = session.queues.remove(&queue)?;
+        session.notified.remove(&queue);
+        if let Some(usage) = self.users.get_mut(&session.client.user) {
+            usage.queues -= 1;
+        }
+        Some(worker)
+    }
+
+    /// A worker serves a queue of the session and counts in `counters`.
+    pub(crate) fn count(&mut self, id: SessionId, queue: u32, counters: &Arc<QueueCounters>) {
+        if let Some(session) = self.open.get_mut(&id) {
+            session.counters.insert(queue, Arc::clone(counters));
+        }
+    }
+
+    /// A worker has let go of a queue: what was done there is kept.
+    pub(crate) fn queue_gone(&mut self, id: SessionId, queue: u32) {
+        let Some(session) = self.open.get_mut(&id) else { return };
+        if let Some(counters) = session.counters.remove(&queue) {
+            session.past = session.past.plus(counters.totals());
+        }
+    }
+
+    /// Queue pairs each of `workers` workers serves.
+    pub(crate) fn worker_loads(&self, workers: usize) -> Vec<usize> {
+        let mut loads = vec![0; workers];
+        for worker in self.open.values().flat_map(|session| session.queues.values()) {
+            loads[*worker] += 1;
+        }
+        loads
+    }
+
+    /// How many sessions there are, and the first `most` of them, `asking` before all others.
+    pub(crate) fn status(&self, asking: SessionId, most: usize) -> (u64, Vec<SessionStatus>) {
+        let status = |(id, session): (&SessionId, &Session)| {
+            let counted = session.counters.values().map(|counters| counters.totals());
+            let totals = counted.fold(session.past, QueueTotals::plus);
+            SessionStatus {
+                session: *id,
+                user: session.client.user,
+                process: session.client.process,
+                queues: session.queues.len() as u32,
+                frames: session.frames.len() as u32,
+                bytes: session.frames.values().sum(),
+                requests: totals.requests,
+                outstanding: totals.outstanding,
+                waiting: totals.waiting,
+                failures: totals.failures,
+                bytes_moved: totals.bytes,
+            }
+        };
+        let asking = self.open.get_key_value(&asking);
+        let others = self.open.iter().filter(|(id, _)| asking.is_none_or(|(asking, _)| asking != *id));
+        (self.open.len() as u64, asking.into_iter().chain(others).take(most).map(status).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client(user: u32, process: u32) -> Introduced {
+        Introduced { user, process, asymmetric_fences: true, watched: None }
+    }
+
+    #[test]
+    fn quotas_hold_for_a_user_across_its_sessions_and_are_given_back() {
+        let quotas = Quotas { sessions: 2, frames: 2, bytes: 100, queues: 1, ..Quotas::default() };
+        let mut sessions = Sessions::default();
+        let a = sessions.open(client(7, 1), &quotas).unwrap();
+        let b = sessions.open(client(7, 2), &quotas).unwrap();
+        assert_eq!(sessions.open(client(7, 3), &quotas).unwrap_err().kind, RefusalKind::Quota);
+        let other = sessions.open(client(8, 4), &quotas).unwrap();
+        sessions.room_for_frame(a, 60, &quotas).unwrap();
+        sessions.add_frame(a, Handle::new(0, 1), 60);
+        assert!(sessions.room_for_frame(b, 60, &quotas).is_err());
+        assert!(sessions.room_for_frame(b, u64::MAX, &quotas).is_err());
+        sessions.room_for_frame(other, 100, &quotas).unwrap();
+        sessions.add_frame(b, Handle::new(1, 1), 1);
+        assert!(sessions.room_for_frame(b, 1, &quotas).is_err(), "frames");
+        sessions.remove_frame(b, Handle::new(1, 1));
+        let queue = sessions.add_queue(a, 0, &quotas).unwrap();
+        assert!(sessions.add_queue(b, 0, &quotas).is_err());
+        assert_eq!(sessions.remove_queue(a, queue), Some(0));
+        assert_eq!(sessions.remove_queue(a, queue), None);
+        sessions.add_queue(b, 0, &quotas).unwrap();
+        sessions.close(a);
+        sessions.close(b);
+        sessions.room_for_frame(other, 100, &quotas).unwrap();
+        assert_eq!(sessions.users.len(), 1);
+    }
+
+    #[test]
+    fn revocations_that_are_not_over_are_bounded_for_each_session() {
+        let mut sessions = Sessions::default();
+        let [a, b] = [1, 2].map(|process| sessions.open(client(7, process), &Quotas::default()).unwrap());
+        let mut table: memferry_path::Capabilities<memferry_shm::mapping::Mapping> =
+            memferry_path::Capabilities::new(1);
+        let ids: Vec<_> = (0..MOST_REVOCATIONS).map(|_| table.close(a)).collect();
+        for id in &ids {
+            sessions.room_for_revocation(a).unwrap();
+            sessions.add_revocation(*id, a);
+        }
+        assert_eq!(sessions.room_for_revocation(a).unwrap_err().kind, RefusalKind::Quota);
+        sessions.room_for_revocation(b).unwrap();
+        assert!(sessions.answer_revocation(ids[7]));
+        assert!(!sessions.answer_revocation(ids[7]));
+        sessions.room_for_revocation(a).unwrap();
+        // Those of a session that ended are answered all the same.
+        sessions.close(a);
+        assert!(ids.iter().filter(|id| sessions.answer_revocation(**id)).count() == ids.len() - 1);
+    }
+}

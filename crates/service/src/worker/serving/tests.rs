@@ -1,0 +1,119 @@
+//! One worker, turned by hand, whose client keeps to no rule.
+//!
+//! ```text
+//! ClientEnd ─ slots, cancels ─► shared words ─► Worker::turn ─► what was taken, and when it ended
+//! ```
+
+use std::sync::Arc;
+
+use memferry_cpu::CpuEngine;
+use memferry_cpu::team::CopyTeam;
+use memferry_path::{PathLimits, PolicyKind};
+use memferry_shm::frame;
+use memferry_shm::parking::Fences;
+use memferry_shm::queue_pair::{ClientEnd, Layout};
+use memferry_transfer::{
+    Handle, Lists, MAX_SEGMENTS, Operation, Pattern, PriorityClass, Rights, Segment, SessionId, Span,
+};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::*;
+use crate::counters::QueueCounters;
+use crate::service::Shared;
+use crate::worker::{Opened, WorkerCommand, WorkerHandle};
+
+const FRAME_BYTES: u64 = 1 << 20;
+
+struct Bed {
+    worker: Worker,
+    client: ClientEnd<MappedWords>,
+    frame: Handle,
+}
+
+impl Bed {
+    /// A worker with one engine channel, which moves 64 bytes in a turn.
+    fn new() -> Self {
+        let session = SessionId(1);
+        let shared = Arc::new(Shared::new(8, Arc::new(CopyTeam::new(0, |_| ()))).unwrap());
+        let (_, memory) = frame::allocate_sealed(FRAME_BYTES, true).unwrap();
+        let frame = Worker::capabilities(&shared).register(session, memory, Rights::all()).unwrap();
+        let limits = PathLimits { waiting_per_user: 64 };
+        let path = Path::new(WorkerEngine::new(CpuEngine::new(1, 64)), PolicyKind::Shared.build(), limits);
+        let handle = Arc::new(WorkerHandle::new().unwrap());
+        let worker = Worker::new(0, Arc::clone(&handle), shared, path, None, false).unwrap();
+        let layout = Layout::new(64).unwrap();
+        let [of_client, of_service] = [layout.client_words(), layout.service_words()].map(|words| {
+            let (_, mapping) = frame::allocate_sealed(words as u64 * 8, true).unwrap();
+            MappedWords::new(mapping).unwrap()
+        });
+        let end = ServiceEnd::new(layout, of_client.clone(), of_service.clone(), Fences::Full).unwrap();
+        let client = ClientEnd::new(layout, of_client, of_service, Fences::Full).unwrap();
+        handle.tell(WorkerCommand::Open(Opened {
+            session,
+            number: 0,
+            user: 0,
+            class: PriorityClass::Normal,
+            end: Box::new(end),
+            doorbell: eventfd(0, EventfdFlags::CLOEXEC).unwrap(),
+            counters: Arc::new(QueueCounters::default()),
+        }));
+        let mut bed = Self { worker, client, frame };
+        bed.worker.turn();
+        bed
+    }
+
+    fn submit(&mut self, slot: &wire::SubmissionSlot) {
+        self.client.stage(slot).unwrap();
+        self.client.publish();
+    }
+
+    /// Turns until a request has ended; tells which, and after how many turns.
+    fn next_end(&mut self) -> (u64, u32) {
+        for turns in 1..1000 {
+            self.worker.turn();
+            if let Some(slot) = self.client.pop() {
+                return (wire::decode_completion(&slot).unwrap().tag, turns);
+            }
+        }
+        panic!("nothing ends");
+    }
+}
+
+#[test]
+fn the_first_cancel_is_seen_at_once_and_more_of_them_not_in_every_turn() {
+    let mut bed = Bed::new();
+    for tag in 0..4 {
+        let request = Request::fill(Span::new(bed.frame, 0), FRAME_BYTES, Pattern::Byte(1));
+        let mut slot = Default::default();
+        let mut list = Default::default();
+        wire::encode_request(tag, &request, &mut slot, &mut list).unwrap();
+        bed.submit(&slot);
+    }
+    bed.worker.turn();
+    for (tag, turns) in [(0, 1), (1, TURNS_PER_LOOK), (2, TURNS_PER_LOOK)] {
+        bed.client.cancel(tag);
+        assert_eq!(bed.next_end(), (tag, turns));
+    }
+    (0..TURNS_PER_LOOK).for_each(|_| assert!(bed.worker.turn()));
+    bed.client.cancel(3);
+    assert_eq!(bed.next_end(), (3, 1), "when there was none for a while");
+}
+
+#[test]
+fn a_batch_ends_when_its_lists_are_longer_than_a_client_has_room_for() {
+    let mut bed = Bed::new();
+    let empty = || vec![Segment { place: Span::new(bed.frame, 0), length: 0 }; MAX_SEGMENTS].into();
+    let lists = Box::new(Lists { source: empty(), destination: empty() });
+    let mut slot = Default::default();
+    let mut list = Default::default();
+    wire::encode_request(0, &Request::new(Operation::ScatterGather { lists }), &mut slot, &mut list).unwrap();
+    wire::place_list(&mut slot, bed.client.stage_list(&list).unwrap());
+    // All name the same list.
+    (0..BATCH).for_each(|_| bed.submit(&slot));
+    let mut taken = || {
+        let before = bed.worker.handle.counters.requests.get();
+        bed.worker.take_requests(0);
+        bed.worker.handle.counters.requests.get() - before
+    };
+    assert_eq!([taken(), taken()], [2, 2]);
+}

@@ -1,0 +1,191 @@
+//! The workers' threads: started one after the other, each where and as it is to run, and ended together.
+//!
+//! ```text
+//! start ─► thread: keep on a CPU ─ scheduling class ─ "running" ─► Worker::run        stop ─► Stop to all ─► joined
+//! ```
+//!
+//! What a worker does is its own business; which queue pairs it gets is the service's.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use memferry_clock::Clock;
+use memferry_cpu::CpuEngine;
+
+use crate::worker_engine::WorkerEngine;
+use memferry_path::{Path, PathLimits, Policy};
+use memferry_shm::mapping::Mapping;
+
+use super::pinning::keep_on;
+use super::{Worker, WorkerCommand, WorkerHandle};
+use crate::MonotonicClock;
+use crate::config::{ServiceConfig, cpus};
+use crate::module::{ModuleStatus, Registrar};
+use crate::service::{Shared, StartError};
+
+/// All workers of a service.
+#[derive(Default)]
+pub(crate) struct Workers {
+    handles: Vec<Arc<WorkerHandle>>,
+    threads: Vec<JoinHandle<()>>,
+    registrar: Option<Registrar>,
+}
+
+type Running = std::io::Result<()>;
+
+impl Workers {
+    /// Starts a worker for each handle.
+    ///
+    /// A thread still being set up needs system calls that the sandbox forbids later, so each is awaited.
+    pub(crate) fn start(
+        config: &ServiceConfig,
+        shared: &Arc<Shared>,
+        handles: impl Iterator<Item = (Arc<WorkerHandle>, Box<dyn Policy>)>,
+    ) -> Result<Self, StartError> {
+        let registrar = config.module.as_deref().map(Registrar::start).transpose()?;
+        let mut workers = Self { registrar, ..Self::default() };
+        let (tell, told) = channel();
+        let places = config.pinning.plan(config.workers);
+        for (handle, place) in handles.zip(places) {
+            if let Err(error) = workers.start_one(config, shared, handle, place, (&tell, &told)) {
+                workers.stop(Duration::ZERO);
+                return Err(error);
+            }
+        }
+        Ok(workers)
+    }
+
+    fn start_one(
+        &mut self,
+        config: &ServiceConfig,
+        shared: &Arc<Shared>,
+        (handle, policy): (Arc<WorkerHandle>, Box<dyn Policy>),
+        place: Option<usize>,
+        (tell, told): (&Sender<Running>, &Receiver<Running>),
+    ) -> Result<(), StartError> {
+        let failed = |step| move |source: std::io::Error| StartError::System { step, source };
+        let number = self.handles.len();
+        let engine = CpuEngine::new(config.channels_per_worker, config.chunk_bytes)
+            .for_other_cores()
+            .with_team(Arc::clone(&shared.team));
+        let (engine, offload) = match &self.registrar {
+            None => (WorkerEngine::new(engine), None),
+            Some(registrar) => {
+                let (engine, offload) = registrar.beside(engine, &handle)?;
+                (engine, Some(offload))
+            }
+        };
+        let limits = PathLimits { waiting_per_user: config.quotas.waiting as usize };
+        let path = Path::new(engine, policy, limits);
+        // Spinners never exceed CPUs - 1: a spinning worker on the last CPU would take it from its own clients.
+        let spins = number + 1 < cpus() as usize;
+        let worker = Worker::new(number, Arc::clone(&handle), Arc::clone(shared), path, offload, spins)
+            .map_err(|error| failed("epoll")(error.into()))?;
+        let tell = tell.clone();
+        let class = config.worker_class;
+        let thread = std::thread::Builder::new().name(format!("memferry-worker-{number}")).spawn(move || {
+            // The CPU may have been taken away since it was looked for: then the worker runs anywhere.
+            let _ = place.map(keep_on);
+            let scheduled = class.apply();
+            let runs = scheduled.is_ok();
+            let _ = tell.send(scheduled);
+            if runs {
+                worker.run();
+            }
+        });
+        self.threads.push(thread.map_err(failed("starting a worker"))?);
+        self.handles.push(handle);
+        match told.recv() {
+            Ok(Err(source)) => Err(StartError::Class { class: config.worker_class.name(), source }),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.handles.len()
+    }
+
+    /// The control side's end of one.
+    pub(crate) fn get(&self, number: usize) -> &WorkerHandle {
+        &self.handles[number]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &WorkerHandle> {
+        self.handles.iter().map(Arc::as_ref)
+    }
+
+    /// Frames are gone: what was kept for transfers in them is given back. Gives those of which workers keep nothing.
+    pub(crate) fn forget(&self, memory: Vec<Mapping>) -> Vec<Mapping> {
+        if self.registrar.is_none() || memory.is_empty() {
+            return memory;
+        }
+        self.iter().for_each(|worker| worker.tell(WorkerCommand::Forget(memory.clone())));
+        Vec::new()
+    }
+
+    /// What the Linux module did for all of them.
+    pub(crate) fn module_status(&self) -> Option<ModuleStatus> {
+        let all = self.iter().map(|worker| worker.counters.module.status());
+        self.registrar.as_ref().map(|_| all.fold(ModuleStatus::default(), ModuleStatus::plus))
+    }
+
+    /// Ends all, which finish what runs within `grace`, and waits for them.
+    pub(crate) fn stop(&mut self, grace: Duration) {
+        let deadline = MonotonicClock.now().after(grace);
+        self.iter().for_each(|worker| worker.tell(WorkerCommand::Stop { deadline }));
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        if let Some(registrar) = self.registrar.take() {
+            registrar.end();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use crate::scheduling::SchedulingClass;
+
+    use crate::{Pinning, Service, ServiceConfig};
+
+    /// The CPUs and the scheduling policy of this process's workers, each as the kernel writes it.
+    fn workers() -> Vec<(String, u32)> {
+        let tasks = fs::read_dir("/proc/self/task").unwrap().flatten();
+        let read = |path: std::path::PathBuf| fs::read_to_string(path).unwrap_or_default();
+        tasks
+            .filter(|task| read(task.path().join("comm")).starts_with("memferry-worker"))
+            .map(|task| {
+                let status = read(task.path().join("status"));
+                let cpus = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+                let stat = read(task.path().join("stat"));
+                // Fields after the name, which may hold blanks: the policy is the 41st of all.
+                let policy = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(38)?.parse().ok());
+                (cpus.unwrap_or_default().trim().to_owned(), policy.unwrap_or(u32::MAX))
+            })
+            .collect()
+    }
+
+    #[test]
+    fn workers_run_where_and_as_they_are_configured() {
+        const SCHED_IDLE: u32 = 5;
+        let config = ServiceConfig {
+            workers: 1,
+            pinning: Pinning::Spread,
+            worker_class: SchedulingClass::Idle,
+            ..ServiceConfig::default()
+        };
+        let planned = config.pinning.plan(1)[0];
+        let service = Service::start(config).unwrap();
+        // Other tests of this process may have workers too, and the kernel's list has gaps while threads end.
+        let look = || workers().into_iter().find(|(_, policy)| *policy == SCHED_IDLE);
+        let mine = std::iter::repeat_with(look).take(10_000).flatten().next().expect("an idle worker");
+        if let Some(cpu) = planned {
+            assert_eq!(mine.0, cpu.to_string());
+        }
+        drop(service);
+    }
+}

@@ -1,0 +1,230 @@
+//! What goes to the device and what to the CPU, and what becomes of what the device fails at.
+
+use std::collections::VecDeque;
+
+use memferry_transfer::{EngineKind, Lists, Pattern, Segment, Side};
+
+use super::*;
+
+/// A device that ends what it is given as it was told, and moves nothing.
+#[derive(Debug, Default)]
+struct Scripted {
+    outcomes: VecDeque<Result<(), Failure>>,
+    posted: Vec<Ticket>,
+    cancelled: Vec<Ticket>,
+    serial: u32,
+    waits: bool,
+}
+
+impl Engine for Scripted {
+    type Memory = Mapping;
+
+    fn capabilities(&self) -> EngineCapabilities {
+        let operations = Operations::COPY.union(Operations::FILL).union(Operations::SCATTER_GATHER);
+        let cpu = CpuEngine::new(2, 64).capabilities();
+        EngineCapabilities { kind: EngineKind::Module, operations, ..cpu }
+    }
+
+    fn post(&mut self, descriptor: Descriptor<Mapping>) -> Result<Ticket, Refused<Descriptor<Mapping>>> {
+        self.serial += 1;
+        let ticket = Ticket { channel: descriptor.channel(), serial: self.serial };
+        self.posted.push(ticket);
+        Ok(ticket)
+    }
+
+    fn ring_doorbell(&mut self) {}
+
+    fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
+        if !self.waits {
+            finished.extend(self.posted.drain(..).map(|ticket| Finished {
+                ticket,
+                outcome: self.outcomes.pop_front().unwrap_or(Ok(())),
+                bytes_done: 100,
+                value: 0,
+                engine: EngineKind::Module,
+            }));
+        }
+        false
+    }
+
+    fn is_at_rest(&self, _channel: u32) -> bool {
+        self.posted.is_empty()
+    }
+
+    fn works_alone(&self) -> bool {
+        true
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        self.cancelled.push(ticket);
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        None
+    }
+}
+
+const LENGTH: u64 = 256;
+
+struct Bed {
+    engine: WorkerEngine<Scripted>,
+    memory: [Mapping; 2],
+}
+
+impl Bed {
+    /// Two channels, a device for 100 bytes and more, and two memories that it knows.
+    fn new(outcomes: &[Result<(), Failure>]) -> Self {
+        let device = Scripted { outcomes: outcomes.iter().copied().collect(), ..Scripted::default() };
+        let engine = WorkerEngine::new(CpuEngine::new(2, 64)).with_device(device, 100);
+        let memory = [7, 9].map(|byte| Mapping::owned(vec![byte; LENGTH as usize]));
+        let mut bed = Self { engine, memory };
+        assert_eq!(bed.run(&bed.copy(100)), [(Ok(()), EngineKind::Cpu)], "before the memory is registered");
+        bed.register();
+        bed.memory[1].write(0, &[9; LENGTH as usize]).unwrap();
+        bed
+    }
+
+    fn register(&mut self) {
+        for mapping in self.engine.take_wanted() {
+            assert!(self.engine.registered(&mapping, mapping.clone()).is_none());
+        }
+    }
+
+    fn region(&self, of: usize, offset: u64, length: u64) -> Region<Mapping> {
+        Region::new(self.memory[of].clone(), offset, length).unwrap()
+    }
+
+    fn copy(&self, length: u64) -> Operation<Region<Mapping>> {
+        let source = self.region(0, 0, length);
+        let destination = self.region(1, 0, length);
+        Operation::Copy { source, destination, length }
+    }
+
+    fn post(&mut self, operation: &Operation<Region<Mapping>>) -> Ticket {
+        let ticket = self.engine.post(Descriptor::new(0, operation.clone()).unwrap()).unwrap();
+        self.engine.ring_doorbell();
+        ticket
+    }
+
+    fn poll(&mut self) -> Vec<Finished> {
+        let mut finished = Vec::new();
+        while self.engine.poll(Instant::ORIGIN, &mut finished) {}
+        finished
+    }
+
+    fn run(&mut self, operation: &Operation<Region<Mapping>>) -> Vec<(Result<(), Failure>, EngineKind)> {
+        let ticket = self.post(operation);
+        let finished = self.poll();
+        assert!(finished.iter().all(|report| report.ticket == ticket), "{finished:?}");
+        finished.iter().map(|report| (report.outcome, report.engine)).collect()
+    }
+
+    fn is_copied(&self, length: usize) -> bool {
+        let mut bytes = vec![0; length];
+        self.memory[1].read(0, &mut bytes).unwrap();
+        bytes.iter().all(|byte| *byte == 7)
+    }
+}
+
+const DEVICE: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::Module)];
+const CPU: [(Result<(), Failure>, EngineKind); 1] = [(Ok(()), EngineKind::Cpu)];
+
+#[test]
+fn long_transfers_of_registered_memory_are_the_devices() {
+    let mut bed = Bed::new(&[]);
+    assert_eq!(bed.run(&bed.copy(99)), CPU, "a short one");
+    assert_eq!(bed.run(&bed.copy(100)), DEVICE);
+    let destination = bed.region(1, 0, 100);
+    let length = 100;
+    let fill = Operation::Fill { destination, length, pattern: Pattern::Byte(1) };
+    assert_eq!(bed.run(&fill), DEVICE);
+    let crc = Operation::Crc { source: bed.region(0, 0, 100), length: 100, seed: 0 };
+    assert_eq!(bed.run(&crc), CPU, "what the device does not do");
+    let counts = DeviceCounts { transfers: 2, bytes: 200, redone: 0 };
+    assert_eq!(bed.engine.counts(), Some(counts));
+    let other = Mapping::owned(vec![0; 100]);
+    let destination = Region::new(other.clone(), 0, 100).unwrap();
+    let copy = Operation::Copy { source: bed.region(0, 0, 100), destination, length: 100 };
+    assert_eq!(bed.run(&copy), CPU);
+    assert_eq!(bed.run(&copy), CPU);
+    let wanted: Vec<_> = bed.engine.take_wanted().iter().map(Mapping::key).collect();
+    assert_eq!(wanted, [other.key()], "it is asked for once");
+}
+
+#[test]
+fn what_cannot_be_done_twice_is_the_cpus() {
+    let mut bed = Bed::new(&[]);
+    let within = |bed: &Bed, from, to| Operation::Copy {
+        source: bed.region(0, from, 100),
+        destination: bed.region(0, to, 100),
+        length: 100,
+    };
+    assert_eq!(bed.run(&within(&bed, 0, 99)), CPU);
+    assert_eq!(bed.run(&within(&bed, 99, 0)), CPU);
+    assert_eq!(bed.run(&within(&bed, 0, 100)), DEVICE);
+    let list = |bed: &Bed, destination| {
+        let segment = |place: Region<Mapping>| [Segment { length: place.length(), place }].into();
+        let lists = Lists { source: segment(bed.region(0, 0, 100)), destination: segment(destination) };
+        assert_eq!(lists.total_bytes(Side::Source), 100);
+        Operation::ScatterGather { lists: lists.into() }
+    };
+    assert_eq!(bed.run(&list(&bed, bed.region(0, 50, 100))), CPU);
+    assert_eq!(bed.run(&list(&bed, bed.region(1, 50, 100))), DEVICE);
+}
+
+#[test]
+fn what_the_device_fails_at_is_done_again() {
+    for failure in [Failure::MemoryFault, Failure::EngineTimedOut] {
+        let mut bed = Bed::new(&[Err(failure)]);
+        assert_eq!(bed.run(&bed.copy(LENGTH)), CPU);
+        assert!(bed.is_copied(LENGTH as usize));
+        assert_eq!(bed.engine.counts(), Some(DeviceCounts { redone: 1, ..DeviceCounts::default() }));
+        assert_eq!(bed.run(&bed.copy(LENGTH)), DEVICE, "the channel serves on");
+    }
+    let mut bed = Bed::new(&[Err(Failure::ChannelFaulted)]);
+    let faulted = (Err(Failure::ChannelFaulted), EngineKind::Module);
+    assert_eq!(bed.run(&bed.copy(LENGTH)), [faulted], "an engine may still be at the memory");
+    assert!(!bed.is_copied(1));
+}
+
+#[test]
+fn a_cancel_reaches_whoever_has_the_transfer() {
+    let mut bed = Bed::new(&[Err(Failure::MemoryFault), Err(Failure::Cancelled)]);
+    bed.engine.beside.as_mut().unwrap().engine.waits = true;
+    let ticket = bed.post(&bed.copy(LENGTH));
+    assert!(bed.engine.works_alone());
+    let other = bed.copy(LENGTH);
+    let refused = bed.engine.post(Descriptor::new(0, other).unwrap()).unwrap_err();
+    assert_eq!(refused.reason, RefusalReason::Busy(0));
+    bed.engine.cancel(Ticket { serial: ticket.serial ^ 2, ..ticket });
+    assert!(bed.engine.device().unwrap().cancelled.is_empty());
+    bed.engine.cancel(ticket);
+    assert_eq!(bed.engine.device().unwrap().cancelled.len(), 1);
+    bed.engine.beside.as_mut().unwrap().engine.waits = false;
+    let finished = bed.poll();
+    assert_eq!((finished.len(), finished[0].ticket), (1, ticket), "it is not begun again: {finished:?}");
+
+    let mut bed = Bed::new(&[Err(Failure::MemoryFault)]);
+    let ticket = bed.post(&bed.copy(LENGTH));
+    let mut finished = Vec::new();
+    assert!(bed.engine.poll(Instant::ORIGIN, &mut finished) && finished.is_empty());
+    assert!(!bed.engine.works_alone());
+    bed.engine.cancel(ticket);
+    let finished = bed.poll();
+    assert_eq!((finished[0].ticket, finished[0].outcome), (ticket, Err(Failure::Cancelled)));
+}
+
+#[test]
+fn forgotten_memory_is_given_back_whenever_it_is_registered() {
+    let mut bed = Bed::new(&[]);
+    let known = bed.memory[0].clone();
+    assert!(bed.engine.forget(&known).is_some_and(|memory| memory.key() == known.key()));
+    assert!(bed.engine.forget(&known).is_none());
+    assert_eq!(bed.run(&bed.copy(100)), CPU);
+    assert_eq!(bed.engine.take_wanted().len(), 1);
+    assert!(bed.engine.forget(&known).is_none());
+    assert!(bed.engine.registered(&known, known.clone()).is_some(), "it came too late");
+    let mut alone = WorkerEngine::<Scripted>::new(CpuEngine::new(1, 64));
+    assert!(alone.take_wanted().is_empty() && alone.counts().is_none() && !alone.works_alone());
+    assert!(alone.registered(&known, known.clone()).is_some() && alone.forget(&known).is_none());
+}

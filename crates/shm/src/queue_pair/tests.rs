@@ -1,0 +1,186 @@
+//! Tests of the queue pair against honest and hostile peers, on heap storage.
+
+use super::*;
+use crate::storage::HeapWords;
+
+fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>, HeapWords, HeapWords) {
+    let layout = Layout::new(4).unwrap();
+    let client = HeapWords::zeroed(layout.client_words());
+    let service = HeapWords::zeroed(layout.service_words());
+    let near = ClientEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
+    let far = ServiceEnd::new(layout, client.clone(), service.clone(), Fences::Full).unwrap();
+    (near, far, client, service)
+}
+
+fn request(tag: u64) -> [u64; SUBMISSION_WORDS] {
+    let mut slot = [0; SUBMISSION_WORDS];
+    slot[1] = tag;
+    slot
+}
+
+#[test]
+fn requests_go_one_way_and_completions_the_other() {
+    let (mut client, mut service, ..) = pair();
+    for tag in 0..100 {
+        client.stage(&request(tag)).unwrap();
+        assert!(!client.publish(), "the worker does not sleep");
+        assert_eq!(service.pop().unwrap()[1], tag);
+        service.tell_consumed();
+        // What the client read is told now and then; there is always room for all it may have outstanding.
+        assert!((4..=8).contains(&service.completion_room().unwrap()));
+        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.publish();
+        assert_eq!(client.pop().unwrap()[1], tag);
+    }
+}
+
+#[test]
+fn a_flag_that_is_read_late_asks_for_no_signal_of_what_was_taken() {
+    let (mut client, mut service, ..) = pair();
+    let arm =
+        |client: &ClientEnd<HeapWords>| client.parked().store(client.signal_wanted(), Ordering::Relaxed);
+    for tag in 0..20 {
+        arm(&client);
+        assert!(!service.wants_signal(service.client_flag()), "nothing came");
+        client.stage(&request(tag)).unwrap();
+        client.publish();
+        service.pop().unwrap();
+        service.tell_consumed();
+        service.completion_room().unwrap();
+        service.stage(&[0, tag, 0, 0]).unwrap();
+        let flag = service.publish_for();
+        assert!(service.wants_signal(flag) && service.wants_signal(service.client_flag()));
+        // The client found it by itself and waits for the next before the flag is looked at again.
+        client.pop().unwrap();
+        arm(&client);
+        assert!(!service.wants_signal(service.client_flag()));
+    }
+}
+
+#[test]
+fn a_client_that_never_reads_leaves_no_room() {
+    let (mut client, mut service, ..) = pair();
+    for tag in 0..8 {
+        client.presume_consumed(0);
+        client.stage(&request(tag)).unwrap();
+        client.publish();
+        service.pop().unwrap();
+        service.stage(&[0, tag, 0, 0]).unwrap();
+        service.publish();
+    }
+    assert_eq!(service.completion_room(), Ok(0));
+    assert_eq!(service.stage(&[0; 4]), Err(RingFull));
+    for _ in 0..3 {
+        client.pop().unwrap();
+    }
+    assert_eq!(service.completion_room(), Ok(3));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes, and there is no unsafe code in it")]
+fn lists_are_placed_in_one_piece_each_and_freed_as_their_requests_are_taken() {
+    let (mut client, mut service, ..) = pair();
+    assert_eq!(client.stage_list(&vec![0; LIST_WORDS + 1]), Err(RingFull));
+    for round in 0..50_u64 {
+        // Longer than half of the area: each has to wait until the one before was taken.
+        let list: Vec<_> = (0..LIST_WORDS as u64 / 2 + 1 + round).map(|word| word ^ round).collect();
+        let first = client.stage_list(&list).unwrap();
+        client.stage(&request(first)).unwrap();
+        assert_eq!(client.stage_list(&list), Err(RingFull), "the first is not taken yet");
+        client.publish();
+        let slot = service.pop().unwrap();
+        assert_eq!(service.fetch_list(slot[1], list.len()), Some(list));
+        service.tell_all_consumed();
+    }
+    for (first, words) in [(LIST_WORDS as u64, 1), (u64::MAX, 1), (1, LIST_WORDS), (0, usize::MAX)] {
+        assert_eq!(service.fetch_list(first, words), None);
+    }
+    assert_eq!(service.fetch_list(LIST_WORDS as u64, 0), Some(Vec::new()));
+}
+
+#[test]
+fn progress_is_told_for_one_request_and_forgotten_with_it() {
+    let (client, service, client_memory, _) = pair();
+    assert_eq!(client.progress(5), None);
+    assert!(!service.tell_progress(5, 1 << 20, false), "nobody sleeps");
+    assert_eq!(
+        (client.progress(5), client.progress(1)),
+        (Some((1 << 20, false)), None),
+        "same word, another lap"
+    );
+    client_memory.word(CLIENT_PARKED).store(PARKED_FOR_PROGRESS, Ordering::Relaxed);
+    assert!(service.tell_progress(5, u64::MAX, true));
+    assert_eq!(client.progress(5), Some(((1 << 40) - 1, true)));
+    service.clear_progress(5);
+    assert_eq!(client.progress(5), None);
+}
+
+#[test]
+fn a_stop_is_no_cancel() {
+    let (mut client, mut service, ..) = pair();
+    client.stop(6);
+    assert!(service.cancels_changed());
+    assert!(service.stop_requested(6) && !service.cancel_requested(6) && !service.stop_requested(2));
+    client.cancel(6);
+    assert!(service.cancel_requested(6) && !service.stop_requested(6));
+}
+
+#[test]
+fn a_client_that_lies_about_what_it_read_is_found_out() {
+    let (_, mut service, client_memory, _) = pair();
+    client_memory.word(COMPLETIONS_CONSUMED).store(7, Ordering::Relaxed);
+    assert_eq!(service.completion_room(), Err(ImpossibleCount { claimed: 7, published: 0, known: 0 }));
+}
+
+#[test]
+fn a_service_that_lies_about_what_it_took_looks_full() {
+    let (mut client, _, _, service_memory) = pair();
+    for tag in 0..4 {
+        client.stage(&request(tag)).unwrap();
+    }
+    client.publish();
+    service_memory.word(SUBMISSIONS_CONSUMED).store(1 << 20, Ordering::Relaxed);
+    assert_eq!(client.stage(&request(4)), Err(RingFull));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "takes minutes, and there is no unsafe code in it")]
+fn scribbles_over_the_whole_client_memory_give_slots_or_nothing() {
+    let (_, mut service, client_memory, _) = pair();
+    for value in [0, 1, 2, 5, u64::MAX, crate::ring::LONG | 3] {
+        for index in 0..client_memory.words() {
+            client_memory.word(index).store(value, Ordering::Relaxed);
+        }
+        for _ in 0..8 {
+            let _ = service.pop();
+        }
+        let _ = service.completion_room();
+        let _ = service.cancels_changed();
+        let _ = service.cancel_requested(u64::MAX);
+    }
+}
+
+#[test]
+fn a_cancel_names_one_request() {
+    let (mut client, mut service, ..) = pair();
+    assert!(!service.cancels_changed());
+    assert!(!service.cancels_asked());
+    client.cancel(6);
+    assert!(service.cancels_asked(), "though nobody looked");
+    assert!(service.cancels_changed());
+    assert!(!service.cancels_changed() && service.cancels_asked());
+    assert!(service.cancel_requested(6));
+    assert!(!service.cancel_requested(2), "same word, another lap");
+}
+
+#[test]
+fn memories_too_small_for_the_capacity_are_refused() {
+    let layout = Layout::new(4).unwrap();
+    let small = HeapWords::zeroed(8);
+    let large = HeapWords::zeroed(layout.client_words());
+    assert!(ClientEnd::new(layout, large.clone(), small.clone(), Fences::Full).is_err());
+    assert!(ServiceEnd::new(layout, small, large, Fences::Full).is_err());
+    for capacity in [0, 1, 3, 1 << 13, u32::MAX] {
+        assert_eq!(Layout::new(capacity), Err(BadCapacity(capacity)));
+    }
+}

@@ -1,0 +1,352 @@
+//! Tests of the slot encoding: round trips of every request and completion, and refusal of every other slot.
+
+use proptest::prelude::*;
+
+use memferry_clock::Instant;
+
+use super::submission::*;
+use super::*;
+use crate::completion::{Completion, EngineKind, Failure};
+use crate::geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
+use crate::handle::Handle;
+use crate::operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Segment};
+use crate::request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
+use crate::synchronized::{SyncUnit, Synchronized};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
+fn spans() -> impl Strategy<Value = Span> {
+    (any::<u64>(), 0..u64::MAX / 2).prop_map(|(bits, offset)| Span::new(Handle::from_bits(bits), offset))
+}
+
+fn colors() -> impl Strategy<Value = Color24> {
+    (0u32..1 << 24).prop_map(|value| Color24::new(value).unwrap())
+}
+
+fn counts() -> impl Strategy<Value = Count2d> {
+    let pixels = prop_oneof![Just(PixelSize::Bits8), Just(PixelSize::Bits16), Just(PixelSize::Bits32)];
+    (pixels, any::<u32>(), any::<u32>()).prop_map(|(pixel, x_count, y_count)| Count2d {
+        pixel,
+        x_count,
+        y_count,
+    })
+}
+
+fn planes() -> impl Strategy<Value = Plane> {
+    (0..u64::MAX / 2, any::<i64>(), any::<i64>()).prop_map(|(start, x_step, y_step)| Plane {
+        start,
+        x_step,
+        y_step,
+    })
+}
+
+fn patterns() -> impl Strategy<Value = Pattern> {
+    prop_oneof![
+        any::<u8>().prop_map(Pattern::Byte),
+        any::<u16>().prop_map(Pattern::Half),
+        colors().prop_map(Pattern::Color),
+        any::<u32>().prop_map(Pattern::Word),
+    ]
+}
+
+fn operations() -> impl Strategy<Value = Operation<Span>> {
+    prop_oneof![
+        Just(Operation::Nop),
+        (spans(), spans(), any::<u64>()).prop_map(|(source, destination, length)| Operation::Copy {
+            source,
+            destination,
+            length
+        }),
+        (spans(), any::<u64>(), patterns()).prop_map(|(destination, length, pattern)| Operation::Fill {
+            destination,
+            length,
+            pattern
+        }),
+        (spans(), spans(), counts(), planes(), planes(), proptest::option::of(colors())).prop_map(
+            |(source, destination, count, from, to, transparent)| Operation::Copy2d {
+                source,
+                destination,
+                shape: Copy2d { count, source: from, destination: to, transparent }
+            }
+        ),
+        (spans(), counts(), planes(), colors()).prop_map(|(destination, count, plane, color)| {
+            Operation::Fill2d { destination, shape: Fill2d { count, destination: plane, color } }
+        }),
+    ]
+}
+
+/// A list area: where each list begins is made up of how long it is.
+const LIST_AT: u64 = 77;
+
+/// The request in a slot and its list, and both decoded again.
+fn through_a_slot(tag: u64, request: &Request) -> (SubmissionSlot, Result<Request, SlotError>) {
+    let mut slot = [0; SUBMISSION_WORDS];
+    let mut list = Vec::new();
+    encode_request(tag, request, &mut slot, &mut list).unwrap();
+    if !list.is_empty() {
+        place_list(&mut slot, LIST_AT);
+    }
+    let fetch = |first: u64, words: usize| {
+        assert_eq!((first, words), (if list.is_empty() { 0 } else { LIST_AT }, list.len()));
+        Some(list.clone())
+    };
+    (slot, decode_request(&slot, fetch))
+}
+
+/// A slot decoded where no list is.
+fn decode(slot: &SubmissionSlot) -> Result<Request, SlotError> {
+    decode_request(slot, |_, _| None)
+}
+
+fn lists() -> impl Strategy<Value = Operation<Span>> {
+    let segments = || {
+        let segment = (spans(), any::<u64>()).prop_map(|(place, length)| Segment { place, length });
+        proptest::collection::vec(segment, 0..5).prop_map(Vec::into_boxed_slice)
+    };
+    let gather = (segments(), segments()).prop_map(|(source, destination)| Operation::ScatterGather {
+        lists: Box::new(Lists { source, destination }),
+    });
+    let sources = proptest::collection::vec(spans(), 1..6).prop_map(Vec::into_boxed_slice);
+    let xor = (sources, spans(), any::<u64>()).prop_map(|(sources, destination, length)| Operation::Xor {
+        sources,
+        destination,
+        length,
+    });
+    prop_oneof![gather, xor]
+}
+
+fn looks() -> impl Strategy<Value = Operation<Span>> {
+    (0..5, [spans(), spans(), spans()], any::<u64>(), any::<u32>()).prop_map(
+        |(kind, [source, destination, other], length, seed)| match kind {
+            0 => Operation::Compare { first: source, second: destination, length },
+            1 => Operation::Crc { source, length, seed },
+            2 => Operation::CopyCrc { source, destination, length, seed },
+            3 => Operation::Synchronized { source, destination, shape: synchronized(length, seed) },
+            _ => Operation::DualCopy { source, destinations: [destination, other], length },
+        },
+    )
+}
+
+/// What a device may ask for, made of two numbers.
+fn synchronized(length: u64, seed: u32) -> Synchronized {
+    let device = if seed & 1 == 0 { Side::Source } else { Side::Destination };
+    let element = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32][seed as usize / 2 % 3];
+    let packet = SyncUnit::Packet { elements: (seed >> 8) as u16 | 1 };
+    let unit = [SyncUnit::Element, SyncUnit::Frame, packet, SyncUnit::Block][seed as usize / 6 % 4];
+    Synchronized { device, element, elements: length as u32, frames: (length >> 32) as u32, unit }
+}
+
+fn tasks() -> impl Strategy<Value = Task> {
+    prop_oneof![
+        5 => operations().prop_map(Task::Transfer),
+        2 => lists().prop_map(Task::Transfer),
+        2 => looks().prop_map(Task::Transfer),
+        1 => any::<u32>().prop_map(|rounds| Task::Repeat { rounds }),
+    ]
+}
+
+fn terms() -> impl Strategy<Value = Terms> {
+    let hint = prop_oneof![Just(CacheHint::Auto), Just(CacheHint::Keep), Just(CacheHint::Stream)];
+    let class = prop_oneof![Just(PriorityClass::Low), Just(PriorityClass::Normal), Just(PriorityClass::High)];
+    (any::<[bool; 3]>(), any::<u64>(), hint, class).prop_map(
+        |([refuse, linked, fenced], deadline, hint, class)| {
+            let when_busy = if refuse { WhenBusy::Refuse } else { WhenBusy::Wait };
+            let deadline = (deadline != 0).then(|| Instant::from_nanoseconds(deadline));
+            Terms { when_busy, deadline, hint, class, linked, fenced }
+        },
+    )
+}
+
+/// The request with each 2-D span's offset moved into its walk's start, as it comes out of a slot.
+fn offsets_folded(mut request: Request) -> Request {
+    let fold = |span: &mut Span, plane: &mut Plane| {
+        plane.start += core::mem::take(&mut span.offset);
+    };
+    match &mut request.task {
+        Task::Transfer(Operation::Copy2d { source, destination, shape }) => {
+            fold(source, &mut shape.source);
+            fold(destination, &mut shape.destination);
+        }
+        Task::Transfer(Operation::Fill2d { destination, shape }) => fold(destination, &mut shape.destination),
+        _ => {}
+    }
+    request
+}
+
+proptest! {
+    // Miri runs these too, slowly.
+    #![proptest_config(ProptestConfig {
+        cases: if cfg!(miri) { 16 } else { 512 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn every_request_survives_its_slot(task in tasks(), terms in terms(), tag in any::<u64>()) {
+        let request = Request { task, terms };
+        let (slot, decoded) = through_a_slot(tag, &request);
+        prop_assert_eq!(slot[0] & HEADER_SEQUENCE, 0);
+        prop_assert_eq!((tag_of(&slot), is_linked(&slot)), (tag, request.terms.linked));
+        prop_assert_eq!(decoded, Ok(offsets_folded(request)));
+    }
+
+    #[test]
+    fn any_slot_decodes_or_is_refused_and_what_decodes_encodes_again(words in any::<[u64; SUBMISSION_WORDS]>(),
+        list in proptest::collection::vec(any::<u64>(), 0..40), opcode in 0u64..14, width in 0u64..6,
+        flags in 0u64..256, long in any::<bool>(), small in any::<bool>()
+    ) {
+        let mut slot = words;
+        slot[0] = opcode << 32 | flags << 40 | width << 48 | if long { LONG } else { 0 };
+        if small {
+            slot[4] &= 7 | 7 << 32;
+        }
+        let fetch = |_: u64, words: usize| list.get(..words).map(<[u64]>::to_vec);
+        if let Ok(request) = decode_request(&slot, fetch) {
+            let (_, again) = through_a_slot(tag_of(&slot), &request);
+            prop_assert_eq!(again, Ok(request));
+        }
+        let _ = decode_request(&words, fetch);
+    }
+
+    #[test]
+    fn any_completion_slot_decodes_or_is_refused(words in any::<[u64; COMPLETION_WORDS]>(), status in 0u64..27) {
+        let _ = decode_completion(&words);
+        let mut slot = words;
+        slot[0] = status << 32 | (words[0] & 3) << 56;
+        if let Ok(completion) = decode_completion(&slot) {
+            prop_assert_eq!(decode_completion(&encode_completion(&completion)), Ok(completion));
+        }
+    }
+}
+
+#[test]
+fn a_success_is_the_same_whichever_way_it_is_encoded() {
+    let outcome = Ok(());
+    let engine = EngineKind::Cpu;
+    let completion = Completion { tag: 9, outcome, inherited: false, bytes_done: 5, value: 7, engine };
+    let slot = encode_success(9, 5, 7, engine);
+    assert_eq!(slot, encode_completion(&completion));
+    assert_eq!(decode_completion(&slot), Ok(completion));
+}
+
+#[test]
+fn failures_keep_their_operands() {
+    let failures = [
+        Failure::SegmentTotals { source_bytes: 1 << 40 },
+        Failure::ClassNotGranted { granted: PriorityClass::Low },
+        Failure::BadLoop,
+        Failure::Malformed(SlotError::Count(1 << 20)),
+        Failure::Malformed(SlotError::List),
+    ];
+    for failure in failures {
+        let outcome = Err(failure);
+        let engine = EngineKind::None;
+        let completion = Completion { tag: 1, outcome, inherited: true, bytes_done: 0, value: 0, engine };
+        assert_eq!(decode_completion(&encode_completion(&completion)), Ok(completion));
+    }
+}
+
+#[test]
+fn lists_that_are_too_long_or_not_there_are_refused_on_both_sides() {
+    let span = Span::new(Handle::new(1, 1), 0);
+    let lists = |count| Lists {
+        source: vec![Segment { place: span, length: 0 }; count].into(),
+        destination: vec![].into(),
+    };
+    let mut slot = [0; SUBMISSION_WORDS];
+    let gather = |count| Request::new(Operation::ScatterGather { lists: Box::new(lists(count)) });
+    assert!(encode_request(1, &gather(MAX_SEGMENTS), &mut slot, &mut Vec::new()).is_ok());
+    let million = encode_request(1, &gather(1_000_000), &mut slot, &mut Vec::new());
+    assert_eq!(million, Err(SlotError::Count(1_000_000)));
+    let xor = |count| {
+        Request::new(Operation::Xor { sources: vec![span; count].into(), destination: span, length: 0 })
+    };
+    for count in [0, MAX_SOURCES + 1] {
+        assert_eq!(
+            encode_request(1, &xor(count), &mut slot, &mut Vec::new()),
+            Err(SlotError::Count(count as u32))
+        );
+    }
+    let with = |opcode: u64, counts: u64| {
+        let mut slot = [0; SUBMISSION_WORDS];
+        (slot[0], slot[4]) = (opcode << 32, counts);
+        decode_request(&slot, |_, words| (words <= 1 << 13).then(|| vec![0; words]))
+    };
+    assert!(with(6, 2).is_ok() && with(6, 2 << 32).is_ok() && with(7, 2).is_ok());
+    let segments = MAX_SEGMENTS as u64;
+    for counts in [segments + 1, (segments + 1) << 32, u64::MAX] {
+        assert!(matches!(with(6, counts), Err(SlotError::Count(_))), "{counts:#x}");
+    }
+    for counts in [0, MAX_SOURCES as u64 + 1, 1 << 32, u64::MAX] {
+        assert!(matches!(with(7, counts), Err(SlotError::Count(_))), "{counts:#x}");
+    }
+    let mut slot = [0; SUBMISSION_WORDS];
+    (slot[0], slot[4]) = (6 << 32, 1);
+    assert_eq!(decode(&slot), Err(SlotError::List));
+}
+
+#[test]
+fn unknown_bits_widths_and_codes_are_each_refused() {
+    let with = |header: u64| {
+        let mut slot = [0; SUBMISSION_WORDS];
+        slot[0] = header;
+        decode(&slot)
+    };
+    assert!(with(NOP << 32).is_ok());
+    assert_eq!(with(0), Err(SlotError::Opcode(0)));
+    assert_eq!(with(99 << 32), Err(SlotError::Opcode(99)));
+    assert_eq!(with(99 << 32 | LONG), Err(SlotError::Opcode(99)));
+    assert_eq!(with(NOP << 32 | 3 << 44), Err(SlotError::Reserved));
+    assert_eq!(with(NOP << 32 | 3 << 46), Err(SlotError::Reserved));
+    assert_eq!(with(NOP << 32 | 1 << 56), Err(SlotError::Reserved));
+    assert_eq!(with(NOP << 32 | LONG), Err(SlotError::Length));
+    assert_eq!(with(COPY_2D << 32), Err(SlotError::Length));
+    assert_eq!(with(NOP << 32 | FLAG_TRANSPARENT), Err(SlotError::Reserved));
+    assert_eq!(with(COPY << 32 | 1 << 48), Err(SlotError::Width(1)));
+    assert_eq!(with(FILL << 32 | 5 << 48), Err(SlotError::Width(5)));
+    assert_eq!(with(COPY_2D << 32 | LONG | 3 << 48), Err(SlotError::Width(3)));
+    assert_eq!(with(SYNCHRONIZED << 32 | LONG | 3 << 48), Err(SlotError::Width(3)));
+}
+
+#[test]
+fn units_of_devices_that_do_not_exist_are_refused() {
+    let with = |word: u64| {
+        let mut slot = [0; SUBMISSION_WORDS];
+        (slot[0], slot[8]) = (SYNCHRONIZED << 32 | LONG | 4 << 48, word);
+        decode(&slot)
+    };
+    for good in [0, 1, 2 | 1 << 16, 2 | 0xffff << 16, 3, 3 | 1 << 8] {
+        assert!(with(good).is_ok(), "{good:#x}");
+    }
+    for bad in [2, 4, 1 << 9, 1 | 1 << 16, 2 | 1 << 32, u64::MAX] {
+        assert_eq!(with(bad), Err(SlotError::Value), "{bad:#x}");
+    }
+}
+
+#[test]
+fn colours_and_patterns_wider_than_their_width_are_refused() {
+    for (width, value) in [(1, 1u64 << 8), (2, 1 << 16), (WIDTH_COLOR, 1 << 24), (4, 1 << 32), (1, u64::MAX)]
+    {
+        let mut slot = [0; SUBMISSION_WORDS];
+        slot[0] = FILL << 32 | width << 48;
+        slot[3] = value;
+        assert_eq!(decode(&slot), Err(SlotError::Value), "width {width}");
+    }
+    let mut slot = [0; SUBMISSION_WORDS];
+    slot[0] = FILL_2D << 32 | LONG | 4 << 48;
+    slot[12] = 1 << 24;
+    assert_eq!(decode(&slot), Err(SlotError::Value));
+}
+
+#[test]
+fn a_start_beyond_64_bits_is_refused_before_it_reaches_the_ring() {
+    let handle = Handle::new(1, 1);
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1, y_count: 1 };
+    let plane = Plane { start: u64::MAX, x_step: 1, y_step: 1 };
+    let shape = Fill2d { count, destination: plane, color: Color24::new(0).unwrap() };
+    let request = Request::fill_2d(Span::new(handle, 1), shape);
+    let mut slot = [0; SUBMISSION_WORDS];
+    let encoded = encode_request(0, &request, &mut slot, &mut Vec::new());
+    assert_eq!(encoded, Err(SlotError::Start(Side::Destination)));
+}

@@ -1,0 +1,224 @@
+//! What breaks, in the device or around it: each transfer ends once, the others go on, and a reset brings channels back.
+
+use core::time::Duration;
+
+use fastrand::Rng;
+use memferry_conformance::EngineFixture;
+use memferry_driven::IoatOptions;
+use memferry_transfer::{Descriptor, Engine, EngineKind, Failure, Finished, Operation, Region};
+
+use super::machine::{BASE, Fixture};
+
+/// Short patience, and chunks that let a transfer end in the middle.
+fn options() -> IoatOptions {
+    IoatOptions { chunk_bytes: 1024, patience: Duration::from_millis(5), ..IoatOptions::default() }
+}
+
+fn destination(descriptor: &Descriptor<memferry_driven::BusMemory>) -> u64 {
+    let Operation::Copy { destination, .. } = descriptor.operation() else { panic!("it is a copy") };
+    u64::from(destination.memory().address())
+}
+
+/// The channel serves on.
+fn serves(fixture: &mut Fixture, channel: u32) {
+    let again = fixture.copy(channel, 4096);
+    fixture.engine.post(again).expect("free again");
+    fixture.engine.ring_doorbell();
+    let ends = fixture.finish();
+    assert_eq!((ends.len(), ends[0].outcome, ends[0].bytes_done), (1, Ok(()), 4096));
+    fixture.assert_obeyed();
+}
+
+#[test]
+fn memory_that_answers_with_errors_faults_that_transfer_only() {
+    let mut fixture = Fixture::new(2, options());
+    let bad = fixture.copy(0, 4096);
+    let good = fixture.copy(1, 4096);
+    let address = destination(&bad);
+    fixture.device.with(|device| device.faults().bus_error_at(address + 2050..=address + 2051));
+    let tickets = [bad, good].map(|descriptor| fixture.engine.post(descriptor).expect("free"));
+    fixture.engine.ring_doorbell();
+    let mut ends = fixture.finish();
+    ends.sort_by_key(|end| end.ticket);
+    let failed = Finished {
+        ticket: tickets[0],
+        outcome: Err(Failure::MemoryFault),
+        bytes_done: 2048,
+        value: 0,
+        engine: EngineKind::Simulated,
+    };
+    assert_eq!(
+        ends,
+        [
+            failed,
+            Finished {
+                ticket: tickets[1],
+                outcome: Ok(()),
+                bytes_done: 4096,
+                value: 0,
+                engine: EngineKind::Simulated
+            }
+        ]
+    );
+    fixture.device.with(|device| device.faults().clear());
+    serves(&mut fixture, 0);
+}
+
+#[test]
+fn a_bad_descriptor_ends_its_transfer_and_the_channel_recovers() {
+    let mut fixture = Fixture::new(1, options());
+    fixture.device.with(|device| device.faults().spoil_descriptors(1));
+    let copy = fixture.copy(0, 4096);
+    fixture.engine.post(copy).expect("free");
+    fixture.engine.ring_doorbell();
+    let ends = fixture.finish();
+    assert_eq!((ends.len(), ends[0].outcome, ends[0].bytes_done), (1, Err(Failure::ChannelFaulted), 0));
+    serves(&mut fixture, 0);
+}
+
+#[test]
+fn a_lost_interrupt_costs_the_patience_and_nothing_else() {
+    let mut fixture = Fixture::new(1, options());
+    fixture.device.with(|device| device.faults().lose_interrupts(1));
+    let copy = fixture.copy(0, 4096);
+    fixture.engine.post(copy).expect("free");
+    fixture.engine.ring_doorbell();
+    let ends = fixture.finish();
+    assert_eq!((ends.len(), ends[0].outcome, ends[0].bytes_done), (1, Ok(()), 4096));
+    assert!(fixture.now.nanoseconds() > 5_000_000, "nobody knew before");
+    serves(&mut fixture, 0);
+    assert!(fixture.now.nanoseconds() < 6_000_000, "the channel interrupts again");
+}
+
+#[test]
+fn an_interrupt_and_completions_that_are_lost_together_do_not_lose_the_transfer() {
+    let mut fixture = Fixture::new(1, options());
+    fixture.device.with(|device| {
+        device.faults().lose_interrupts(1);
+        device.faults().lose_completions(4);
+    });
+    let copy = fixture.copy(0, 4096);
+    fixture.engine.post(copy).expect("free");
+    fixture.engine.ring_doorbell();
+    assert_eq!(fixture.finish()[0].outcome, Ok(()), "the channel's status tells");
+    serves(&mut fixture, 0);
+}
+
+#[test]
+fn a_device_that_tells_nothing_serves_slowly() {
+    let mut fixture = Fixture::new(1, options());
+    fixture.device.with(|device| {
+        device.faults().lose_interrupts(u32::MAX);
+        device.faults().lose_completions(u32::MAX);
+    });
+    let copy = fixture.copy(0, 4096);
+    for _ in 0..100 {
+        fixture.engine.post(copy.clone()).expect("free");
+        fixture.engine.ring_doorbell();
+        assert_eq!(fixture.finish()[0].outcome, Ok(()));
+    }
+    fixture.assert_obeyed();
+}
+
+#[test]
+fn a_stuck_channel_times_out_and_is_reset_while_others_go_on() {
+    let mut fixture = Fixture::new(2, options());
+    fixture.device.with(|device| device.faults().stick(0));
+    let stuck = fixture.copy(0, 4096);
+    let good = fixture.copy(1, 4096);
+    for descriptor in [stuck, good] {
+        fixture.engine.post(descriptor).expect("free");
+    }
+    fixture.engine.ring_doorbell();
+    let mut ends = fixture.finish();
+    ends.sort_by_key(|end| end.ticket);
+    assert_eq!((ends[0].outcome, ends[1].outcome), (Err(Failure::EngineTimedOut), Ok(())));
+    fixture.device.with(|device| device.faults().clear());
+    serves(&mut fixture, 0);
+}
+
+#[test]
+fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
+    let mut fixture = Fixture::new(2, options());
+    fixture.device.with(|device| device.faults().wedge(0));
+    let wedged = fixture.copy(0, 4096);
+    fixture.engine.post(wedged).expect("free");
+    fixture.engine.ring_doorbell();
+    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted));
+    let again = fixture.copy(0, 64);
+    fixture.engine.post(again).expect("the path would not ask, the engine does not know");
+    fixture.engine.ring_doorbell();
+    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted), "it stays so");
+    fixture.engine.reset().expect_err("it is still wedged");
+    fixture.device.with(|device| device.faults().clear());
+
+    let running = fixture.copy(1, 100_000);
+    fixture.engine.post(running).expect("free");
+    fixture.engine.ring_doorbell();
+    let now = fixture.now;
+    let mut finished = Vec::new();
+    fixture.engine.poll(now, &mut finished);
+    assert!(finished.is_empty(), "the other channel is at work");
+    let waiting = fixture.copy(0, 64);
+    let waiting = fixture.engine.post(waiting).expect("free");
+    fixture.engine.reset().expect("the device resets");
+    let wake = fixture.engine.next_wake().expect("there is something to tell");
+    fixture.engine.poll(wake, &mut finished);
+    assert_eq!((finished.len(), finished[0].outcome), (1, Err(Failure::EngineReset)));
+    fixture.engine.ring_doorbell();
+    let ends = fixture.finish();
+    assert_eq!((ends.len(), ends[0].ticket, ends[0].outcome), (1, waiting, Ok(())));
+    serves(&mut fixture, 1);
+}
+
+#[test]
+fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destination() {
+    const CHANNELS: u32 = 4;
+    for seed in 0..200 {
+        println!("seed {seed}");
+        let mut rng = Rng::with_seed(seed);
+        let mut fixture = Fixture::new(CHANNELS, IoatOptions { chunk_bytes: 256, ..options() });
+        let mut posted = Vec::new();
+        for channel in 0..CHANNELS {
+            let length = 1 + rng.u64(..2000) as usize;
+            let source = fixture.allocate(&vec![7; length]);
+            let room = fixture.allocate(&vec![0; length + 128]);
+            let destination = Region::new(room, 64, length as u64).expect("inside");
+            let source = Region::new(source, 0, length as u64).expect("inside");
+            let copy = Operation::Copy { source, destination, length: length as u64 };
+            let descriptor = Descriptor::new(channel, copy).expect("inside");
+            posted.push((fixture.engine.post(descriptor).expect("free"), room, length));
+        }
+        let address = u64::from(BASE) + rng.u64(..fixture.used as u64);
+        let lost = 1 + rng.u64(..3) as u32;
+        let channel = rng.u64(..4) as usize;
+        let kind = rng.u64(..7);
+        fixture.device.with(|device| match kind {
+            0 => device.faults().bus_error_at(address..=address + 8),
+            1 => device.faults().lose_interrupts(lost),
+            2 => device.faults().stick(channel),
+            3 => device.faults().wedge(channel),
+            4 => device.faults().spoil_descriptors(lost),
+            5 => device.faults().lose_completions(lost),
+            _ => {}
+        });
+        fixture.engine.ring_doorbell();
+        if rng.u64(..3) == 0 {
+            fixture.engine.cancel(posted[channel].0);
+        }
+        let mut ends = fixture.finish();
+        ends.sort_by_key(|end| end.ticket);
+        assert_eq!(
+            ends.iter().map(|end| end.ticket).collect::<Vec<_>>(),
+            posted.iter().map(|post| post.0).collect::<Vec<_>>()
+        );
+        for (end, (_, room, length)) in ends.iter().zip(&posted) {
+            let found = fixture.contents(room);
+            let done = end.bytes_done as usize;
+            assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
+            let outside = found[..64].iter().chain(&found[64 + length..]);
+            assert!(outside.into_iter().all(|byte| *byte == 0), "{end:?}: outside");
+            assert_eq!(end.outcome.is_ok(), done == *length, "{end:?} of {length}");
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! The experiments that decide claims: what a paper's module brings, and how all of it is run.
+//!
+//! ```text
+//! Paper { plans, parameters, runners, judges } ──► (plan × series) over the cores ──► Tables ──► judges ──► verdicts
+//!                                                      └─────────── kept, recalled ───────────────┘
+//! ```
+//!
+//! A plan is data, a runner is code that gives the lines of a plan, and a judge gives one claim its row in one place. An
+//! experiment states what it found; whether its claims exist, and that no two decide the same one, is checked in
+//! [`crate::report`]. Nothing is written to files here.
+
+mod run;
+
+use std::collections::BTreeSet;
+
+use crate::claims::{Claim, Claims, Place};
+use crate::markatos;
+use crate::nava;
+use crate::papa;
+use crate::parameters::{Parameters, ParametersError};
+use crate::plan::{Line, Plan, PlanError};
+use crate::results::Results;
+use crate::table::{Series, Tables};
+use crate::verdict::Verdict;
+use crate::wicki;
+use crate::workers::spread;
+use run::{Figures, Run};
+
+/// What gives the lines of the plans that name it: one or several for each line of a plan.
+#[derive(Clone, Copy, Debug)]
+pub struct Runner {
+    /// What plans call it.
+    pub name: &'static str,
+    /// Runs one line to its end.
+    pub run: fn(&Line<'_>) -> Result<Vec<Series>, RunError>,
+}
+
+/// What a judge looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'a> {
+    /// The claim, with what it expects.
+    pub claim: &'a Claim,
+    /// The figures whose plans name the claim.
+    pub tables: &'a Tables,
+    /// The parameters of the paper's model.
+    pub parameters: &'a Parameters,
+}
+
+impl Case<'_> {
+    /// An error of this claim's judge, in its words.
+    pub fn failed(&self, message: impl ToString) -> RunError {
+        RunError::Judge { claim: self.claim.id.clone(), message: message.to_string() }
+    }
+}
+
+/// What decides one claim in one place.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge {
+    pub claim: &'static str,
+    /// Where it decides it.
+    pub place: Place,
+    pub judge: fn(&Case<'_>) -> Result<Verdict, RunError>,
+}
+
+/// The experiments on one paper.
+#[derive(Clone, Copy, Debug)]
+pub struct Paper {
+    /// What claims call it: author and year.
+    pub name: &'static str,
+    pub title: &'static str,
+    /// Texts of its plans.
+    pub plans: &'static [&'static str],
+    /// Text of its parameters.
+    pub parameters: &'static str,
+    /// What its plans name.
+    pub runners: &'static [Runner],
+    /// What decides its claims, by the parts of the paper.
+    pub judges: &'static [&'static [Judge]],
+}
+
+/// Every paper with experiments, in the order in which they run.
+pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
+
+/// Why experiments did not come to an end.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum RunError {
+    /// A plan is refused.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The parameters are refused, or one is missing.
+    #[error(transparent)]
+    Parameters(#[from] ParametersError),
+    /// Two plans for one figure.
+    #[error("figure `{figure}` has two plans")]
+    FigureTwice { figure: String },
+    /// A plan names a runner that its paper does not have.
+    #[error("figure `{figure}` names the runner `{runner}`, which its paper does not have")]
+    NoRunner { figure: String, runner: String },
+    /// A plan names a claim that is not listed.
+    #[error("figure `{figure}` names the claim `{claim}`, which is not listed")]
+    NoClaim { figure: String, claim: String },
+    /// A judge for a claim that is not listed.
+    #[error("there is a judge for `{claim}`, which is not listed")]
+    NothingToJudge { claim: String },
+    /// Something is asked for that neither is a claim nor a figure.
+    #[error("there is no claim and no figure `{id}`")]
+    Unknown {
+        /// What was asked for.
+        id: String,
+    },
+    /// The settings of a line do not fit its runner.
+    #[error("figure `{figure}`, series `{series}`: {error}")]
+    Settings { figure: String, series: String, error: Box<toml::de::Error> },
+    /// A runner could not do its work.
+    #[error("figure `{figure}`, series `{series}`: {message}")]
+    Failed { figure: String, series: String, message: String },
+    /// A judge could not do its work.
+    #[error("claim `{claim}`: {message}")]
+    Judge { claim: String, message: String },
+    /// A judge asks for a protocol that there is not.
+    #[error("there is no protocol `{name}`")]
+    NoProtocol {
+        /// The name asked for.
+        name: String,
+    },
+    /// A judge asks for a line that was not made.
+    #[error("figure `{figure}` has no series `{label}`")]
+    NoSeries { figure: String, label: String },
+    /// A judge asks for a point that was not run.
+    #[error("figure `{figure}`, series `{label}` has no point at {x}")]
+    NoPoint { figure: String, label: String, x: f64 },
+}
+
+/// A paper's plans and parameters, read and checked.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// What claims call it.
+    pub name: &'static str,
+    pub title: &'static str,
+    /// The plans that are to be run.
+    pub plans: Vec<Plan>,
+    /// The parameters of its model.
+    pub parameters: Parameters,
+    runners: &'static [Runner],
+    judges: Vec<Judge>,
+    /// Which parameter is not as it was, and how all of them were.
+    varied: Option<(String, Parameters)>,
+}
+
+/// What came of the experiments.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    pub tables: Tables,
+    pub verdicts: Vec<Verdict>,
+    /// What went wrong, by the figure or the claim, in the order of the plans and the judges.
+    pub failures: Vec<(String, RunError)>,
+}
+
+/// Reads and checks the experiments on every paper; with `only` some claims or figures, just what these need.
+///
+/// # Errors
+/// The first plan, parameter or name that is refused.
+pub fn prepare(claims: &Claims, only: &[String]) -> Result<Vec<Prepared>, RunError> {
+    let prepared: Vec<Prepared> = PAPERS.iter().map(Prepared::read).collect::<Result<_, _>>()?;
+    let mut figures = BTreeSet::new();
+    for plan in prepared.iter().flat_map(|paper| &paper.plans) {
+        if !figures.insert(plan.figure.clone()) {
+            return Err(RunError::FigureTwice { figure: plan.figure.clone() });
+        }
+        if let Some(claim) = plan.claims.iter().find(|id| claims.find(id).is_none()) {
+            return Err(RunError::NoClaim { figure: plan.figure.clone(), claim: claim.clone() });
+        }
+    }
+    if let Some(id) = only.iter().find(|id| claims.find(id).is_none() && !figures.contains(id.as_str())) {
+        return Err(RunError::Unknown { id: id.clone() });
+    }
+    Ok(prepared.into_iter().map(|paper| paper.narrowed(only)).collect())
+}
+
+impl Prepared {
+    fn read(paper: &Paper) -> Result<Self, RunError> {
+        let plans: Vec<Plan> = paper.plans.iter().map(|text| Plan::parse(text)).collect::<Result<_, _>>()?;
+        let runners = paper.runners;
+        let judges = paper.judges.concat();
+        let parameters = Parameters::parse(paper.parameters)?;
+        Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, varied: None })
+    }
+
+    /// Leaves what the claims and figures of `only` need: a claim needs its judge and every plan that names it.
+    fn narrowed(mut self, only: &[String]) -> Self {
+        if !only.is_empty() {
+            self.judges.retain(|judge| only.iter().any(|id| id == judge.claim));
+            self.plans.retain(|plan| only.iter().any(|id| *id == plan.figure || plan.claims.contains(id)));
+        }
+        self
+    }
+
+    /// Leaves only the judges that `keeps` names, and the plans that these need, each with its reduced sweep.
+    #[must_use]
+    pub fn reduced(mut self, keeps: impl Fn(&str) -> bool) -> Self {
+        self.judges.retain(|judge| keeps(judge.claim));
+        self.plans.retain(|plan| plan.claims.iter().any(|claim| keeps(claim)));
+        self.plans = self.plans.iter().map(Plan::reduced).collect();
+        self
+    }
+
+    /// How many jobs it has: lines of plans, and judges.
+    pub fn jobs(&self) -> usize {
+        self.plans.iter().map(|plan| plan.series.len()).sum::<usize>() + self.judges.len()
+    }
+
+    /// Runs the plans and the judges over the cores.
+    ///
+    /// # Errors
+    /// The first, in the order of the plans, that went wrong.
+    pub fn run(&self, claims: &Claims) -> Result<Outcome, RunError> {
+        let mut outcome = self.attempt(claims, &Results::none(), |_, _| ());
+        match outcome.failures.is_empty() {
+            true => Ok(outcome),
+            false => Err(outcome.failures.swap_remove(0).1),
+        }
+    }
+
+    /// Runs what can be run, but for what is kept; `ended` hears of each job's end, from any thread, and whether it was kept.
+    ///
+    /// A figure that fails is left out, and a claim that needs it gets a row that says why it has no verdict. What is
+    /// measured on the machine at hand is measured each time.
+    pub fn attempt(&self, claims: &Claims, results: &Results, ended: impl Fn(&str, bool) + Sync) -> Outcome {
+        let run = Run::new(self, claims, results);
+        let figures = run.figures(&ended);
+        let judge = |judge: &Judge| {
+            let (row, kept) = run.row(judge, &figures);
+            ended(judge.claim, kept);
+            row
+        };
+        let judged = spread(&self.judges, |each| (each.place == Place::Simulated).then(|| judge(each)));
+        // What is measured has the machine to itself: one after the other, and nothing else meanwhile.
+        let rows: Vec<_> =
+            self.judges.iter().zip(judged).map(|(each, row)| row.unwrap_or_else(|| judge(each))).collect();
+        let Figures { tables, failed: failures, .. } = figures;
+        let mut outcome = Outcome { tables, failures, ..Outcome::default() };
+        for (judge, row) in self.judges.iter().zip(rows) {
+            match row {
+                Ok(row) => outcome.verdicts.push(row),
+                Err(error) => {
+                    let why = format!("an experiment of it did not come to its end: {error}");
+                    let row = claims.find(judge.claim).map(|claim| Verdict::not_run(claim, judge.place));
+                    outcome.verdicts.extend(row.map(|row| Verdict { why, ..row }));
+                    if outcome.failures.iter().all(|(_, known)| *known != error) {
+                        outcome.failures.push((judge.claim.to_owned(), error));
+                    }
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Whether every result is kept; never where something is judged on the machine at hand.
+    pub fn is_kept(&self, claims: &Claims, results: &Results) -> bool {
+        let run = Run::new(self, claims, results);
+        let lines = self.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
+        lines.into_iter().all(|(plan, series)| run.kept_line(plan, &series.label).is_some())
+            && self.judges.iter().all(|judge| run.kept_row(judge).is_some())
+    }
+
+    /// The same with one parameter multiplied. What is kept of these experiments and did not ask for the parameter is not run
+    /// again.
+    ///
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub fn varied(&self, parameter: &str, factor: f64) -> Result<Self, ParametersError> {
+        let mut varied = self.clone();
+        varied.parameters = self.parameters.scaled(parameter, factor)?;
+        varied.varied = Some((parameter.to_owned(), self.parameters.clone()));
+        Ok(varied)
+    }
+
+    /// Leaves the judges of one place only.
+    #[must_use]
+    pub fn judged(mut self, place: Place) -> Self {
+        self.judges.retain(|judge| judge.place == place);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_paper_is_read_and_its_plans_name_runners_and_claims_that_exist() {
+        let claims = Claims::built_in().expect("checked");
+        for paper in prepare(&claims, &[]).expect("checked") {
+            for plan in &paper.plans {
+                assert!(paper.runners.iter().any(|runner| runner.name == plan.runner), "{}", plan.figure);
+                let judged = |id: &String| paper.judges.iter().any(|judge| judge.claim == id);
+                assert!(plan.claims.iter().all(judged), "{}: a claim without a judge", plan.figure);
+            }
+        }
+    }
+
+    #[test]
+    fn a_claim_about_all_transfers_that_run_alone_is_named_by_each_of_their_plans() {
+        let prepared = Prepared::read(&wicki::PAPER).expect("checked");
+        let alone: Vec<&Plan> = prepared.plans.iter().filter(|plan| plan.runner == "transfer").collect();
+        assert!(alone.len() > 1);
+        for plan in alone {
+            assert!(plan.claims.iter().any(|claim| claim == "wicki-fill-burst-peak"), "{}", plan.figure);
+        }
+    }
+
+    #[test]
+    fn what_neither_is_a_claim_nor_a_figure_is_refused() {
+        let claims = Claims::built_in().expect("checked");
+        let refused = prepare(&claims, &["wicki-burst-pike".to_owned()]).expect_err("no such claim");
+        assert_eq!(refused, RunError::Unknown { id: "wicki-burst-pike".to_owned() });
+    }
+
+    /// A paper of two figures, one of which fails, and a judge that needs it.
+    fn prepared() -> (Prepared, Claims) {
+        fn line(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
+            let points = line.plan.points().into_iter().map(|x| (x, x)).collect();
+            line.parameters.get("speed")?;
+            match line.plan.figure.as_str() {
+                "good" => Ok(vec![Series { label: line.series.label.clone(), points }]),
+                figure => Err(RunError::Failed {
+                    figure: figure.to_owned(),
+                    series: line.series.label.clone(),
+                    message: "no light".to_owned(),
+                }),
+            }
+        }
+        fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
+            case.tables.line("good", "s")?;
+            case.parameters.get("weight")?;
+            Ok(Verdict { why: "seen".to_owned(), ..Verdict::not_run(case.claim, Place::Simulated) })
+        }
+        let plan = |figure: &str, claim: &str| {
+            let text = format!(
+                "figure = '{figure}'\ntitle = 't'\nshows = 's'\npaper = 'p'\nnumber = '1'\nrunner = 'r'\nseed = 1\n\
+                 claims = ['{claim}']\n[x]\nlabel = 'x'\nunit = 'u'\nscale = 'linear'\npoints = [1, 2]\n\
+                 [y]\nlabel = 'y'\nunit = 'u'\nscale = 'linear'\n[[series]]\nlabel = 's'\n"
+            );
+            Plan::parse(&text).expect("well formed")
+        };
+        let claim = |id: &str| {
+            format!(
+                "[[claim]]\nid = '{id}'\npaper = 'p'\nsection = '1'\nkind = 'order'\nwhere = ['simulated']\nsays = 's'\n"
+            )
+        };
+        let judge = |claim| Judge { claim, place: Place::Simulated, judge };
+        let entry = |name| {
+            format!("[[parameter]]\nname = '{name}'\nvalue = 1\nunit = 'ns'\nsource = 's'\nmechanism = 'm'\n")
+        };
+        let prepared = Prepared {
+            name: "p",
+            title: "t",
+            plans: vec![plan("good", "a"), plan("bad", "b")],
+            parameters: Parameters::parse(&["speed", "weight", "colour"].map(entry).concat())
+                .expect("well formed"),
+            runners: &[Runner { name: "r", run: line }],
+            judges: vec![judge("a"), judge("b")],
+            varied: None,
+        };
+        (prepared, Claims::parse(&(claim("a") + &claim("b"))).expect("well formed"))
+    }
+
+    #[test]
+    fn a_figure_that_fails_leaves_the_others_and_its_claim_says_why_it_has_no_verdict() {
+        let (prepared, claims) = prepared();
+        let outcome = prepared.attempt(&claims, &Results::none(), |_, _| ());
+        let figures: Vec<&str> = outcome.tables.iter().map(|table| table.plan.figure.as_str()).collect();
+        assert_eq!((figures, outcome.failures.len()), (vec!["good"], 1));
+        assert_eq!(outcome.verdicts[0].why, "seen");
+        assert!(outcome.verdicts[1].why.contains("figure `bad`, series `s`: no light"));
+        assert!(matches!(prepared.run(&claims), Err(RunError::Failed { .. })));
+    }
+
+    /// An attempt, and the names of its jobs with whether each was kept.
+    fn attempt(
+        prepared: &Prepared,
+        claims: &Claims,
+        results: &Results,
+    ) -> (Vec<(String, bool)>, Tables, Vec<Verdict>) {
+        let ends = std::sync::Mutex::new(Vec::new());
+        let ended = |name: &str, kept| ends.lock().expect("nobody panics").push((name.to_owned(), kept));
+        let outcome = prepared.attempt(claims, results, ended);
+        let mut ends = ends.into_inner().expect("nobody panics");
+        ends.sort();
+        (ends, outcome.tables, outcome.verdicts)
+    }
+
+    fn results(name: &str) -> (Results, std::path::PathBuf) {
+        let directory = std::env::temp_dir().join(format!("memferry-lab-{}-{name}", std::process::id()));
+        (Results::in_directory(&directory, "p".to_owned(), true).expect("made"), directory)
+    }
+
+    #[test]
+    fn what_was_done_is_not_done_again_and_what_failed_is() {
+        let (prepared, claims) = prepared();
+        let (results, directory) = results("resumed");
+        let first = attempt(&prepared, &claims, &results);
+        let again = attempt(&prepared, &claims, &results);
+        std::fs::remove_dir_all(&directory).expect("made above");
+        let end = |name: &str, kept| (name.to_owned(), kept);
+        assert_eq!(first.0, [end("a", false), end("b", false), end("bad", false), end("good", false)]);
+        assert_eq!(again.0, [end("a", true), end("b", false), end("bad", false), end("good", true)]);
+        assert_eq!((first.1, first.2), (again.1, again.2));
+    }
+
+    #[test]
+    fn what_did_not_ask_for_the_parameter_that_is_varied_is_not_run_again() {
+        let (mut prepared, claims) = prepared();
+        prepared.plans.retain(|plan| plan.figure == "good");
+        prepared.judges.retain(|judge| judge.claim == "a");
+        let (results, directory) = results("varied");
+        assert!(!prepared.varied("colour", 2.0).expect("there").is_kept(&claims, &results));
+        let whole = attempt(&prepared, &claims, &results);
+        for (parameter, kept) in
+            [("colour", [true, true]), ("weight", [false, true]), ("speed", [false, false])]
+        {
+            let varied = prepared.varied(parameter, 2.0).expect("there");
+            assert_eq!(varied.is_kept(&claims, &results), kept == [true, true], "{parameter}");
+            let (ends, tables, _) = attempt(&varied, &claims, &results);
+            let ends: Vec<bool> = ends.into_iter().map(|(_, kept)| kept).collect();
+            assert_eq!((ends, tables), (kept.to_vec(), whole.1.clone()), "{parameter}: judge and figure");
+            assert!(varied.is_kept(&claims, &results), "{parameter}: what was run is kept");
+        }
+        std::fs::remove_dir_all(&directory).expect("made above");
+        assert!(prepared.varied("sauce", 2.0).is_err());
+    }
+}

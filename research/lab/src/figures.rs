@@ -1,0 +1,57 @@
+//! Figures as files: the numbers as CSV, the lines as SVG.
+//!
+//! ```text
+//! Table ── csv ──► DIR/figures/FIGURE.csv
+//!      └── svg ──► DIR/figures/FIGURE.svg
+//! ```
+//!
+//! The same table gives the same bytes: nothing in a file depends on the time, the machine or the fonts there. Every
+//! picture says that it is simulated.
+
+mod csv;
+mod svg;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use csv::csv;
+use memferry_charts::DrawError;
+pub use svg::{Look, drawn, svg};
+
+use crate::table::Table;
+
+/// Why a figure was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum FigureError {
+    /// It cannot be drawn.
+    #[error("cannot draw figure `{figure}`: {error}")]
+    Draw {
+        figure: String,
+        /// What the plotting library says.
+        error: DrawError,
+    },
+    /// A file or a directory cannot be written.
+    #[error("cannot write {}: {error}", .path.display())]
+    Write {
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+}
+
+/// Writes both files of a figure into `directory`/figures, which is made where it is missing.
+///
+/// # Errors
+/// [`FigureError`].
+pub fn write(table: &Table, directory: &Path) -> Result<(), FigureError> {
+    let figure = table.plan.figure.as_str();
+    let picture = svg(table).map_err(|error| FigureError::Draw { figure: figure.to_owned(), error })?;
+    let directory = directory.join("figures");
+    let write = |path: PathBuf, text: &str| {
+        std::fs::write(&path, text).map_err(|error| FigureError::Write { path, error })
+    };
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| FigureError::Write { path: directory.clone(), error })?;
+    write(directory.join(format!("{figure}.csv")), &csv(table))?;
+    write(directory.join(format!("{figure}.svg")), &picture)
+}

@@ -1,0 +1,79 @@
+//! A figure's chart: its lines, axes with the paper's units, a legend.
+//!
+//! ```text
+//! Table ─► Frame, Lines ─► memferry_charts ─► SVG text
+//! ```
+
+use memferry_charts::{Axis, DrawError, Frame, Line, Scale};
+
+use crate::table::Table;
+
+/// How a chart is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    pub size: (u32, u32),
+    /// How many labels fit along the horizontal axis.
+    pub x_labels: usize,
+    /// How the vertical axis is divided.
+    pub y_scale: Scale,
+    /// The height of letters beside the axes.
+    pub letters: u32,
+    /// Whether title and legend are in the chart, or beside it.
+    pub has_heads: bool,
+}
+
+/// The chart as SVG text, for a file of its own.
+///
+/// # Errors
+/// [`DrawError`].
+pub fn svg(table: &Table) -> Result<String, DrawError> {
+    let y_scale = table.plan.y.scale;
+    drawn(table, Look { size: (960, 600), x_labels: 20, y_scale, letters: 12, has_heads: true })
+}
+
+/// The chart as SVG text.
+///
+/// # Errors
+/// [`DrawError`].
+pub fn drawn(table: &Table, look: Look) -> Result<String, DrawError> {
+    let Look { size, x_labels, y_scale, letters, has_heads } = look;
+    let plan = &table.plan;
+    let words = format!("{} ({})", plan.x.label, plan.x.unit);
+    let x = Axis { words, in_bytes: plan.x.unit == "bytes", scale: plan.x.scale };
+    let words = format!("{} ({}), simulated", plan.y.label, plan.y.unit);
+    let y = Axis { words, in_bytes: plan.y.unit == "bytes", scale: y_scale };
+    let title = format!("{} ({}, figure {}; simulated)", plan.title, plan.paper, plan.number);
+    let frame = Frame { size, title: has_heads.then_some(title), x, y, x_labels, letters };
+    let lines = table.series.iter().map(|series| Line {
+        label: series.label.clone(),
+        points: series.points.iter().map(|(x, y)| (*x, (*y).into())).collect(),
+    });
+    memferry_charts::lines(&frame, &lines.collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::table::Series;
+
+    const PLAN: &str = "figure = 'a-1'\ntitle = 'sizes'\nshows = 's'\npaper = 'p'\nnumber = '7'\nrunner = 'r'\nseed = 1\nclaims = []\n\
+                        [x]\nlabel = 'transfer size'\nunit = 'bytes'\nscale = 'log2'\nfrom = 64\nto = 1048576\n\
+                        [y]\nlabel = 'throughput'\nunit = 'MiB/s'\nscale = 'log10'\n[[series]]\nlabel = 'ours'\n";
+
+    fn table(points: Vec<(f64, f64)>) -> Table {
+        let plan = Plan::parse(PLAN).expect("well formed");
+        Table { plan, series: vec![Series { label: "ours".to_owned(), points }] }
+    }
+
+    #[test]
+    fn a_picture_has_its_title_units_legend_and_says_that_it_is_simulated() {
+        let points = (6..21).map(|power| (f64::from(1 << power), f64::from(power) * 3.0)).collect();
+        let text = svg(&table(points)).expect("drawn");
+        for word in
+            ["<svg", "sizes (p, figure 7; simulated)", "(bytes)", "(MiB/s), simulated", "ours", "64 KiB"]
+        {
+            assert!(text.contains(word), "{word} is missing");
+        }
+    }
+}

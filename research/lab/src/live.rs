@@ -1,0 +1,216 @@
+//! Live figures: the benchmarks measure, and the lab reads their rows.
+//!
+//! ```text
+//! judge ─► memferry-bench GROUP --only PART --json FILE ─► Rows ─► figures by the names of rows ─► Verdict
+//! ```
+//!
+//! `memferry-bench` is a program, looked for beside this one. Where it is missing, fails or could not measure a row, the claim
+//! is not run, and the verdict says why; a failed transfer makes it fail. A row that it never prints is an error of the lab.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde::Deserialize;
+
+use crate::claims::Place;
+use crate::experiments::{Case, RunError};
+use crate::verdict::{Basis, Figures, Status, Verdict};
+
+const PROGRAM: &str = "memferry-bench";
+
+/// Why there is no live figure.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LiveError {
+    #[error(
+        "there is no {}; `./x lab` builds it, or `cargo build --release -p memferry-bench` with the lab's target directory",
+        .0.display()
+    )]
+    Missing(PathBuf),
+    #[error("{} cannot be run: {error}", .program.display())]
+    Start { program: PathBuf, error: std::io::Error },
+    #[error("`{command}` failed: {said}")]
+    Failed {
+        command: String,
+        /// The last line of its error output.
+        said: String,
+    },
+    #[error("`{command}` wrote no rows: {error}")]
+    Unreadable { command: String, error: String },
+    #[error("{name}: {reason}")]
+    NotMeasured { name: String, reason: String },
+    #[error("{PROGRAM} has no row `{0}`")]
+    NoRow(String),
+}
+
+/// A row of a benchmark; its target is not the lab's concern.
+#[derive(Debug, Deserialize)]
+struct Row {
+    name: String,
+    value: Option<f64>,
+    reason: Option<String>,
+}
+
+/// The rows of one run.
+#[derive(Debug)]
+pub(crate) struct Rows(Vec<Row>);
+
+impl Rows {
+    /// Runs a group of the benchmarks, or one part of it.
+    pub(crate) fn measured(group: &str, part: Option<&str>) -> Result<Self, LiveError> {
+        let start = |error| LiveError::Start { program: PROGRAM.into(), error };
+        Self::by(&std::env::current_exe().map_err(start)?.with_file_name(PROGRAM), group, part)
+    }
+
+    fn by(program: &Path, group: &str, part: Option<&str>) -> Result<Self, LiveError> {
+        if !program.exists() {
+            return Err(LiveError::Missing(program.to_owned()));
+        }
+        let file = std::env::temp_dir().join(format!("memferry-lab-{}-{group}.json", std::process::id()));
+        let mut arguments = vec![group];
+        arguments.extend(part.iter().flat_map(|part| ["--only", part]));
+        let command = format!("{PROGRAM} {}", arguments.join(" "));
+        let ended = Command::new(program)
+            .args(arguments)
+            .arg("--json")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .output()
+            .map_err(|error| LiveError::Start { program: program.to_owned(), error })?;
+        let text = std::fs::read_to_string(&file);
+        let _ = std::fs::remove_file(&file);
+        if !ended.status.success() {
+            let errors = String::from_utf8_lossy(&ended.stderr);
+            let said = errors.lines().last().map_or_else(|| ended.status.to_string(), str::to_owned);
+            return Err(LiveError::Failed { command, said });
+        }
+        let rows = text.map_err(|error| error.to_string());
+        let rows = rows.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+        rows.map(Self).map_err(|error| LiveError::Unreadable { command, error })
+    }
+
+    /// The value of the row with a name.
+    pub(crate) fn value(&self, name: &str) -> Result<f64, LiveError> {
+        let row = self.0.iter().find(|row| row.name == name);
+        let row = row.ok_or_else(|| LiveError::NoRow(name.to_owned()))?;
+        row.value.ok_or_else(|| LiveError::NotMeasured {
+            name: name.to_owned(),
+            reason: row.reason.clone().unwrap_or_else(|| "no reason is given".to_owned()),
+        })
+    }
+
+    /// The values of several rows, each under a name of the lab's.
+    pub(crate) fn values(&self, names: &[(&str, &str)]) -> Result<Vec<(String, f64)>, LiveError> {
+        names.iter().map(|(name, row)| Ok(((*name).to_owned(), self.value(row)?))).collect()
+    }
+}
+
+/// The verdict of a claim whose live figures are reported, never judged: those figures, or why there are none.
+pub(crate) fn reported(
+    case: &Case<'_>,
+    unit: &str,
+    figures: Result<Vec<(String, f64)>, LiveError>,
+    why: impl FnOnce(&[(String, f64)]) -> String,
+) -> Result<Verdict, RunError> {
+    let figures = match figures {
+        Ok(figures) => figures,
+        Err(error) => return not_run(case, error),
+    };
+    Ok(Verdict {
+        status: Status::Reported,
+        basis: Some(Basis::Measured),
+        unit: Some(unit.to_owned()),
+        why: why(&figures),
+        figures: Figures::Named(
+            figures.into_iter().map(|(name, value)| (name, (value * 1e3).round() / 1e3)).collect(),
+        ),
+        ..Verdict::not_run(case.claim, Place::Live)
+    })
+}
+
+/// The verdict of a claim that could not be measured.
+///
+/// # Errors
+/// When the two programs do not fit each other.
+pub(crate) fn not_run(case: &Case<'_>, error: LiveError) -> Result<Verdict, RunError> {
+    if matches!(error, LiveError::NoRow(_)) {
+        return Err(case.failed(error));
+    }
+    let why = format!("the machine at hand could not be measured: {error}");
+    Ok(Verdict { why, ..Verdict::not_run(case.claim, Place::Live) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::claims::Claims;
+    use crate::parameters::Parameters;
+    use crate::table::Tables;
+
+    /// A program in place of the benchmarks, gone with the test.
+    struct Script(PathBuf);
+
+    impl Script {
+        fn new(name: &str, lines: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("memferry-lab-{name}-{}", std::process::id()));
+            std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).expect("temporary files can be written");
+            let mode = std::fs::Permissions::from_mode(0o700);
+            std::fs::set_permissions(&path, mode).expect("it is ours");
+            Self(path)
+        }
+    }
+
+    impl Drop for Script {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    const ROWS: &str = r#"[{"name":"a","value":2.0004,"unit":"ns","target":null,"holds":null,"min":1,"max":3,"reason":null},
+        {"name":"b","value":null,"unit":"","target":null,"holds":null,"min":null,"max":null,"reason":"no root"}]"#;
+
+    fn verdict(figures: Result<Vec<(String, f64)>, LiveError>) -> Result<Verdict, RunError> {
+        let claims = Claims::built_in().expect("checked");
+        let claim = claims.find("nava-live").expect("listed");
+        let case = Case { claim, tables: &Tables::default(), parameters: &Parameters::default() };
+        reported(&case, "ns", figures, |_| "measured".to_owned())
+    }
+
+    #[test]
+    fn rows_become_figures_of_a_measured_verdict() {
+        let arguments = r#"[ "$*" = "group --only part --json $5" ] || exit 9"#;
+        let script = Script::new("rows", &format!("{arguments}\ncat > $5 <<'END'\n{ROWS}\nEND"));
+        let rows = Rows::by(&script.0, "group", Some("part")).expect("it ends well");
+        let found = verdict(rows.values(&[("first", "a")])).expect("a row");
+        assert_eq!((found.status, found.basis), (Status::Reported, Some(Basis::Measured)));
+        assert_eq!(found.figures, Figures::Named([("first".to_owned(), 2.0)].into()));
+        let left_out = verdict(rows.values(&[("first", "a"), ("second", "b")])).expect("a row");
+        assert_eq!((left_out.status, left_out.basis), (Status::NotRun, None));
+        assert!(left_out.why.ends_with("b: no root"), "{}", left_out.why);
+        assert!(verdict(rows.values(&[("third", "c")])).is_err(), "a row that there is not is an error");
+    }
+
+    #[test]
+    fn a_benchmark_that_fails_is_not_run() {
+        let script =
+            Script::new("fails", "echo 'memferry-bench: a transfer failed: MemoryFault' >&2; exit 1");
+        let found = verdict(Rows::by(&script.0, "start", None).map(|_| Vec::new())).expect("a row");
+        assert_eq!(found.status, Status::NotRun);
+        assert!(found.why.contains("`memferry-bench start` failed") && found.why.ends_with("MemoryFault"));
+    }
+
+    #[test]
+    fn a_benchmark_without_rows_is_not_run() {
+        let script = Script::new("silent", "exit 0");
+        let found = verdict(Rows::by(&script.0, "silent", None).map(|_| Vec::new())).expect("a row");
+        assert!(found.status == Status::NotRun && found.why.contains("wrote no rows"), "{}", found.why);
+    }
+
+    #[test]
+    fn a_missing_benchmark_says_how_to_get_it() {
+        let found = verdict(Rows::by(Path::new("/nowhere/bench"), "start", None).map(|_| Vec::new()));
+        let why = found.expect("a row").why;
+        assert!(why.contains("/nowhere/bench") && why.contains("./x lab"), "{why}");
+    }
+}

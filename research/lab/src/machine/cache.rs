@@ -1,0 +1,354 @@
+//! How long a processor takes to copy memory through its caches, and to maintain them.
+//!
+//! ```text
+//! copy(source, destination, length): for each line   issue
+//!        source line, read ─────► level 0 ─► level 1 ─► ... ─► memory     the first that has it says what it costs
+//!        destination line, write ─► level 0 (dirty) ... evicted dirty lines move down, and out to memory
+//! ```
+//!
+//! Only tags are kept, from call to call, so that reuse and alternation show. Levels are filled on each miss, on writes as
+//! on reads, and hold what they hold independently of each other. A stream of lines costs: the issue of its loads and
+//! stores; from a level below the first, the time a line of such a stream takes there; from memory, its latency divided by
+//! the lines that are fetched at once, but no less than its bandwidth allows. A line written back takes bandwidth. Address
+//! translation is left out: a page is walked once for 128 lines, in a cache. A single access ([`Hierarchy::access`]) waits for the
+//! latencies instead; what a device asks the caches about is [`Hierarchy::snoop`].
+//!
+//! Sources of the structure: Cortex-A9 TRM, chapters 7 and 8; the figures are the papers' parameters.
+
+use memferry_drivers::sdma::CacheMaintenance;
+
+use crate::chance::Chance;
+
+/// Which line of a full set gives way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replacement {
+    /// The least recently used one.
+    LeastRecent,
+    /// One by chance, repeatably.
+    PseudoRandom,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Level {
+    pub size_bytes: u64,
+    /// Lines of a set.
+    pub ways: usize,
+    /// Which line gives way.
+    pub replacement: Replacement,
+    /// Nanoseconds from the level above to this one and back, for a single line.
+    pub latency_ns: f64,
+    /// Nanoseconds that a line takes of a stream of reads that is found here, besides its issue.
+    pub read_ns: f64,
+    /// The same for a stream of writes.
+    pub write_ns: f64,
+    /// Nanoseconds to maintain one line by its address.
+    pub maintain_ns: f64,
+}
+
+/// Memory behind the last level.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Backing {
+    /// Nanoseconds of a read, besides the latencies of the levels.
+    pub latency_ns: f64,
+    /// Bytes that it moves in a nanosecond.
+    pub bytes_per_ns: f64,
+}
+
+/// A processor as far as copying goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Processor {
+    /// Bytes of a line, in all levels.
+    pub line_bytes: u64,
+    /// Bytes of an access to memory that is not cached.
+    pub word_bytes: u64,
+    /// Nanoseconds to issue the loads and stores that copy one line.
+    pub issue_ns: f64,
+    /// Lines that it fetches at once by itself.
+    pub line_fills: u32,
+    /// Lines that a prefetcher fetches ahead, besides.
+    pub prefetch_lines: u32,
+    pub levels: Vec<Level>,
+    pub memory: Backing,
+}
+
+/// Why a processor cannot be modelled.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum ProcessorError {
+    /// A level that does not divide into sets, a power of two.
+    #[error(
+        "a level of {size_bytes} bytes in {ways} ways of {line_bytes}-byte lines has no power of two of sets"
+    )]
+    Geometry { size_bytes: u64, ways: usize, line_bytes: u64 },
+    /// Something that must be above zero is not.
+    #[error("line and word bytes, line fills and memory's bandwidth must be above zero")]
+    Zero,
+}
+
+/// A tag of a line that is there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tag {
+    /// Number of the line, plus one; zero for none.
+    line: u64,
+    dirty: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Cache {
+    tags: Vec<Tag>,
+    ways: usize,
+    sets: u64,
+    replacement: Replacement,
+    /// What pseudo-random replacement draws from.
+    chance: Chance,
+    latency: u64,
+    read: u64,
+    write: u64,
+    maintain: u64,
+}
+
+impl Cache {
+    fn new(level: &Level, line_bytes: u64, seed: u64) -> Result<Self, ProcessorError> {
+        let ways = level.ways as u64;
+        let sets = level.size_bytes.checked_div(ways * line_bytes).unwrap_or(0);
+        if !sets.is_power_of_two() || sets * ways * line_bytes != level.size_bytes {
+            let Level { size_bytes, ways, .. } = *level;
+            return Err(ProcessorError::Geometry { size_bytes, ways, line_bytes });
+        }
+        Ok(Self {
+            tags: vec![Tag::default(); (sets * ways) as usize],
+            ways: level.ways,
+            sets,
+            replacement: level.replacement,
+            chance: Chance::of_neighbour(seed),
+            latency: picoseconds(level.latency_ns),
+            read: picoseconds(level.read_ns),
+            write: picoseconds(level.write_ns),
+            maintain: picoseconds(level.maintain_ns),
+        })
+    }
+
+    fn set(&mut self, line: u64) -> &mut [Tag] {
+        let first = (line & (self.sets - 1)) as usize * self.ways;
+        &mut self.tags[first..first + self.ways]
+    }
+
+    /// Whether the line is there; a written one becomes dirty.
+    fn finds(&mut self, line: u64, write: bool) -> bool {
+        let recent = self.replacement == Replacement::LeastRecent;
+        let set = self.set(line);
+        let Some(way) = set.iter().position(|tag| tag.line == line + 1) else { return false };
+        set[way].dirty |= write;
+        if recent {
+            set[..=way].rotate_right(1);
+        }
+        true
+    }
+
+    /// Puts a line that is not there; the dirty line that gave way.
+    fn put(&mut self, line: u64, dirty: bool) -> Option<u64> {
+        let way = match self.set(line).iter().position(|tag| tag.line == 0) {
+            Some(free) => free,
+            None if self.replacement == Replacement::LeastRecent => self.ways - 1,
+            None => (self.chance.word() % self.ways as u64) as usize,
+        };
+        let recent = self.replacement == Replacement::LeastRecent;
+        let set = self.set(line);
+        let old = std::mem::replace(&mut set[way], Tag { line: line + 1, dirty });
+        if recent {
+            set[..=way].rotate_right(1);
+        }
+        (old.line > 0 && old.dirty).then(|| old.line - 1)
+    }
+
+    /// Cleans a line, drops it too where asked; whether it was dirty.
+    fn maintain(&mut self, line: u64, clean: bool, drop: bool) -> bool {
+        let Some(tag) = self.set(line).iter_mut().find(|tag| tag.line == line + 1) else { return false };
+        let dirty = tag.dirty && clean;
+        tag.dirty &= !clean;
+        if drop {
+            *tag = Tag::default();
+        }
+        dirty
+    }
+}
+
+fn picoseconds(ns: f64) -> u64 {
+    (ns * 1e3).round().max(0.0) as u64
+}
+
+/// The caches of a processor, with what is in them.
+#[derive(Clone, Debug)]
+pub struct Hierarchy {
+    line_bytes: u64,
+    levels: Vec<Cache>,
+    issue: u64,
+    fetch: u64,
+    carry: u64,
+    uncached: u64,
+    memory_latency: u64,
+    maintenance: u64,
+}
+
+impl Hierarchy {
+    /// Empty caches; `seed` is where pseudo-random replacement begins.
+    ///
+    /// # Errors
+    /// [`ProcessorError`].
+    pub fn new(processor: &Processor, seed: u64) -> Result<Self, ProcessorError> {
+        let Processor { line_bytes, word_bytes, memory, .. } = *processor;
+        let at_once = f64::from(processor.line_fills + processor.prefetch_lines);
+        if line_bytes == 0 || word_bytes == 0 || at_once == 0.0 || memory.bytes_per_ns <= 0.0 {
+            return Err(ProcessorError::Zero);
+        }
+        let levels = processor.levels.iter().zip(seed..);
+        let levels = levels.map(|(level, seed)| Cache::new(level, line_bytes, seed));
+        let behind: f64 = processor.levels.iter().map(|level| level.latency_ns).sum();
+        let carry_ns = line_bytes as f64 / memory.bytes_per_ns;
+        let fetch_ns = ((behind + memory.latency_ns) / at_once).max(carry_ns);
+        let words = (line_bytes / word_bytes.min(line_bytes)) as f64;
+        // Loads go to memory one by one or as many at once as lines would; stores are merged into lines on their way.
+        let uncached_ns = words * memory.latency_ns / f64::from(processor.line_fills.max(1)) + carry_ns;
+        Ok(Self {
+            line_bytes,
+            levels: levels.collect::<Result<_, _>>()?,
+            issue: picoseconds(processor.issue_ns),
+            fetch: picoseconds(fetch_ns),
+            carry: picoseconds(carry_ns),
+            uncached: picoseconds(uncached_ns).max(picoseconds(processor.issue_ns)),
+            memory_latency: picoseconds(memory.latency_ns),
+            maintenance: 0,
+        })
+    }
+
+    /// Picoseconds that the processor takes to copy `length` bytes.
+    pub fn copy(&mut self, source: u64, destination: u64, length: u64) -> u64 {
+        let lines = length.div_ceil(self.line_bytes);
+        let from = source / self.line_bytes;
+        let to = destination / self.line_bytes;
+        (0..lines).map(|at| self.issue + self.touch(from + at, false) + self.touch(to + at, true)).sum()
+    }
+
+    /// Picoseconds that it takes to copy them when both sides are mapped without caching.
+    pub fn copy_uncached(&self, length: u64) -> u64 {
+        length.div_ceil(self.line_bytes) * self.uncached
+    }
+
+    /// Picoseconds beyond the issue that writing a range takes.
+    pub fn write(&mut self, address: u64, length: u64) -> u64 {
+        self.lines(address, length).map(|line| self.touch(line, true)).sum()
+    }
+
+    /// Picoseconds beyond the issue that reading a range takes.
+    pub fn read(&mut self, address: u64, length: u64) -> u64 {
+        self.lines(address, length).map(|line| self.touch(line, false)).sum()
+    }
+
+    /// Picoseconds that a single access waits, which nothing overlaps.
+    pub fn access(&mut self, address: u64, write: bool) -> u64 {
+        let line = address / self.line_bytes;
+        let found = self.levels.iter_mut().position(|level| level.finds(line, false));
+        let passed = self.levels.iter().take(found.map_or(usize::MAX, |found| found + 1));
+        let waits: u64 = passed.map(|level| level.latency).sum();
+        self.touch(line, write);
+        waits + if found.is_none() { self.memory_latency } else { 0 }
+    }
+
+    /// A device reads a range, after which modified lines are clean, or writes it, after which no line of it is there. Gives
+    /// how many lines were modified.
+    pub fn snoop(&mut self, address: u64, length: u64, write: bool) -> u64 {
+        let Self { levels, line_bytes, .. } = self;
+        let lines = address / *line_bytes..(address + length).div_ceil(*line_bytes);
+        let modified = lines.filter(|line| {
+            levels.iter_mut().fold(false, |dirty, level| level.maintain(*line, true, write) | dirty)
+        });
+        modified.count() as u64
+    }
+
+    /// Picoseconds of maintenance since this was last asked.
+    pub fn take_maintenance(&mut self) -> u64 {
+        std::mem::take(&mut self.maintenance)
+    }
+
+    fn lines(&self, address: u64, length: u64) -> std::ops::Range<u64> {
+        address / self.line_bytes..(address + length).div_ceil(self.line_bytes)
+    }
+
+    /// Brings a line into the first level: picoseconds beyond the issue.
+    fn touch(&mut self, line: u64, write: bool) -> u64 {
+        let found = self.levels.iter_mut().position(|level| level.finds(line, false));
+        let mut time = match found.and_then(|found| self.levels.get(found)) {
+            None => self.fetch,
+            Some(_) if found == Some(0) => 0,
+            Some(level) => {
+                if write {
+                    level.write
+                } else {
+                    level.read
+                }
+            }
+        };
+        for level in 0..found.unwrap_or(self.levels.len()) {
+            time += self.fill(level, line);
+        }
+        if write && let Some(first) = self.levels.first_mut() {
+            first.finds(line, true);
+        }
+        time
+    }
+
+    /// Puts a line into a level; what gave way dirty moves down, in the end to memory: picoseconds of its bandwidth.
+    fn fill(&mut self, level: usize, line: u64) -> u64 {
+        let Some(mut evicted) = self.levels.get_mut(level).and_then(|cache| cache.put(line, false)) else {
+            return 0;
+        };
+        for below in self.levels.iter_mut().skip(level + 1) {
+            if below.finds(evicted, true) {
+                return 0;
+            }
+            match below.put(evicted, true) {
+                Some(next) => evicted = next,
+                None => return 0,
+            }
+        }
+        self.carry
+    }
+
+    /// Maintains a range in all levels. A range longer than a level takes as many steps as the level has lines, as
+    /// operating systems do it (Linux's `cache-l2x0.c`: a range not below the cache's size is cleaned by its ways).
+    fn maintain(&mut self, address: u64, length: u64, clean: bool, drop: bool) {
+        let lines = self.lines(address, length);
+        let count = lines.end - lines.start;
+        let last = self.levels.len().saturating_sub(1);
+        for at in 0..self.levels.len() {
+            let level = &mut self.levels[at];
+            let steps = count.min(level.tags.len() as u64);
+            self.maintenance += steps * level.maintain;
+            for line in lines.clone() {
+                if !self.levels[at].maintain(line, clean, drop) {
+                    continue;
+                }
+                // Cleaned out of the upper level, the line is in the lower one, where it is cleaned next.
+                if at == last || !self.levels[at + 1].finds(line, true) {
+                    self.maintenance += self.carry;
+                }
+            }
+        }
+    }
+}
+
+impl CacheMaintenance for Hierarchy {
+    fn clean(&mut self, address: u64, length_bytes: u64) {
+        self.maintain(address, length_bytes, true, false);
+    }
+
+    fn clean_and_invalidate(&mut self, address: u64, length_bytes: u64) {
+        self.maintain(address, length_bytes, true, true);
+    }
+
+    fn invalidate(&mut self, address: u64, length_bytes: u64) {
+        self.maintain(address, length_bytes, false, true);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,313 @@
+//! `copy_to_user` by the engine, in virtual time (Papa 2014, "copy_to_user() via DMA engine", steps 1 to 7).
+//!
+//! ```text
+//! caller ─ call ─► sub-system ─ submit ─► Path: capability, policy ─► IoatEngine ─ driver ─► model ─ Chipset ─► memory
+//!    ▲                                                                                        │
+//!    └──────────────── wake ◄──────────── handler ◄─────────── interrupt ◄────────────────────┘
+//! ```
+//!
+//! Policy, path, engine and driver are those that live services run; only what the CPU takes is charged here. A kernel
+//! caller sleeps until its copy is done, so each has one under way. Callers run on CPUs of their own (the machine has
+//! four).
+
+use core::time::Duration;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use memferry_clock::Instant;
+use memferry_driven::{BusMemory, IoatEngine, IoatInitError, IoatOptions, Shared};
+use memferry_models::ioat::Ioat;
+use memferry_path::{Capabilities, CapabilityError, Path, PathLimits, Policy, QueueKey};
+use memferry_registers::ioat::CHANNELS;
+use memferry_transfer::{Failure, Handle, PriorityClass, Request, Rights, SessionId, Span};
+
+use super::chipset::{CALLERS, Caches, Chipset, ChipsetTimes, RingWords, window};
+use super::host::{Host, LINE_BYTES};
+use crate::machine::cache::{Hierarchy, ProcessorError};
+use crate::parameters::{Parameters, ParametersError};
+
+/// Where the kernel's own lines lie.
+const KERNEL: u64 = 0xE000_0000;
+/// Bytes of a window's sources, and as many of its destinations.
+const WINDOW_BYTES: u64 = 1 << 28;
+
+/// Why there is no figure.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CftuError {
+    /// The engine could not be set up.
+    #[error("the engine cannot be set up: {0}")]
+    Init(#[from] IoatInitError),
+    /// A caller's memory was refused.
+    #[error("memory is refused: {0}")]
+    Frame(#[from] CapabilityError),
+    /// The processor cannot be modelled.
+    #[error(transparent)]
+    Processor(#[from] ProcessorError),
+    /// More callers than there are windows, or memory outside of 32 bits.
+    #[error("{callers} callers: at most {CALLERS} have windows in 32 bits")]
+    Callers {
+        /// How many were asked for.
+        callers: usize,
+    },
+    /// A copy did not succeed.
+    #[error("a copy ended as {0}")]
+    Failed(Failure),
+    /// A copy is under way, and nothing will happen any more.
+    #[error("the engine stands still while a copy is under way")]
+    Stalled,
+}
+
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub host: Host,
+    pub chipset: ChipsetTimes,
+    /// Where pseudo-random choices begin.
+    pub seed: u64,
+}
+
+impl Machine {
+    /// The machine that the parameters describe.
+    ///
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub fn new(parameters: &Parameters, seed: u64) -> Result<Self, ParametersError> {
+        Ok(Self { host: Host::new(parameters)?, chipset: ChipsetTimes::new(parameters)?, seed })
+    }
+
+    /// Empty caches.
+    ///
+    /// # Errors
+    /// [`ProcessorError`].
+    pub fn caches(&self) -> Result<Caches, ProcessorError> {
+        Ok(Rc::new(RefCell::new(Hierarchy::new(&self.host.processor, self.seed)?)))
+    }
+
+    /// Picoseconds of `copy_to_user` by the CPU.
+    pub fn copy_by_cpu(&self, caches: &Caches, [source, destination]: [u64; 2], length: u64) -> u64 {
+        self.host.call + caches.borrow_mut().copy(source, destination, length)
+    }
+}
+
+/// Picoseconds of an offloaded copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Took {
+    /// From the call to the return.
+    pub all: u64,
+    /// Of that, what the CPU spent; the rest is others'.
+    pub cpu: u64,
+}
+
+/// One who calls `copy_to_user`.
+#[derive(Debug)]
+struct Caller {
+    session: SessionId,
+    queue: QueueKey,
+    frame: Handle,
+    class: PriorityClass,
+    /// When its next copy reaches the doorbell; nothing while one is under way.
+    ready: Option<Instant>,
+    copies: u64,
+    /// When the copy under way reached the doorbell.
+    begun: Instant,
+    /// Picoseconds of its longest copy.
+    longest: u128,
+}
+
+/// The engine with its path, and those who call.
+pub struct Cftu {
+    host: Host,
+    caches: Caches,
+    device: Shared<Ioat<Chipset>>,
+    capabilities: Capabilities<BusMemory>,
+    path: Path<IoatEngine<Ioat<Chipset>, RingWords>>,
+    callers: Vec<Caller>,
+    now: Instant,
+}
+
+impl Cftu {
+    /// All four channels under a policy, with a caller of each of these classes, in front of these caches.
+    ///
+    /// # Errors
+    /// [`CftuError`].
+    pub fn new(
+        machine: &Machine,
+        caches: &Caches,
+        policy: Box<dyn Policy>,
+        classes: &[PriorityClass],
+    ) -> Result<Self, CftuError> {
+        let callers = classes.len();
+        let rings = Chipset::rings().filter(|_| callers <= CALLERS).ok_or(CftuError::Callers { callers })?;
+        let chipset = Chipset::new(machine.chipset, Rc::clone(caches));
+        let device = Shared::new(Ioat::new(machine.chipset.engine, chipset));
+        let options = IoatOptions { chunk_bytes: machine.chipset.descriptor_bytes, ..IoatOptions::default() };
+        let memory = (RingWords(device.clone()), rings);
+        let engine = IoatEngine::new(device.clone(), memory, CHANNELS as u32, options)?;
+        let mut path = Path::new(engine, policy, PathLimits { waiting_per_user: CALLERS });
+        let mut capabilities = Capabilities::new(2 * CALLERS);
+        let mut all = Vec::new();
+        for (index, class) in classes.iter().enumerate() {
+            let session = SessionId(index as u64 + 1);
+            let memory = BusMemory::new(window(index)[0] as u32, 2 * WINDOW_BYTES);
+            let memory = memory.ok_or(CftuError::Callers { callers })?;
+            let frame = capabilities.register(session, memory, Rights::all())?;
+            let queue = path.open_queue(session, index as u32);
+            path.grant_class(queue, PriorityClass::High);
+            let ready = Some(Instant::ORIGIN);
+            let begun = Instant::ORIGIN;
+            let class = *class;
+            let copies = 0;
+            let longest = 0;
+            all.push(Caller { session, queue, frame, class, ready, copies, begun, longest });
+        }
+        let now = device.with(|device| device.now());
+        let host = machine.host.clone();
+        let caches = Rc::clone(caches);
+        Ok(Self { host, caches, device, capabilities, path, callers: all, now })
+    }
+
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Bytes that the engine has written for a caller.
+    pub fn written(&self, caller: usize) -> u64 {
+        self.device.with(|device| device.bus().written.get(caller).copied().unwrap_or(0))
+    }
+
+    /// For each channel, the callers whose memory the engine was given on it, a bit for each.
+    pub fn served(&self) -> [u32; CHANNELS] {
+        self.device.with(|device| device.bus().served)
+    }
+
+    /// Picoseconds of a caller's longest copy, from doorbell to completion; of one under way, so far.
+    pub fn longest(&self, caller: usize) -> u128 {
+        self.callers.get(caller).map_or(0, |caller| match caller.ready {
+            Some(_) => caller.longest,
+            None => caller.longest.max(self.now.picoseconds() - caller.begun.picoseconds()),
+        })
+    }
+
+    /// Rules of the device that its driver broke.
+    pub fn complaints(&self) -> usize {
+        self.device.with(|device| device.complaints().len())
+    }
+
+    /// The first caller's copy between offsets of its sources and destinations, from the call to the return:
+    /// picoseconds, in all and of the CPU.
+    ///
+    /// # Errors
+    /// [`CftuError::Failed`], [`CftuError::Stalled`].
+    pub fn copy(&mut self, places: [u64; 2], length: u64) -> Result<Took, CftuError> {
+        let begun = self.now;
+        let half = self.host.path_lines / 2 * LINE_BYTES;
+        let touched = self.caches.borrow_mut().read(KERNEL, half);
+        let there = self.host.call + self.host.submit + touched;
+        self.pass(there);
+        self.submit(0, places, length);
+        self.turn();
+        while !self.path.has_deliveries() {
+            let wake = self.path.next_wake().ok_or(CftuError::Stalled)?;
+            self.advance(wake);
+            self.turn();
+        }
+        let ended: Vec<_> = self.path.take_deliveries().collect();
+        ended.iter().try_for_each(|one| one.completion.outcome).map_err(CftuError::Failed)?;
+        let touched = self.caches.borrow_mut().read(KERNEL + half, half);
+        let back = self.host.interrupt + self.host.wake + touched;
+        self.pass(back);
+        let all = (self.now.picoseconds() - begun.picoseconds()) as u64;
+        Ok(Took { all, cpu: there + back })
+    }
+
+    /// Every caller copies again and again, `lengths(caller)` bytes, until an instant; `look` is shown every step of
+    /// the device before the path hears of it. Each caller goes through its window in order.
+    ///
+    /// # Errors
+    /// [`CftuError::Failed`], [`CftuError::Stalled`].
+    pub fn stream(
+        &mut self,
+        until: Instant,
+        mut lengths: impl FnMut(usize) -> u64,
+        mut look: impl FnMut(&Self),
+    ) -> Result<(), CftuError> {
+        let between = self.host.call + self.host.submit + self.host.interrupt + self.host.wake;
+        loop {
+            let ready = self.callers.iter().filter_map(|caller| caller.ready).min();
+            let next = ready.into_iter().chain(self.path.next_wake()).min().ok_or(CftuError::Stalled)?;
+            if next >= until {
+                return Ok(());
+            }
+            self.advance(next);
+            look(self);
+            for caller in 0..self.callers.len() {
+                if self.callers[caller].ready.is_some_and(|ready| ready <= self.now) {
+                    let length = lengths(caller);
+                    let places = WINDOW_BYTES / length.next_multiple_of(LINE_BYTES).max(1);
+                    let place = self.callers[caller].copies % places.max(1);
+                    self.submit(caller, [place * length.next_multiple_of(LINE_BYTES); 2], length);
+                }
+            }
+            self.turn();
+            for delivery in self.path.take_deliveries() {
+                delivery.completion.outcome.map_err(CftuError::Failed)?;
+                if let Some(caller) = self.callers.iter_mut().find(|one| one.queue == delivery.queue) {
+                    caller.ready = Some(self.now.after_picoseconds(between.into()));
+                    let took = self.now.picoseconds() - caller.begun.picoseconds();
+                    caller.longest = caller.longest.max(took);
+                }
+            }
+        }
+    }
+
+    /// The same from a start on, after which bytes count: bytes of each caller in the time that follows.
+    ///
+    /// # Errors
+    /// As [`Cftu::stream`].
+    pub fn bandwidths(
+        &mut self,
+        length: u64,
+        [before, counted]: [Duration; 2],
+    ) -> Result<Vec<f64>, CftuError> {
+        let begin = self.now.after(before);
+        self.stream(begin, |_| length, |_| ())?;
+        let callers = 0..self.callers.len();
+        let first: Vec<u64> = callers.clone().map(|caller| self.written(caller)).collect();
+        self.stream(begin.after(counted), |_| length, |_| ())?;
+        let moved = callers.zip(first).map(|(caller, first)| self.written(caller) - first);
+        Ok(moved.map(|bytes| bytes as f64 / counted.as_nanos() as f64).collect())
+    }
+
+    fn pass(&mut self, picoseconds: u64) {
+        self.advance(self.now.after_picoseconds(picoseconds.into()));
+    }
+
+    fn advance(&mut self, until: Instant) {
+        self.now = self.now.max(until);
+        self.device.with(|device| device.step(self.now));
+    }
+
+    fn submit(&mut self, caller: usize, [from, to]: [u64; 2], length: u64) {
+        let Some(caller) = self.callers.get_mut(caller) else { return };
+        let from = Span::new(caller.frame, from);
+        let to = Span::new(caller.frame, WINDOW_BYTES + to);
+        let mut request = Request::copy(from, to, length);
+        request.terms.class = caller.class;
+        caller.copies += 1;
+        (caller.ready, caller.begun) = (None, self.now);
+        if let Some(room) = self.path.reserve(caller.queue, u32::MAX) {
+            self.path.submit(self.now, room, caller.session.0, &request, &mut self.capabilities);
+        }
+    }
+
+    /// What was submitted starts, and what the device reported is settled.
+    fn turn(&mut self) {
+        loop {
+            self.path.ring_doorbell();
+            let more = self.path.run(self.now);
+            let started = self.path.must_settle() && self.path.settle(self.now, &mut self.capabilities);
+            if !more && !started {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Parameters of a paper's model: every value with its unit, its source and the mechanism it stands for.
+//!
+//! ```text
+//! parameters/PAPER.toml ──parse, check──► Parameters ── get(name) ──► runners
+//!                                              │                   └── which names: what a result depends on
+//!                                              └── scaled(name, factor) ──► the sensitivity table
+//! ```
+//!
+//! One file for each paper holds all of them, so that no experiment can have one of its own. What the values mean is
+//! for the runners. Nothing is read from the disk: the files are built in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::Deserialize;
+
+/// Units of time: parameters in these are what the sensitivity table varies.
+const TIMES: [&str; 5] = ["ps", "ns", "us", "ms", "cycles"];
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Parameter {
+    /// Unique in its file.
+    pub name: String,
+    /// In `unit`; not negative.
+    pub value: f64,
+    pub unit: String,
+    /// Where the value is from: a manual, the paper, an assumption, or the claim it is calibrated to.
+    pub source: String,
+    /// What it stands for in the machine.
+    pub mechanism: String,
+}
+
+impl Parameter {
+    /// Whether it is a time.
+    pub fn is_time(&self) -> bool {
+        TIMES.contains(&self.unit.as_str())
+    }
+}
+
+/// Why parameters are refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ParametersError {
+    /// Not TOML, or an entry with an unknown or missing key.
+    #[error("the parameters do not parse: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// Two entries with one name.
+    #[error("parameter `{name}` is listed twice")]
+    Duplicate {
+        /// The name in question.
+        name: String,
+    },
+    /// A value that is negative or no number.
+    #[error("parameter `{name}` is {value}: give it a number that is not negative")]
+    Value { name: String, value: f64 },
+    /// A runner asks for what the file does not have.
+    #[error("there is no parameter `{name}`: list it with its value, unit, source and mechanism")]
+    Missing {
+        /// The name asked for.
+        name: String,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    parameter: Vec<Parameter>,
+}
+
+/// A checked list of parameters, in the order of its text.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
+    list: Vec<Parameter>,
+    places: BTreeMap<String, usize>,
+    /// Names that were asked for, of this list and of what was made of it.
+    asked: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Parameters {
+    /// Reads and checks a list.
+    ///
+    /// # Errors
+    /// The first entry that breaks a rule of [`ParametersError`].
+    pub fn parse(text: &str) -> Result<Self, ParametersError> {
+        let Document { parameter: list } = toml::from_str(text)?;
+        let mut places = BTreeMap::new();
+        for (place, parameter) in list.iter().enumerate() {
+            let name = || parameter.name.clone();
+            if !parameter.value.is_finite() || parameter.value < 0.0 {
+                return Err(ParametersError::Value { name: name(), value: parameter.value });
+            }
+            if places.insert(name(), place).is_some() {
+                return Err(ParametersError::Duplicate { name: name() });
+            }
+        }
+        Ok(Self { list, places, asked: Arc::default() })
+    }
+
+    /// The same list, whose [`Parameters::asked`] begins anew.
+    #[must_use]
+    pub fn watched(&self) -> Self {
+        Self { asked: Arc::default(), ..self.clone() }
+    }
+
+    /// The names that were asked for since the list was read or [`Parameters::watched`], of it and of lists that were made of
+    /// it. Who asks for nothing else gives the same whatever the others' values are.
+    pub fn asked(&self) -> BTreeSet<String> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The parameters, in the order of their text.
+    pub fn list(&self) -> &[Parameter] {
+        &self.list
+    }
+
+    /// The value of a parameter, in its unit.
+    ///
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub fn get(&self, name: &str) -> Result<f64, ParametersError> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        let found = self.places.get(name).and_then(|place| self.list.get(*place));
+        found
+            .map(|parameter| parameter.value)
+            .ok_or_else(|| ParametersError::Missing { name: name.to_owned() })
+    }
+
+    /// The same list with another value for one parameter.
+    ///
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub fn with(&self, name: &str, value: f64) -> Result<Self, ParametersError> {
+        let mut changed = self.clone();
+        let found = self.places.get(name).and_then(|place| changed.list.get_mut(*place));
+        found.ok_or_else(|| ParametersError::Missing { name: name.to_owned() })?.value = value;
+        Ok(changed)
+    }
+
+    /// The same list with one parameter multiplied.
+    ///
+    /// # Errors
+    /// [`ParametersError::Missing`].
+    pub fn scaled(&self, name: &str, factor: f64) -> Result<Self, ParametersError> {
+        self.with(name, self.get(name)? * factor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, value: &str) -> String {
+        format!(
+            "[[parameter]]\nname = '{name}'\nvalue = {value}\nunit = 'ns'\nsource = 's'\nmechanism = 'm'\n"
+        )
+    }
+
+    #[test]
+    fn a_value_is_found_by_its_name_and_can_be_scaled() {
+        let parameters = Parameters::parse(&(entry("a", "10") + &entry("b", "2.5"))).expect("well formed");
+        assert_eq!((parameters.get("a"), parameters.get("b")), (Ok(10.0), Ok(2.5)));
+        let scaled = parameters.scaled("a", 1.2).expect("there");
+        assert_eq!((scaled.get("a"), scaled.get("b")), (Ok(12.0), Ok(2.5)));
+        assert_eq!(parameters.get("c"), Err(ParametersError::Missing { name: "c".to_owned() }));
+    }
+
+    #[test]
+    fn what_was_asked_for_is_known_of_a_list_and_of_those_made_of_it() {
+        let list =
+            Parameters::parse(&(entry("a", "1") + &entry("b", "2") + &entry("c", "3"))).expect("well formed");
+        let watched = list.watched();
+        watched.with("b", 7.0).and_then(|changed| changed.get("c")).expect("there");
+        watched.get("a").expect("there");
+        assert_eq!(watched.asked().into_iter().collect::<Vec<_>>(), ["a", "c"]);
+        assert_eq!((list.asked(), watched.watched().asked()), Default::default());
+    }
+
+    #[test]
+    fn refuses_a_name_twice_an_unknown_key_and_a_negative_value() {
+        let twice = Parameters::parse(&entry("a", "1").repeat(2));
+        assert_eq!(twice.err(), Some(ParametersError::Duplicate { name: "a".to_owned() }));
+        let unknown = Parameters::parse(&(entry("a", "1") + "sauce = 'x'\n"));
+        assert!(matches!(unknown, Err(ParametersError::Syntax(_))));
+        let negative = Parameters::parse(&entry("a", "-1"));
+        assert_eq!(negative.err(), Some(ParametersError::Value { name: "a".to_owned(), value: -1.0 }));
+    }
+}

@@ -1,0 +1,248 @@
+//! A plan: one figure of a paper as data, without a line of code.
+//!
+//! ```text
+//! plans/FIGURE.toml ──parse, check──► Plan { figure, runner, x sweep, y axis, series with settings, claims }
+//! Plan × series ──► Line ── settings::<T>(), x values, parameters ──► a runner
+//! ```
+//!
+//! Unknown keys are refused, in a plan and, by the type that a runner reads its settings with, in the settings of its
+//! series. What a setting means is the runner's; what a claim demands is the claim's.
+
+use memferry_charts::Scale;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::experiments::RunError;
+use crate::parameters::Parameters;
+
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    pub label: String,
+    pub unit: String,
+    /// How it is divided.
+    pub scale: Scale,
+}
+
+/// The horizontal axis, and where on it the runner runs: `points`, or the powers of two `from..=to`.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sweep {
+    pub label: String,
+    pub unit: String,
+    /// How it is divided.
+    pub scale: Scale,
+    pub points: Option<Vec<f64>>,
+    /// The first power of two.
+    pub from: Option<u64>,
+    /// The last power of two.
+    pub to: Option<u64>,
+    /// The points that the sensitivity table runs, rising: few and cheap ones. All points without it.
+    pub reduced: Option<Vec<f64>>,
+}
+
+impl Sweep {
+    /// The points, rising; nothing when the sweep is not stated in exactly one of the two ways.
+    fn all(&self) -> Option<Vec<f64>> {
+        match (&self.points, self.from, self.to) {
+            (Some(points), None, None) => Some(points.clone()),
+            (None, Some(from), Some(to)) if from.is_power_of_two() && from <= to => {
+                let powers = (from.trailing_zeros()..64).map(|power| 1u64 << power);
+                Some(powers.take_while(|point| *point <= to).map(|point| point as f64).collect())
+            }
+            _ => None,
+        }
+    }
+}
+
+/// One line of a figure.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SeriesPlan {
+    /// What the legend calls it.
+    pub label: String,
+    /// What the runner is told.
+    #[serde(default)]
+    pub settings: toml::Table,
+}
+
+/// A figure to be made.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Unique: the name of its files, and what judges find it by.
+    pub figure: String,
+    /// What stands above it.
+    pub title: String,
+    /// What the paper's figure shows: axes, lines, what its text says of them. Of one that the paper does not have, what it is
+    /// for.
+    pub shows: String,
+    /// The paper, by author and year.
+    pub paper: String,
+    /// The paper's number of the figure.
+    pub number: String,
+    /// The name of the runner.
+    pub runner: String,
+    /// Where a runner's chance begins.
+    pub seed: u64,
+    /// The claims that it helps to decide.
+    pub claims: Vec<String>,
+    pub x: Sweep,
+    pub y: Axis,
+    pub series: Vec<SeriesPlan>,
+}
+
+/// Why a plan is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    /// Not TOML, or an unknown or missing key.
+    #[error("a plan does not parse: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A figure whose name is no name of a file.
+    #[error("figure `{figure}`: use lower-case letters, digits and hyphens only")]
+    Name { figure: String },
+    /// A sweep without points that rise, or stated in two ways.
+    #[error("figure `{figure}`: give x either rising points, or from and to as powers of two")]
+    Sweep { figure: String },
+    /// No line, or two with one label.
+    #[error("figure `{figure}`: give it at least one series, and each a label of its own")]
+    Series { figure: String },
+}
+
+impl Plan {
+    /// Reads and checks a plan.
+    ///
+    /// # Errors
+    /// The first rule of [`PlanError`] that it breaks.
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
+        let plan: Self = toml::from_str(text)?;
+        let figure = || plan.figure.clone();
+        let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if plan.figure.is_empty() || !plan.figure.chars().all(is_plain) {
+            return Err(PlanError::Name { figure: figure() });
+        }
+        let rises = |points: &[f64]| !points.is_empty() && points.is_sorted_by(|a, b| a < b);
+        let stated = plan.x.all().is_some_and(|points| rises(&points));
+        if !stated || !plan.x.reduced.as_deref().is_none_or(rises) {
+            return Err(PlanError::Sweep { figure: figure() });
+        }
+        let labels: std::collections::BTreeSet<&str> =
+            plan.series.iter().map(|series| series.label.as_str()).collect();
+        if labels.is_empty() || labels.len() != plan.series.len() {
+            return Err(PlanError::Series { figure: figure() });
+        }
+        Ok(plan)
+    }
+
+    /// The points of the sweep, rising.
+    pub fn points(&self) -> Vec<f64> {
+        self.x.all().unwrap_or_default()
+    }
+
+    /// The same plan with the sweep that the sensitivity table runs.
+    #[must_use]
+    pub fn reduced(&self) -> Self {
+        let mut plan = self.clone();
+        if let Some(points) = plan.x.reduced.clone() {
+            (plan.x.points, plan.x.from, plan.x.to) = (Some(points), None, None);
+        }
+        plan
+    }
+}
+
+/// What a runner is given: one line of one figure.
+#[derive(Clone, Copy, Debug)]
+pub struct Line<'a> {
+    pub plan: &'a Plan,
+    pub series: &'a SeriesPlan,
+    /// The parameters of the paper's model.
+    pub parameters: &'a Parameters,
+}
+
+impl Line<'_> {
+    /// The settings of this line as the runner's type, which is to refuse unknown keys.
+    ///
+    /// # Errors
+    /// [`RunError::Settings`].
+    pub fn settings<T: DeserializeOwned>(&self) -> Result<T, RunError> {
+        T::deserialize(self.series.settings.clone()).map_err(|error| RunError::Settings {
+            figure: self.plan.figure.clone(),
+            series: self.series.label.clone(),
+            error: Box::new(error),
+        })
+    }
+
+    /// An error of this line, in the runner's words.
+    pub fn failed(&self, message: impl ToString) -> RunError {
+        RunError::Failed {
+            figure: self.plan.figure.clone(),
+            series: self.series.label.clone(),
+            message: message.to_string(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = "figure = 'a-1'\ntitle = 't'\nshows = 's'\npaper = 'p'\nnumber = '1'\nrunner = 'r'\nseed = 1\nclaims = []\n";
+    const AXES: &str = "[x]\nlabel = 'size'\nunit = 'bytes'\nscale = 'log2'\nfrom = 4\nto = 20\nreduced = [8]\n\
+                        [y]\nlabel = 'v'\nunit = 'MiB/s'\nscale = 'linear'\n";
+    const SERIES: &str = "[[series]]\nlabel = 's'\nsettings = { bits = 8 }\n";
+
+    fn parse(parts: &[&str]) -> Result<Plan, PlanError> {
+        Plan::parse(&parts.concat())
+    }
+
+    #[test]
+    fn powers_of_two_reach_as_far_as_the_sweep() {
+        let plan = parse(&[PLAN, AXES, SERIES]).expect("well formed");
+        assert_eq!(plan.points(), [4.0, 8.0, 16.0]);
+        assert_eq!(plan.reduced().points(), [8.0]);
+    }
+
+    #[test]
+    fn refuses_unknown_keys_and_a_figure_that_is_no_file_name() {
+        assert!(matches!(parse(&[PLAN, "colour = 1\n", AXES, SERIES]), Err(PlanError::Syntax(_))));
+        assert!(matches!(parse(&[PLAN, AXES, SERIES, "label2 = 's'"]), Err(PlanError::Syntax(_))));
+        let named = parse(&[&PLAN.replace("a-1", "../a"), AXES, SERIES]);
+        assert_eq!(named, Err(PlanError::Name { figure: "../a".to_owned() }));
+    }
+
+    #[test]
+    fn refuses_a_sweep_in_no_way_or_in_two_and_one_that_falls() {
+        for x in ["", "points = [1]\nfrom = 1\nto = 2\n", "points = [2, 1]\n", "from = 3\nto = 9\n"] {
+            let axes = AXES.replace("from = 4\nto = 20\n", x);
+            assert_eq!(
+                parse(&[PLAN, &axes, SERIES]),
+                Err(PlanError::Sweep { figure: "a-1".to_owned() }),
+                "{x}"
+            );
+        }
+    }
+
+    #[test]
+    fn refuses_two_lines_of_one_label_and_none() {
+        let twice = parse(&[PLAN, AXES, SERIES, SERIES]);
+        assert_eq!(twice, Err(PlanError::Series { figure: "a-1".to_owned() }));
+        let none = parse(&[PLAN, "series = []\n", AXES]);
+        assert_eq!(none, Err(PlanError::Series { figure: "a-1".to_owned() }));
+    }
+
+    #[test]
+    fn settings_are_read_by_the_runners_type_which_refuses_unknown_keys() {
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Bits {
+            bits: u32,
+        }
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Nothing {}
+        let plan = parse(&[PLAN, AXES, SERIES]).expect("well formed");
+        let line = Line { plan: &plan, series: &plan.series[0], parameters: &Parameters::default() };
+        assert_eq!(line.settings::<Bits>().expect("as stated").bits, 8);
+        assert!(matches!(line.settings::<Nothing>(), Err(RunError::Settings { .. })));
+    }
+}

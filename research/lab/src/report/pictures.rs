@@ -1,0 +1,197 @@
+//! Figures in the report: each beside what the paper's shows, with another division of its upright axis to zoom by.
+//!
+//! ```text
+//! Table ──► drawn wide and narrow, as planned and on the other scale ──► SVG within the page, legend, numbers
+//! ```
+//!
+//! Every line is simulated: live figures are rows, and never in a picture. Which picture is seen is decided by the style
+//! sheet: no script runs.
+
+use std::collections::BTreeSet;
+
+use maud::{Markup, PreEscaped, html};
+use memferry_charts::{DrawError, Scale, mark};
+
+use super::words::rounded;
+use crate::claims::Claims;
+use crate::figures::{Look, drawn};
+use crate::plan::Plan;
+use crate::table::{Series, Table};
+
+/// Pictures for windows that are wide and for those that are not: class, size, labels below, height of letters.
+const WIDE: (&str, (u32, u32), usize, u32) = ("wide-picture", (880, 500), 14, 14);
+const NARROW: (&str, (u32, u32), usize, u32) = ("narrow-picture", (400, 360), 5, 13);
+
+pub(super) fn picture(table: &Table, claims: &Claims) -> Markup {
+    let plan = &table.plan;
+    html! {
+        figure.figure id=(format!("figure-{}", plan.figure)) {
+            figcaption {
+                h4 { (plan.title) }
+                p.place {
+                    (numbered(plan)) "; " code { (plan.figure) } "; simulated"
+                    @if !plan.claims.is_empty() { ". Decides " (decided(plan, claims)) }
+                    "."
+                }
+                p { (plan.shows) }
+            }
+            @match zoomed(table) {
+                Ok(pictures) => { (pictures) (legend(table)) }
+                Err(error) => p.note { "It cannot be drawn: " (error) "." },
+            }
+            (numbers(table))
+            p.again { "Reproduce: " code { "./x lab --only " (plan.figure) " --out DIR" } }
+        }
+    }
+}
+
+/// A figure whose experiment failed or that was not made.
+pub(super) fn absent(plan: &Plan, why: &str) -> Markup {
+    html! {
+        figure.figure id=(format!("figure-{}", plan.figure)) {
+            figcaption {
+                h4 { (plan.title) }
+                p.place { (numbered(plan)) "; " code { (plan.figure) } }
+                p { (plan.shows) }
+            }
+            p.note { strong { "Not drawn: " } (why) "." }
+        }
+    }
+}
+
+/// Its number in the paper, or that it has none.
+fn numbered(plan: &Plan) -> String {
+    let mut letters = plan.number.chars();
+    match letters.next() {
+        Some(first) if first.is_ascii_digit() => format!("Figure {}", plan.number),
+        Some(first) => format!("{}{}", first.to_ascii_uppercase(), letters.as_str()),
+        None => String::new(),
+    }
+}
+
+/// The claims that it helps to decide; those of this report are linked to.
+fn decided(plan: &Plan, claims: &Claims) -> Markup {
+    html! {
+        @for (number, claim) in plan.claims.iter().enumerate() {
+            @if number > 0 { ", " }
+            @if claims.find(claim).is_some() { a href=(format!("#claim-{claim}")) { (claim) } } @else { (claim) }
+        }
+    }
+}
+
+/// The picture as planned and, where it has one, on the other scale.
+fn zoomed(table: &Table) -> Result<Markup, DrawError> {
+    let plan = &table.plan;
+    let planned = both(table, plan.y.scale)?;
+    let (name, other) = match plan.y.scale {
+        Scale::Linear => ("logarithmic", Scale::Log10),
+        Scale::Log2 | Scale::Log10 => ("linear", Scale::Linear),
+    };
+    let planned_name = if plan.y.scale == Scale::Linear { "linear" } else { "logarithmic" };
+    let Ok(zoomed) = both(table, other) else { return Ok(html! { div.zoom { div.first { (planned) } } }) };
+    let id = |which: &str| format!("zoom-{}-{which}", plan.figure);
+    Ok(html! {
+        div.zoom {
+            "Upright axis: "
+            input type="radio" name=(id("y")) id=(id("1")) checked;
+            label for=(id("1")) { (planned_name) }
+            input type="radio" name=(id("y")) id=(id("2"));
+            label for=(id("2")) { (name) }
+            div.first { (planned) }
+            div.second { (zoomed) }
+        }
+    })
+}
+
+fn both(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
+    let draw =
+        |(class, size, x_labels, letters): (&str, (u32, u32), usize, u32)| -> Result<Markup, DrawError> {
+            let text = drawn(table, Look { size, x_labels, y_scale, letters, has_heads: false })?;
+            Ok(html! { div class=(class) { (inlined(&text, size, &table.plan.title, &summary(table))) } })
+        };
+    let wide = draw(WIDE)?;
+    let narrow = draw(NARROW)?;
+    Ok(html! { (wide) (narrow) })
+}
+
+/// A picture that was a file of its own as part of the page: as wide as there is room, with its title and a summary for
+/// whoever does not see it.
+pub(super) fn inlined(svg: &str, (width, height): (u32, u32), title: &str, summary: &str) -> Markup {
+    let inner = svg.split_once('>').map_or("", |(_, inner)| inner);
+    let inner = inner.trim_end().strip_suffix("</svg>").unwrap_or_default();
+    html! {
+        svg viewBox=(format!("0 0 {width} {height}")) role="img" aria-label=(title) {
+            desc { (summary) }
+            // Drawn by the project's own code, which escapes the texts in it.
+            (PreEscaped(inner))
+        }
+    }
+}
+
+/// The lines in words.
+fn summary(table: &Table) -> String {
+    let Plan { x, y, .. } = &table.plan;
+    let mut text = format!("{} ({}) over {} ({}), simulated.", y.label, y.unit, x.label, x.unit);
+    for Series { label, points } in &table.series {
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { continue };
+        text += &format!(" {label}: {} at {}, {} at {}.", short(first.1), first.0, short(last.1), last.0);
+    }
+    text
+}
+
+fn legend(table: &Table) -> Markup {
+    html! {
+        ul.legend {
+            @for (number, series) in table.series.iter().enumerate() {
+                li { (swatch(number)) " " (series.label) }
+            }
+        }
+    }
+}
+
+/// A piece of a line with its point.
+fn swatch(number: usize) -> Markup {
+    let ((red, green, blue), is_open) = mark(number);
+    let colour = format!("rgb({red},{green},{blue})");
+    let (width, fill) = if is_open { ("1", "none") } else { ("2", colour.as_str()) };
+    html! {
+        svg.swatch viewBox="0 0 24 10" aria-hidden="true" {
+            line x1="0" y1="5" x2="24" y2="5" stroke=(colour) stroke-width=(width) {}
+            circle cx="12" cy="5" r="3" stroke=(colour) fill=(fill) {}
+        }
+    }
+}
+
+/// The numbers, a line of the figure in each column.
+fn numbers(table: &Table) -> Markup {
+    let Plan { x, y, .. } = &table.plan;
+    let mut points: Vec<f64> =
+        table.series.iter().flat_map(|series| series.points.iter().map(|(x, _)| *x)).collect();
+    points.sort_by(f64::total_cmp);
+    points.dedup();
+    let labels: BTreeSet<&str> = table.series.iter().map(|series| series.label.as_str()).collect();
+    html! {
+        details {
+            summary { "Numbers: " (labels.len()) " lines, " (y.label) " in " (y.unit) }
+            div.wide tabindex="0" role="region" aria-label=(format!("Numbers of {}", table.plan.figure)) { table {
+                thead { tr {
+                    th scope="col" { (x.label) " (" (x.unit) ")" }
+                    @for series in &table.series { th scope="col" { (series.label) } }
+                } }
+                tbody { @for at in points { tr {
+                    th scope="row" { (at) }
+                    @for series in &table.series { td { @if let Some(value) = series.at(at) { (short(value)) } } }
+                } } }
+            } }
+        }
+    }
+}
+
+/// A number with about four digits.
+pub(super) fn short(value: f64) -> String {
+    match value.abs() {
+        size if !size.is_finite() || size == 0.0 || size >= 100.0 => format!("{}", rounded(value)),
+        size if size >= 1.0 => format!("{}", (value * 1e3).round() / 1e3),
+        _ => format!("{}", (value * 1e6).round() / 1e6),
+    }
+}

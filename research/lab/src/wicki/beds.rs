@@ -1,0 +1,143 @@
+//! Two places in which the thesis's safety claims are tried: the service on the SDMA's model, and a live one on CPU lanes.
+//!
+//! ```text
+//! Bed: window into a larger memory ─ 2-D request ─► outcome ─► all of the memory, to look what changed
+//! ```
+//!
+//! A request names a window (a capability for the middle of a memory), so that a byte outside of it that changes is seen.
+
+use memferry::{Client, Frame, Queue, Rights, ServiceConfig, Transfer};
+use memferry_driven::SdmaOptions;
+use memferry_models::Ram;
+use memferry_models::sdma::{Config, Sdma};
+use memferry_transfer::{Copy2d, Failure, Fill2d, Handle, Operation, SessionId, Span, Terms};
+
+use super::service::Service;
+
+/// Bytes of a memory, and of the window in its middle.
+pub(super) const MEMORY_BYTES: usize = 4096;
+pub(super) const WINDOW_BYTES: usize = 512;
+/// Where the window begins.
+pub(super) const WINDOW_AT: usize = 2048;
+
+/// A 2-D request over the windows of a source and a destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Draft {
+    Copy(Copy2d),
+    Fill(Fill2d),
+}
+
+/// What went wrong with the place itself.
+pub(super) type BedError = String;
+
+/// A source and a destination of a service.
+pub(super) trait Bed {
+    /// What the two memories hold.
+    fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError>;
+
+    /// Asks for a request and waits for its end.
+    fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError>;
+
+    /// What the two memories hold now.
+    fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError>;
+}
+
+fn said(error: impl ToString) -> BedError {
+    error.to_string()
+}
+
+const BASE: u32 = 0x8000_0000;
+const CLIENT: SessionId = SessionId(1);
+
+/// The service in virtual time.
+pub(super) struct Simulated {
+    service: Service<Ram>,
+    windows: [Handle; 2],
+}
+
+impl Simulated {
+    pub(super) fn new() -> Result<Self, BedError> {
+        let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 2 * MEMORY_BYTES]));
+        let mut service = Service::new(device, 4, SdmaOptions::default()).map_err(said)?;
+        let mut window = |memory: usize| {
+            let at = BASE + (memory * MEMORY_BYTES + WINDOW_AT) as u32;
+            service.frame(CLIENT, at, WINDOW_BYTES as u64).map_err(said)
+        };
+        let windows = [window(0)?, window(1)?];
+        Ok(Self { service, windows })
+    }
+}
+
+impl Bed for Simulated {
+    fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError> {
+        let whole = memories.concat();
+        self.service.with_device(|device| device.bus_mut().bytes_mut().copy_from_slice(&whole));
+        Ok(())
+    }
+
+    fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+        let [source, destination] = self.windows.map(|handle| Span::new(handle, 0));
+        let operation = match draft {
+            Draft::Copy(shape) => Operation::Copy2d { source, destination, shape: *shape },
+            Draft::Fill(shape) => Operation::Fill2d { destination, shape: *shape },
+        };
+        self.service.submit(CLIENT, 1, operation, Terms::default()).map_err(said)?;
+        match self.service.run()[..] {
+            [(1, outcome)] => Ok(outcome),
+            ref ends => Err(format!("{} completions of one request", ends.len())),
+        }
+    }
+
+    fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {
+        let whole = self.service.with_device(|device| device.bus().bytes().to_vec());
+        let (first, second) = whole.split_at(MEMORY_BYTES);
+        Ok([first.to_vec(), second.to_vec()])
+    }
+}
+
+/// A service of this process, on this machine's CPU.
+pub(super) struct Live {
+    queue: Queue,
+    memories: [Frame; 2],
+    windows: [Frame; 2],
+}
+
+impl Live {
+    pub(super) fn new() -> Result<Self, BedError> {
+        let client =
+            Client::embedded_with(ServiceConfig { workers: 1, ..ServiceConfig::default() }).map_err(said)?;
+        let memory = || client.allocate(MEMORY_BYTES as u64).map_err(said);
+        let memories = [memory()?, memory()?];
+        let rights = Rights::READ | Rights::WRITE;
+        let window = |memory: &Frame| {
+            client.derive(&memory.range(WINDOW_AT as u64, WINDOW_BYTES as u64), rights).map_err(said)
+        };
+        let windows = [window(&memories[0])?, window(&memories[1])?];
+        Ok(Self { queue: client.queue(4).map_err(said)?, memories, windows })
+    }
+}
+
+impl Bed for Live {
+    fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError> {
+        let mut each = self.memories.iter().zip(memories);
+        each.try_for_each(|(frame, bytes)| frame.write(0, bytes).map_err(said))
+    }
+
+    fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+        let [source, destination] = self.windows.each_ref().map(Frame::all);
+        let transfer = match draft {
+            Draft::Copy(shape) => Transfer::copy_2d(&source, &destination, *shape),
+            Draft::Fill(shape) => Transfer::fill_2d(&destination, *shape),
+        };
+        let ticket = self.queue.submit(transfer).map_err(said)?;
+        Ok(self.queue.wait(ticket, None).map_err(said)?.outcome)
+    }
+
+    fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {
+        let mut found = [vec![0; MEMORY_BYTES], vec![0; MEMORY_BYTES]];
+        for (frame, bytes) in self.memories.iter().zip(&mut found) {
+            frame.read(0, bytes).map_err(said)?;
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,98 @@
+//! The thesis's questions to this machine: all channels busy, and frames that alternate (3.4, 4.3). Measured, not simulated.
+//!
+//! ```text
+//! endless transfers on every channel ─► refused, or waiting until they are cancelled
+//! memferry-bench service --only turns ─► copies of one frame and of eight by turns, one and eight outstanding
+//! ```
+//!
+//! The copies are reported, never asserted: they are this machine's and of this moment.
+
+use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer};
+use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
+
+use super::beds::BedError;
+use super::safety::{Crowd, SHIFTED, shift};
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError};
+use crate::live::{Rows, reported};
+use crate::verdict::Verdict;
+
+/// What is judged here.
+pub(super) const JUDGES: [Judge; 1] =
+    [Judge { claim: "wicki-bulk-alternating", place: Place::Live, judge: alternating }];
+
+fn said(error: impl ToString) -> BedError {
+    error.to_string()
+}
+
+/// A fill that touches one byte for minutes unless it is cancelled.
+fn endless(frame: &Frame) -> Result<Transfer, BedError> {
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
+    let destination = Plane { start: 0, x_step: 0, y_step: 0 };
+    let color = Color24::new(7).ok_or("a colour of 24 bits")?;
+    Ok(Transfer::fill_2d(&frame.all(), Fill2d { count, destination, color }))
+}
+
+fn contents(frame: &Frame) -> Result<Vec<u8>, BedError> {
+    let mut found = vec![0; SHIFTED];
+    frame.read(0, &mut found).map_err(said)?;
+    Ok(found)
+}
+
+/// More requests than a live lane has channels.
+pub(super) fn crowd_live() -> Result<Crowd, BedError> {
+    const CHANNELS: u32 = 4;
+    const REQUESTS: u64 = 8;
+    let config = ServiceConfig { workers: 1, channels_per_worker: CHANNELS, ..ServiceConfig::default() };
+    let client = Client::embedded_with(config).map_err(said)?;
+    let mut queue = client.queue(64).map_err(said)?;
+    let busy = client.allocate(64).map_err(said)?;
+    let mut running = Vec::new();
+    for _ in 0..CHANNELS {
+        running.push(queue.submit(endless(&busy)?).map_err(said)?);
+    }
+    let mut crowd = Crowd { refused: 0, waited: 0, wrong: 0 };
+    let mut asked = Vec::new();
+    for tag in 0..REQUESTS {
+        let frame = client.allocate(SHIFTED as u64).map_err(said)?;
+        frame.write(0, &shift(tag)[0]).map_err(said)?;
+        let length = SHIFTED as u64 - 1;
+        let copy = Transfer::copy(&frame.range(0, length), &frame.range(1, length)).map_err(said)?;
+        let copy = if tag % 2 == 0 { copy } else { copy.refuse_when_busy() };
+        asked.push((queue.submit(copy).map_err(said)?, frame));
+    }
+    // Those that would not wait have their answer while all channels are busy; then these are freed.
+    let (waiting, refused): (Vec<_>, Vec<_>) = (0..).zip(asked).partition(|(tag, _)| tag % 2 == 0);
+    for (tag, (ticket, frame)) in refused {
+        let outcome = queue.wait(ticket, None).map_err(said)?.outcome;
+        let kept = contents(&frame)? == shift(tag)[0];
+        let is_busy = matches!(outcome, Err(Failure::ChannelsBusy { .. }));
+        *(if kept && is_busy { &mut crowd.refused } else { &mut crowd.wrong }) += 1;
+    }
+    running.into_iter().try_for_each(|ticket| queue.cancel(ticket).map_err(said))?;
+    for (tag, (ticket, frame)) in waiting {
+        let outcome = queue.wait(ticket, None).map_err(said)?.outcome;
+        let once = contents(&frame)? == shift(tag)[1];
+        *(if once && outcome.is_ok() { &mut crowd.waited } else { &mut crowd.wrong }) += 1;
+    }
+    Ok(crowd)
+}
+
+/// Figures, and the rows they come from.
+const FIGURES: [(&str, &str); 4] = [
+    ("cpu, same frame", "256 KiB by the CPU, one buffer again and again"),
+    ("cpu, eight frames", "256 KiB by the CPU, eight buffers by turns"),
+    ("one", "256 KiB by the service, eight frames by turns, one outstanding"),
+    ("eight", "256 KiB by the service, eight frames by turns, eight outstanding"),
+];
+
+fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
+    let figures = Rows::measured("service", Some("turns")).and_then(|rows| rows.values(&FIGURES));
+    reported(case, "MB/s", figures, |figures| {
+        let listed: Vec<String> = figures.iter().map(|(name, rate)| format!("{name} {rate:.0}")).collect();
+        format!(
+            "copies of 256 KiB in MB/s, by the CPU and by the service with one and eight outstanding: {}",
+            listed.join(", ")
+        )
+    })
+}

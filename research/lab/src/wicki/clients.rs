@@ -1,0 +1,409 @@
+//! Clients of the service on the board's one core, in virtual time (Wicki 2014, 4.2).
+//!
+//! ```text
+//! barrier ─► ready: client, client, ... ─► core ─ call: words, messages ─► driver's inbox, the core is handed over
+//! driver: capabilities identified, path, registers ─► device works ─► interrupt ─► driver ─ reply ─► client
+//! ```
+//!
+//! One address space runs at a time, to the end of its step. A call's last message hands the core to whom it is sent
+//! (Barrelfish's `LMP_SEND_FLAGS_DEFAULT`); who has more to do queues behind the others. An interrupt is a message to the
+//! driver, taken between steps. Each client measures its own calls. What the driver does is the shipped path on the
+//! device's model; what it takes of the core is charged by what it did.
+
+use std::collections::VecDeque;
+
+use memferry_clock::Instant;
+use memferry_models::sdma::{Config, Sdma};
+use memferry_models::{Bus, BusError, Dram, DramTiming};
+use memferry_transfer::{
+    Copy2d, Count2d, Handle, Lists, Operation, PixelSize, Plane, Segment, SessionId, Span, Terms,
+};
+
+use super::host::Host;
+use super::service::{Service, ServiceError};
+
+/// Where the board's memory begins.
+const MEMORY: u64 = 0x8000_0000;
+/// Memory of a client, half of it for sources (section 4.2.1: 128 MiB each), or as much as its frames take.
+const CLIENT_BYTES: u64 = 128 << 20;
+/// Channels of the device.
+const CHANNELS: u32 = 32;
+/// Most elements of a frame that the thesis's benchmark asks for.
+const MOST_ELEMENTS: u64 = (1 << 24) - 1;
+
+/// Memory that holds nothing: what is moved does not matter where only time does.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Blank;
+
+impl Bus for Blank {
+    fn read(&mut self, _address: u32, _bytes: &mut [u8]) -> Result<(), BusError> {
+        Ok(())
+    }
+
+    fn write(&mut self, _address: u32, _bytes: &[u8]) -> Result<(), BusError> {
+        Ok(())
+    }
+}
+
+/// Which call of the driver's interface is made (listings 1 and 4 of the thesis).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Call {
+    Simple,
+    /// `mem_copy_2d`: two capabilities with starts and modifiers, counts, colour.
+    TwoDimensional,
+    /// What the thesis left for later (5.3): a list of frames of each side in one call.
+    ScatterGather,
+}
+
+impl Call {
+    /// Words of its arguments, the call's number among them: two starts and two modifiers a side, two counts, the colour,
+    /// and one word for pixel size and transparency.
+    fn words(self) -> u64 {
+        match self {
+            Self::Simple => 1,
+            Self::TwoDimensional => 1 + 2 * 4 + 2 + 1 + 1,
+            // How many frames; each is a capability.
+            Self::ScatterGather => 2,
+        }
+    }
+
+    /// The same as a request, over whole frames of `length` bytes.
+    fn operation(self, frames: &[(Handle, Handle)], length: u64) -> Operation<Span> {
+        let span = |handle| Span { handle, offset: 0 };
+        let list = |side: fn(&(Handle, Handle)) -> Handle| {
+            frames.iter().map(|pair| Segment { place: span(side(pair)), length }).collect()
+        };
+        let (source, destination) =
+            frames.first().copied().unwrap_or((Handle::from_bits(0), Handle::from_bits(0)));
+        let source = span(source);
+        let destination = span(destination);
+        match self {
+            Self::Simple => Operation::Copy { source, destination, length },
+            Self::ScatterGather => {
+                let lists = Lists { source: list(|pair| pair.0), destination: list(|pair| pair.1) };
+                Operation::ScatterGather { lists: lists.into() }
+            }
+            Self::TwoDimensional => {
+                let rows = length.div_ceil(MOST_ELEMENTS).next_power_of_two();
+                let x_count = (length / rows) as u32;
+                let y_count = rows as u32;
+                let count = Count2d { pixel: PixelSize::Bits8, x_count, y_count };
+                let along = Plane { start: 0, x_step: 1, y_step: 1 };
+                let shape = Copy2d { count, source: along, destination: along, transparent: None };
+                Operation::Copy2d { source, destination, shape }
+            }
+        }
+    }
+}
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// How many there are, released at once.
+    pub clients: usize,
+    /// The call that each makes.
+    pub call: Call,
+    /// Bytes of each transfer.
+    pub length: u64,
+    /// Transfers of each client.
+    pub transfers: usize,
+    /// How many of them a client may have under way.
+    pub outstanding: usize,
+    /// Frames of each side that a client goes through by turns.
+    pub frames: usize,
+    /// Whether the driver takes a client's next call only after its reply to the one before, as the thesis's does
+    /// (Barrelfish's `usr/drivers/omap44xx/sdma/service.c`).
+    pub in_turn: bool,
+}
+
+impl Work {
+    /// Frames of each side that a call names.
+    const fn named(&self) -> usize {
+        match self.call {
+            Call::ScatterGather => self.frames,
+            Call::Simple | Call::TwoDimensional => 1,
+        }
+    }
+
+    /// One transfer of each of so many clients.
+    pub const fn once(clients: usize, call: Call, length: u64) -> Self {
+        Self { clients, call, length, transfers: 1, outstanding: 1, frames: 1, in_turn: false }
+    }
+}
+
+/// What came of it. Times in picoseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// For each client, what each transfer took by the client's own clock.
+    pub latencies: Vec<Vec<u64>>,
+    /// From the first call to the last reply.
+    pub elapsed: u64,
+    /// Of these, what the core was busy.
+    pub busy: u64,
+    /// How often another address space came on.
+    pub switches: u64,
+}
+
+impl Outcome {
+    pub fn mean_latency(&self) -> f64 {
+        let all = || self.latencies.iter().flatten();
+        all().map(|latency| *latency as f64).sum::<f64>() / all().count().max(1) as f64
+    }
+
+    /// Bytes in a picosecond of all clients together: the sum of what each saw of its own transfers of `length` bytes.
+    pub fn aggregate(&self, length: u64) -> f64 {
+        let of = |latencies: &Vec<u64>| {
+            let bytes = length * latencies.len() as u64;
+            bytes as f64 / latencies.iter().sum::<u64>().max(1) as f64
+        };
+        self.latencies.iter().map(of).sum()
+    }
+}
+
+/// Times of the device and of the memory before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceTimes {
+    pub config: Config,
+    pub memory: DramTiming,
+}
+
+/// The memory that the device sees.
+type Memory = Dram<Blank>;
+
+/// Lets the clients do their work on a device with these times.
+///
+/// # Errors
+/// [`ServiceError`]: nothing that fits the board's memory makes one.
+pub fn serve(host: &Host, device: &DeviceTimes, work: &Work) -> Result<Outcome, ServiceError> {
+    let model = Sdma::new(device.config, Dram::new(device.memory, Blank));
+    let service = Service::new(model, CHANNELS, Service::<Memory>::patient())?;
+    let mut core = Core::new(host, service, work)?;
+    core.run()?;
+    Ok(core.outcome())
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Domain {
+    Client(usize),
+    Driver,
+}
+
+#[derive(Debug)]
+struct Client {
+    session: SessionId,
+    frames: Vec<(Handle, Handle)>,
+    /// When each call was made, and what it took once there was a reply.
+    calls: Vec<(Instant, Option<u64>)>,
+    replies: VecDeque<usize>,
+    /// Calls that the driver has taken and not replied to.
+    taken: usize,
+}
+
+impl Client {
+    fn under_way(&self) -> usize {
+        self.calls.iter().filter(|(_, took)| took.is_none()).count()
+    }
+}
+
+struct Core<'a> {
+    host: &'a Host,
+    work: &'a Work,
+    service: Service<Memory>,
+    clients: Vec<Client>,
+    loaded: Option<Domain>,
+    ready: VecDeque<Domain>,
+    /// Calls that the driver has not taken yet.
+    inbox: VecDeque<(usize, usize)>,
+    /// Ends that it has not replied to yet.
+    ended: VecDeque<u64>,
+    /// Whether it was told of an interrupt.
+    interrupted: bool,
+    began: Instant,
+    busy: u64,
+    switches: u64,
+}
+
+impl<'a> Core<'a> {
+    fn new(host: &'a Host, mut service: Service<Memory>, work: &'a Work) -> Result<Self, ServiceError> {
+        let mut clients = Vec::new();
+        let count = work.frames.max(1) as u64;
+        let half = (CLIENT_BYTES / 2).max(count * work.length.next_power_of_two());
+        for index in 0..work.clients as u64 {
+            let session = SessionId(index + 1);
+            let mut frame = |at: u64| {
+                let address = MEMORY + index * 2 * half + at;
+                let outside = ServiceError::Address { address, length: work.length };
+                service.frame(session, u32::try_from(address).map_err(|_| outside)?, work.length)
+            };
+            let places = (0..count).map(|at| at * (half / count));
+            let frames =
+                places.map(|at| Ok((frame(at)?, frame(half + at)?))).collect::<Result<_, ServiceError>>();
+            clients.push(Client {
+                session,
+                frames: frames?,
+                calls: Vec::new(),
+                replies: VecDeque::new(),
+                taken: 0,
+            });
+        }
+        Ok(Self {
+            host,
+            work,
+            ready: (0..work.clients).map(Domain::Client).collect(),
+            // The barrier's last message has brought the first client on.
+            loaded: Some(Domain::Client(0)),
+            clients,
+            inbox: VecDeque::new(),
+            ended: VecDeque::new(),
+            interrupted: false,
+            began: service.now(),
+            busy: 0,
+            switches: 0,
+            service,
+        })
+    }
+
+    fn charge(&mut self, picoseconds: u64) {
+        self.service.pass(picoseconds);
+        self.busy += picoseconds;
+    }
+
+    fn run(&mut self) -> Result<(), ServiceError> {
+        while self.waiting() > 0 {
+            if self.service.interrupts() && !self.interrupted {
+                self.interrupted = true;
+                self.charge(self.host.interrupt);
+                self.queue(Domain::Driver);
+            }
+            let Some(domain) = self.ready.pop_front() else {
+                if !self.service.idle() {
+                    return Err(ServiceError::Stalled { waiting: self.waiting() });
+                }
+                continue;
+            };
+            if self.loaded != Some(domain) {
+                self.charge(self.host.switch);
+                self.switches += 1;
+                self.loaded = Some(domain);
+            }
+            match domain {
+                Domain::Driver => self.drive()?,
+                Domain::Client(index) => self.call(index),
+            }
+        }
+        Ok(())
+    }
+
+    /// Transfers without a reply.
+    fn waiting(&self) -> usize {
+        let replied = |client: &Client| client.calls.iter().filter(|(_, took)| took.is_some()).count();
+        self.clients.iter().map(|client| self.work.transfers - replied(client)).sum()
+    }
+
+    fn queue(&mut self, domain: Domain) {
+        if !self.ready.contains(&domain) {
+            self.ready.push_back(domain);
+        }
+    }
+
+    fn hand_over(&mut self, domain: Domain) {
+        self.ready.retain(|ready| *ready != domain);
+        self.ready.push_front(domain);
+    }
+
+    /// A client's step: it takes replies, and makes the next call it may make.
+    fn call(&mut self, index: usize) {
+        let now = self.service.now();
+        let client = &mut self.clients[index];
+        while let Some(call) = client.replies.pop_front() {
+            let (made, took) = &mut client.calls[call];
+            *took = u64::try_from(now.picoseconds() - made.picoseconds()).ok();
+        }
+        let may_call = |client: &Client| {
+            client.calls.len() < self.work.transfers && client.under_way() < self.work.outstanding.max(1)
+        };
+        if !may_call(client) {
+            return;
+        }
+        self.inbox.push_back((index, client.calls.len()));
+        client.calls.push((now, None));
+        let goes_on = may_call(client);
+        self.charge(self.host.call(self.work.call.words(), 2 * self.work.named() as u64));
+        self.hand_over(Domain::Driver);
+        if goes_on {
+            self.queue(Domain::Client(index));
+        }
+    }
+
+    /// The driver's step: what the device reported, then one reply, which hands the core over, or else new calls.
+    fn drive(&mut self) -> Result<(), ServiceError> {
+        loop {
+            if std::mem::take(&mut self.interrupted) {
+                self.turn();
+            }
+            for delivery in self.service.take_deliveries() {
+                let tag = delivery.completion.tag;
+                delivery.completion.outcome.map_err(|failure| ServiceError::Failed { tag, failure })?;
+                self.ended.push_back(tag);
+            }
+            if let Some(tag) = self.ended.pop_front() {
+                self.reply(tag);
+                return Ok(());
+            }
+            let Some((index, call)) = self.next_call() else { return Ok(()) };
+            self.clients[index].taken += 1;
+            self.charge(2 * self.work.named() as u64 * self.host.invocation);
+            let client = &self.clients[index];
+            let first = call % client.frames.len();
+            let named = &client.frames[first..(first + self.work.named()).min(client.frames.len())];
+            let operation = self.work.call.operation(named, self.work.length);
+            let tag = (call * self.work.clients + index) as u64;
+            self.service.submit(client.session, tag, operation, Terms::default())?;
+            if self.service.interrupts() {
+                self.charge(self.host.interrupt);
+            }
+            self.turn();
+        }
+    }
+
+    /// The oldest call that may be taken.
+    fn next_call(&mut self) -> Option<(usize, usize)> {
+        let may_be_taken = |index: usize| !self.work.in_turn || self.clients[index].taken == 0;
+        let at = self.inbox.iter().position(|(index, _)| may_be_taken(*index))?;
+        self.inbox.remove(at)
+    }
+
+    /// A turn of the shipped event loop, with its register accesses charged.
+    fn turn(&mut self) {
+        self.service.turn();
+        let accesses = self.service.take_accesses();
+        self.charge(accesses * self.host.access);
+    }
+
+    fn reply(&mut self, tag: u64) {
+        let call = tag as usize / self.work.clients;
+        let index = tag as usize % self.work.clients;
+        self.charge(self.host.call(2, 0));
+        self.clients[index].replies.push_back(call);
+        self.clients[index].taken -= 1;
+        self.hand_over(Domain::Client(index));
+        if self.interrupted || !self.ended.is_empty() || !self.inbox.is_empty() {
+            self.queue(Domain::Driver);
+        }
+    }
+
+    fn outcome(&self) -> Outcome {
+        let took = |client: &Client| client.calls.iter().filter_map(|(_, took)| *took).collect();
+        let elapsed = self.service.now().picoseconds() - self.began.picoseconds();
+        Outcome {
+            latencies: self.clients.iter().map(took).collect(),
+            elapsed: elapsed as u64,
+            busy: self.busy,
+            switches: self.switches,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! The machine that the thesis measures: the SDMA behind its driver, before memory that takes time.
+//!
+//! ```text
+//! Machine ── driver ── Registers (each access takes time) ──► SDMA's model ── Dram ── Folded memory
+//!    ▲                                                           │
+//!    └── interrupt: line, entry of the handler ◄─────────────────┘
+//! ```
+//!
+//! As in section 4.1 there is no operating system around it: configure, enable, and wait for the interrupt. The bytes of
+//! the machine's gigabyte are folded into a few MiB, since they do not matter to the time; tests look at bytes where
+//! nothing is folded.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use memferry_clock::{Clock, Instant};
+use memferry_drivers::sdma::{
+    AllChannelsBusy, Cause, Channel, ChannelConfig, ConfigureError, EnableError, InitError, Line,
+    Sdma as Driver, Settings,
+};
+use memferry_models::sdma::{Complaint, Config, Reason, Sdma as Model, Timing};
+use memferry_models::{Bus, BusError, Dram, DramTiming};
+use memferry_registers::{Device, RegisterIo};
+
+use crate::parameters::{Parameters, ParametersError};
+
+/// Why a machine did not run its transfers.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(super) enum MachineError {
+    /// A parameter is missing.
+    #[error(transparent)]
+    Parameters(#[from] ParametersError),
+    /// The device does not come up.
+    #[error(transparent)]
+    Init(#[from] InitError),
+    /// More transfers than channels.
+    #[error(transparent)]
+    Busy(#[from] AllChannelsBusy),
+    /// The driver refuses a transfer.
+    #[error(transparent)]
+    Configure(#[from] ConfigureError),
+    /// The driver does not start one.
+    #[error(transparent)]
+    Enable(#[from] EnableError),
+    /// The device reports an error.
+    #[error("the device reports {cause:?}")]
+    Reported { cause: Cause },
+    /// The device says that the driver broke a rule.
+    #[error("the device complains: {complaint}")]
+    Complaint { complaint: Complaint },
+    /// Nothing is due, and no interrupt came.
+    #[error("the device stands still without an interrupt")]
+    Standstill,
+}
+
+/// Where memory begins on the board.
+pub(super) const MEMORY: u64 = 0x8000_0000;
+
+/// Bytes that are kept; a power of two.
+const KEPT: usize = 1 << 22;
+
+/// Memory whose addresses come round again after [`KEPT`] bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Folded(Vec<u8>);
+
+impl Folded {
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+
+    fn place(address: u32, length: usize) -> Option<std::ops::Range<usize>> {
+        let begin = address as usize & (KEPT - 1);
+        (begin + length <= KEPT).then_some(begin..begin + length)
+    }
+}
+
+impl Bus for Folded {
+    fn read(&mut self, address: u32, bytes: &mut [u8]) -> Result<(), BusError> {
+        let place = Self::place(address, bytes.len()).ok_or(BusError)?;
+        bytes.copy_from_slice(self.0.get(place).ok_or(BusError)?);
+        Ok(())
+    }
+
+    fn write(&mut self, address: u32, bytes: &[u8]) -> Result<(), BusError> {
+        let place = Self::place(address, bytes.len()).ok_or(BusError)?;
+        self.0.get_mut(place).ok_or(BusError)?.copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+type Board = Model<Dram<Folded>>;
+
+/// The registers over the configuration port: each access takes its time, in which the device goes on.
+#[derive(Clone, Debug)]
+struct Registers {
+    device: Rc<RefCell<Board>>,
+    access: u64,
+}
+
+impl Registers {
+    fn pass(&self, picoseconds: u64) {
+        let mut device = self.device.borrow_mut();
+        let until = device.now().after_picoseconds(picoseconds.into());
+        device.step(until);
+    }
+}
+
+impl RegisterIo for Registers {
+    fn read(&mut self, offset: u32) -> u32 {
+        self.pass(self.access);
+        self.device.borrow_mut().read(offset)
+    }
+
+    fn write(&mut self, offset: u32, value: u32) {
+        self.pass(self.access);
+        self.device.borrow_mut().write(offset, value);
+    }
+}
+
+impl Clock for Registers {
+    fn now(&self) -> Instant {
+        self.device.borrow().now()
+    }
+}
+
+/// Board, device and driver.
+#[derive(Debug)]
+pub(super) struct Machine {
+    registers: Registers,
+    driver: Driver<Registers, Registers>,
+    interrupt: u64,
+}
+
+/// The device's model with the paper's parameters.
+///
+/// # Errors
+/// A parameter that is missing.
+pub(super) fn device_config(parameters: &Parameters) -> Result<Config, ParametersError> {
+    let time = |name: &str| parameters.get(name).map(|value| value.round() as u64);
+    let count = |name: &str| parameters.get(name).map(|value| value.round() as u32);
+    let timing = Timing {
+        cycle: time("l3-cycle")?,
+        port_bytes: count("port-width")?,
+        transaction: time("transaction")?,
+        turn: time("turn")?,
+        read_latency: time("read-latency")?,
+        write_latency: time("write-latency")?,
+        reads_ahead: count("reads-ahead")?,
+        reads_in_turn: count("reads-in-turn")?,
+        outstanding_writes: count("writes-in-turn")?,
+        ..Timing::default()
+    };
+    Ok(Config { timing, ..Config::default() })
+}
+
+/// The memory of the board.
+///
+/// # Errors
+/// A parameter that is missing.
+pub(super) fn memory_timing(parameters: &Parameters) -> Result<DramTiming, ParametersError> {
+    let time = |name: &str| parameters.get(name).map(|value| value.round() as u64);
+    let count = |name: &str| parameters.get(name).map(|value| value.round() as u32);
+    Ok(DramTiming {
+        channels: count("dram-channels")?,
+        interleave_bytes: count("dram-interleave")?,
+        banks: count("dram-banks")?,
+        row_bytes: count("dram-row")?,
+        burst_bytes: count("dram-burst-bytes")?,
+        burst: time("dram-burst")?,
+        activate: time("dram-activate")?,
+        precharge: time("dram-precharge")?,
+        read: time("dram-read")?,
+        write: time("dram-write")?,
+        write_recovery: time("dram-write-recovery")?,
+        read_to_write: time("dram-read-to-write")?,
+        write_to_read: time("dram-write-to-read")?,
+        held_writes: count("dram-held-writes")?,
+        refresh_every: time("dram-refresh-interval")?,
+        refresh: time("dram-refresh")?,
+    })
+}
+
+impl Machine {
+    /// A machine after its driver initialized the device with this FIFO depth.
+    ///
+    /// # Errors
+    /// A parameter that is missing, or a device that does not come up.
+    pub(super) fn new(parameters: &Parameters, fifo_depth: u8) -> Result<Self, MachineError> {
+        let config = device_config(parameters)?;
+        let memory = memory_timing(parameters)?;
+        let access = parameters.get("register-access")?.round() as u64;
+        let interrupt = parameters.get("interrupt-entry")?.round() as u64;
+        let device = Model::new(config, Dram::new(memory, Folded(vec![0; KEPT])));
+        let registers = Registers { device: Rc::new(RefCell::new(device)), access };
+        let (mut driver, _) = Driver::new(registers.clone(), registers.clone());
+        let settings = Settings { fifo_depth, ..Settings::default() };
+        driver.initialize(&settings)?;
+        Ok(Self { registers, driver, interrupt })
+    }
+
+    /// The memory's bytes, from [`MEMORY`].
+    pub(super) fn memory<R>(&mut self, look: impl FnOnce(&mut [u8]) -> R) -> R {
+        look(self.registers.device.borrow_mut().bus_mut().bus_mut().bytes_mut())
+    }
+
+    /// Runs transfers at once, each on a channel of its own, and says for each how long it took: picoseconds from the
+    /// first channel's configuration to its own end in the interrupt handler.
+    ///
+    /// # Errors
+    /// What the driver refuses, and what the device reports or complains about.
+    pub(super) fn run(&mut self, transfers: &[ChannelConfig]) -> Result<Vec<u128>, MachineError> {
+        let mut channels: Vec<Channel> = Vec::new();
+        for _ in transfers {
+            let channel = self.driver.allocate()?;
+            self.driver.set_line(&channel, Line::L0, true);
+            channels.push(channel);
+        }
+        let begin = self.registers.now();
+        for (channel, transfer) in channels.iter().zip(transfers) {
+            self.driver.configure(channel, transfer, None)?;
+        }
+        for channel in &channels {
+            self.driver.enable(channel)?;
+        }
+        let mut ends = vec![None; channels.len()];
+        while ends.contains(&None) {
+            self.wait_for_interrupt()?;
+            self.registers.pass(self.interrupt);
+            let now = self.registers.now();
+            let mut failed = None;
+            self.driver.handle_interrupt(Line::L0, |event| {
+                failed = failed.or(event.error());
+                let place = channels.iter().position(|channel| channel.index() == event.channel);
+                if let Some(end) = place.and_then(|place| ends.get_mut(place)) {
+                    *end = Some(now.picoseconds() - begin.picoseconds());
+                }
+            });
+            if let Some(cause) = failed {
+                return Err(MachineError::Reported { cause });
+            }
+        }
+        let device = self.registers.device.borrow();
+        // What a burst costs that the FIFO has no room for is one of the questions.
+        let matters = |complaint: &&Complaint| complaint.reason != Reason::BurstAboveFifo;
+        if let Some(complaint) = device.complaints().iter().find(matters) {
+            return Err(MachineError::Complaint { complaint: *complaint });
+        }
+        Ok(ends.into_iter().flatten().collect())
+    }
+
+    fn wait_for_interrupt(&self) -> Result<(), MachineError> {
+        let mut device = self.registers.device.borrow_mut();
+        while !device.is_high(Line::L0.index()) {
+            let next = Device::next_wake(&*device).ok_or(MachineError::Standstill)?;
+            device.step(next);
+        }
+        Ok(())
+    }
+}

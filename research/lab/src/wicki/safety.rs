@@ -1,0 +1,329 @@
+//! What the thesis promises of every request: bounds, the colour's 24 bits, and what becomes of requests when all channels are
+//! busy (2.3.2.2, 3.3.2, 3.4).
+//!
+//! ```text
+//! seed ─► 2-D requests of every kind, mostly nonsense ─► Bed ─► refused: nothing changed; done: nothing outside the window
+//! words of every upper byte ─► fill, transparent copy ─► upper eight bits zero; ignored
+//! more requests than channels ─► refused or waiting ─► each shifts its bytes by one: lost or run twice would show
+//! ```
+
+use std::collections::BTreeSet;
+
+use memferry_driven::SdmaOptions;
+use memferry_models::Ram;
+use memferry_models::sdma::{Config, Sdma};
+use memferry_transfer::{
+    Color24, Copy2d, Count2d, Failure, Fill2d, Operation, PixelSize, Plane, SessionId, Span, Terms, WhenBusy,
+};
+
+use super::beds::{Bed, BedError, Draft, Live, MEMORY_BYTES, Simulated, WINDOW_AT, WINDOW_BYTES};
+use super::busy;
+use super::service::Service;
+use crate::chance::Chance;
+use crate::claims::Place;
+use crate::experiments::{Case, Judge, RunError};
+use crate::judging::Finding;
+use crate::verdict::{Basis, Verdict};
+
+const SEED: u64 = 1;
+/// 2-D requests that are tried.
+const DRAFTS: u32 = 2000;
+
+const fn judged(
+    claim: &'static str,
+    place: Place,
+    judge: fn(&Case<'_>) -> Result<Verdict, RunError>,
+) -> Judge {
+    Judge { claim, place, judge }
+}
+
+/// What is judged here.
+pub(super) const JUDGES: [Judge; 6] = [
+    judged("wicki-bounds", Place::Simulated, |case| bounds(case, Place::Simulated)),
+    judged("wicki-bounds", Place::Live, |case| bounds(case, Place::Live)),
+    judged("wicki-fill-colour-bits", Place::Simulated, |case| colour_bits(case, Place::Simulated)),
+    judged("wicki-fill-colour-bits", Place::Live, |case| colour_bits(case, Place::Live)),
+    judged("wicki-channels-exhausted", Place::Simulated, |case| exhausted(case, Place::Simulated)),
+    judged("wicki-channels-exhausted", Place::Live, |case| exhausted(case, Place::Live)),
+];
+
+/// Requests, mostly nonsense, and what memory holds before them.
+struct Noise(Chance);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0.word()
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0.below(end)
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+
+    /// A step: small mostly, in either direction, else one that overflows something.
+    fn step(&mut self) -> i64 {
+        match self.below(8) {
+            0 => [i64::MIN, i64::MAX, 1 << 32, -(1 << 40), 513][self.below(5) as usize],
+            _ => (self.below(41) as i64 - 20) * 4,
+        }
+    }
+
+    fn plane(&mut self) -> Plane {
+        let start = match self.below(8) {
+            0 => [u64::MAX, 1 << 63, 513, 4096][self.below(4) as usize],
+            _ => self.below(WINDOW_BYTES as u64 / 4) * 4,
+        };
+        Plane { start, x_step: self.step(), y_step: self.step() }
+    }
+
+    fn draft(&mut self) -> Draft {
+        let pixel = [PixelSize::Bits8, PixelSize::Bits16, PixelSize::Bits32][self.below(3) as usize];
+        let x_count = self.below(9) as u32;
+        let y_count = self.below(9) as u32;
+        let mut destination = self.plane();
+        let mut source = self.plane();
+        let mut count = Count2d { pixel, x_count, y_count };
+        if self.below(10) == 0 {
+            // So many pixels leave any window, as long as they do not stay in place.
+            count.x_count = self.next() as u32 | 1 << 20;
+            (source.x_step, destination.x_step) = (source.x_step | 4, destination.x_step | 4);
+        }
+        let color = Color24::new(self.next() as u32 & 0xff_ffff);
+        match (self.below(2), color) {
+            (0, Some(color)) => Draft::Fill(Fill2d { count, destination, color }),
+            (_, color) => {
+                let transparent = color.filter(|_| self.below(2) == 0);
+                Draft::Copy(Copy2d { count, source, destination, transparent })
+            }
+        }
+    }
+}
+
+/// How the requests ended, and the first that did what it may not.
+struct Tried {
+    done: u32,
+    refused: u32,
+    wrong: Option<String>,
+}
+
+fn try_bounds(bed: &mut impl Bed) -> Result<Tried, BedError> {
+    let mut noise = Noise(Chance::new(SEED));
+    let mut tried = Tried { done: 0, refused: 0, wrong: None };
+    for number in 0..DRAFTS {
+        let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];
+        bed.load([&before[0], &before[1]])?;
+        let draft = noise.draft();
+        let outcome = bed.ask(&draft)?;
+        let [source, destination] = bed.contents()?;
+        let window = WINDOW_AT..WINDOW_AT + WINDOW_BYTES;
+        let outside = |bytes: &[u8]| [&bytes[..window.start], &bytes[window.end..]].concat();
+        let kept = source == before[0] && outside(&destination) == outside(&before[1]);
+        let untouched = outcome.is_ok() || destination == before[1];
+        *(if outcome.is_ok() { &mut tried.done } else { &mut tried.refused }) += 1;
+        if !kept || !untouched {
+            tried.wrong.get_or_insert(format!("request {number}, {draft:?}, which ended as {outcome:?}"));
+        }
+    }
+    Ok(tried)
+}
+
+fn failed<'a>(case: &'a Case<'_>) -> impl Fn(BedError) -> RunError + 'a {
+    |message| case.failed(message)
+}
+
+fn basis(place: Place) -> Basis {
+    match place {
+        Place::Simulated => Basis::Explored,
+        Place::Live => Basis::Measured,
+    }
+}
+
+fn bounds(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
+    let tried = match place {
+        Place::Simulated => Simulated::new().and_then(|mut bed| try_bounds(&mut bed)),
+        Place::Live => Live::new().and_then(|mut bed| try_bounds(&mut bed)),
+    };
+    let tried = tried.map_err(failed(case))?;
+    let mut finding = Finding::of(case.claim);
+    finding.figure("done", f64::from(tried.done)).figure("refused", f64::from(tried.refused));
+    let words = match &tried.wrong {
+        None => format!(
+            "{} requests were done and changed nothing outside their window, {} were refused and changed nothing",
+            tried.done, tried.refused
+        ),
+        Some(wrong) => wrong.clone(),
+    };
+    finding.check(tried.wrong.is_none() && tried.done > 100 && tried.refused > 100, words);
+    Ok(finding.verdict(place, basis(place)))
+}
+
+/// A walk along the window, word by word.
+const ALONG: Plane = Plane { start: 0, x_step: 4, y_step: 4 };
+const WORDS: usize = WINDOW_BYTES / 4;
+
+/// What came of fills and transparent copies.
+struct Colours {
+    /// A fill wrote upper bits of zero.
+    filled: bool,
+    /// Transparent copies left them out of their comparison.
+    copied: bool,
+    /// Upper bytes under which the colour was copied.
+    upper: BTreeSet<u8>,
+}
+
+/// Tries a fill, and transparent copies with the colour under as many upper bytes as a window has room for each time.
+fn try_colours(bed: &mut impl Bed) -> Result<Colours, BedError> {
+    let mut noise = Noise(Chance::new(SEED));
+    let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];
+    let window = |bytes: &[u8]| bytes[WINDOW_AT..][..WINDOW_BYTES].to_vec();
+    let count = Count2d { pixel: PixelSize::Bits32, x_count: WORDS as u32, y_count: 1 };
+    let color = Color24::new(0xab_cdef).ok_or("a colour of 24 bits")?;
+    bed.load([&before[0], &before[1]])?;
+    let fill = bed.ask(&Draft::Fill(Fill2d { count, destination: ALONG, color }))?;
+    let filled = window(&bed.contents()?[1]) == 0x00ab_cdef_u32.to_le_bytes().repeat(WORDS);
+    let mut tried = Colours { filled: fill.is_ok() && filled, copied: true, upper: BTreeSet::new() };
+    for first in (0..=u8::MAX).step_by(WORDS / 2) {
+        // Every second word has the colour in its lower bits.
+        let mut source = before[0].clone();
+        let words = source[WINDOW_AT..][..WINDOW_BYTES].chunks_mut(4).step_by(2);
+        for (word, upper) in words.zip(first..=u8::MAX) {
+            word.copy_from_slice(&(0x00ab_cdef | u32::from(upper) << 24).to_le_bytes());
+            tried.upper.insert(upper);
+        }
+        bed.load([&source, &before[1]])?;
+        let shape = Copy2d { count, source: ALONG, destination: ALONG, transparent: Some(color) };
+        let copy = bed.ask(&Draft::Copy(shape))?;
+        let from = window(&source);
+        let to = window(&before[1]);
+        let words =
+            (0..WORDS).map(|index| if index % 2 == 0 { &to } else { &from }[4 * index..][..4].to_vec());
+        tried.copied &= copy.is_ok() && window(&bed.contents()?[1]) == words.collect::<Vec<_>>().concat();
+    }
+    Ok(tried)
+}
+
+fn colour_bits(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
+    let tried = match place {
+        Place::Simulated => Simulated::new().and_then(|mut bed| try_colours(&mut bed)),
+        Place::Live => Live::new().and_then(|mut bed| try_colours(&mut bed)),
+    };
+    let Colours { filled, copied, upper } = tried.map_err(failed(case))?;
+    let mut finding = Finding::of(case.claim);
+    finding.check(filled, format!("a fill of {WORDS} words left their upper eight bits zero"));
+    let words =
+        format!("transparent copies left out words that match in 24 bits, under {} upper bytes", upper.len());
+    finding.check(copied && upper.len() == 256, words);
+    Ok(finding.verdict(place, basis(place)))
+}
+
+/// What became of more requests than there are channels.
+pub(super) struct Crowd {
+    pub(super) refused: u32,
+    pub(super) waited: u32,
+    /// Requests that were refused for another reason, or whose bytes were not moved just once.
+    pub(super) wrong: u32,
+}
+
+fn exhausted(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
+    let crowd = match place {
+        Place::Simulated => crowd_simulated(),
+        Place::Live => busy::crowd_live(),
+    };
+    let crowd = crowd.map_err(failed(case))?;
+    let mut finding = Finding::of(case.claim);
+    finding.figure("refused", f64::from(crowd.refused)).figure("waited", f64::from(crowd.waited));
+    let words = format!(
+        "with all channels busy {} requests were refused as such, {} waited and ran once, {} did otherwise",
+        crowd.refused, crowd.waited, crowd.wrong
+    );
+    finding.check(crowd.refused > 0 && crowd.waited > 0 && crowd.wrong == 0, words);
+    Ok(finding.verdict(place, basis(place)))
+}
+
+/// Bytes of a request's frame, each of which it copies one further: run twice, it would show.
+pub(super) const SHIFTED: usize = 256;
+
+/// What a frame holds before its request, and after it has run once.
+pub(super) fn shift(tag: u64) -> [Vec<u8>; 2] {
+    let before: Vec<u8> = (0..SHIFTED).map(|at| (at as u64 * 7 + tag) as u8).collect();
+    let after = [&before[..1], &before[..SHIFTED - 1]].concat();
+    [before, after]
+}
+
+fn crowd_simulated() -> Result<Crowd, BedError> {
+    const CHANNELS: u32 = 32;
+    const REQUESTS: u64 = 64;
+    let client = SessionId(1);
+    let base = 0x8000_0000u32;
+    let memory = vec![0; REQUESTS as usize * SHIFTED];
+    let device = Sdma::new(Config::default(), Ram::new(base, memory));
+    let said = |error: super::service::ServiceError| error.to_string();
+    let mut service = Service::new(device, CHANNELS, SdmaOptions::default()).map_err(said)?;
+    let place = |tag: u64| tag as usize * SHIFTED..(tag as usize + 1) * SHIFTED;
+    for tag in 0..REQUESTS {
+        let address = base + place(tag).start as u32;
+        let frame = service.frame(client, address, SHIFTED as u64).map_err(said)?;
+        let before = &shift(tag)[0];
+        service.with_device(|device| device.bus_mut().bytes_mut()[place(tag)].copy_from_slice(before));
+        let source = Span::new(frame, 0);
+        let destination = Span::new(frame, 1);
+        let copy = Operation::Copy { source, destination, length: SHIFTED as u64 - 1 };
+        // The last quarter would not wait.
+        let when_busy = if tag < REQUESTS * 3 / 4 { WhenBusy::Wait } else { WhenBusy::Refuse };
+        service.submit(client, tag, copy, Terms { when_busy, ..Terms::default() }).map_err(said)?;
+    }
+    let mut ends = service.run();
+    ends.sort_by_key(|(tag, _)| *tag);
+    let mut crowd = Crowd { refused: 0, waited: 0, wrong: u32::from(ends.len() as u64 != REQUESTS) };
+    for (tag, outcome) in ends {
+        let found = service.with_device(|device| device.bus().bytes()[place(tag)].to_vec());
+        let [before, after] = shift(tag);
+        match outcome {
+            Ok(()) if found == after => crowd.waited += u32::from(tag >= CHANNELS.into()),
+            Err(Failure::ChannelsBusy { .. }) if found == before => crowd.refused += 1,
+            _ => crowd.wrong += 1,
+        }
+    }
+    Ok(crowd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_that_are_tried_are_some_possible_and_some_not() {
+        let tried = try_bounds(&mut Simulated::new().expect("a service")).expect("it serves");
+        assert!(tried.done > 100 && tried.refused > 100 && tried.wrong.is_none());
+    }
+
+    /// A service that writes a byte beside its window, or moves before it refuses.
+    struct Careless(Simulated);
+
+    impl Bed for Careless {
+        fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError> {
+            self.0.load(memories)
+        }
+
+        fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+            let outcome = self.0.ask(draft)?;
+            let [source, mut destination] = self.0.contents()?;
+            destination[WINDOW_AT - 1] ^= 1;
+            self.0.load([&source, &destination])?;
+            Ok(outcome)
+        }
+
+        fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {
+            self.0.contents()
+        }
+    }
+
+    #[test]
+    fn a_service_that_writes_beside_the_window_is_found_out() {
+        let mut careless = Careless(Simulated::new().expect("a service"));
+        assert!(try_bounds(&mut careless).expect("it serves").wrong.is_some());
+    }
+}

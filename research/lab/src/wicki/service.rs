@@ -1,0 +1,273 @@
+//! The thesis's driver service on the device's model: capabilities, the path, the SDMA as an engine (Wicki 2014, 3.4).
+//!
+//! ```text
+//! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► Counted: register accesses ─► model ─ interrupt ─► Delivery
+//! ```
+//!
+//! Single-threaded, in virtual time, the code that live lanes run. Nothing here takes time but the device and the looks at
+//! its clock: what the processor takes is charged by [`clients`](super::clients), by what is counted here.
+
+use core::time::Duration;
+
+use memferry_clock::Instant;
+use memferry_driven::{BusMemory, RequestLines, SdmaEngine, SdmaOptions, Shared};
+use memferry_drivers::sdma::InitError;
+use memferry_models::Bus;
+use memferry_models::sdma::Sdma;
+use memferry_path::{
+    Capabilities, CapabilityError, Delivery, Path, PathLimits, PolicyKind, QueueKey, Recipient,
+};
+use memferry_registers::{Device, RegisterIo};
+use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
+
+/// The line that the engine listens to.
+const LINE: usize = 0;
+/// Entries of the capability table.
+const TABLE: usize = 128;
+/// Requests of one user that may wait for a channel.
+const WAITING: usize = 64;
+
+/// A device whose register accesses are counted.
+#[derive(Debug)]
+pub struct Counted<D> {
+    device: D,
+    accesses: u64,
+}
+
+impl<D> Counted<D> {
+    pub const fn device(&mut self) -> &mut D {
+        &mut self.device
+    }
+}
+
+impl<D: RegisterIo> RegisterIo for Counted<D> {
+    fn read(&mut self, offset: u32) -> u32 {
+        self.accesses += 1;
+        self.device.read(offset)
+    }
+
+    fn write(&mut self, offset: u32, value: u32) {
+        self.accesses += 1;
+        self.device.write(offset, value);
+    }
+}
+
+impl<D: Device> Device for Counted<D> {
+    fn advance(&mut self, now: Instant) {
+        self.device.advance(now);
+    }
+
+    fn now(&self) -> Instant {
+        self.device.now()
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        self.device.next_wake()
+    }
+
+    fn is_high(&self, line: usize) -> bool {
+        self.device.is_high(line)
+    }
+}
+
+/// Why there is no service, or a frame is refused.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ServiceError {
+    /// The device could not be set up.
+    #[error("the device cannot be set up: {0}")]
+    Init(#[from] InitError),
+    /// The capability table refused the frame.
+    #[error("the frame is refused: {0}")]
+    Frame(#[from] CapabilityError),
+    /// A frame outside the device's 32 bits.
+    #[error("a frame of {length} bytes from {address:#x} reaches beyond 32 bits: place it lower")]
+    Address { address: u64, length: u64 },
+    /// A request found no room.
+    #[error("the queue of session {session} is closed or full")]
+    Queue { session: u64 },
+    /// A transfer did not succeed.
+    #[error("request {tag} ended as {failure}")]
+    Failed { tag: u64, failure: Failure },
+    /// Clients wait, and nothing will happen any more.
+    #[error("the device stands still while {waiting} requests wait")]
+    Stalled {
+        /// Requests without an end.
+        waiting: usize,
+    },
+}
+
+/// The parts of the service around one device.
+pub struct Service<B: Bus> {
+    device: Shared<Counted<Sdma<B>>>,
+    capabilities: Capabilities<BusMemory>,
+    path: Path<SdmaEngine<Counted<Sdma<B>>>>,
+    queues: Vec<(SessionId, QueueKey)>,
+    now: Instant,
+}
+
+impl<B: Bus> Service<B> {
+    /// A service that uses so many of the device's channels, without clients.
+    ///
+    /// # Errors
+    /// [`ServiceError::Init`].
+    pub fn new(device: Sdma<B>, channels: u32, options: SdmaOptions) -> Result<Self, ServiceError> {
+        let device = Shared::new(Counted { device, accesses: 0 });
+        let engine = SdmaEngine::new(device.clone(), channels, options)?;
+        let path = Path::new(engine, PolicyKind::Shared.build(), PathLimits { waiting_per_user: WAITING });
+        let now = device.with(|device| device.now());
+        device.with(|device| device.accesses = 0);
+        Ok(Self { device, capabilities: Capabilities::new(TABLE), path, queues: Vec::new(), now })
+    }
+
+    /// The options of the thesis's driver: each request is one hardware transfer, whose end is waited for.
+    pub fn patient() -> SdmaOptions {
+        let chunk_bytes = 1 << 32;
+        let patience = Duration::from_secs(60);
+        SdmaOptions { chunk_bytes, patience, ..SdmaOptions::default() }
+    }
+
+    /// Looks at the device's model, or changes it.
+    pub fn with_device<T>(&self, look: impl FnOnce(&mut Sdma<B>) -> T) -> T {
+        self.device.with(|device| look(device.device()))
+    }
+
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The processor is busy with something else for so long; the device works on.
+    pub fn pass(&mut self, picoseconds: u64) {
+        self.now = self.now.after_picoseconds(u128::from(picoseconds));
+        self.device.with(|device| device.advance(self.now));
+    }
+
+    /// Register accesses since this was last asked.
+    pub fn take_accesses(&mut self) -> u64 {
+        self.device.with(|device| std::mem::take(&mut device.accesses))
+    }
+
+    /// Registers memory as a frame of a session.
+    ///
+    /// # Errors
+    /// [`ServiceError::Address`], [`ServiceError::Frame`].
+    pub fn frame(&mut self, session: SessionId, address: u32, length: u64) -> Result<Handle, ServiceError> {
+        let outside = ServiceError::Address { address: address.into(), length };
+        let memory = BusMemory::new(address, length).ok_or(outside)?;
+        Ok(self.capabilities.register(session, memory, Rights::all())?)
+    }
+
+    /// Registers a device's registers for its driver's client, who cannot grant them to others.
+    ///
+    /// # Errors
+    /// [`ServiceError::Address`], [`ServiceError::Frame`].
+    pub fn device_frame(
+        &mut self,
+        session: SessionId,
+        address: u32,
+        length: u64,
+        lines: RequestLines,
+    ) -> Result<Handle, ServiceError> {
+        let memory = BusMemory::device(address, length, lines)
+            .ok_or(ServiceError::Address { address: address.into(), length })?;
+        Ok(self.capabilities.register(session, memory, Rights::READ | Rights::WRITE)?)
+    }
+
+    /// Offers a byte of a session's capability to others, for reading.
+    ///
+    /// # Errors
+    /// [`CapabilityError`].
+    pub fn offer(
+        &mut self,
+        session: SessionId,
+        handle: Handle,
+        recipient: Recipient,
+    ) -> Result<Handle, CapabilityError> {
+        self.capabilities.offer(session, handle, (0, 1), Rights::READ, recipient)
+    }
+
+    /// Resets the device: channels that had failed serve again, and their memory is out of quarantine.
+    ///
+    /// # Errors
+    /// [`ServiceError::Init`].
+    pub fn reset(&mut self) -> Result<(), ServiceError> {
+        let engine = self.path.engine_mut();
+        engine.reset()?;
+        for channel in 0..engine.capabilities().channels {
+            self.path.channel_was_reset(channel, &mut self.capabilities);
+        }
+        Ok(())
+    }
+
+    /// Takes a request in and, where a channel is free, starts it.
+    ///
+    /// # Errors
+    /// [`ServiceError::Queue`].
+    pub fn submit(
+        &mut self,
+        session: SessionId,
+        tag: u64,
+        operation: Operation<Span>,
+        terms: Terms,
+    ) -> Result<(), ServiceError> {
+        let known = self.queues.iter().find(|(owner, _)| *owner == session).map(|(_, queue)| *queue);
+        let queue = known.unwrap_or_else(|| {
+            let queue = self.path.open_queue(session, 0);
+            self.queues.push((session, queue));
+            queue
+        });
+        let room = self.path.reserve(queue, u32::MAX).ok_or(ServiceError::Queue { session: session.0 })?;
+        let request = Request { task: Task::Transfer(operation), terms };
+        self.path.submit(self.now, room, tag, &request, &mut self.capabilities);
+        self.path.ring_doorbell();
+        Ok(())
+    }
+
+    /// One turn of the event loop: what was taken in is configured and enabled, what the device reported is settled.
+    pub fn turn(&mut self) {
+        loop {
+            self.path.ring_doorbell();
+            self.path.run(self.now);
+            self.now = self.now.max(self.device.with(|device| device.now()));
+            if !self.path.must_settle() || !self.path.settle(self.now, &mut self.capabilities) {
+                return;
+            }
+        }
+    }
+
+    pub fn take_deliveries(&mut self) -> Vec<Delivery> {
+        self.path.take_deliveries().collect()
+    }
+
+    /// Whether the device asks for the processor.
+    pub fn interrupts(&self) -> bool {
+        self.device.with(|device| device.is_high(LINE))
+    }
+
+    /// Lets the device work until it asks for the processor; false when it has nothing left to do.
+    pub fn idle(&mut self) -> bool {
+        let came = self.device.with(|device| {
+            while !device.is_high(LINE) {
+                let Some(wake) = device.next_wake() else { return false };
+                device.advance(wake);
+            }
+            true
+        });
+        self.now = self.now.max(self.device.with(|device| device.now()));
+        came
+    }
+
+    /// The event loop without a processor's cost, until nothing is left to do: tags with their outcomes, in the order they
+    /// ended.
+    pub fn run(&mut self) -> Vec<(u64, Result<(), Failure>)> {
+        let mut ends = Vec::new();
+        loop {
+            self.turn();
+            let told = self.take_deliveries();
+            ends.extend(told.iter().map(|delivery| (delivery.completion.tag, delivery.completion.outcome)));
+            match self.path.next_wake() {
+                Some(wake) => self.now = self.now.max(wake),
+                None => return ends,
+            }
+        }
+    }
+}

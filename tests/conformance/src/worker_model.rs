@@ -1,0 +1,178 @@
+//! A CPU in virtual time: one worker that moves chunks of its channels by turns. It moves time, not bytes.
+//!
+//! ```text
+//! poll(now) ─ the last round is over? ─► round: `turns` chunks of each channel, one after the other ─► busy until then
+//! ```
+//!
+//! For policies: what they decide shows in who moved how much by when. A channel rests when it is suspended and the round in
+//! which it moved is over, as a worker's does. Its parameters are a chunk and a speed; it stands for no machine.
+
+use memferry_clock::Instant;
+use memferry_transfer::engine::RefusalReason;
+use memferry_transfer::{
+    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operations, Refused, Ticket,
+};
+
+use crate::SimMemory;
+
+#[derive(Debug)]
+struct Channel {
+    serial: u32,
+    turns: u32,
+    job: Option<Job>,
+    /// When what it moves in this round is moved.
+    moving_until: Instant,
+}
+
+#[derive(Debug)]
+struct Job {
+    total: u64,
+    done: u64,
+    started: bool,
+    cancelled: bool,
+    /// When its last chunk is moved.
+    ends: Option<Instant>,
+}
+
+#[derive(Debug)]
+pub struct WorkerModel {
+    channels: Vec<Channel>,
+    chunk_bytes: u64,
+    ps_per_byte: u64,
+    now: Instant,
+    busy_until: Instant,
+}
+
+impl WorkerModel {
+    /// A worker of `channels` channels that moves chunks of `chunk_bytes`, a byte in `ps_per_byte` picoseconds.
+    pub fn new(channels: u32, chunk_bytes: u64, ps_per_byte: u64) -> Self {
+        let channels = (0..channels)
+            .map(|_| Channel { serial: 0, turns: 1, job: None, moving_until: Instant::ORIGIN })
+            .collect();
+        let now = Instant::ORIGIN;
+        let busy_until = Instant::ORIGIN;
+        Self { channels, chunk_bytes: chunk_bytes.max(1), ps_per_byte, now, busy_until }
+    }
+
+    fn round(&mut self) {
+        let mut end = self.now;
+        for channel in &mut self.channels {
+            let Some(job) = channel.job.as_mut().filter(|job| job.started && job.ends.is_none()) else {
+                continue;
+            };
+            for _ in 0..channel.turns {
+                let bytes = (job.total - job.done).min(self.chunk_bytes);
+                job.done += bytes;
+                end = end.after_picoseconds(u128::from(bytes) * u128::from(self.ps_per_byte));
+                channel.moving_until = end;
+                if job.done == job.total {
+                    job.ends = Some(end);
+                    break;
+                }
+            }
+        }
+        self.busy_until = end;
+    }
+}
+
+impl Engine for WorkerModel {
+    type Memory = SimMemory;
+
+    fn capabilities(&self) -> EngineCapabilities {
+        EngineCapabilities {
+            kind: EngineKind::Simulated,
+            channels: self.channels.len() as u32,
+            longest_bytes: u64::MAX,
+            preemption_bytes: Some(self.chunk_bytes),
+            overlapping_copy: true,
+            aligned_pixels: false,
+            operations: Operations::OF_MEMORY,
+            immediate_bytes: 0,
+        }
+    }
+
+    fn post(&mut self, descriptor: Descriptor<SimMemory>) -> Result<Ticket, Refused<Descriptor<SimMemory>>> {
+        let number = descriptor.channel();
+        let reason = match self.channels.get_mut(number as usize) {
+            None => RefusalReason::NoSuchChannel(number),
+            Some(Channel { job: Some(_), .. }) => RefusalReason::Busy(number),
+            Some(channel) => {
+                channel.serial = channel.serial.wrapping_add(1);
+                let total = descriptor.operation().total_bytes();
+                let started = false;
+                let cancelled = false;
+                channel.job = Some(Job { total, done: 0, started, cancelled, ends: None });
+                return Ok(Ticket { channel: number, serial: channel.serial });
+            }
+        };
+        Err(Refused { descriptor, reason })
+    }
+
+    fn ring_doorbell(&mut self) {
+        self.channels
+            .iter_mut()
+            .filter_map(|channel| channel.job.as_mut())
+            .for_each(|job| job.started = true);
+    }
+
+    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
+        self.now = self.now.max(now);
+        let now = self.now;
+        for (number, channel) in (0..).zip(&mut self.channels) {
+            let ticket = Ticket { channel: number, serial: channel.serial };
+            let over = channel.job.take_if(|job| {
+                job.ends.is_some_and(|end| end <= now) || (job.cancelled && self.busy_until <= now)
+            });
+            if let Some(job) = over {
+                let outcome = if job.ends.is_some() { Ok(()) } else { Err(Failure::Cancelled) };
+                finished.push(Finished {
+                    ticket,
+                    outcome,
+                    bytes_done: job.done,
+                    value: 0,
+                    engine: EngineKind::Simulated,
+                });
+            }
+        }
+        if self.busy_until <= now {
+            self.round();
+        }
+        false
+    }
+
+    fn bytes_done(&self, ticket: Ticket) -> u64 {
+        let channel = self.channels.get(ticket.channel as usize).filter(|one| one.serial == ticket.serial);
+        channel.and_then(|channel| channel.job.as_ref()).map_or(0, |job| job.done)
+    }
+
+    fn set_turns(&mut self, channel: u32, turns: u32) {
+        if let Some(channel) = self.channels.get_mut(channel as usize) {
+            channel.turns = turns;
+        }
+    }
+
+    fn is_at_rest(&self, channel: u32) -> bool {
+        let channel = self.channels.get(channel as usize);
+        channel.is_none_or(|one| one.job.is_none() || (one.turns == 0 && one.moving_until <= self.now))
+    }
+
+    fn cancel(&mut self, ticket: Ticket) {
+        if let Some(channel) = self.channels.get_mut(ticket.channel as usize)
+            && channel.serial == ticket.serial
+            && let Some(job) = &mut channel.job
+        {
+            job.cancelled = true;
+        }
+    }
+
+    fn next_wake(&self) -> Option<Instant> {
+        let jobs = || self.channels.iter().filter_map(|one| Some((one.turns, one.job.as_ref()?)));
+        let ends = jobs().filter_map(|(_, job)| job.ends).min();
+        let goes_on =
+            |(turns, job): (u32, &Job)| job.cancelled || (turns > 0 && job.started && job.ends.is_none());
+        let round = jobs().any(goes_on).then_some(self.busy_until.max(self.now));
+        // One that was suspended within a round comes to rest at its end.
+        let rest = (self.busy_until > self.now).then_some(self.busy_until);
+        ends.into_iter().chain(round).chain(rest).min()
+    }
+}

@@ -1,0 +1,293 @@
+//! Whether what came of a few requests, and what they left in memory, is what had to come of them.
+//!
+//! ```text
+//! Run: requests in an order, the completion of each ─► oracle, one by one ─► the same outcome, bytes and value?
+//!                                                                        └─► the same bytes in every frame?
+//! cancelled, too late, refused: allowed where it was asked for ─► the oracle does the part that was done
+//! ```
+//!
+//! Where the oracle cannot say what a part leaves (pixels are visited in any order, overlapping copies from either
+//! end), the frame that was being written is not compared; all others are.
+
+use memferry::{Completion, Failure};
+use memferry_conformance::oracle;
+use memferry_conformance::requests::{Draft, Served, judged, placed};
+use memferry_transfer::{Operation, Side};
+
+use crate::saying::{Stop, finding};
+
+/// How the requests of a run follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Order {
+    /// Each after the one before has succeeded; a single one is a chain of one.
+    Linked,
+    /// Each after all before have ended.
+    Fenced,
+    /// All of them so many times; 0 is until stopped. Its own completion is the run's first.
+    Loop { rounds: u32 },
+}
+
+/// What was asked for that may end a request early.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Excuses {
+    pub(super) cancelled: bool,
+    pub(super) deadline: bool,
+    pub(super) busy: bool,
+}
+
+impl Excuses {
+    fn cover(self, failure: Failure) -> bool {
+        match failure {
+            Failure::Cancelled => self.cancelled,
+            Failure::DeadlineExceeded | Failure::DeadlineUnreachable => self.deadline,
+            Failure::ChannelsBusy { .. } => self.busy,
+            // As many as the user's clients have waiting together.
+            Failure::WaitingQuota { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// What the oracle knows while it goes through a run.
+struct Knowledge {
+    model: Vec<Vec<u8>>,
+    /// Frames whose contents it cannot tell any more.
+    vague: Vec<bool>,
+    excuses: Excuses,
+}
+
+/// Judges a run: how its requests ended, and what they left. `contents` are its frames as they are now, `model` as
+/// they were before.
+pub(super) fn judge(
+    (order, drafts): (Order, &[Draft]),
+    ends: &[Completion],
+    excuses: Excuses,
+    model: &[Vec<u8>],
+    contents: &[Vec<u8>],
+) -> Result<(), Stop> {
+    let mut knowledge = Knowledge { model: model.to_vec(), vague: vec![false; model.len()], excuses };
+    match order {
+        Order::Loop { rounds } => knowledge.looped(rounds, drafts, ends)?,
+        Order::Linked | Order::Fenced => knowledge.sequence(order == Order::Linked, drafts, ends)?,
+    }
+    for (frame, (expected, found)) in knowledge.model.iter().zip(contents).enumerate() {
+        if !knowledge.vague[frame]
+            && let Some(at) = (0..found.len()).find(|at| found[*at] != expected[*at])
+        {
+            return finding(format!(
+                "byte {at} of frame {frame} is {}, not {}, after {order:?} {drafts:?} ended as {ends:?}",
+                found[at], expected[at]
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Knowledge {
+    fn sequence(&mut self, linked: bool, drafts: &[Draft], ends: &[Completion]) -> Result<(), Stop> {
+        let mut failed = None;
+        for (draft, end) in drafts.iter().zip(ends) {
+            if linked && let Some(failure) = failed {
+                let excused = matches!(end.outcome, Err(own) if self.excuses.cover(own));
+                // What is wrong with it in itself is seen before what it is linked to has ended.
+                let refused =
+                    end.outcome.is_err() && end.outcome == judged(draft, &mut self.model.clone()).outcome;
+                if !(end.inherited && end.outcome == Err(failure) || excused || refused) {
+                    return finding(format!("{draft:?} is linked to what failed with {failure:?}: {end:?}"));
+                }
+                failed = end.outcome.err();
+                continue;
+            }
+            self.one(draft, end)?;
+            failed = end.outcome.err();
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, draft: &Draft, end: &Completion) -> Result<(), Stop> {
+        let mut trial = self.model.clone();
+        let expected = judged(draft, &mut trial);
+        let found = Served { outcome: end.outcome, bytes_done: end.bytes_done, value: end.value };
+        // What it reads may be unknown; that it fits is not.
+        let unsure = self.is_vague(draft) && found.outcome == expected.outcome;
+        if found == expected || unsure {
+            self.model = trial;
+            if unsure {
+                self.blur(draft);
+            }
+            return Ok(());
+        }
+        match end.outcome {
+            Err(failure) if self.excuses.cover(failure) => self.part(draft, end.bytes_done),
+            Err(Failure::Cancelled | Failure::ServiceStopping) => {
+                return Err(Stop::Refused("stopping", format!("{:?}", end.outcome)));
+            }
+            _ => return finding(format!("{draft:?} ended as {found:?}, not as {expected:?}")),
+        }
+        Ok(())
+    }
+
+    /// Does the first `bytes` of a request.
+    fn part(&mut self, draft: &Draft, bytes: u64) {
+        let length = self.model.first().map_or(0, |memory| memory.len() as u64);
+        let certain = match draft {
+            // It may have read what is not known.
+            _ if self.is_vague(draft) => false,
+            Operation::Copy2d { .. } | Operation::Fill2d { .. } | Operation::ScatterGather { .. } => false,
+            Operation::Copy { source, destination, .. } | Operation::CopyCrc { source, destination, .. } => {
+                source.0 != destination.0
+            }
+            _ => true,
+        };
+        if !certain && bytes > 0 {
+            self.blur(draft);
+        } else if bytes > 0 {
+            // One that leaves its frames moves nothing.
+            let _ = oracle::apply_part(&placed(draft, length), &mut self.model, bytes);
+        }
+    }
+
+    /// Whether it reads or writes a frame of which is not known what it holds.
+    fn is_vague(&self, draft: &Draft) -> bool {
+        let seen = draft.visit(|_, place, _| if self.vague[place.0] { Err(()) } else { Ok(()) });
+        seen.is_err()
+    }
+
+    /// What the request writes is not known any more.
+    fn blur(&mut self, draft: &Draft) {
+        let _ = draft.visit(|side, place, _| {
+            if side == Side::Destination {
+                self.vague[place.0] = true;
+            }
+            Ok::<_, ()>(())
+        });
+    }
+
+    fn looped(&mut self, rounds: u32, drafts: &[Draft], ends: &[Completion]) -> Result<(), Stop> {
+        let Some((own, members)) = ends.split_first() else { return Ok(()) };
+        if let Err(failure) = own.outcome {
+            if !self.excuses.cover(failure) {
+                return Err(match failure {
+                    Failure::Cancelled | Failure::ServiceStopping => {
+                        Stop::Refused("stopping", format!("{failure:?}"))
+                    }
+                    _ => Stop::Finding(format!("a loop over {drafts:?} ended as {own:?}")),
+                });
+            }
+            drafts.iter().for_each(|draft| self.blur(draft));
+            return Ok(());
+        }
+        let whole = own.value;
+        if rounds != 0 && whole != u64::from(rounds) || members.iter().any(|member| member.outcome.is_err()) {
+            return finding(format!("a loop of {rounds} over {drafts:?} ended as {ends:?}"));
+        }
+        if whole > MOST_ROUNDS {
+            drafts.iter().for_each(|draft| self.blur(draft));
+            return Ok(());
+        }
+        let mut done = vec![0; drafts.len()];
+        for _ in 0..whole {
+            for (draft, done) in drafts.iter().zip(&mut done) {
+                *done += judged(draft, &mut self.model).bytes_done;
+            }
+        }
+        match members.iter().zip(&done).all(|(member, done)| member.bytes_done == *done) {
+            true => Ok(()),
+            false => finding(format!("{whole} rounds of {drafts:?} moved {done:?} bytes: {ends:?}")),
+        }
+    }
+}
+
+/// Rounds of a loop that the oracle goes through; it is slow.
+const MOST_ROUNDS: u64 = 40;
+
+#[cfg(test)]
+mod tests {
+    use memferry::{EngineKind, Pattern, Ticket};
+
+    use super::*;
+
+    fn ended(outcome: Result<(), Failure>, bytes_done: u64) -> Completion {
+        let ticket = Ticket::NONE;
+        let engine = EngineKind::Cpu;
+        Completion { ticket, outcome, inherited: false, bytes_done, value: 0, engine }
+    }
+
+    fn fill(length: u64) -> Draft {
+        Operation::Fill { destination: (0, 1), length, pattern: Pattern::Byte(7) }
+    }
+
+    fn is_finding(judged: Result<(), Stop>) -> bool {
+        matches!(judged, Err(Stop::Finding(_)))
+    }
+
+    #[test]
+    fn whole_and_cancelled_requests_are_held_to_their_bytes() {
+        let before = [vec![1; 8]];
+        let none = Excuses::default();
+        let cancel = Excuses { cancelled: true, ..none };
+        let of = |end, excuses, found: [u8; 8]| {
+            judge((Order::Linked, &[fill(4)]), &[end], excuses, &before, &[found.to_vec()])
+        };
+        let done = ended(Ok(()), 4);
+        let early = ended(Err(Failure::Cancelled), 2);
+        assert!(of(done, none, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
+        assert!(is_finding(of(done, none, [1, 7, 7, 7, 7, 7, 1, 1])), "a byte beside");
+        assert!(is_finding(of(ended(Ok(()), 3), none, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
+        assert!(of(early, cancel, [1, 7, 7, 1, 1, 1, 1, 1]).is_ok());
+        assert!(is_finding(of(early, cancel, [1, 7, 7, 7, 1, 1, 1, 1])), "more than it says");
+        assert!(matches!(of(early, none, [1, 7, 7, 1, 1, 1, 1, 1]), Err(Stop::Refused("stopping", _))));
+        assert!(is_finding(of(ended(Err(Failure::MemoryFault), 0), cancel, [1; 8])));
+    }
+
+    #[test]
+    fn what_is_linked_to_a_failure_has_to_inherit_it() {
+        let drafts = [fill(9), fill(2)];
+        let before = [vec![1; 8]];
+        let beyond = Failure::OutOfBounds { side: Side::Destination, available: 8 };
+        let first = ended(Err(beyond), 0);
+        let mut second = ended(Err(beyond), 0);
+        let of =
+            |second| judge((Order::Linked, &drafts), &[first, second], Excuses::default(), &before, &before);
+        assert!(is_finding(of(second)));
+        second.inherited = true;
+        assert!(of(second).is_ok());
+        assert!(is_finding(of(ended(Ok(()), 2))));
+    }
+
+    #[test]
+    fn what_is_not_known_of_a_frame_excuses_nothing_in_another() {
+        let before = [vec![1; 8], vec![1; 8]];
+        let excuses = Excuses { cancelled: true, ..Excuses::default() };
+        let overlapping = Operation::Copy { source: (0, 0), destination: (0, 2), length: 4 };
+        let early = ended(Err(Failure::Cancelled), 2);
+        let of = |draft: Draft, bytes, found: [u8; 8]| {
+            let drafts = [overlapping.clone(), draft];
+            let ends = [early, ended(Ok(()), bytes)];
+            judge((Order::Fenced, &drafts), &ends, excuses, &before, &[vec![9; 8], found.to_vec()])
+        };
+        let fill = Operation::Fill { destination: (1, 1), length: 4, pattern: Pattern::Byte(7) };
+        assert!(of(fill.clone(), 4, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
+        assert!(is_finding(of(fill.clone(), 3, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
+        assert!(is_finding(of(fill, 4, [1, 7, 7, 7, 1, 1, 1, 1])), "a byte less");
+        // Its value is not what the oracle has: of memory that is not known it may be any.
+        let compare = |first| Operation::Compare { first: (first, 0), second: (1, 4), length: 4 };
+        assert!(of(compare(0), 4, [1; 8]).is_ok());
+        assert!(is_finding(of(compare(1), 4, [1; 8])));
+    }
+
+    #[test]
+    fn a_loop_moves_its_rounds() {
+        let drafts = [fill(2)];
+        let before = [vec![1; 4]];
+        let after = [vec![1, 7, 7, 1]];
+        let of = |rounds, whole, bytes, found: &[Vec<u8>]| {
+            let own = Completion { value: whole, ..ended(Ok(()), 0) };
+            let ends = [own, ended(Ok(()), bytes)];
+            judge((Order::Loop { rounds }, &drafts), &ends, Excuses::default(), &before, found)
+        };
+        assert!(of(3, 3, 6, &after).is_ok() && of(0, 5, 10, &after).is_ok());
+        assert!(is_finding(of(3, 2, 4, &after)) && is_finding(of(3, 3, 4, &after)));
+        assert!(is_finding(of(3, 3, 6, &before)));
+    }
+}

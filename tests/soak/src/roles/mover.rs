@@ -1,0 +1,397 @@
+//! Requests of every kind in every order, many at a time, some of them cancelled or with too little time.
+//!
+//! ```text
+//! Random ─┬─ start a run on a free cell: chain, fenced, loop ─► queue ─► completions, one for each ticket ─► judge
+//!         ├─ cancel, stop, flood until it is full
+//!         └─ take completions: poll, wait for one, for any, for a part, by a descriptor
+//! ```
+//!
+//! Cells share no frame, so that what runs beside a run does not touch its bytes.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use memferry::{
+    Armed, CacheHint, Client, Completion, Failure, PriorityClass, Queue, SubmitReason, Ticket, Transfer,
+    WaitError,
+};
+use memferry_conformance::oracle;
+use memferry_conformance::requests::{Draft, placed};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::PATIENCE;
+use super::cells::Cell;
+use super::judge::{Excuses, Order, judge};
+use super::transfers::{self, Drafts};
+use crate::random::Random;
+use crate::saying::{Stop, Teller, finding};
+
+/// How often who waits for a signal looks whether the service still lives, which signals nothing when it dies.
+const LOOK_NS: i64 = 100_000_000;
+
+/// A few requests on one cell.
+struct Run {
+    order: Order,
+    drafts: Vec<Draft>,
+    tickets: Vec<Ticket>,
+    ends: Vec<Option<Completion>>,
+    excuses: Excuses,
+}
+
+/// What a ticket stands for.
+#[derive(Clone, Copy)]
+enum Meaning {
+    /// The request of that number of the run on that cell.
+    Of(usize, usize),
+    Nothing,
+}
+
+struct Mover<'a> {
+    client: &'a Client,
+    random: &'a mut Random,
+    drafts: Drafts,
+    queue: Queue,
+    event: Option<std::os::fd::OwnedFd>,
+    cells: Vec<Cell>,
+    runs: Vec<Option<Run>>,
+    tickets: HashMap<Ticket, Meaning>,
+    /// A loop that ends when it is told to.
+    endless: Option<Ticket>,
+}
+
+/// Works for so many rounds.
+pub(super) fn session(
+    client: &Client,
+    random: &mut Random,
+    teller: &mut Teller,
+    rounds: u64,
+) -> Result<(), Stop> {
+    let mut mover = Mover::open(client, random)?;
+    for _ in 0..rounds {
+        let done = mover.step(teller);
+        mover.after(done)?;
+    }
+    while mover.queue.outstanding() > 0 || !mover.tickets.is_empty() {
+        let done = mover.take(teller);
+        mover.after(done)?;
+    }
+    match mover.queue.poll() {
+        None => Ok(()),
+        Some(more) => finding(format!("a completion too many: {more:?}")),
+    }
+}
+
+/// What needs more than this process may have is refused, and the client goes on.
+pub(super) fn beyond_limits(client: &Client, hungry: Option<u64>) -> Result<(), Stop> {
+    let Some(bytes) = hungry else { return Ok(()) };
+    match client.allocate(bytes) {
+        Ok(_) => finding("a gigabyte could be had by a process that may not have one"),
+        Err(error) => match Stop::from(error) {
+            Stop::Refused("own", _) => Ok(()),
+            other => Err(other),
+        },
+    }
+}
+
+impl<'a> Mover<'a> {
+    fn open(client: &'a Client, random: &'a mut Random) -> Result<Self, Stop> {
+        let capacity = random.one_of(&[4, 8, 32, 128]);
+        let queue = client.queue(capacity)?;
+        let event = if random.once_in(3) { Some(queue.notify_by_event()?) } else { None };
+        let count = random.between(1, 6) as usize;
+        let cells = (0..count)
+            .map(|_| {
+                let long = random.once_in(4);
+                Cell::new(client, long, random)
+            })
+            .collect::<Result<Vec<_>, Stop>>()?;
+        let drafts = Drafts::new(random);
+        let runs = cells.iter().map(|_| None).collect();
+        let tickets = HashMap::new();
+        Ok(Self { client, random, drafts, queue, event, cells, runs, tickets, endless: None })
+    }
+
+    /// A lost service gives every ticket its completion, too.
+    fn after(&mut self, done: Result<(), Stop>) -> Result<(), Stop> {
+        let Err(Stop::Lost) = done else { return done };
+        let until = Instant::now() + PATIENCE.unwrap_or_default();
+        while !self.tickets.is_empty() {
+            match self.queue.poll() {
+                Some(completion) if self.tickets.remove(&completion.ticket).is_none() => {
+                    return finding(format!("a completion of no request, of a lost service: {completion:?}"));
+                }
+                Some(_) => {}
+                None if Instant::now() > until => {
+                    return finding(format!("{} tickets of a lost service never end", self.tickets.len()));
+                }
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        if let Some(more) = self.queue.poll() {
+            return finding(format!("a completion too many, of a lost service: {more:?}"));
+        }
+        match self.client.status() {
+            Ok(_) => finding("a queue was lost though its service answers"),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn step(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+        match self.random.below(100) {
+            0..60 => self.start(teller),
+            60..70 => self.cancel(),
+            70 => self.flood(teller),
+            71 => self.replace(),
+            _ => self.take(teller),
+        }
+    }
+
+    /// Starts a run on a cell that has none.
+    fn start(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+        let free: Vec<usize> = (0..self.cells.len()).filter(|cell| self.runs[*cell].is_none()).collect();
+        if free.is_empty() {
+            return self.take(teller);
+        }
+        let cell = self.random.one_of(&free);
+        let order = match self.random.below(10) {
+            0..5 => Order::Linked,
+            5..8 => Order::Fenced,
+            _ if self.endless.is_none() && self.random.once_in(3) => Order::Loop { rounds: 0 },
+            _ => Order::Loop { rounds: self.random.between(1, 5) as u32 },
+        };
+        let most = u64::from(self.queue.capacity()).min(6) - 1;
+        let count = self.random.between(1, most) as usize;
+        let drafts = self.draw(cell, order, count)?;
+        if self.queue.capacity() as usize - self.queue.outstanding() <= drafts.len() {
+            return self.take(teller);
+        }
+        self.submit(cell, order, drafts, teller)
+    }
+
+    fn draw(&mut self, cell: usize, order: Order, count: usize) -> Result<Vec<Draft>, Stop> {
+        let mut drafts = Vec::new();
+        let bytes = self.cells[cell].model[0].len() as u64;
+        while drafts.len() < count {
+            let draft = match self.cells[cell].long {
+                true => transfers::long(self.random),
+                false => self.drafts.small().ok_or_else(|| Stop::Finding("nothing drawn".into()))?,
+            };
+            // The library refuses uneven lists itself, and a loop would end with what leaves its frame.
+            let even = transfers::transfer(&draft, &self.cells[cell].frames).is_ok();
+            let looped = matches!(order, Order::Loop { .. });
+            if even && (!looped || oracle::fits(&placed(&draft, bytes)).is_ok()) {
+                drafts.push(draft);
+            }
+        }
+        Ok(drafts)
+    }
+
+    fn submit(
+        &mut self,
+        cell: usize,
+        order: Order,
+        drafts: Vec<Draft>,
+        teller: &mut Teller,
+    ) -> Result<(), Stop> {
+        let last = drafts.len() - 1;
+        let mut excuses = Excuses::default();
+        let limit = self.random.once_in(10).then(|| Duration::from_micros(self.random.below(3000)));
+        excuses.deadline = limit.is_some();
+        excuses.busy = self.random.once_in(8) && !matches!(order, Order::Loop { .. });
+        let hint = self.random.one_of(&[CacheHint::Auto, CacheHint::Keep, CacheHint::Stream]);
+        let class = self.random.one_of(&[PriorityClass::Normal, PriorityClass::Normal, PriorityClass::Low]);
+        let mut transfers = Vec::new();
+        if let Order::Loop { rounds } = order {
+            transfers.push(Transfer::repeat(rounds));
+        }
+        for (index, draft) in drafts.iter().enumerate() {
+            let transfer = transfers::transfer(draft, &self.cells[cell].frames)
+                .map_err(|error| Stop::Finding(error.to_string()))?;
+            let mut transfer = transfer.with_hint(hint).with_class(class);
+            transfer = if let Some(limit) = limit { transfer.within(limit) } else { transfer };
+            transfer = if excuses.busy { transfer.refuse_when_busy() } else { transfer };
+            transfers.push(match order {
+                Order::Fenced if index > 0 => transfer.fenced(),
+                Order::Linked | Order::Loop { .. } if index < last => transfer.linked(),
+                _ => transfer,
+            });
+        }
+        let ends = vec![None; transfers.len()];
+        self.runs[cell] = Some(Run { order, drafts, tickets: Vec::new(), ends, excuses });
+        for transfer in transfers {
+            let ticket = self.put(transfer, teller)?;
+            if let Some(run) = &mut self.runs[cell] {
+                self.tickets.insert(ticket, Meaning::Of(cell, run.tickets.len()));
+                run.tickets.push(ticket);
+                if order == (Order::Loop { rounds: 0 }) && run.tickets.len() == 1 {
+                    self.endless = Some(ticket);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits one; waits for room where lists of segments fill the queue's area for them.
+    fn put(&mut self, mut transfer: Transfer, teller: &mut Teller) -> Result<Ticket, Stop> {
+        let until = Instant::now() + PATIENCE.unwrap_or_default();
+        loop {
+            let stage = self.random.once_in(2);
+            let submitted = if stage { self.queue.stage(transfer) } else { self.queue.submit(transfer) };
+            match submitted {
+                Ok(ticket) => return Ok(ticket),
+                Err(full) if matches!(full.reason, SubmitReason::Full { .. }) && Instant::now() < until => {
+                    transfer = *full.transfer;
+                    self.queue.publish();
+                    if let Some(completion) = self.queue.poll() {
+                        self.ended(completion, teller)?;
+                    }
+                    std::thread::yield_now();
+                }
+                Err(error) => return Err(error.reason.into()),
+            }
+        }
+    }
+
+    fn cancel(&mut self) -> Result<(), Stop> {
+        let known: Vec<usize> = (0..self.runs.len()).filter(|cell| self.runs[*cell].is_some()).collect();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let cell = self.random.one_of(&known);
+        let Some(run) = &mut self.runs[cell] else { return Ok(()) };
+        if run.tickets.is_empty() {
+            return Ok(());
+        }
+        run.excuses.cancelled = true;
+        let ticket = self.random.one_of(&run.tickets);
+        match self.queue.cancel(ticket) {
+            // It may have ended, and been taken from the ring while another was waited for.
+            Ok(()) | Err(WaitError::UnknownTicket) => Ok(()),
+            Err(error) => finding(format!("cancel: {error}")),
+        }
+    }
+
+    /// Fills the queue until it refuses.
+    fn flood(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+        self.halt()?;
+        loop {
+            match self.queue.stage(Transfer::nop()) {
+                Ok(ticket) => drop(self.tickets.insert(ticket, Meaning::Nothing)),
+                Err(full) if matches!(full.reason, SubmitReason::Full { .. }) => break,
+                Err(error) => return Err(error.reason.into()),
+            }
+            if self.queue.outstanding() > self.queue.capacity() as usize {
+                return finding(format!("a queue of {} holds more", self.queue.capacity()));
+            }
+        }
+        self.take(teller)
+    }
+
+    /// Gives a cell's memory back and takes new.
+    fn replace(&mut self) -> Result<(), Stop> {
+        let cell = self.random.below(self.cells.len() as u64) as usize;
+        if self.runs[cell].is_none() {
+            let long = self.cells[cell].long;
+            self.cells[cell] = Cell::new(self.client, long, self.random)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the loop that does not end by itself.
+    fn halt(&mut self) -> Result<(), Stop> {
+        match self.endless.take().map(|ticket| self.queue.stop(ticket)) {
+            None | Some(Ok(()) | Err(WaitError::UnknownTicket)) => Ok(()),
+            Some(Err(error)) => finding(format!("stop: {error}")),
+        }
+    }
+
+    /// Takes completions in one of the ways there are.
+    fn take(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+        self.halt()?;
+        let mut outstanding: Vec<Ticket> = self.tickets.keys().copied().collect();
+        outstanding.sort();
+        if outstanding.is_empty() {
+            return Ok(());
+        }
+        let ticket = self.random.one_of(&outstanding);
+        let waited = match self.random.below(5) {
+            0 => self.queue.wait(ticket, PATIENCE),
+            1 => {
+                let part = self.random.below(1 << 16);
+                match self.queue.wait_range(ticket, 0..part, PATIENCE) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
+            2 if self.event.is_some() => return self.signalled(teller),
+            _ => self.queue.wait_any(PATIENCE),
+        };
+        match waited {
+            Ok(completion) => self.ended(completion, teller)?,
+            Err(error) => return finding(format!("{error}, of {} outstanding", outstanding.len())),
+        }
+        while let Some(completion) = self.queue.poll() {
+            self.ended(completion, teller)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the descriptor, as programs with a loop of their own do.
+    fn signalled(&mut self, teller: &mut Teller) -> Result<(), Stop> {
+        let until = Instant::now() + PATIENCE.unwrap_or_default();
+        while Instant::now() < until {
+            if let Some(completion) = self.queue.poll() {
+                return self.ended(completion, teller);
+            }
+            // Polling took the wish for a signal back.
+            if self.queue.arm() == Armed::Waiting
+                && let Some(event) = &self.event
+            {
+                let mut entry = [PollFd::new(event, PollFlags::IN)];
+                let look = Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+                let _ = rustix::event::poll(&mut entry, Some(&look));
+                if !entry[0].revents().is_empty() {
+                    let _ = rustix::io::read(event, &mut [0; 8]);
+                }
+            }
+        }
+        finding("a completion was neither signalled nor there")
+    }
+
+    /// One completion: of a ticket that had none yet.
+    fn ended(&mut self, completion: Completion, teller: &mut Teller) -> Result<(), Stop> {
+        let Some(meaning) = self.tickets.remove(&completion.ticket) else {
+            return finding(format!("a completion of no outstanding request: {completion:?}"));
+        };
+        match completion.outcome {
+            Err(Failure::ServiceLost) => return Err(Stop::Lost),
+            Err(Failure::ServiceStopping) => return Err(Stop::Refused("stopping", "stopping".to_owned())),
+            _ => {}
+        }
+        teller.did(1, completion.bytes_done);
+        let (cell, number) = match meaning {
+            Meaning::Of(cell, number) => (cell, number),
+            Meaning::Nothing => {
+                return match completion.outcome {
+                    Ok(()) | Err(Failure::WaitingQuota { .. }) => Ok(()),
+                    Err(Failure::Cancelled) => Err(Stop::Refused("stopping", "cancelled".to_owned())),
+                    _ => finding(format!("what moves nothing ended as {completion:?}")),
+                };
+            }
+        };
+        if let Some(run) = &mut self.runs[cell] {
+            run.ends[number] = Some(completion);
+        }
+        let ends: Option<Vec<Completion>> =
+            self.runs[cell].as_ref().and_then(|run| run.ends.iter().copied().collect());
+        let (Some(ends), Some(run)) =
+            (ends, self.runs[cell].take_if(|run| run.ends.iter().all(Option::is_some)))
+        else {
+            return Ok(());
+        };
+        let contents = self.cells[cell].contents()?;
+        judge((run.order, &run.drafts), &ends, run.excuses, &self.cells[cell].model, &contents)?;
+        self.cells[cell].model = contents;
+        Ok(())
+    }
+}

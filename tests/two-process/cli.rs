@@ -1,0 +1,571 @@
+//! The command as people run it: the built binary, its exit status, what it says and what it leaves behind.
+//!
+//! ```text
+//! copy, rotate, flip, overlay ─ embedded and through a service ─► the bytes they must give
+//! bad input                   ─► a message that says what is wrong, no output file
+//! serve, demo                 ─► how they end, and that nothing is left
+//! ```
+//!
+//! Nothing here sleeps: processes are waited for by what they say or by their end.
+
+mod harness;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use harness::{Service, fresh_directory, wait_until};
+use memferry_conformance::noise;
+use png::{BitDepth, ColorType};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A directory that goes with its test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        Self(fresh_directory())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn file(&self, name: &str, bytes: &[u8]) -> PathBuf {
+        let path = self.path(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    fn is_empty(&self) -> bool {
+        std::fs::read_dir(&self.0).unwrap().next().is_none()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A command line of words and paths.
+macro_rules! memferry {
+    ($($argument:expr),* $(,)?) => {{
+        let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+        $(command.arg($argument);)*
+        command
+    }};
+}
+
+/// How long a command may take before it counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs a command to its end; one that does not end is killed and fails the test.
+fn run(mut command: Command) -> Output {
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let process = Pid::from_child(&child);
+    let (sender, ended) = mpsc::channel();
+    let waiter = std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match ended.recv_timeout(PATIENCE) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            kill_process(process, Signal::KILL).unwrap();
+            waiter.join().unwrap().unwrap();
+            panic!("{command:?} did not end");
+        }
+    }
+}
+
+/// Runs what must succeed; what it said.
+fn succeed(command: Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Runs what must fail without a panic; its error message.
+fn fail(command: Command) -> String {
+    let output = run(command);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(matches!(output.status.code(), Some(1 | 2)), "{:?}: {errors}", output.status);
+    assert!(!errors.contains("panicked"), "{errors}");
+    errors
+}
+
+fn assert_fails(command: Command, expected: &str) {
+    let said = fail(command);
+    assert!(said.contains(expected), "'{expected}' is not in: {said}");
+}
+
+#[test]
+fn copy_gives_the_same_bytes_embedded_and_through_a_service() {
+    let place = Place::new();
+    let service = Service::start(&[]);
+    // Around the pieces the command moves, and more pieces than it has under way.
+    for length in [1, 4095, 4097, 8 << 20, (8 << 20) + 1, (40 << 20) + 12_345] {
+        let bytes = noise(length, length as u64);
+        let source = place.file("source", &bytes);
+        let said = succeed(memferry!["copy", &source, place.path("embedded")]);
+        assert!(
+            said.contains(&format!("copied {length} bytes")) && said.contains("of memcpy's speed"),
+            "{said}"
+        );
+        assert!(said.contains("CPU worker") && said.contains("CPU time"), "{said}");
+        let said = succeed(memferry!["copy", &source, place.path("served"), "--socket", &service.socket]);
+        assert!(said.contains("of the service"), "{said}");
+        for copy in ["embedded", "served"] {
+            assert!(std::fs::read(place.path(copy)).unwrap() == bytes, "{copy}, {length} bytes");
+        }
+    }
+}
+
+#[test]
+fn copy_makes_an_empty_file_and_shortens_one_that_was_longer() {
+    let place = Place::new();
+    let empty = place.file("empty", b"");
+    let target = place.file("target", b"longer");
+    assert!(succeed(memferry!["copy", &empty, &target]).contains("copied 0 bytes"));
+    assert_eq!(std::fs::read(&target).unwrap(), b"");
+}
+
+#[test]
+fn copy_refuses_what_is_no_file_to_copy() {
+    let place = Place::new();
+    let source = place.file("source", b"precious");
+    std::fs::hard_link(&source, place.path("twin")).unwrap();
+    assert_fails(memferry!["copy", place.path("none"), place.path("x")], "No such file");
+    assert_fails(memferry!["copy", &place.0, place.path("x")], "is a directory");
+    assert_fails(memferry!["copy", &source, &place.0], "is a directory");
+    assert_fails(memferry!["copy", "/dev/zero", place.path("x")], "no regular file");
+    assert_fails(memferry!["copy", &source, &source], "is the source itself");
+    assert_fails(memferry!["copy", &source, place.path("twin")], "is the source itself");
+    assert_fails(memferry!["copy", &source, place.path("no/where")], "cannot write");
+    assert_fails(memferry!["copy", &source, "/dev/full"], "No space left");
+    assert_eq!(std::fs::read(&source).unwrap(), b"precious");
+    assert!(!place.path("x").exists());
+}
+
+#[test]
+fn copy_leaves_the_destination_alone_when_nobody_listens() {
+    let place = Place::new();
+    let source = place.file("source", b"new");
+    let target = place.file("target", b"old");
+    let nobody = place.path("nobody.sock");
+    assert_fails(memferry!["copy", &source, &target, "--socket", &nobody], "is `memferry serve` running?");
+    drop(UnixListener::bind(&nobody).unwrap());
+    assert_fails(memferry!["copy", &source, &target, "--socket", &nobody], "cannot connect");
+    assert_eq!(std::fs::read(&target).unwrap(), b"old");
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Png {
+    width: u32,
+    height: u32,
+    format: (ColorType, BitDepth),
+    bytes: Vec<u8>,
+}
+
+const FORMATS: [(ColorType, BitDepth); 6] = [
+    (ColorType::Grayscale, BitDepth::Eight),
+    (ColorType::Grayscale, BitDepth::Sixteen),
+    (ColorType::GrayscaleAlpha, BitDepth::Eight),
+    (ColorType::GrayscaleAlpha, BitDepth::Sixteen),
+    (ColorType::Rgb, BitDepth::Eight),
+    (ColorType::Rgba, BitDepth::Eight),
+];
+
+impl Png {
+    fn random(width: u32, height: u32, format: (ColorType, BitDepth)) -> Self {
+        let mut png = Self { width, height, format, bytes: Vec::new() };
+        png.bytes = noise((width * height) as usize * png.pixel_bytes(), 99);
+        png
+    }
+
+    fn pixel_bytes(&self) -> usize {
+        self.format.0.samples() * if self.format.1 == BitDepth::Sixteen { 2 } else { 1 }
+    }
+
+    fn pixel(&self, x: u32, y: u32) -> &[u8] {
+        let size = self.pixel_bytes();
+        let start = (y * self.width + x) as usize * size;
+        &self.bytes[start..start + size]
+    }
+
+    /// The picture whose pixel at (x, y) is this one's at `from(x, y)`.
+    fn moved(&self, (width, height): (u32, u32), from: impl Fn(u32, u32) -> (u32, u32)) -> Self {
+        let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+        let bytes = places.flat_map(|(x, y)| {
+            let (x, y) = from(x, y);
+            self.pixel(x, y).to_vec()
+        });
+        Self { width, height, format: self.format, bytes: bytes.collect() }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut encoded = Vec::new();
+        let mut encoder = png::Encoder::new(&mut encoded, self.width, self.height);
+        encoder.set_color(self.format.0);
+        encoder.set_depth(self.format.1);
+        encoder.write_header().unwrap().write_image_data(&self.bytes).unwrap();
+        encoded
+    }
+
+    fn load(path: &Path) -> Self {
+        let file = BufReader::new(std::fs::File::open(path).unwrap());
+        let mut reader = png::Decoder::new(file).read_info().unwrap();
+        let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
+        let info = reader.next_frame(&mut bytes).unwrap();
+        Self { width: info.width, height: info.height, format: (info.color_type, info.bit_depth), bytes }
+    }
+}
+
+#[test]
+fn rotate_turns_clockwise_and_four_quarters_give_the_original() {
+    let place = Place::new();
+    let service = Service::start(&[]);
+    for format in FORMATS {
+        let original = Png::random(37, 23, format);
+        let input = place.file("0.png", &original.encode());
+        let output = place.path("1.png");
+        let quarter = original.moved((23, 37), |x, y| (y, 22 - x));
+        succeed(memferry!["rotate", &input, &output, "--by", "90", "--socket", &service.socket]);
+        assert_eq!(Png::load(&output), quarter, "{format:?}");
+        // A picture may be turned in place.
+        for _ in 0..3 {
+            succeed(memferry!["rotate", &output, &output, "--by", "90"]);
+        }
+        assert_eq!(Png::load(&output), original, "{format:?}");
+        succeed(memferry!["rotate", &input, &output, "--by", "180"]);
+        assert_eq!(Png::load(&output), original.moved((37, 23), |x, y| (36 - x, 22 - y)));
+        succeed(memferry!["rotate", &input, &output, "--by", "270"]);
+        assert_eq!(Png::load(&output), original.moved((23, 37), |x, y| (36 - y, x)));
+    }
+}
+
+#[test]
+fn flip_mirrors_and_twice_gives_the_original() {
+    let place = Place::new();
+    let original = Png::random(31, 8, (ColorType::Rgb, BitDepth::Eight));
+    let input = place.file("in.png", &original.encode());
+    let output = place.path("out.png");
+    let horizontal = original.moved((31, 8), |x, y| (30 - x, y));
+    let vertical = original.moved((31, 8), |x, y| (x, 7 - y));
+    for (direction, flipped) in [("--horizontal", horizontal), ("--vertical", vertical)] {
+        succeed(memferry!["flip", &input, &output, direction]);
+        assert_eq!(Png::load(&output), flipped);
+        succeed(memferry!["flip", &output, &output, direction]);
+        assert_eq!(Png::load(&output), original);
+    }
+    fail(memferry!["flip", &input, &output]);
+    fail(memferry!["flip", &input, &output, "--horizontal", "--vertical"]);
+}
+
+/// A picture of `color` at every pixel but one, which has the key.
+fn keyed(format: (ColorType, BitDepth), color: &[u8], key: &[u8], key_at: (u32, u32)) -> Png {
+    let mut png = Png { width: 4, height: 3, format, bytes: color.repeat(12) };
+    let start = (key_at.1 * 4 + key_at.0) as usize * color.len();
+    png.bytes[start..start + key.len()].copy_from_slice(key);
+    png
+}
+
+#[test]
+fn overlay_leaves_out_the_key_and_cuts_off_at_the_right_and_the_bottom() {
+    let place = Place::new();
+    let service = Service::start(&[]);
+    let cases: [(_, &[u8], &[u8], &str); 4] = [
+        ((ColorType::Rgb, BitDepth::Eight), &[1, 2, 3], &[0x12, 0x34, 0x56], "123456"),
+        // The alpha is not compared.
+        ((ColorType::Rgba, BitDepth::Eight), &[1, 2, 3, 4], &[0x12, 0x34, 0x56, 0x77], "123456"),
+        ((ColorType::Grayscale, BitDepth::Eight), &[9], &[0x80], "808080"),
+        ((ColorType::Grayscale, BitDepth::Sixteen), &[0x80, 0x81], &[0x80, 0x80], "808080"),
+    ];
+    for (format, color, key, name) in cases {
+        let base = Png::random(10, 6, format);
+        let top = keyed(format, color, key, (1, 0));
+        let below = place.file("base.png", &base.encode());
+        let above = place.file("top.png", &top.encode());
+        let output = place.path("out.png");
+        for (at, cut) in [((2, 1), false), ((8, 4), true)] {
+            let at_text = format!("{},{}", at.0, at.1);
+            let said = succeed(memferry![
+                "overlay",
+                &below,
+                &above,
+                &output,
+                "--at",
+                at_text,
+                "--key",
+                name,
+                "--socket",
+                &service.socket
+            ]);
+            assert_eq!(said.contains("cut off"), cut, "{said}");
+            let result = Png::load(&output);
+            assert_eq!(result.format, format);
+            for (x, y) in (0..6).flat_map(|y| (0..10).map(move |x| (x, y))) {
+                let covered =
+                    x >= at.0 && x < at.0 + 4 && y >= at.1 && y < at.1 + 3 && (x, y) != (at.0 + 1, at.1);
+                let expected = if covered { top.pixel(x - at.0, y - at.1) } else { base.pixel(x, y) };
+                assert_eq!(result.pixel(x, y), expected, "{format:?} at {x},{y}");
+            }
+        }
+    }
+}
+
+#[test]
+fn overlay_of_colour_over_grey_gives_colour() {
+    let place = Place::new();
+    let base = place.file("base.png", &Png::random(4, 4, (ColorType::Grayscale, BitDepth::Eight)).encode());
+    let top = place.file("top.png", &Png::random(2, 2, (ColorType::Rgb, BitDepth::Eight)).encode());
+    let wide = place.file("wide.png", &Png::random(2, 2, (ColorType::Grayscale, BitDepth::Sixteen)).encode());
+    let output = place.path("out.png");
+    succeed(memferry!["overlay", &base, &top, &output, "--at", "0,0", "--key", "#ff00ff"]);
+    assert_eq!(Png::load(&output).format, (ColorType::Rgb, BitDepth::Eight));
+    let refused = memferry!["overlay", &base, &wide, &output, "--at", "0,0", "--key", "ff00ff"];
+    assert_fails(refused, "16-bit grey do not go together");
+}
+
+#[test]
+fn bad_pictures_and_places_are_refused_with_a_message() {
+    let place = Place::new();
+    let png = Png::random(64, 64, (ColorType::Rgb, BitDepth::Eight)).encode();
+    let good = place.file("good.png", &png);
+    let cut = place.file("cut.png", &png[..png.len() / 2]);
+    let endless = place.file("endless.png", &png[..png.len() - 12]);
+    let text = place.file("text.png", b"this is no picture");
+    let empty = place.file("empty.png", b"");
+    let out = place.path("out.png");
+    for bad in [&cut, &endless, &text, &empty] {
+        assert_fails(memferry!["rotate", bad, &out, "--by", "90"], "as a picture");
+    }
+    assert_fails(memferry!["rotate", place.path("none"), &out, "--by", "90"], "No such file");
+    assert_fails(memferry!["rotate", &good, &out, "--by", "45"], "90, 180 or 270");
+    assert_fails(memferry!["rotate", &good, place.path("no/where.png"), "--by", "90"], "cannot write");
+    let overlay = |at, key| memferry!["overlay", &good, &good, &out, "--at", at, "--key", key];
+    assert_fails(overlay("1,1", "xyz"), "six hexadecimal digits");
+    assert_fails(overlay("64,0", "ff00ff"), "nothing would be seen");
+    assert_fails(overlay("0,4000000000", "ff00ff"), "nothing would be seen");
+    assert_fails(overlay("-1,0", "ff00ff"), "left of or above");
+    assert_fails(overlay("1", "ff00ff"), "two numbers");
+    assert!(!out.exists());
+}
+
+/// A chunk with its checksum.
+fn chunk(kind: &[u8; 4], data: &[u8]) -> Vec<u8> {
+    let body = [kind.as_slice(), data].concat();
+    let crc = body.iter().fold(u32::MAX, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()))
+    });
+    [(data.len() as u32).to_be_bytes().as_slice(), &body, &(!crc).to_be_bytes()].concat()
+}
+
+#[test]
+fn a_picture_that_claims_to_be_enormous_is_refused_at_once() {
+    let place = Place::new();
+    for (width, height) in [(60_000u32, 60_000u32), (0x7fff_ffff, 0x7fff_ffff), (1, 0x7fff_ffff)] {
+        let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 6, 0, 0, 0]].concat();
+        let parts = [b"\x89PNG\r\n\x1a\n".to_vec(), chunk(b"IHDR", &header), chunk(b"IDAT", &[0x78, 0x9c])];
+        let bomb = place.file("bomb.png", &parts.concat());
+        let said = fail(memferry!["rotate", &bomb, place.path("out.png"), "--by", "90"]);
+        assert!(said.contains("at most 67108864 in all") || said.contains("limits are exceeded"), "{said}");
+    }
+}
+
+#[test]
+fn serve_ends_well_on_sigterm_and_takes_its_socket_with_it() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut service = Service::start(&[]);
+        service.assert_serves();
+        service.signal(signal);
+        assert_eq!(service.wait().code(), Some(0));
+        assert!(!service.socket.exists());
+    }
+}
+
+#[test]
+fn a_second_service_on_the_same_socket_is_refused_and_a_stale_socket_replaced() {
+    let place = Place::new();
+    let service = Service::start(&[]);
+    let second = memferry!["serve", "--socket", &service.socket];
+    assert_fails(second, "a service is already listening on");
+    service.assert_serves();
+
+    let stale = place.path("stale.sock");
+    let start = || {
+        let mut command = memferry!["serve", "--socket", &stale];
+        let mut child = command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("listening on "), "{line}");
+        child
+    };
+    let mut first = start();
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert!(stale.exists());
+    let mut second = start();
+    succeed(memferry!["status", "--socket", &stale]);
+    second.kill().unwrap();
+    second.wait().unwrap();
+}
+
+#[test]
+fn serve_refuses_impossible_settings_with_a_message() {
+    let place = Place::new();
+    let serve = |flag, value| memferry!["serve", "--socket", place.path("s"), flag, value];
+    assert_fails(serve("--workers", "0"), "worker");
+    assert_fails(serve("--policy", "none"), "there is no policy 'none'");
+    assert_fails(serve("--mode", "9"), "octal");
+}
+
+#[test]
+fn serve_leaves_a_file_that_is_no_socket_alone() {
+    let place = Place::new();
+    let plain = place.file("plain", b"kept");
+    assert_fails(memferry!["serve", "--socket", &plain], "cannot listen on");
+    assert_eq!(std::fs::read(&plain).unwrap(), b"kept");
+}
+
+#[test]
+fn status_tells_workers_and_sessions_for_people_and_as_json() {
+    let service = Service::start(&["--workers", "1"]);
+    let said = succeed(memferry!["status", "--socket", &service.socket]);
+    assert!(
+        said.contains(&format!("process {}", service.child.id())) && said.contains("(this command)"),
+        "{said}"
+    );
+    let said = succeed(memferry!["status", "--json", "--socket", &service.socket]);
+    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(status["workers"].as_array().unwrap().len(), 1);
+    assert_fails(memferry!["status", "--socket", "/nonexistent/socket"], "cannot connect");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_command_quietly() {
+    let service = Service::start(&[]);
+    let mut command = memferry!["status", "--socket", &service.socket];
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    child.wait().unwrap();
+    assert_eq!(errors, "");
+}
+
+/// A demo that keeps its files in `place`, with a small file to share.
+fn demo(place: &Place, temporary: &Place) -> Command {
+    let file = place.file("shared", &noise(300_000, 5));
+    let mut command = memferry!["demo", "--file", &file, "--out", place.path("out")];
+    command.env("TMPDIR", &temporary.0);
+    command
+}
+
+/// The processes a demo says it started.
+fn processes(said: &str) -> Vec<u32> {
+    let words = said.split("is process ").skip(1);
+    words.map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()).collect()
+}
+
+/// Whether a process runs; one that is dead and waits for its parent does not.
+fn is_alive(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+#[test]
+fn demo_passes_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let temporary = Place::new();
+    let said = succeed(demo(&place, &temporary));
+    assert!(said.contains("All five steps went as told"), "{said}");
+    assert_eq!(said.matches("refused: ").count(), 3, "{said}");
+    let processes = processes(&said);
+    assert_eq!(processes.len(), 3, "{said}");
+    assert!(!processes.into_iter().any(is_alive));
+    assert!(temporary.is_empty());
+    let picture = Png::load(&place.path("out/memferry-demo.png"));
+    assert_eq!((picture.width, picture.height), (768, 1024));
+}
+
+#[test]
+fn demo_takes_a_picture_of_any_size_and_refuses_bad_ones_before_it_starts() {
+    let place = Place::new();
+    let temporary = Place::new();
+    let small = place.file("small.png", &Png::random(5, 3, (ColorType::Grayscale, BitDepth::Eight)).encode());
+    let mut command = demo(&place, &temporary);
+    command.arg("--image").arg(&small);
+    succeed(command);
+    assert_eq!(Png::load(&place.path("out/memferry-demo.png")).width, 3);
+    let mut command = demo(&place, &temporary);
+    command.arg("--image").arg(place.file("text", b"no picture"));
+    assert_fails(command, "as a picture");
+    let empty = place.file("empty", b"");
+    assert_fails(memferry!["demo", "--file", &empty, "--out", place.path("out")], "is empty");
+    assert_fails(memferry!["demo", "--out", empty.join("below")], "cannot make the directory");
+    assert!(temporary.is_empty());
+}
+
+/// Starts a demo and reads on until all its processes are introduced.
+fn started_demo(
+    command: &mut Command,
+) -> (std::process::Child, BufReader<std::process::ChildStdout>, Vec<u32>) {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut said = String::new();
+    while processes(&said).len() < 3 {
+        assert_ne!(output.read_line(&mut said).unwrap(), 0, "{said}");
+    }
+    (child, output, processes(&said))
+}
+
+#[test]
+fn an_interrupted_demo_fails_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let temporary = Place::new();
+    let (mut child, mut output, processes) = started_demo(&mut demo(&place, &temporary));
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    output.read_to_string(&mut String::new()).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert!(!processes.into_iter().any(is_alive));
+    assert!(temporary.is_empty());
+}
+
+#[test]
+fn a_demo_whose_service_dies_fails_and_leaves_nothing_behind() {
+    let place = Place::new();
+    let temporary = Place::new();
+    let (mut child, mut output, processes) = started_demo(&mut demo(&place, &temporary));
+    kill_process(Pid::from_raw(processes[0] as i32).unwrap(), Signal::KILL).unwrap();
+    output.read_to_string(&mut String::new()).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert!(!processes.into_iter().any(is_alive));
+    assert!(temporary.is_empty());
+}
+
+#[test]
+fn processes_of_a_killed_demo_end() {
+    let place = Place::new();
+    let temporary = Place::new();
+    let (mut child, _output, processes) = started_demo(&mut demo(&place, &temporary));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait_until("the demo's processes end", || !processes.iter().copied().any(is_alive));
+}
+
+#[test]
+fn a_client_of_the_demo_reports_orders_it_cannot_follow() {
+    let service = Service::start(&[]);
+    let mut command = memferry!["demo-client", "--socket", &service.socket];
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    writeln!(input, "no order\n\"Write\"").unwrap();
+    drop(input);
+    let mut said = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert_eq!(said.lines().filter(|line| line.contains("Failed")).count(), 2, "{said}");
+}

@@ -1,0 +1,286 @@
+//! Many clients, and a service that runs out of what it needs.
+//!
+//! ```text
+//! hundreds of sessions ─ killed, aborted, dropped ─► no session and no descriptor left, and it serves on
+//! limits of the service's process lowered ─► clients are told so, and it serves on
+//! log lines as JSON ─► every one parses
+//! ```
+//!
+//! Nothing here sleeps: what another process does is waited for.
+
+mod harness;
+
+use std::fs::File;
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use harness::{
+    Raw, Role, SOON, Service, assert_moves_bytes, endless, fresh_directory, listen, playing, say, wait_until,
+};
+use memferry::{CallError, Client, ConnectError, FrameError, OpenError, Queue, Transfer};
+use memferry_service::protocol::{RefusalKind, Violation};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+/// Sessions of a process that plays a part.
+const SESSIONS: usize = 50;
+
+/// Opens many sessions, each with requests under way, and ends as it is told.
+#[test]
+fn role_opens_many_sessions() {
+    let Some(socket) = playing() else { return };
+    let open = |_| {
+        let client = Client::connect(&socket).unwrap();
+        let frame = client.allocate(4096).unwrap();
+        let mut queue = client.queue(4).unwrap();
+        let done = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+        queue.wait(done, Some(SOON)).unwrap();
+        for _ in 0..2 {
+            queue.submit(endless(&frame)).unwrap();
+        }
+        (client, frame, queue)
+    };
+    let sessions: Vec<_> = (0..SESSIONS).map(open).collect();
+    say("open");
+    match listen().as_str() {
+        "abort" => std::process::abort(),
+        _ => drop(sessions),
+    }
+}
+
+fn descriptors(service: &Service) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count()
+}
+
+#[test]
+fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
+    let service = Service::start(&["--quota-sessions=5000", "--quota-queues=5000", "--channels=64"]);
+    let observer = service.client();
+    let mut settled = None;
+    for round in 0..5 {
+        let start = |_| Role::start("role_opens_many_sessions", &service.socket);
+        let mut roles: Vec<_> = (0..4).map(start).collect();
+        roles.iter_mut().for_each(|role| assert_eq!(role.hear(), "open"));
+        assert_eq!(observer.status().unwrap().open_sessions as usize, 1 + roles.len() * SESSIONS);
+        for (number, role) in roles.iter_mut().enumerate() {
+            match number % 3 {
+                0 => role.kill(),
+                1 => role.tell("abort"),
+                _ => role.tell("drop"),
+            }
+        }
+        service.wait_for_sessions(&observer, 1);
+        assert_moves_bytes(&observer);
+        // Memory of queue pairs is kept for the next client of the user: the first round decides how much.
+        match settled {
+            None => {
+                wait_until("queues gone", || {
+                    observer.status().unwrap().workers.iter().all(|worker| worker.queues == 0)
+                });
+                // Two memories for each queue pair are kept; all else is closed.
+                let kept = 2 * roles.len() * SESSIONS;
+                wait_until("descriptors closed", || descriptors(&service) < kept + 60);
+                settled = Some(descriptors(&service));
+            }
+            Some(before) => wait_until("descriptors closed", || descriptors(&service) <= before + 4),
+        }
+        drop(roles);
+        assert!(round < 5);
+    }
+    drop(observer);
+    let last = service.client();
+    service.wait_for_sessions(&last, 1);
+    let frames = || service.proc("maps").matches("memferry-frame").count();
+    wait_until("frames unmapped", || frames() == 0);
+    service.assert_serves();
+}
+
+#[test]
+fn status_counts_requests_failures_bytes_and_what_is_outstanding() {
+    let service = Service::start(&["--channels=2", "--workers=1"]);
+    let client = service.client();
+    let frame = client.allocate(8192).unwrap();
+    let mut queue = client.queue(16).unwrap();
+    let fill = Transfer::fill(&frame.all(), memferry::Pattern::Byte(1));
+    let done = queue.submit(fill).unwrap();
+    queue.wait(done, Some(SOON)).unwrap();
+    let tickets: Vec<_> = (0..5).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
+    let own = || {
+        let status = client.status().unwrap();
+        (status.sessions[0].clone(), status.workers[0])
+    };
+    wait_until("five taken", || own().0.requests == 6);
+    let (session, _) = own();
+    assert_eq!((session.outstanding, session.failures, session.bytes_moved), (5, 0, 8192));
+    // One user alone leaves an eighth of the queues to who may come, which of two is none.
+    wait_until("two run, three wait", || (own().1.busy, own().1.waiting) == (2, 3));
+    assert_eq!(own().1.queues, 2);
+    for ticket in &tickets {
+        queue.cancel(*ticket).unwrap();
+        queue.wait(*ticket, Some(SOON)).unwrap();
+    }
+    wait_until("all ended", || own().0.outstanding == 0 && own().1.busy == 0 && own().1.waiting == 0);
+    assert_eq!(own().0.failures, 5);
+    // What was done in a queue that is gone still counts, and nothing of it is outstanding.
+    queue.submit(endless(&frame)).unwrap();
+    wait_until("taken", || own().0.outstanding == 1);
+    drop(queue);
+    wait_until("gone", || own().0.outstanding == 0 && own().0.queues == 0 && own().1.queues == 0);
+    assert_eq!((own().0.requests, own().0.failures), (7, 5));
+}
+
+/// Lowers a limit of the service's process.
+fn limit(service: &Service, resource: Resource, most: u64) {
+    let process = Pid::from_raw(service.child.id() as i32);
+    let limit = Rlimit { current: Some(most), maximum: Some(most) };
+    rustix::process::prlimit(process, resource, limit).unwrap();
+}
+
+/// Lets the service open `spare` descriptors more. They are numbered from the lowest that is free.
+fn leave_descriptors(service: &Service, spare: usize) {
+    let is_free = |number: &u64| {
+        let path = format!("/proc/{}/fd/{number}", service.child.id());
+        std::fs::symlink_metadata(path).is_err()
+    };
+    let first_forbidden = (0..).filter(is_free).nth(spare).unwrap();
+    limit(service, Resource::Nofile, first_forbidden);
+}
+
+#[test]
+fn clients_are_turned_away_with_words_when_descriptors_run_out() {
+    // With an odd and an even number left: a connection costs two.
+    for spare in [6, 7] {
+        let service = Service::start(&[]);
+        let first = service.client();
+        let mut others = Vec::new();
+        // Nothing has been closed so far that could give descriptors back later.
+        let before = descriptors(&service);
+        leave_descriptors(&service, spare);
+        let refused = loop {
+            match Client::connect(&service.socket) {
+                Ok(client) => others.push(client),
+                Err(refused) => break refused,
+            }
+            assert!(others.len() < 20);
+        };
+        assert!(
+            matches!(&refused, ConnectError::Handshake { violation: Violation::Unwelcome(_), .. }),
+            "{refused:?}"
+        );
+        assert!(refused.to_string().contains("out of descriptors; try again later"), "{refused}");
+        for _ in 0..20 {
+            let again = Client::connect(&service.socket).err().expect("still none left");
+            assert!(again.to_string().contains("out of descriptors"), "{again}");
+        }
+        // Who is there goes on, and is refused what would cost descriptors without being thrown out.
+        let open = first.queue(4);
+        assert!(
+            matches!(&open, Err(OpenError::Call(CallError::Refused(refusal))) if refusal.kind == RefusalKind::System),
+            "{:?}",
+            open.err()
+        );
+        assert!(open.err().unwrap().to_string().contains("try again later"));
+        first.status().unwrap();
+        let count = others.len();
+        others.clear();
+        service.wait_for_sessions(&first, 1);
+        wait_until("descriptors closed", || descriptors(&service) <= before);
+        assert_eq!(count, 3);
+        assert_moves_bytes(&first);
+        service.assert_idle();
+    }
+}
+
+#[test]
+fn a_frame_whose_descriptor_finds_no_room_ends_the_session_with_words() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    leave_descriptors(&service, 0);
+    let refused = client.allocate(4096).err().unwrap();
+    assert!(matches!(&refused, FrameError::Call(CallError::Ended(Violation::Unwelcome(_)))), "{refused:?}");
+    assert!(refused.to_string().contains("out of descriptors"), "{refused}");
+    // What the session had is free again.
+    wait_until("room again", || Client::connect(&service.socket).is_ok_and(|client| client.status().is_ok()));
+}
+
+#[test]
+fn channels_are_refused_with_words_when_memory_runs_out() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    assert_moves_bytes(&client);
+    let status = service.proc("status");
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let kilobytes: u64 = size.split_whitespace().next().unwrap().parse().unwrap();
+    limit(&service, Resource::As, (kilobytes << 10) + (320 << 10));
+    let mut queues: Vec<Queue> = Vec::new();
+    let refused = loop {
+        match client.queue(4096) {
+            Ok(queue) => queues.push(queue),
+            Err(refused) => break refused,
+        }
+        assert!(queues.len() < 60, "memory never runs out");
+    };
+    assert!(
+        matches!(&refused, OpenError::Call(CallError::Refused(refusal)) if refusal.kind == RefusalKind::System),
+        "{refused:?}"
+    );
+    assert!(refused.to_string().contains("no memory or descriptors for another queue"), "{refused}");
+    // A frame costs address space too; it is refused, and the session goes on.
+    assert!(matches!(client.allocate(64 << 20), Err(FrameError::Call(CallError::Refused(_)))));
+    client.status().unwrap();
+    drop(queues);
+    assert_moves_bytes(&client);
+}
+
+#[test]
+fn every_line_of_the_json_log_parses_and_says_who_and_why() {
+    let directory = fresh_directory();
+    let socket = directory.join("s");
+    let log = directory.join("log");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    command
+        .args(["serve", "--no-config", "--log-format=json", "--quota-sessions=3", "--socket"])
+        .arg(&socket);
+    command.env("MEMFERRY_LOG", "debug").stdout(Stdio::piped()).stderr(File::create(&log).unwrap());
+    let mut child = command.spawn().unwrap();
+    let mut said = [0; 9];
+    child.stdout.as_mut().unwrap().read_exact(&mut said).unwrap();
+    let client = Client::connect(&socket).unwrap();
+    assert!(client.queue(3).is_err());
+    let rude = Raw::open(&socket);
+    rude.send(b"\"nonsense\n\\", &[]);
+    assert_eq!(rude.farewell(), Violation::Malformed);
+    let many: Vec<_> = (0..4).map(|_| Client::connect(&socket)).collect();
+    assert!(many.iter().any(Result::is_err));
+    drop((many, client));
+    // A service that fails says so in the same form.
+    let mut second = Command::new(env!("CARGO_BIN_EXE_memferry"));
+    second.args(["serve", "--no-config", "--log-format=json", "--socket"]).arg(&socket);
+    let failed = String::from_utf8(second.output().unwrap().stderr).unwrap();
+    let line: serde_json::Value = serde_json::from_str(failed.trim_end()).unwrap();
+    assert!(line["reason"].as_str().unwrap().contains("a service is already listening on"), "{line}");
+    let lines = || -> Vec<serde_json::Value> {
+        let text = std::fs::read_to_string(&log).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+    };
+    let count = |message: &str| lines().iter().filter(|line| line["message"] == message).count();
+    wait_until("all disconnected", || count("disconnected") == count("connected"));
+    rustix::process::kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    for (message, fields) in [
+        ("ready", &["socket", "workers"][..]),
+        ("connected", &["session", "user", "process"]),
+        ("disconnected", &["session", "user", "process", "reason"]),
+        ("violation", &["session", "user", "process", "reason"]),
+        ("refused", &["user", "reason"]),
+        ("stopped", &[]),
+    ] {
+        let lines = lines();
+        let of_kind: Vec<_> = lines.iter().filter(|line| line["message"] == message).collect();
+        assert!(!of_kind.is_empty(), "{message}: {lines:?}");
+        for (line, field) in of_kind.iter().flat_map(|line| fields.iter().map(move |field| (line, field))) {
+            assert!(!line[field].is_null(), "{field} is not in {line}");
+        }
+        assert!(of_kind.iter().all(|line| line["level"].is_string() && line["timestamp"].is_string()));
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}

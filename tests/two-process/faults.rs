@@ -1,0 +1,335 @@
+//! Processes that die, fork, revoke or lose their memory in the middle of a transfer.
+
+#![expect(unsafe_code, reason = "forks, and breaks a mapping of its own process to make memory fail")]
+
+mod harness;
+
+use std::time::{Duration, Instant};
+
+use harness::{
+    Role, SOON, Service, Sleeper, endless, endless_copy, fork_a_sleeper, listen, playing, say, wait_until,
+};
+use memferry::{
+    CallError, Client, Failure, Grantee, Handle, Pattern, Rights, Side, SubmitReason, Transfer, WaitError,
+};
+use rustix::process::Signal;
+
+#[test]
+fn role_starts_transfers_and_is_killed() {
+    let Some(socket) = playing() else { return };
+    let client = Client::connect(socket).unwrap();
+    let frame = client.allocate(1 << 20).unwrap();
+    let mut queue = client.queue(8).unwrap();
+    for _ in 0..8 {
+        queue.submit(endless(&frame)).unwrap();
+    }
+    say("started");
+    listen();
+}
+
+#[test]
+fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
+    let service = Service::start(&["--channels=2"]);
+    let observer = service.client();
+    let frames = || service.proc("maps").matches("memferry-frame").count();
+    let before = frames();
+    for _ in 0..3 {
+        let mut role = Role::start("role_starts_transfers_and_is_killed", &service.socket);
+        assert_eq!(role.hear(), "started");
+        assert!(frames() > before);
+        role.kill();
+        service.wait_for_sessions(&observer, 1);
+        harness::assert_moves_bytes(&observer);
+        wait_until("frames unmapped", || frames() == before);
+    }
+}
+
+#[test]
+fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon() {
+    let mut service = Service::start(&["--channels=2"]);
+    let client = service.client();
+    let frame = client.allocate(4096).unwrap();
+    let mut queue = client.queue(8).unwrap();
+    let mut tickets: Vec<_> = (0..8).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
+    service.signal(Signal::KILL);
+    service.wait();
+    let killed = Instant::now();
+    let mut lost = Vec::new();
+    for _ in 0..8 {
+        let completion = queue.wait_any(Some(SOON)).unwrap();
+        assert_eq!(completion.outcome, Err(Failure::ServiceLost));
+        lost.push(completion.ticket);
+    }
+    // A waiter looks every tenth of a second; the rest is for a machine that is busy with other tests.
+    assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
+    lost.sort();
+    tickets.sort();
+    assert_eq!(lost, tickets);
+    assert_eq!(queue.poll(), None);
+    assert_eq!(queue.wait(tickets[0], None), Err(WaitError::UnknownTicket));
+    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    assert!(matches!(client.status(), Err(CallError::ServiceLost)));
+    // Embedded mode does not care, and a new service is a new connection away.
+    harness::assert_moves_bytes(&Client::embedded().unwrap());
+    let again = Service::start(&[]);
+    again.assert_serves();
+}
+
+#[test]
+fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let frame = client.allocate(4096).unwrap();
+    let mut queue = client.queue(2).unwrap();
+    let ticket = queue.submit(endless(&frame)).unwrap();
+    service.signal(Signal::KILL);
+    let started = Instant::now();
+    let completion = loop {
+        if let Some(completion) = queue.poll() {
+            break completion;
+        }
+        assert!(started.elapsed() < SOON);
+    };
+    assert_eq!((completion.ticket, completion.outcome), (ticket, Err(Failure::ServiceLost)));
+}
+
+#[test]
+fn a_clean_end_finishes_or_reports_every_request() {
+    let mut service = Service::start(&["--channels=1", "--grace-ms=50"]);
+    let client = service.client();
+    let frame = client.allocate(4096).unwrap();
+    let mut queue = client.queue(8).unwrap();
+    let done = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
+    assert_eq!(queue.wait(done, Some(SOON)).unwrap().outcome, Ok(()));
+    let running = queue.submit(endless(&frame)).unwrap();
+    let waiting: Vec<_> = (0..5).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
+    // The worker has them once it refuses one for want of a queue.
+    let probe = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    queue.wait(probe, Some(SOON)).unwrap();
+    service.signal(Signal::TERM);
+    assert!(service.wait().success());
+    assert!(!service.socket.exists());
+    for ticket in waiting {
+        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::ServiceStopping));
+    }
+    assert_eq!(queue.wait(running, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+}
+
+/// Accepts a grant, copies from it for ever, and says how that ended and what came of another try.
+#[test]
+fn role_copies_from_a_grant() {
+    let Some(socket) = playing() else { return };
+    let client = Client::connect(socket).unwrap();
+    say(client.session());
+    let token = Handle::from_bits(listen().parse().unwrap());
+    let granted = client.accept(token).unwrap();
+    let own = client.allocate(4096).unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let written = queue.submit(Transfer::copy(&own.all(), &granted.all()).unwrap()).unwrap();
+    say(queue.wait(written, Some(SOON)).unwrap().outcome.unwrap_err());
+    let ticket = queue.submit(endless_copy(&granted, &own)).unwrap();
+    // Requests start in order: once this one is done, the other runs.
+    let next = queue.submit(Transfer::nop()).unwrap();
+    queue.wait(next, Some(SOON)).unwrap().outcome.unwrap();
+    say("copying");
+    say(queue.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err());
+    let again = queue.submit(Transfer::copy(&granted.all(), &own.all()).unwrap()).unwrap();
+    say(queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err());
+    say(client.accept(token).unwrap_err());
+    listen();
+}
+
+#[test]
+fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
+    let service = Service::start(&[]);
+    let owner = service.client();
+    let frame = owner.allocate(4096).unwrap();
+    frame.write(0, b"old").unwrap();
+    let mut role = Role::start("role_copies_from_a_grant", &service.socket);
+    let peer: u64 = role.hear().parse().unwrap();
+    let to = Grantee::Session(memferry::SessionId(peer));
+    let token = owner.grant(&frame.range(0, 4096), Rights::READ, to).unwrap();
+    assert!(matches!(owner.accept(token), Err(CallError::Refused(_))), "made for another session");
+    role.tell(&token.bits().to_string());
+    assert!(role.hear().contains("lacks that right"), "B writes to A's frame");
+    assert_eq!(role.hear(), "copying");
+    owner.revoke(token).unwrap();
+    assert_eq!(role.hear(), "cancelled");
+    assert!(role.hear().contains("was revoked"));
+    assert!(role.hear().contains("names no offer"));
+    let mut queue = owner.queue(2).unwrap();
+    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(0))).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()), "the owner still has it");
+}
+
+#[test]
+fn a_dead_grantor_takes_its_grants_along() {
+    let service = Service::start(&[]);
+    let owner = service.client();
+    let peer = service.client();
+    let frame = owner.allocate(4096).unwrap();
+    let user = Grantee::User(rustix::process::geteuid().as_raw());
+    let granted = peer.accept(owner.grant(&frame.all(), Rights::all(), user).unwrap()).unwrap();
+    let mut queue = peer.queue(4).unwrap();
+    let ticket = queue.submit(endless(&granted)).unwrap();
+    // Requests start in order: once this one is done, the other runs.
+    let next = queue.submit(Transfer::nop()).unwrap();
+    assert_eq!(queue.wait(next, Some(SOON)).unwrap().outcome, Ok(()));
+    drop(frame);
+    drop(owner);
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    let again = queue.submit(Transfer::fill(&granted.all(), Pattern::Byte(0))).unwrap();
+    let failure = queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err();
+    assert_eq!(failure, Failure::Revoked { side: Side::Destination, handle: granted.handle() });
+}
+
+/// What a forked child finds, as the status it exits with: 0 when everything says that it was forked.
+fn in_the_child(client: &Client, queue: &mut memferry::Queue, ticket: memferry::Ticket) -> i32 {
+    let forked = |reason| matches!(reason, SubmitReason::Forked(_));
+    let submit = queue.submit(Transfer::nop()).is_err_and(|error| forked(error.reason));
+    let wait = matches!(queue.wait(ticket, Some(Duration::ZERO)), Err(WaitError::Forked(_)));
+    let cancel = matches!(queue.cancel(ticket), Err(WaitError::Forked(_)));
+    let poll = queue.poll().is_none();
+    let status = matches!(client.status(), Err(CallError::Forked(_)));
+    i32::from(!(submit && wait && cancel && poll && status))
+}
+
+#[test]
+fn a_forked_child_is_told_so_and_disturbs_nothing() {
+    let service = Service::start(&[]);
+    for client in [service.client(), Client::embedded().unwrap()] {
+        let frame = client.allocate(4096).unwrap();
+        let mut queue = client.queue(4).unwrap();
+        let ticket = queue.submit(endless(&frame)).unwrap();
+        // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            harness::end_in_time();
+            let status = in_the_child(&client, &mut queue, ticket);
+            // Memory of the child's own comes to lie where the parent has the rings, and stays when they are dropped.
+            let mut own: Vec<Vec<u8>> = (0..64).map(|_| vec![1; 256 << 10]).collect();
+            drop((queue, frame, client));
+            own.iter_mut().for_each(|bytes| bytes.fill(2));
+            // SAFETY: ends the child without running anything of the parent's.
+            unsafe { libc::_exit(status) };
+        }
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        unsafe { libc::waitpid(child, &mut status, 0) };
+        assert_eq!(status, 0, "the child's exit status");
+        assert_eq!(queue.wait(ticket, Some(Duration::from_millis(1))), Err(WaitError::TimedOut));
+        queue.cancel(ticket).unwrap();
+        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+        harness::assert_moves_bytes(&client);
+    }
+}
+
+/// Holds its connection open in a forked child and dies.
+#[test]
+fn role_forks_and_dies() {
+    let Some(socket) = playing() else { return };
+    let client = Client::connect(socket).unwrap();
+    let frame = client.allocate(4096).unwrap();
+    let mut queue = client.queue(2).unwrap();
+    queue.submit(endless(&frame)).unwrap();
+    say(fork_a_sleeper());
+    listen();
+}
+
+#[test]
+fn a_client_is_gone_when_it_died_although_its_child_holds_the_socket() {
+    let service = Service::start(&[]);
+    let observer = service.client();
+    let mut role = Role::start("role_forks_and_dies", &service.socket);
+    let child = Sleeper::of(&mut role);
+    role.kill();
+    service.wait_for_sessions(&observer, 1);
+    child.assert_lives();
+}
+
+/// A service in this process, whose memory can be made to fail: on a line, the pages of the largest frame are replaced by
+/// pages beyond the end of a file, as a failing machine would.
+#[test]
+fn role_serves_with_failing_memory() {
+    use std::os::fd::AsRawFd;
+    let Some(socket) = playing() else { return };
+    std::thread::spawn(|| {
+        loop {
+            listen();
+            let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+            let range = |line: &str| {
+                let (start, end) = line.split_once(' ')?.0.split_once('-')?;
+                let parse = |text| usize::from_str_radix(text, 16).ok();
+                Some((parse(start)?, parse(end)?))
+            };
+            let frames = maps.lines().filter(|line| line.contains("memferry-frame")).filter_map(range);
+            let (start, end) = frames.max_by_key(|(start, end)| end - start).unwrap();
+            let empty = rustix::fs::memfd_create("empty", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+            // SAFETY: replaces one of this process's own mappings at its place; touching it raises SIGBUS.
+            let mapped =
+                unsafe { libc::mmap(start as *mut _, end - start, protection, flags, empty.as_raw_fd(), 0) };
+            assert_ne!(mapped, libc::MAP_FAILED);
+            say("broken");
+        }
+    });
+    let options = memferry_daemon::DaemonOptions {
+        socket,
+        mode: 0o600,
+        service: memferry::ServiceConfig::default(),
+        grace: Duration::ZERO,
+        sandbox: false,
+    };
+    memferry_daemon::serve(&options, || say("ready")).unwrap();
+}
+
+#[test]
+fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
+    let directory = harness::fresh_directory();
+    let socket = directory.join("socket");
+    let mut role = Role::start("role_serves_with_failing_memory", &socket);
+    assert_eq!(role.hear(), "ready");
+    let owner = Client::connect(&socket).unwrap();
+    let peer = Client::connect(&socket).unwrap();
+    let failing = owner.allocate(1 << 20).unwrap();
+    let mut of_owner = owner.queue(4).unwrap();
+    let user = Grantee::User(rustix::process::geteuid().as_raw());
+    let granted = peer.accept(owner.grant(&failing.all(), Rights::READ, user).unwrap()).unwrap();
+    let own = peer.allocate(1 << 19).unwrap();
+    let mut of_peer = peer.queue(4).unwrap();
+    role.tell("break");
+    assert_eq!(role.hear(), "broken");
+    // The peer touches the owner's memory first: its request fails, its session goes on.
+    let ticket = of_peer.submit(Transfer::copy(&granted.range(0, 1 << 19), &own.all()).unwrap()).unwrap();
+    assert_eq!(of_peer.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::MemoryFault));
+    wait_until("the owner's session ends", || {
+        matches!(owner.status(), Err(CallError::Ended(_) | CallError::ServiceLost))
+    });
+    assert_eq!(of_owner.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    let ticket = of_peer.submit(Transfer::copy(&granted.range(0, 1 << 19), &own.all()).unwrap()).unwrap();
+    let failure = of_peer.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err();
+    assert!(matches!(failure, Failure::Revoked { .. } | Failure::MemoryFault), "{failure}");
+    harness::assert_moves_bytes(&peer);
+    drop(of_owner);
+    role.kill();
+    let _ = std::fs::remove_dir_all(directory);
+}
+
+#[test]
+fn an_idle_service_does_not_run() {
+    let service = Service::start(&["--workers=2"]);
+    let client = service.client();
+    let mut queue = client.queue(4).unwrap();
+    harness::assert_moves_bytes(&client);
+    service.assert_idle();
+    let frame = client.allocate(4096).unwrap();
+    let ticket = queue.submit(endless(&frame)).unwrap();
+    let next = queue.submit(Transfer::nop()).unwrap();
+    queue.wait(next, Some(SOON)).unwrap();
+    assert!(!service.is_quiet(), "a service at work is not quiet, or this test could not fail");
+    queue.cancel(ticket).unwrap();
+    queue.wait(ticket, Some(SOON)).unwrap();
+    service.assert_idle();
+}

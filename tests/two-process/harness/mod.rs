@@ -1,0 +1,410 @@
+//! What the two-process tests share: a real service in a process of its own, and a client that may break every rule.
+//!
+//! ```text
+//! Service::start ─ the built binary, a fresh socket ─► killed and removed on drop
+//! Raw            ─ speaks the protocol byte by byte, without the client library
+//! role           ─ this test binary again, as another process with a part to play
+//! ```
+//!
+//! Nothing here sleeps to be right: it waits for a line, a packet or a completion.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses its part")]
+
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use memferry::{Client, Copy2d, Count2d, Fill2d, Frame, PixelSize, Plane, Transfer};
+use memferry_service::protocol::{
+    self, Answer, Envelope, Hello, Refusal, Reply, VERSIONS, Violation, Welcome,
+};
+use memferry_shm::conduit::{self, Packet};
+use memferry_shm::mapping::{Access, Mapping};
+use memferry_shm::parking::Fences;
+use memferry_shm::queue_pair::{ClientEnd, Layout};
+use memferry_shm::storage::MappedWords;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a test waits for what must happen at once.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// A service in a process of its own.
+pub struct Service {
+    pub child: Child,
+    pub socket: PathBuf,
+    directory: PathBuf,
+}
+
+/// A directory of this test's own.
+pub fn fresh_directory() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let directory = std::env::temp_dir().join(format!("memferry-test-{}-{number}", std::process::id()));
+    // A run that crashed may have had the same number.
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir(&directory).unwrap();
+    directory
+}
+
+impl Service {
+    pub fn start(arguments: &[&str]) -> Self {
+        let directory = fresh_directory();
+        let socket = directory.join("memferry.sock");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_memferry"))
+            .arg("serve")
+            .arg("--socket")
+            .arg(&socket)
+            .args((!arguments.contains(&"--config")).then_some("--no-config"))
+            .args(arguments)
+            .env("MEMFERRY_LOG", std::env::var("MEMFERRY_TEST_LOG").unwrap_or_else(|_| "off".to_owned()))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(line.starts_with("listening on "), "the service said: {line}");
+        Self { child, socket, directory }
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(&self.socket).unwrap()
+    }
+
+    /// Whether the service still serves: a fresh client moves bytes.
+    pub fn assert_serves(&self) {
+        assert_moves_bytes(&self.client());
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it and waits until none of its threads runs: a signal reaches them one after the other.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(|stat| state(&stat) == 'T')
+        };
+        wait_until("the service stopped", || {
+            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap().all(is_stopped)
+        });
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
+    /// A line of `/proc/PID/...` of the service.
+    pub fn proc(&self, file: &str) -> String {
+        std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap()
+    }
+
+    /// Whether no thread of the service was scheduled or used the CPU for a fifth of a second.
+    pub fn is_quiet(&self) -> bool {
+        let look = || {
+            let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+            let of_task = |task: std::io::Result<std::fs::DirEntry>| {
+                let read = |file| std::fs::read_to_string(task.as_ref().unwrap().path().join(file)).unwrap();
+                let switches: String =
+                    read("status").lines().filter(|line| line.contains("ctxt_switches")).collect();
+                // Fields 14 and 15 of stat: ticks in user and kernel mode; the name before may hold spaces.
+                let times: Vec<String> = read("stat")
+                    .rsplit(')')
+                    .next()
+                    .unwrap()
+                    .split(' ')
+                    .skip(12)
+                    .take(2)
+                    .map(str::to_owned)
+                    .collect();
+                (switches, times)
+            };
+            tasks.map(of_task).collect::<Vec<_>>()
+        };
+        let before = look();
+        std::thread::sleep(Duration::from_millis(200));
+        look() == before
+    }
+
+    /// The service comes to rest.
+    pub fn assert_idle(&self) {
+        assert!((0..100).any(|_| self.is_quiet()), "threads of an idle service keep running");
+    }
+
+    /// Waits until the service knows `sessions` sessions, asked through `client`.
+    pub fn wait_for_sessions(&self, client: &Client, sessions: usize) {
+        wait_until("sessions", || client.status().unwrap().open_sessions == sessions as u64);
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// The state of a process or a thread in its `stat`, after the name, which may hold spaces.
+fn state(stat: &str) -> char {
+    stat.rsplit(')').next().unwrap().trim_start().chars().next().unwrap()
+}
+
+/// Waits until something another process does is so.
+pub fn wait_until(what: &str, so: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !so() {
+        assert!(started.elapsed() < SOON, "never so: {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A client moves bytes from one frame of its own to another.
+pub fn assert_moves_bytes(client: &Client) {
+    let source = client.allocate(4096).unwrap();
+    let destination = client.allocate(4096).unwrap();
+    source.write(7, b"still served").unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let ticket = queue.submit(Transfer::copy(&source.all(), &destination.all()).unwrap()).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let mut bytes = [0; 12];
+    destination.read(7, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"still served");
+}
+
+/// A fill that touches one byte for minutes unless it is cancelled.
+pub fn endless(frame: &Frame) -> Transfer {
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
+    let destination = Plane { start: 0, x_step: 0, y_step: 0 };
+    let color = memferry::Color24::new(7).unwrap();
+    Transfer::fill_2d(&frame.all(), Fill2d { count, destination, color })
+}
+
+/// A copy that reads and writes one byte for minutes unless it is cancelled.
+pub fn endless_copy(source: &Frame, destination: &Frame) -> Transfer {
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
+    let plane = Plane { start: 0, x_step: 0, y_step: 0 };
+    let shape = Copy2d { count, source: plane, destination: plane, transparent: None };
+    Transfer::copy_2d(&source.all(), &destination.all(), shape)
+}
+
+/// A client that speaks the protocol itself.
+pub struct Raw {
+    pub socket: OwnedFd,
+    pub serial: u32,
+}
+
+impl Raw {
+    /// Connects and says nothing.
+    pub fn connect(path: &Path) -> Self {
+        let kind = SocketType::SEQPACKET;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+        Self { socket, serial: 0 }
+    }
+
+    /// Connects and shakes hands.
+    pub fn open(path: &Path) -> Self {
+        let raw = Self::connect(path);
+        raw.send(&Hello { versions: VERSIONS, features: 0 }.encode(), &[]);
+        Welcome::decode(&raw.receive().unwrap().bytes).unwrap();
+        raw
+    }
+
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        conduit::send(self.socket.as_fd(), bytes, descriptors, true).unwrap();
+    }
+
+    /// The next packet, `None` when the service hung up.
+    pub fn receive(&self) -> Option<Packet> {
+        conduit::receive(self.socket.as_fd(), true).ok()
+    }
+
+    /// The farewell that must come now, followed by the end.
+    pub fn farewell(&self) -> Violation {
+        let packet = self.receive().expect("a farewell before the end");
+        let violation = protocol::decode_violation(&packet.bytes).expect("a farewell");
+        assert!(self.receive().is_none(), "the end after the farewell");
+        violation
+    }
+
+    pub fn encode(&mut self, command: protocol::Command) -> Vec<u8> {
+        self.serial += 1;
+        let descriptors = command.descriptors();
+        protocol::encode(&Envelope { serial: self.serial, descriptors, body: command })
+    }
+
+    pub fn command(
+        &mut self,
+        command: protocol::Command,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> (Result<Answer, Refusal>, Vec<OwnedFd>) {
+        let bytes = self.encode(command);
+        self.send(&bytes, descriptors);
+        let packet = self.receive().expect("an answer");
+        let reply: Reply = protocol::decode(&packet.bytes).expect("a reply");
+        assert_eq!(reply.serial, self.serial);
+        (reply.body, packet.descriptors)
+    }
+
+    /// Opens a queue pair and maps both memories, the client's twice so that a test can scribble in it.
+    pub fn queue(&mut self, capacity: u32) -> RawQueue {
+        let (answer, descriptors) = self.command(protocol::Command::OpenQueue { capacity }, &[]);
+        assert!(matches!(answer, Ok(Answer::Queue { .. })), "{answer:?}");
+        let [client, service, doorbell] = <[OwnedFd; 3]>::try_from(descriptors).unwrap();
+        let layout = Layout::new(capacity).unwrap();
+        let map = |fd: &OwnedFd, words: usize, access| {
+            MappedWords::new(Mapping::shared(fd.as_fd(), words * 8, access, 4096).unwrap()).unwrap()
+        };
+        let own = map(&client, layout.client_words(), Access::ReadWrite);
+        let scribble = map(&client, layout.client_words(), Access::ReadWrite);
+        let peer = map(&service, layout.service_words(), Access::ReadOnly);
+        let end = ClientEnd::new(layout, own, peer, Fences::Full).unwrap();
+        RawQueue { end, scribble, client, service, doorbell }
+    }
+}
+
+/// A queue pair in the hands of a client that may write anything into it.
+pub struct RawQueue {
+    pub end: ClientEnd<MappedWords>,
+    pub scribble: MappedWords,
+    pub client: OwnedFd,
+    pub service: OwnedFd,
+    pub doorbell: OwnedFd,
+}
+
+impl RawQueue {
+    pub fn ring(&self) {
+        rustix::io::write(&self.doorbell, &1u64.to_ne_bytes()).unwrap();
+    }
+
+    /// The next completion slot.
+    pub fn completion(&mut self) -> [u64; 4] {
+        let started = Instant::now();
+        loop {
+            if let Some(slot) = self.end.pop() {
+                return slot;
+            }
+            assert!(started.elapsed() < SOON, "no completion");
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// This test binary in another process, playing `role`: the test function of that name.
+pub struct Role {
+    pub child: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+const ROLE: &str = "MEMFERRY_TEST_ROLE";
+const PREFIX: &str = "role says ";
+
+impl Role {
+    pub fn start(role: &str, socket: &Path) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([role, "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = child.stdin.take().unwrap();
+        let output = child.stdout.take().unwrap();
+        Self { child, input, output: BufReader::new(output).lines() }
+    }
+
+    /// The next thing it says.
+    pub fn hear(&mut self) -> String {
+        loop {
+            let line = self.output.next().expect("the role ended").unwrap();
+            if let Some((_, said)) = line.split_once(PREFIX) {
+                return said.to_owned();
+            }
+        }
+    }
+
+    pub fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").unwrap();
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The socket when this process plays a role; a test that is a role returns at once when it does not.
+pub fn playing() -> Option<PathBuf> {
+    std::env::var_os(ROLE).map(PathBuf::from)
+}
+
+/// Says something to the test that started this role.
+pub fn say(what: impl std::fmt::Display) {
+    println!("{PREFIX}{what}");
+}
+
+/// Waits for a line from the test that started this role.
+pub fn listen() -> String {
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+/// A child that holds all this process has and sleeps until it is killed; its number, for a [`Sleeper`].
+#[allow(unsafe_code, reason = "forks")]
+pub fn fork_a_sleeper() -> i32 {
+    // SAFETY: the child only sleeps until it is killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        end_in_time();
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { libc::pause() };
+        }
+    }
+    child
+}
+
+/// In a forked child: should it hang, a signal ends it, so that nobody waits for it for ever.
+#[allow(unsafe_code, reason = "asks for a signal")]
+pub fn end_in_time() {
+    // SAFETY: asks for a signal later, which ends this process.
+    unsafe { libc::alarm(120) };
+}
+
+/// The child of [`fork_a_sleeper`] in a role, killed however the test ends: it has the test's output open, and
+/// whoever reads that waits for its end.
+pub struct Sleeper(Pid);
+
+impl Sleeper {
+    /// The one that a role says it has made.
+    pub fn of(role: &mut Role) -> Self {
+        Self(Pid::from_raw(role.hear().parse().unwrap()).unwrap())
+    }
+
+    /// It is there still, with what it holds.
+    pub fn assert_lives(&self) {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap();
+        assert!(!matches!(state(&stat), 'Z' | 'X'), "{stat}");
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::KILL);
+    }
+}

@@ -1,0 +1,328 @@
+//! What the service tells about itself: watched, as JSON, and to Prometheus.
+//!
+//! ```text
+//! status --watch ─ blocks with rates ─► ended by a signal, well
+//! metrics        ─ text ─► parsed as Prometheus does
+//! metrics --listen ◄─ curl, and clients that are rude, slow or too many
+//! ```
+//!
+//! Nothing here sleeps to be right: it waits for a line, an answer or an end.
+
+mod harness;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_memferry");
+
+/// A command that goes on until it is told to end.
+struct Going {
+    child: Child,
+    said: BufReader<ChildStdout>,
+}
+
+impl Going {
+    fn start(socket: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(BINARY);
+        command.args(arguments).arg("--socket").arg(socket).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap());
+        Self { child, said }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.said.read_line(&mut line).unwrap(), 0, "it ended");
+        line.trim_end().to_owned()
+    }
+
+    fn end(&mut self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+    }
+}
+
+impl Drop for Going {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn status_watched_appends_blocks_with_rates_and_ends_well_on_a_signal() {
+    let service = Service::start(&["--workers=1"]);
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut watch = Going::start(&service.socket, &["status", "--watch", "0.05"]);
+        assert!(watch.line().starts_with("memferry, process "));
+        assert!(!watch.line().contains("req/s"), "the first look has no rates");
+        while !watch.line().is_empty() {}
+        assert_moves_bytes(&service.client());
+        assert!(watch.line().starts_with("memferry, process "));
+        let words: Vec<_> = watch.line().split_whitespace().map(str::to_owned).collect();
+        assert_eq!(words[words.len() - 4..], ["waiting", "busy", "req/s", "bytes/s"]);
+        assert!(watch.line().contains("of 32"));
+        watch.end(signal);
+    }
+}
+
+#[test]
+fn status_watched_as_json_gives_an_object_a_line_with_rates_from_the_second_on() {
+    let service = Service::start(&["--workers=1"]);
+    let mut watch = Going::start(&service.socket, &["status", "--json", "--watch=0.05"]);
+    for look in 0..3 {
+        let status: serde_json::Value = serde_json::from_str(&watch.line()).unwrap();
+        assert_eq!(status["process"], service.child.id());
+        assert_eq!(status["workers"][0]["requests_per_second"].is_number(), look > 0);
+        assert_eq!(status["sessions"][0]["outstanding"], 0);
+    }
+    watch.end(Signal::INT);
+}
+
+#[test]
+fn status_watched_ends_well_on_a_signal_though_the_service_does_not_answer() {
+    let service = Service::start(&[]);
+    let mut watch = Going::start(&service.socket, &["status", "--watch=0.05"]);
+    watch.line();
+    service.stop();
+    watch.end(Signal::INT);
+}
+
+#[test]
+fn status_watched_fails_when_the_service_ends() {
+    let service = Service::start(&[]);
+    let mut watch = Going::start(&service.socket, &["status", "--watch=0.05"]);
+    watch.line();
+    service.signal(Signal::KILL);
+    assert_eq!(watch.child.wait().unwrap().code(), Some(1));
+}
+
+/// Samples as `name{labels}` and value; every line of the text has to be one that Prometheus takes.
+fn samples(text: &str) -> Vec<(String, f64)> {
+    let is_name =
+        |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !name.is_empty();
+    let mut found = Vec::new();
+    let mut family = String::new();
+    let mut kind = String::new();
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            family = help.split(' ').next().unwrap().to_owned();
+            continue;
+        }
+        if let Some(of) = line.strip_prefix("# TYPE ") {
+            let (name, told) = of.split_once(' ').unwrap();
+            assert_eq!(name, family);
+            kind = told.to_owned();
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+        assert!(is_name(name) && name == family && labels.ends_with('}'), "{line}");
+        assert_eq!(name.ends_with("_total"), kind == "counter", "{line}");
+        for label in labels.trim_end_matches('}').split(',').filter(|label| !label.is_empty()) {
+            let (label, text) = label.split_once('=').unwrap();
+            assert!(is_name(label) && text.starts_with('"') && text.ends_with('"'), "{line}");
+        }
+        found.push((series.to_owned(), value.parse().unwrap()));
+    }
+    found
+}
+
+fn value(samples: &[(String, f64)], start: &str) -> f64 {
+    let sum = samples.iter().filter(|(series, _)| series.starts_with(start));
+    sum.map(|(_, value)| value).sum()
+}
+
+#[test]
+fn metrics_printed_once_tell_what_clients_do() {
+    let service = Service::start(&["--channels=4"]);
+    let client = service.client();
+    let frame = client.allocate(8192).unwrap();
+    let mut queue = client.queue(8).unwrap();
+    queue.submit(endless(&frame)).unwrap();
+    wait_until("taken", || client.status().unwrap().sessions[0].outstanding == 1);
+    let output = Command::new(BINARY).args(["metrics", "--socket"]).arg(&service.socket).output().unwrap();
+    assert!(output.status.success());
+    let samples = samples(&String::from_utf8(output.stdout).unwrap());
+    let session = client.session().0;
+    for (series, expected) in [
+        ("memferry_up", 1.0),
+        ("memferry_sessions", 1.0),
+        (&format!("memferry_session_outstanding{{session=\"{session}\""), 1.0),
+        (&format!("memferry_session_requests_total{{session=\"{session}\""), 1.0),
+        (&format!("memferry_session_registered_bytes{{session=\"{session}\""), 8192.0),
+        ("memferry_worker_requests_total", 1.0),
+    ] {
+        let told = value(&samples, series);
+        assert!((told - expected).abs() < 1e-9, "{series}: {told}");
+    }
+    let nobody = Command::new(BINARY).args(["metrics", "--socket", "/nonexistent"]).output().unwrap();
+    assert_eq!(nobody.status.code(), Some(1));
+}
+
+/// The exporter with its address.
+struct Exporter {
+    going: Going,
+    address: String,
+}
+
+impl Exporter {
+    fn start(service: &Path, listen: &str) -> Self {
+        let mut going = Going::start(service, &["metrics", "--listen", listen]);
+        let line = going.line();
+        let address = line.strip_prefix("serving metrics on ").unwrap();
+        let address = address.strip_prefix("http://").unwrap_or(address).to_owned();
+        Self { going, address }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream
+    }
+
+    /// What comes back for these bytes, up to the end of the connection.
+    fn answer(&self, bytes: &[u8]) -> String {
+        let mut stream = self.connect();
+        stream.write_all(bytes).unwrap();
+        read(&mut stream)
+    }
+}
+
+fn read(stream: &mut impl Read) -> String {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn curl(arguments: &[&str]) -> Option<Output> {
+    Command::new("curl").args(["-sS", "-i", "--max-time", "20"]).args(arguments).output().ok()
+}
+
+/// The body of a good answer.
+fn body(answer: &str) -> &str {
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
+    assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+    body
+}
+
+#[test]
+fn the_exporter_answers_curl_over_tcp_and_a_unix_socket_and_tells_when_the_service_is_down() {
+    let service = Service::start(&[]);
+    let directory = fresh_directory();
+    let path: PathBuf = directory.join("metrics.sock");
+    let mut exporter = Exporter::start(&service.socket, "127.0.0.1:0");
+    let mut unix = Exporter::start(&service.socket, &format!("unix:{}", path.display()));
+    let ask = || {
+        let url = format!("http://{}/metrics", exporter.address);
+        let path = path.to_str().unwrap();
+        let outputs = [curl(&[&url]), curl(&["--unix-socket", path, "http://localhost/metrics?a=b"])];
+        let of_curl = outputs.into_iter().flatten().map(|output| String::from_utf8(output.stdout).unwrap());
+        // Without curl the same is asked by hand.
+        let mut stream = UnixStream::connect(path).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let by_hand = [exporter.answer(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"), read(&mut stream)];
+        of_curl.chain(by_hand).collect::<Vec<_>>()
+    };
+    for answer in ask() {
+        let samples = samples(body(&answer));
+        assert!((value(&samples, "memferry_up") - 1.0).abs() < 1e-9 && samples.len() > 10, "{answer}");
+    }
+    // Stopped, it does not answer; killed, it is not there. Either way the exporter does.
+    service.stop();
+    assert_eq!(
+        samples(body(&exporter.answer(b"GET /metrics HTTP/1.1\r\n\r\n"))),
+        [("memferry_up".to_owned(), 0.0)]
+    );
+    service.signal(Signal::KILL);
+    for answer in ask() {
+        assert_eq!(samples(body(&answer)), [("memferry_up".to_owned(), 0.0)]);
+    }
+    exporter.going.end(Signal::TERM);
+    unix.going.end(Signal::INT);
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0, "the socket is gone");
+    std::fs::remove_dir(&directory).unwrap();
+}
+
+#[test]
+fn the_exporter_refuses_what_is_not_asked_well_and_goes_on() {
+    let service = Service::start(&[]);
+    let exporter = Exporter::start(&service.socket, "127.0.0.1:0");
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(20_000));
+    let headers = format!("GET /metrics HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(100));
+    let endless = format!("GET /metrics HTTP/1.1\r\nname: {}", "a".repeat(9_000));
+    let cases: [(&[u8], &str); 9] = [
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 405 Method Not Allowed\r\n"),
+        (b"GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found\r\n"),
+        (b"GET /metricsx HTTP/1.1\r\n\r\n", "HTTP/1.1 404 Not Found\r\n"),
+        (b"nonsense\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n"),
+        (b"\x16\x03\x01\x00\xa5\x01\x00\x00", "HTTP/1.1 400 Bad Request\r\n"),
+        (b"GET /metrics HTTP/9.9\r\n\r\n", "HTTP/1.1 400 Bad Request\r\n"),
+        (long.as_bytes(), "HTTP/1.1 431 "),
+        (headers.as_bytes(), "HTTP/1.1 431 "),
+        (endless.as_bytes(), "HTTP/1.1 431 "),
+    ];
+    for (bytes, expected) in cases {
+        let answer = exporter.answer(bytes);
+        assert!(answer.starts_with(expected), "{expected}: {answer}");
+        assert_eq!(answer.contains("Allow: GET, HEAD\r\n"), expected.contains("405"));
+    }
+    let head = exporter.answer(b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n") && head.ends_with("\r\n\r\n"), "{head}");
+    let half = exporter.connect();
+    half.shutdown(std::net::Shutdown::Write).unwrap();
+    body(&exporter.answer(b"GET /metrics HTTP/1.1\r\n\r\n"));
+}
+
+#[test]
+fn slow_clients_are_sent_away_in_time_and_one_too_many_at_once() {
+    let service = Service::start(&[]);
+    let exporter = Exporter::start(&service.socket, "127.0.0.1:0");
+    // As many as are served at once, each with half a request.
+    let mut slow: Vec<_> = (0..16).map(|_| exporter.connect()).collect();
+    slow.iter_mut().for_each(|stream| stream.write_all(b"GET /metrics HT").unwrap());
+    let refused = read(&mut exporter.connect());
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    for stream in &mut slow {
+        let answer = read(stream);
+        assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+    drop(slow);
+    // Their threads end after them.
+    wait_until("served again", || {
+        // Who is turned away in passing, with what was asked unread, may be told by a reset.
+        let mut stream = exporter.connect();
+        let mut answer = String::new();
+        let asked = stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n");
+        asked.and_then(|()| stream.read_to_string(&mut answer)).is_ok() && answer.starts_with("HTTP/1.1 200 ")
+    });
+}
+
+#[test]
+fn addresses_that_cannot_be_listened_on_are_told_with_a_remedy() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let directory = fresh_directory();
+    let plain = directory.join("plain");
+    std::fs::write(&plain, b"kept").unwrap();
+    for (address, expected) in [
+        (taken.local_addr().unwrap().to_string(), "choose another port"),
+        (format!("unix:{}", plain.display()), "something that is no socket lies there"),
+        ("unix:/nonexistent/s".to_owned(), "No such file"),
+        ("localhost".to_owned(), "127.0.0.1:9464"),
+    ] {
+        let output = Command::new(BINARY).args(["metrics", "--listen", &address]).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(expected), "{address}: {said}");
+    }
+    assert_eq!(std::fs::read(&plain).unwrap(), b"kept");
+    std::fs::remove_dir_all(&directory).unwrap();
+}

@@ -1,0 +1,338 @@
+//! A client that breaks the rules of the socket loses its session and nobody else notices.
+
+mod harness;
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use harness::{Raw, Service};
+use memferry::{Handle, Rights};
+use memferry_service::protocol::{
+    self, Answer, Command, Envelope, Hello, RefusalKind, Reply, VERSIONS, Violation, Welcome,
+};
+use memferry_shm::conduit::{self, MAXIMUM_BYTES};
+use memferry_shm::frame::{self, Pages};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{MemfdFlags, SealFlags};
+
+#[test]
+fn whoever_does_not_shake_hands_is_shown_out() {
+    let service = Service::start(&[]);
+    for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"MEMFERRY", &[0; 20], &[0xff; MAXIMUM_BYTES]] {
+        let raw = Raw::connect(&service.socket);
+        raw.send(bytes, &[]);
+        assert_eq!(raw.farewell(), Violation::NotHello);
+    }
+    let raw = Raw::connect(&service.socket);
+    raw.send(&[1; MAXIMUM_BYTES + 1], &[]);
+    assert_eq!(raw.farewell(), Violation::TooLong);
+    let raw = Raw::connect(&service.socket);
+    raw.send(&Hello { versions: VERSIONS, features: 0 }.encode(), &[raw.socket.as_fd()]);
+    assert_eq!(raw.farewell(), Violation::Descriptors { expected: 0, got: 1 });
+    service.assert_serves();
+}
+
+#[test]
+fn a_version_not_spoken_is_refused_with_those_that_are() {
+    let service = Service::start(&[]);
+    for versions in [(4, 9), (0, 2), (9, 3)] {
+        let raw = Raw::connect(&service.socket);
+        raw.send(&Hello { versions, features: u64::MAX }.encode(), &[]);
+        let answer = raw.receive().unwrap();
+        assert_eq!(
+            Welcome::decode(&answer.bytes),
+            Err(Violation::Version { client: versions, service: VERSIONS })
+        );
+    }
+    let raw = Raw::connect(&service.socket);
+    raw.send(&Hello { versions: (1, 9), features: u64::MAX }.encode(), &[]);
+    assert_eq!(Welcome::decode(&raw.receive().unwrap().bytes).unwrap().version, 3);
+}
+
+#[test]
+fn malformed_truncated_and_replayed_messages_end_the_session() {
+    let service = Service::start(&[]);
+    let mut raw = Raw::open(&service.socket);
+    let whole = raw.encode(Command::Revoke { handle: Handle::new(70_000, 70_000) });
+    for length in 0..whole.len() {
+        let raw = Raw::open(&service.socket);
+        if length == 0 {
+            continue; // An empty packet is the end of a stream of packets.
+        }
+        raw.send(&whole[..length], &[]);
+        assert_eq!(raw.farewell(), Violation::Malformed, "{length} bytes");
+    }
+    let raw = Raw::open(&service.socket);
+    raw.send(&[0xff; 300], &[]);
+    assert_eq!(raw.farewell(), Violation::Malformed);
+    let mut raw = Raw::open(&service.socket);
+    let first = raw.encode(Command::Status);
+    raw.send(&first, &[]);
+    raw.receive().unwrap();
+    raw.send(&first, &[]);
+    assert_eq!(raw.farewell(), Violation::Serial { expected: 2, got: 1 });
+    let raw = Raw::open(&service.socket);
+    raw.send(&Hello { versions: VERSIONS, features: 0 }.encode(), &[]);
+    assert_eq!(raw.farewell(), Violation::Malformed, "a second handshake");
+    service.assert_serves();
+}
+
+#[test]
+fn descriptors_other_than_announced_end_the_session_and_none_stays_open() {
+    let service = Service::start(&[]);
+    let (memfd, _mapping) = frame::allocate(4096, Pages::Ordinary).unwrap();
+    let register = Command::Register { length: 4096, rights: Rights::all() };
+    let open_descriptors = || std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
+    let before = open_descriptors();
+    for (announced, body, sent) in [
+        (1, register.clone(), 2),
+        (1, register.clone(), 0),
+        (0, register.clone(), 1),
+        (1, Command::Status, 1),
+        (0, Command::Status, 3),
+    ] {
+        let raw = Raw::open(&service.socket);
+        let bytes = protocol::encode(&Envelope { serial: 1, descriptors: announced, body });
+        raw.send(&bytes, &vec![memfd.as_fd(); sent]);
+        let violation = raw.farewell();
+        assert!(matches!(violation, Violation::Descriptors { .. }), "{violation}");
+    }
+    harness::wait_until("descriptors closed", || open_descriptors() == before);
+    service.assert_serves();
+}
+
+#[test]
+fn descriptors_that_are_no_frame_are_refused_and_the_session_goes_on() {
+    let service = Service::start(&[]);
+    let mut raw = Raw::open(&service.socket);
+    let memfd = |flags, size| {
+        let descriptor = rustix::fs::memfd_create("x", flags | MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&descriptor, size).unwrap();
+        descriptor
+    };
+    let (sound, _mapping) = frame::allocate(8192, Pages::Ordinary).unwrap();
+    let read_only = std::fs::File::open(format!("/proc/self/fd/{}", sound.as_raw_fd())).unwrap();
+    let write_only =
+        std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", sound.as_raw_fd())).unwrap();
+    let (pipe, _other_end) = rustix::pipe::pipe().unwrap();
+    let sparse = memfd(MemfdFlags::ALLOW_SEALING, 8192);
+    let unsealable = memfd(MemfdFlags::empty(), 8192);
+    let small = memfd(MemfdFlags::ALLOW_SEALING, 4096);
+    let closed_to_seals = memfd(MemfdFlags::ALLOW_SEALING, 8192);
+    rustix::fs::fcntl_add_seals(&closed_to_seals, SealFlags::SEAL).unwrap();
+    let executable = std::fs::File::open("/proc/self/exe").unwrap();
+    let zero = std::fs::File::open("/dev/zero").unwrap();
+    let own_socket = raw.socket.try_clone().unwrap();
+    let cases = [
+        ("read-only", read_only.as_fd()),
+        ("write-only", write_only.as_fd()),
+        ("pipe", pipe.as_fd()),
+        ("sparse", sparse.as_fd()),
+        ("unsealable", unsealable.as_fd()),
+        ("too small", small.as_fd()),
+        ("closed to seals", closed_to_seals.as_fd()),
+        ("regular file", executable.as_fd()),
+        ("device", zero.as_fd()),
+        ("socket", own_socket.as_fd()),
+    ];
+    for (name, descriptor) in cases {
+        let command = Command::Register { length: 8192, rights: Rights::all() };
+        let refused = raw.command(command, &[descriptor]).0.expect_err(name);
+        assert_eq!(refused.kind, RefusalKind::Frame, "{name}: {refused}");
+    }
+    for length in [0, 1, 4096, 8191, 8193, u64::MAX] {
+        let command = Command::Register { length, rights: Rights::all() };
+        let refused = raw.command(command, &[sound.as_fd()]).0.expect_err("a length that is not so");
+        assert!(matches!(refused.kind, RefusalKind::Frame | RefusalKind::Quota), "{length}: {refused}");
+    }
+    let none = Command::Register { length: 8192, rights: Rights::empty() };
+    assert_eq!(raw.command(none, &[sound.as_fd()]).0.unwrap_err().kind, RefusalKind::Argument);
+    let command = Command::Register { length: 8192, rights: Rights::all() };
+    assert!(matches!(raw.command(command, &[sound.as_fd()]).0, Ok(Answer::Handle(_))));
+}
+
+#[test]
+fn whoever_holds_the_descriptor_of_a_frame_cannot_reopen_punch_truncate_or_seal_it() {
+    let service = Service::start(&[]);
+    let mut raw = Raw::open(&service.socket);
+    let (descriptor, _mapping) = frame::allocate(8192, Pages::Ordinary).unwrap();
+    let command = Command::Register { length: 8192, rights: Rights::all() };
+    raw.command(command, &[descriptor.as_fd()]).0.unwrap();
+    let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    for holder in [descriptor.as_fd(), again.as_fd()] {
+        use memferry_shm::mapping::{Access, Mapping};
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        assert!(Mapping::shared(holder, 8192, Access::ReadWrite, 4096).is_err());
+        assert!(rustix::fs::fallocate(holder, punch, 0, 4096).is_err());
+        assert!(rustix::fs::ftruncate(holder, 0).is_err());
+        assert!(rustix::fs::ftruncate(holder, 1 << 20).is_err());
+        assert!(rustix::io::pwrite(holder, b"x", 0).is_err());
+        assert!(rustix::fs::fcntl_add_seals(holder, SealFlags::WRITE).is_err());
+    }
+}
+
+#[test]
+fn a_client_that_does_not_read_its_answers_is_shown_out() {
+    let service = Service::start(&[]);
+    let mut raw = Raw::open(&service.socket);
+    let _small = rustix::net::sockopt::set_socket_recv_buffer_size(&raw.socket, 1);
+    for _ in 0..100_000 {
+        let bytes = raw.encode(Command::Status);
+        if memferry_shm::conduit::send(raw.socket.as_fd(), &bytes, &[], true).is_err() {
+            return service.assert_serves();
+        }
+    }
+    panic!("the service took 100,000 commands of a client that read no answer");
+}
+
+#[test]
+fn quotas_hold_for_sessions_frames_bytes_channels_and_capabilities() {
+    let service = Service::start(&[
+        "--quota-sessions=3",
+        "--quota-frames=2",
+        "--quota-bytes=12288",
+        "--quota-queues=2",
+        "--quota-capabilities=4",
+    ]);
+    let client = service.client();
+    let over = |text: String, what: &str| assert!(text.contains("quota") && text.contains(what), "{text}");
+    over(client.allocate(16384).unwrap_err().to_string(), "bytes");
+    let first = client.allocate(4096).unwrap();
+    let second = client.allocate(4096).unwrap();
+    over(client.allocate(4096).unwrap_err().to_string(), "frames");
+    drop(second);
+    let second = client.allocate(8192).unwrap();
+    let _channels = [client.queue(2).unwrap(), client.queue(2).unwrap()];
+    over(client.queue(2).err().unwrap().to_string(), "queues");
+    let _derived = [
+        client.derive(&first.all(), Rights::READ).unwrap(),
+        client.derive(&second.all(), Rights::READ).unwrap(),
+    ];
+    over(client.derive(&first.all(), Rights::READ).unwrap_err().to_string(), "capabilities");
+    let others = [service.client(), service.client()];
+    over(others[0].allocate(8192).unwrap_err().to_string(), "quota");
+    let refused = memferry::Client::connect(&service.socket).err().unwrap().to_string();
+    over(refused, "sessions");
+    drop(others);
+    service.wait_for_sessions(&client, 1);
+    drop(service.client());
+}
+
+#[test]
+fn capacities_and_channels_that_cannot_be_are_refused() {
+    let service = Service::start(&[]);
+    let mut raw = Raw::open(&service.socket);
+    for capacity in [0, 1, 3, 5000, 8192, u32::MAX] {
+        let refused = raw.command(Command::OpenQueue { capacity }, &[]).0.unwrap_err();
+        assert_eq!(refused.kind, RefusalKind::Argument, "{refused}");
+    }
+    let refused = raw.command(Command::CloseQueue { queue: 9 }, &[]).0.unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::Argument);
+    service.assert_serves();
+}
+
+/// A socket whose last holder waits when it closes it, until the other one, which it is given with, is gone.
+fn lingering() -> (std::net::TcpStream, std::net::TcpStream) {
+    use std::io::Write;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sender = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (receiver, _) = listener.accept().unwrap();
+    // Unsent data and a long linger.
+    rustix::net::sockopt::set_socket_linger(&sender, Some(std::time::Duration::from_secs(30))).unwrap();
+    sender.set_nonblocking(true).unwrap();
+    while sender.write(&[0; 1 << 16]).is_ok() {}
+    (sender, receiver)
+}
+
+/// Sends a packet whose descriptor nobody else holds when the service takes it.
+fn send_last(service: &Service, raw: &Raw, bytes: &[u8], descriptor: std::net::TcpStream) {
+    service.stop();
+    raw.send(bytes, &[descriptor.as_fd()]);
+    drop(descriptor);
+    service.signal(rustix::process::Signal::CONT);
+}
+
+#[test]
+fn a_descriptor_that_blocks_when_it_is_closed_keeps_nobody_waiting() {
+    let service = Service::start(&[]);
+    let observer = service.client();
+    for malformed in [true, false] {
+        let (sender, _receiver) = lingering();
+        let mut raw = Raw::open(&service.socket);
+        let register = raw.encode(Command::Register { length: 4096, rights: Rights::all() });
+        send_last(&service, &raw, if malformed { b"nonsense" } else { &register }, sender);
+        let started = std::time::Instant::now();
+        observer.status().unwrap();
+        harness::assert_moves_bytes(&observer);
+        assert!(started.elapsed() < std::time::Duration::from_secs(10), "{:?}", started.elapsed());
+    }
+}
+
+#[test]
+fn what_cannot_be_closed_does_not_pile_up() {
+    const MOST: usize = 2000;
+    let service = Service::start(&[]);
+    let observer = service.client();
+    let mut raw = Raw::open(&service.socket);
+    // Fewer wait unheard than answers fit into the other direction: who does not take those in time is sent away.
+    rustix::net::sockopt::set_socket_send_buffer_size(&raw.socket, 16 << 10).unwrap();
+    let register = Command::Register { length: 4096, rights: Rights::all() };
+    let (sender, receiver) = lingering();
+    let bytes = raw.encode(register.clone());
+    send_last(&service, &raw, &bytes, sender);
+    let nothing = std::fs::File::open("/dev/null").unwrap();
+    let mut next = raw.encode(register.clone());
+    let mut sent = 0;
+    // Until it is not listened to any more: no more fits, and nothing comes back.
+    while sent < MOST {
+        if conduit::send(raw.socket.as_fd(), &next, &[nothing.as_fd()], false).is_ok() {
+            next = raw.encode(register.clone());
+            sent += 1;
+        } else {
+            let mut answered = [PollFd::new(&raw.socket, PollFlags::IN)];
+            if rustix::event::poll(&mut answered, Some(&Timespec { tv_sec: 2, tv_nsec: 0 })).unwrap() == 0 {
+                break;
+            }
+        }
+        while conduit::receive(raw.socket.as_fd(), false).is_ok() {}
+    }
+    assert!(sent < MOST, "every one of {sent} was taken in");
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
+    assert!(descriptors < 600, "{descriptors} descriptors in the service");
+    observer.status().unwrap();
+    // Nor do those who come and are turned away meanwhile.
+    for _ in 0..MOST {
+        assert!(matches!(Raw::connect(&service.socket).farewell(), Violation::Unwelcome(_)));
+    }
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", service.child.id())).unwrap().count();
+    assert!(descriptors < 600, "{descriptors} descriptors in the service");
+    // What it waited for is over, and it is listened to again.
+    drop(receiver);
+    raw.send(&next, &[nothing.as_fd()]);
+    let last = 2 + sent as u32;
+    let answered = |packet: conduit::Packet| protocol::decode::<Reply>(&packet.bytes).unwrap().serial == last;
+    assert!(std::iter::from_fn(|| raw.receive()).any(answered));
+}
+
+#[test]
+fn memory_of_closed_channels_is_used_again_and_not_given_out_without_end() {
+    let service = Service::start(&["--quota-queues=2"]);
+    let mut raw = Raw::open(&service.socket);
+    let mut held = Vec::new();
+    let mut inodes = std::collections::BTreeSet::new();
+    for _ in 0..50 {
+        let started = std::time::Instant::now();
+        // The worker lets go of a closed queue in its own time; until then the quota is used up.
+        let (queue, descriptors) = loop {
+            let (answer, descriptors) = raw.command(Command::OpenQueue { capacity: 64 }, &[]);
+            if let Ok(Answer::Queue { queue, .. }) = answer {
+                break (queue, descriptors);
+            }
+            assert!(started.elapsed() < harness::SOON);
+        };
+        inodes.extend(descriptors.iter().take(2).map(|memory| rustix::fs::fstat(memory).unwrap().st_ino));
+        held.push(descriptors);
+        raw.command(Command::CloseQueue { queue }, &[]).0.unwrap();
+    }
+    assert!(inodes.len() <= 4, "{} memories for a quota of two queues", inodes.len());
+}

@@ -1,0 +1,342 @@
+//! A client that writes what it likes into its ring gets errors or loses its session, and nobody else notices.
+
+mod harness;
+
+use harness::{Raw, RawQueue, SOON, Service, endless};
+use memferry::{
+    Copy2d, Count2d, Failure, Handle, Pattern, PixelSize, Plane, Rights, Side, SubmitReason, Transfer,
+};
+use memferry_service::protocol::{Answer, Command, Violation};
+use memferry_shm::frame::{self, Pages};
+use memferry_shm::queue_pair::LIST_WORDS;
+use memferry_shm::storage::RingStorage;
+use memferry_transfer::wire::{self, SlotError};
+use memferry_transfer::{Operation, Request, Span};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+/// A raw client with one frame of `length` bytes and one queue.
+fn raw_client(service: &Service, length: u64, capacity: u32) -> (Raw, RawQueue, Handle) {
+    let mut raw = Raw::open(&service.socket);
+    let (descriptor, _mapping) = frame::allocate(length, Pages::Ordinary).unwrap();
+    let register = Command::Register { length, rights: Rights::READ | Rights::WRITE };
+    let (answer, _) = raw.command(register, &[descriptor.as_fd()]);
+    let Ok(Answer::Handle(handle)) = answer else { panic!("{answer:?}") };
+    let queue = raw.queue(capacity);
+    (raw, queue, handle)
+}
+
+fn submit(queue: &mut RawQueue, slot: &[u64; 16]) {
+    queue.end.stage(slot).unwrap();
+    queue.end.publish();
+    queue.ring();
+}
+
+/// The slot of a request without a list.
+fn encoded(tag: u64, request: &Request) -> wire::SubmissionSlot {
+    let mut slot = [0; wire::SUBMISSION_WORDS];
+    let mut list = Vec::new();
+    wire::encode_request(tag, request, &mut slot, &mut list).unwrap();
+    assert!(list.is_empty());
+    slot
+}
+
+/// What a slot completes with.
+fn outcome(queue: &mut RawQueue, slot: &[u64; 16]) -> Result<(), Failure> {
+    submit(queue, slot);
+    let completion = wire::decode_completion(&queue.completion()).expect("a completion");
+    assert_eq!(completion.tag, slot[1]);
+    completion.outcome
+}
+
+#[test]
+fn slots_that_are_no_request_complete_as_malformed() {
+    let service = Service::start(&[]);
+    let (_raw, mut queue, _) = raw_client(&service, 4096, 8);
+    for (header, error) in [
+        (0, SlotError::Opcode(0)),
+        (200 << 32, SlotError::Opcode(200)),
+        (1 << 32 | 1 << 60, SlotError::Reserved),
+        (wire::LONG | 1 << 32, SlotError::Length),
+        (3 << 32 | 9 << 48, SlotError::Width(9)),
+    ] {
+        let mut slot = [u64::MAX; 16];
+        slot[0] = header;
+        assert_eq!(outcome(&mut queue, &slot), Err(Failure::Malformed(error)));
+    }
+    service.assert_serves();
+}
+
+#[test]
+fn every_integer_at_its_limits_is_served_or_refused_and_moves_nothing_outside() {
+    let service = Service::start(&[]);
+    let (_raw, mut queue, handle) = raw_client(&service, 4096, 8);
+    let limits =
+        [0, 1, 4095, 4096, 4097, u64::from(u32::MAX), i64::MAX as u64, 1 << 63, u64::MAX - 1, u64::MAX];
+    let mut tag = 0;
+    let mut served = 0;
+    for offset in limits {
+        for length in limits {
+            let at = |offset| Span::new(handle, offset);
+            let fill = Operation::Fill { destination: at(offset), length, pattern: Pattern::Byte(1) };
+            let copy = Operation::Copy { source: at(offset), destination: at(0), length };
+            for operation in [fill, copy] {
+                tag += 1;
+                let slot = encoded(tag, &Request::new(operation.clone()));
+                let inside = offset.checked_add(length).is_some_and(|end| end <= 4096);
+                let result = outcome(&mut queue, &slot);
+                assert_eq!(result.is_ok(), inside && length <= 4096, "{operation:?}: {result:?}");
+                served += u32::from(result.is_ok());
+            }
+        }
+    }
+    assert!(served > 4);
+    service.assert_serves();
+}
+
+#[test]
+fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
+    let service = Service::start(&[]);
+    let (_raw, mut queue, handle) = raw_client(&service, 4096, 8);
+    let steps = [0, 1, -1, 4096, -4096, i64::from(i32::MAX), i64::from(i32::MIN), i64::MAX, i64::MIN];
+    let mut tag = 0;
+    for start in [0, 4092, 4093, u64::MAX] {
+        for x_step in steps {
+            for y_step in steps {
+                for (x_count, y_count) in [(0, 9), (1, 1), (2, 3), (u32::MAX, u32::MAX)] {
+                    tag += 1;
+                    let count = Count2d { pixel: PixelSize::Bits32, x_count, y_count };
+                    let walk = Plane { start, x_step, y_step };
+                    let rows = Plane { start: 0, x_step: 0, y_step: 0 };
+                    let shape = Copy2d { count, source: walk, destination: rows, transparent: None };
+                    let request = Request::copy_2d(Span::new(handle, 0), Span::new(handle, 0), shape);
+                    let slot = encoded(tag, &request);
+                    // What walks outside, or for ever, is refused; the oracle says which stays inside.
+                    let corners = [
+                        (0, 0),
+                        (x_count.max(1) - 1, 0),
+                        (0, y_count.max(1) - 1),
+                        (x_count.max(1) - 1, y_count.max(1) - 1),
+                    ];
+                    let inside = count.pixels() == 0
+                        || corners.iter().all(|(x, y)| (0..=4092).contains(&walk.offset_of(&count, *x, *y)));
+                    let short = count.total_bytes() <= 1 << 40;
+                    let result = outcome(&mut queue, &slot);
+                    assert_eq!(result.is_ok(), inside && short, "{shape:?}: {result:?}");
+                }
+            }
+        }
+    }
+    service.assert_serves();
+}
+
+#[test]
+fn stale_and_forged_handles_name_nothing() {
+    let service = Service::start(&[]);
+    let (_other, _channel, foreign) = raw_client(&service, 4096, 2);
+    let client = service.client();
+    let frame = client.allocate(4096).unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let (mut raw, mut raw_channel, own) = raw_client(&service, 4096, 8);
+    let read = |handle: Handle| {
+        let source = Span::new(handle, 0);
+        let request = Request::copy(source, Span::new(own, 0), 1);
+        encoded(1, &request)
+    };
+    assert_eq!(outcome(&mut raw_channel, &read(own)), Ok(()));
+    let mut forged = vec![foreign, frame.handle(), Handle::from_bits(0), Handle::from_bits(u64::MAX)];
+    forged.extend((0..64).flat_map(|index| (0..4).map(move |generation| Handle::new(index, generation))));
+    for handle in forged.into_iter().filter(|handle| *handle != own) {
+        let failure = outcome(&mut raw_channel, &read(handle)).unwrap_err();
+        let nothing = matches!(failure, Failure::UnknownHandle { .. } | Failure::StaleHandle { .. });
+        assert!(nothing, "{handle}: {failure}");
+    }
+    raw.command(Command::Revoke { handle: own }, &[]).0.unwrap();
+    let stale = outcome(&mut raw_channel, &read(own)).unwrap_err();
+    assert_eq!(stale, Failure::StaleHandle { side: Side::Source, handle: own });
+    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+}
+
+#[test]
+fn counts_that_jump_or_lie_end_the_session() {
+    let service = Service::start(&[]);
+    // Word 16 of the client's memory holds its count of completions, for which there are twice as many slots as requests.
+    for lie in [9, 11, 1 << 31, u64::MAX] {
+        let (raw, mut queue, _) = raw_client(&service, 4096, 4);
+        let nop = encoded(1, &Request::new(Operation::Nop));
+        for _ in 0..8 {
+            assert_eq!(outcome(&mut queue, &nop), Ok(()));
+        }
+        // The service looks at the count when the room it knows of is used up.
+        queue.scribble.word(16).store(lie, Ordering::Release);
+        submit(&mut queue, &nop);
+        assert_eq!(raw.farewell(), Violation::RingCounts, "{lie}");
+        assert!(queue.end.closed());
+    }
+    service.assert_serves();
+}
+
+#[test]
+fn garbage_all_over_the_ring_while_the_worker_reads_it_harms_nobody() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let (_raw, queue, _) = raw_client(&service, 4096, 16);
+    let mut rng = fastrand::Rng::with_seed(1);
+    let started = std::time::Instant::now();
+    // So much garbage breaks some rule sooner or later, and until then it is served.
+    for round in 0.. {
+        assert!(started.elapsed() < SOON, "a session that nothing ends");
+        // Lists are only read where a request says so.
+        for index in 0..queue.scribble.words() - LIST_WORDS {
+            let value = match rng.u64(..4) {
+                // Sequences up to more than there are slots for completions.
+                0 => rng.u64(..0x40),
+                1 => rng.u64(..8) << 32 | rng.u64(..0x40),
+                2 => 0,
+                _ => rng.u64(..),
+            };
+            queue.scribble.word(index).store(value, Ordering::Relaxed);
+        }
+        if round % 100 == 0 {
+            queue.ring();
+        }
+        if queue.end.closed() {
+            break;
+        }
+    }
+    harness::assert_moves_bytes(&client);
+}
+
+#[test]
+fn more_requests_than_completions_read_end_the_session() {
+    let service = Service::start(&[]);
+    let (raw, mut queue, _) = raw_client(&service, 4096, 4);
+    // A well-behaved client cannot do this: it stops at its capacity. This one takes the service's count as leave.
+    for tag in 0..64 {
+        let slot = encoded(tag, &Request::new(Operation::Nop));
+        let started = std::time::Instant::now();
+        while queue.end.stage(&slot).is_err() && !queue.end.closed() {
+            assert!(started.elapsed() < SOON);
+        }
+        queue.end.publish();
+        queue.ring();
+    }
+    assert_eq!(raw.farewell(), Violation::Overrun);
+    service.assert_serves();
+}
+
+#[test]
+fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let mut queue = client.queue(4).unwrap();
+    let tickets: Vec<_> = (0..4).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
+    for _ in 0..100 {
+        let refused = queue.submit(Transfer::nop()).unwrap_err();
+        assert_eq!(refused.reason, SubmitReason::Full { capacity: 4 });
+        queue = match refused.reason {
+            SubmitReason::Full { .. } => queue,
+            other => panic!("{other}"),
+        };
+    }
+    service.assert_serves();
+    for ticket in tickets {
+        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    }
+    queue.submit(Transfer::nop()).unwrap();
+}
+
+#[test]
+fn the_client_cannot_write_the_services_memory_or_change_its_size() {
+    use memferry_shm::mapping::{Access, Mapping};
+    let service = Service::start(&[]);
+    let (_raw, queue, _) = raw_client(&service, 4096, 4);
+    assert!(Mapping::shared(queue.service.as_fd(), 4096, Access::ReadWrite, 4096).is_err());
+    assert!(rustix::io::pwrite(&queue.service, b"x", 0).is_err());
+    for memory in [&queue.service, &queue.client] {
+        assert!(rustix::fs::ftruncate(memory, 0).is_err());
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        let punched = rustix::fs::fallocate(memory, punch, 0, 4096);
+        // A hole in the client's own memory reads as zeros, which is only more of what it may write anyway.
+        assert!(punched.is_err() || std::ptr::eq(memory, &queue.client));
+    }
+}
+
+#[test]
+fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let (_raw, mut queue, _) = raw_client(&service, 4096, 4);
+    rustix::io::write(&queue.doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::fs::fcntl_setfl(&queue.doorbell, rustix::fs::OFlags::empty()).unwrap();
+    harness::assert_moves_bytes(&client);
+    rustix::io::read(&queue.doorbell, &mut [0u8; 8]).unwrap();
+    let nop = encoded(1, &Request::new(Operation::Nop));
+    assert_eq!(outcome(&mut queue, &nop), Ok(()));
+}
+
+#[test]
+fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() {
+    let service = Service::start(&["--channels=2", "--quota-waiting=1"]);
+    let client = service.client();
+    let frame = client.allocate(4096).unwrap();
+    let mut queue = client.queue(16).unwrap();
+    let running: Vec<_> = (0..2).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
+    let refused = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    let failure = queue.wait(refused, Some(SOON)).unwrap().outcome;
+    assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 2 }));
+    let waiting = queue.submit(Transfer::nop()).unwrap();
+    let over = queue.submit(Transfer::nop()).unwrap();
+    assert_eq!(queue.wait(over, Some(SOON)).unwrap().outcome, Err(Failure::WaitingQuota { limit: 1 }));
+    queue.cancel(running[0]).unwrap();
+    assert_eq!(queue.wait(running[0], Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    assert_eq!(queue.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
+    let overdue = queue.submit(endless(&frame).within(std::time::Duration::from_millis(5))).unwrap();
+    assert_eq!(queue.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
+}
+
+#[test]
+fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
+    let service = Service::start(&["--channels=1", "--policy=exclusive"]);
+    let first = service.client();
+    let second = service.client();
+    let mut of_first = first.queue(4).unwrap();
+    let mut of_second = second.queue(4).unwrap();
+    let ticket = of_first.submit(Transfer::nop()).unwrap();
+    assert_eq!(of_first.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let ticket = of_second.submit(Transfer::nop().refuse_when_busy()).unwrap();
+    let failure = of_second.wait(ticket, Some(SOON)).unwrap().outcome;
+    assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 0 }));
+    let waiting = of_second.submit(Transfer::nop()).unwrap();
+    let overdue = of_second.submit(Transfer::nop().within(std::time::Duration::from_millis(300))).unwrap();
+    service.assert_idle();
+    assert_eq!(of_second.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
+    let unwanted = of_second.submit(Transfer::nop()).unwrap();
+    service.assert_idle();
+    of_second.cancel(unwanted).unwrap();
+    assert_eq!(of_second.wait(unwanted, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    drop(of_first);
+    drop(first);
+    assert_eq!(of_second.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
+}
+
+#[test]
+fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
+    let service = Service::start(&[]);
+    let client = service.client();
+    let huge = match client.allocate_in(1, Pages::Huge) {
+        Ok(huge) => huge,
+        Err(error) => return println!("no huge pages on this machine: {error}"),
+    };
+    assert!(huge.length() > 4096);
+    let small = client.allocate(4096).unwrap();
+    huge.write(huge.length() - 4, b"huge").unwrap();
+    let mut queue = client.queue(4).unwrap();
+    let end = huge.range(huge.length() - 4096, 4096);
+    let ticket = queue.submit(Transfer::copy(&end, &small.all()).unwrap()).unwrap();
+    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let mut bytes = [0; 4];
+    small.read(4092, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"huge");
+}

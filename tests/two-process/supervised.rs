@@ -1,0 +1,367 @@
+//! The service under a supervisor: sockets handed over, readiness told, restarts; and several that start at once.
+//!
+//! ```text
+//! socket of the test ─ descriptor 3, LISTEN_FDS ─► service ─ killed, started again ─► clients of both are served
+//! NOTIFY_SOCKET      ◄─ READY, STATUS, STOPPING
+//! one stale path     ─ many services ─► one listens, the others say so
+//! ```
+//!
+//! Nothing here sleeps: processes are waited for by what they say or by their end.
+
+mod harness;
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory};
+use memferry::{Client, Failure, Pattern, Queue, Ticket, Transfer};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Pid, Signal, kill_process};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_memferry");
+
+/// A directory that goes with its test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        Self(fresh_directory())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that ends with its test.
+struct Started(Child);
+
+impl Started {
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+
+    /// The first line it says, once it says one.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        BufReader::new(self.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        line
+    }
+
+    /// Its error messages, once it has ended without success.
+    fn failure(mut self) -> String {
+        let mut errors = String::new();
+        self.0.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+        assert_eq!(self.0.wait().unwrap().code(), Some(1), "{errors}");
+        errors
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn listening(path: &Path) -> OwnedFd {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 64).unwrap();
+    socket
+}
+
+/// A service that gets `socket` as descriptor 3, with what `environment` says besides; `$$` there is its process.
+fn activated(socket: impl Into<OwnedFd>, environment: &str, arguments: &[&str]) -> Started {
+    let script = format!("exec 3<&0 0</dev/null; export {environment}; exec \"$0\" serve --no-config \"$@\"");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg(script).arg(BINARY).args(arguments).stdin(Stdio::from(socket.into()));
+    command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).stderr(Stdio::piped());
+    Started(command.spawn().unwrap())
+}
+
+const ONE: &str = "LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=memferry";
+
+#[test]
+fn a_socket_that_is_handed_over_is_served_and_left_where_it_is() {
+    let place = Place::new();
+    let path = place.path("s");
+    let socket = listening(&path);
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut service = activated(socket.try_clone().unwrap(), ONE, &[]);
+        assert_eq!(service.line(), format!("listening on {}\n", path.display()));
+        assert_moves_bytes(&Client::connect(&path).unwrap());
+        service.signal(signal);
+        assert!(service.0.wait().unwrap().success());
+        assert!(path.exists());
+    }
+    assert!(!place.path("s.lock").exists());
+}
+
+#[test]
+fn what_is_no_listening_socket_of_packets_is_refused_with_a_remedy() {
+    let place = Place::new();
+    let packets = || {
+        let kind = SocketType::SEQPACKET;
+        rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+    };
+    let stream = OwnedFd::from(UnixListener::bind(place.path("stream")).unwrap());
+    let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let internet = OwnedFd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let unlinked = OwnedFd::from(UnixStream::pair().unwrap().0);
+    for (socket, environment, expected) in [
+        (stream, ONE, "ListenSequentialPacket="),
+        (internet, ONE, "ListenSequentialPacket="),
+        (unlinked, ONE, "ListenSequentialPacket="),
+        (file, ONE, "fd 3 is not a socket"),
+        (packets(), ONE, "it does not listen"),
+        (packets(), "LISTEN_PID=$$ LISTEN_FDS=0", "0 sockets came"),
+        (
+            packets(),
+            "LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=a:b",
+            "2 sockets came (a:b), it listens on one",
+        ),
+        (packets(), "LISTEN_PID=$$ LISTEN_FDS=many", "LISTEN_FDS is 'many', it has to be a number"),
+        (packets(), "LISTEN_PID=mine LISTEN_FDS=1", "LISTEN_PID is 'mine'"),
+    ] {
+        let said = activated(socket, environment, &[]).failure();
+        assert!(
+            said.contains("cannot take over the socket") && said.contains(expected),
+            "{expected}: {said}"
+        );
+    }
+}
+
+#[test]
+fn sockets_meant_for_another_process_are_left_alone() {
+    let place = Place::new();
+    let given = place.path("given");
+    let own = place.path("own");
+    let own_text = own.to_str().unwrap();
+    let mut service = activated(listening(&given), "LISTEN_PID=1 LISTEN_FDS=1", &["--socket", own_text]);
+    assert_eq!(service.line(), format!("listening on {own_text}\n"));
+    assert_moves_bytes(&Client::connect(&own).unwrap());
+}
+
+#[test]
+fn systemd_hands_its_socket_over() {
+    let tool = "/usr/bin/systemd-socket-activate";
+    if !Path::new(tool).exists() {
+        return;
+    }
+    let place = Place::new();
+    let path = place.path("s");
+    let mut command = Command::new(tool);
+    command.arg("--seqpacket").arg("-l").arg(&path).arg("-E").arg("MEMFERRY_LOG=off");
+    command.arg(BINARY).args(["serve", "--no-config"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut service = Started(command.spawn().unwrap());
+    let mut said = BufReader::new(service.0.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("Listening on") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0);
+    }
+    // It becomes the service once somebody connects.
+    assert_moves_bytes(&Client::connect(&path).unwrap());
+    assert_eq!(service.line(), format!("listening on {}\n", path.display()));
+    service.signal(Signal::TERM);
+    assert!(service.0.wait().unwrap().success());
+    assert!(path.exists());
+}
+
+#[test]
+fn the_unit_files_pass_systemds_own_check() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let place = Place::new();
+    let mut verify = Command::new("systemd-analyze");
+    verify.arg("verify").arg("--man=no");
+    for unit in std::fs::read_dir(units).unwrap() {
+        let unit = unit.unwrap().path();
+        let text = std::fs::read_to_string(&unit).unwrap();
+        // What it starts has to be there: the command just built.
+        let copy = place.path(unit.file_name().unwrap().to_str().unwrap());
+        std::fs::write(&copy, text.replace("/usr/bin/memferry", BINARY)).unwrap();
+        verify.arg(copy);
+    }
+    assert_eq!(std::fs::read_dir(&place.0).unwrap().count(), 4);
+    // Without systemd there is nobody to ask.
+    let Ok(output) = verify.output() else { return };
+    assert!(
+        output.status.success() && output.stderr.is_empty(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// Requests of which some end at once, some never, and some wait for a queue.
+fn load(client: &Client) -> (Queue, Vec<Ticket>) {
+    let frame = client.allocate(4096).unwrap();
+    let mut queue = client.queue(64).unwrap();
+    let mut submit = |transfer| queue.submit(transfer).unwrap();
+    let mut tickets = vec![submit(Transfer::fill(&frame.all(), Pattern::Byte(1)))];
+    tickets.extend((0..4).map(|_| submit(endless(&frame))));
+    tickets.extend((0..30).map(|_| submit(Transfer::nop())));
+    (queue, tickets)
+}
+
+/// Every ticket gets one completion, of a kind that a stop or a death may give.
+fn assert_one_completion_each(mut queue: Queue, mut tickets: Vec<Ticket>, killed: bool) {
+    let mut ended = Vec::new();
+    for _ in 0..tickets.len() {
+        let completion = queue.wait_any(Some(SOON)).unwrap();
+        match completion.outcome {
+            Ok(()) | Err(Failure::ServiceLost) => {}
+            Err(Failure::Cancelled | Failure::ServiceStopping) if !killed => {}
+            other => panic!("{other:?}"),
+        }
+        ended.push(completion.ticket);
+    }
+    ended.sort();
+    tickets.sort();
+    assert_eq!(ended, tickets);
+    assert_eq!(queue.poll(), None);
+}
+
+#[test]
+fn clients_that_connect_during_a_restart_wait_and_every_request_ends_once() {
+    let place = Place::new();
+    let path = place.path("s");
+    let socket = listening(&path);
+    let start = || {
+        let mut service = activated(socket.try_clone().unwrap(), ONE, &["--channels=8", "--grace-ms=50"]);
+        assert!(service.line().starts_with("listening on "));
+        service
+    };
+    let mut service = start();
+    for signal in [Signal::TERM, Signal::KILL, Signal::TERM, Signal::KILL] {
+        let client = Client::connect(&path).unwrap();
+        let loads: Vec<_> = (0..3).map(|_| load(&client)).collect();
+        // Stopped, so that these come while the service ends: before it takes them, and after.
+        service.signal(Signal::STOP);
+        let comers: Vec<_> = (0..4)
+            .map(|_| {
+                let path = path.clone();
+                std::thread::spawn(move || assert_moves_bytes(&Client::connect(path).unwrap()))
+            })
+            .collect();
+        service.signal(signal);
+        service.signal(Signal::CONT);
+        let ended = service.0.wait().unwrap();
+        assert_eq!(ended.success(), signal == Signal::TERM, "{ended:?}");
+        for (queue, tickets) in loads {
+            assert_one_completion_each(queue, tickets, signal == Signal::KILL);
+        }
+        service = start();
+        comers.into_iter().for_each(|comer| comer.join().unwrap());
+    }
+}
+
+/// The next datagram that came.
+fn told(socket: &UnixDatagram) -> String {
+    let mut bytes = [0; 512];
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    // A receive with a limit is interrupted by whatever the kernel has to do for this thread in between.
+    let length = loop {
+        match socket.recv(&mut bytes) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            received => break received.unwrap(),
+        }
+    };
+    String::from_utf8_lossy(&bytes[..length]).into_owned()
+}
+
+#[test]
+fn the_supervisor_is_told_ready_and_stopping_by_path_and_by_abstract_name() {
+    let place = Place::new();
+    let path = place.path("s");
+    let notified = place.path("notify");
+    let name = format!("memferry-test-{}", std::process::id());
+    let abstract_name = SocketAddr::from_abstract_name(&name).unwrap();
+    for (socket, environment) in [
+        (UnixDatagram::bind(&notified).unwrap(), notified.display().to_string()),
+        (UnixDatagram::bind_addr(&abstract_name).unwrap(), format!("@{name}")),
+    ] {
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--no-config", "--workers=1", "--socket"]).arg(&path);
+        command.env("NOTIFY_SOCKET", environment).env("MEMFERRY_LOG", "off").stdout(Stdio::piped());
+        let mut service = Started(command.spawn().unwrap());
+        assert_eq!(
+            told(&socket),
+            format!("READY=1\nSTATUS=Listening on {} with 1 workers\n", path.display())
+        );
+        // Ready means that clients may come.
+        assert_moves_bytes(&Client::connect(&path).unwrap());
+        service.signal(Signal::TERM);
+        assert!(told(&socket).starts_with("STOPPING=1\nSTATUS="));
+        assert!(service.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_supervisor_that_cannot_be_reached_does_not_keep_the_service_from_serving() {
+    let place = Place::new();
+    for name in ["/nonexistent/notify", "vsock:2:1234", "@", "relative"] {
+        let path = place.path("s");
+        let mut command = Command::new(BINARY);
+        command.args(["serve", "--no-config", "--socket"]).arg(&path).env("NOTIFY_SOCKET", name);
+        let mut service = Started(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+        assert!(service.line().starts_with("listening on "), "{name}");
+        service.signal(Signal::TERM);
+        assert!(service.0.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn of_services_that_start_at_once_over_a_stale_socket_one_listens() {
+    let place = Place::new();
+    let path = place.path("s");
+    for round in 0..5 {
+        let start = |_| {
+            let mut command = Command::new(BINARY);
+            command.args(["serve", "--no-config", "--workers=1", "--socket"]).arg(&path);
+            command.env("MEMFERRY_LOG", "off").stdout(Stdio::piped()).stderr(Stdio::piped());
+            Started(command.spawn().unwrap())
+        };
+        let started: Vec<_> = (0..8).map(start).collect();
+        let mut listening = Vec::new();
+        let mut refused = 0;
+        for mut service in started {
+            if service.line().is_empty() {
+                let said = service.failure();
+                assert!(said.contains("a service is already listening on"), "{said}");
+                refused += 1;
+            } else {
+                listening.push(service);
+            }
+        }
+        assert_eq!((listening.len(), refused), (1, 7), "round {round}");
+        // The one that says so is the one that clients reach.
+        let client = Client::connect(&path).unwrap();
+        assert_eq!(client.status().unwrap().process, listening[0].0.id());
+        // Killed, so that socket and lock file stay for the next round.
+        listening[0].signal(Signal::KILL);
+        listening[0].0.wait().unwrap();
+        assert!(path.exists() && place.path("s.lock").exists());
+    }
+}
+
+#[test]
+fn nothing_is_left_beside_the_socket_after_a_clean_end() {
+    let mut service = Service::start(&[]);
+    let directory = service.socket.parent().unwrap().to_owned();
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 2, "the socket and its lock");
+    service.signal(Signal::TERM);
+    assert!(service.wait().success());
+    assert_eq!(std::fs::read_dir(&directory).unwrap().count(), 0);
+}

@@ -1,0 +1,166 @@
+//! `libmemferry_preload.so`: stands in for `memcpy`, `memmove`, `mempcpy`, `memset` and their checked variants, in programs
+//! that know nothing of memferry (Wicki 2014, 5.2.1.1 and 5.3: application-transparent interfaces).
+//!
+//! ```text
+//! LD_PRELOAD ─► start: finds the C library's functions, sets the thresholds
+//! memcpy(n) ─┬─ n < threshold, or ranges that overlap ─► the C library's: a comparison and a jump more
+//!            └─ else ─► far (the engine's choice)? ─┬─ yes ─► past the caches, by the engine's kernels
+//!                                                   └─ no ──► the C library's
+//! before start, in setuid programs, with MEMFERRY_PRELOAD=off: always the C library's (before it is found, a plain loop)
+//! prctl, syscall ─► passed on; one that forbids the processor's clock leaves all copies to the C library from then on
+//! ```
+//!
+//! After the program has begun, the library allocates nothing, starts no thread, takes no lock, opens no descriptor and makes no
+//! system call. So a program may fork, confine itself, close any descriptor and copy in signal handlers as it could before. A program
+//! that forbids the clock by a system call of its own, past `prctl(2)` and `syscall(2)`, must run without the library.
+//!
+//! Every exported function has the contract of the C library's function of that name.
+
+#![expect(
+    unsafe_code,
+    reason = "the C library's interface is raw pointers, and its callers promise for them"
+)]
+#![expect(clippy::missing_safety_doc, reason = "the C library's contract, function by function")]
+
+mod real;
+mod start;
+
+use std::ffi::{c_int, c_long, c_ulong, c_void};
+
+use memferry_cpu::slices;
+use start::{copies_from, zeros_from};
+
+/// `memcpy(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { if bytes < copies_from() { real::memcpy(to, from, bytes) } else { copy_long(to, from, bytes) } }
+}
+
+/// `memmove(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memmove(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { if bytes < copies_from() { real::memmove(to, from, bytes) } else { copy_long(to, from, bytes) } }
+}
+
+/// `mempcpy(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mempcpy(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { memcpy(to, from, bytes) };
+    to.wrapping_byte_add(bytes)
+}
+
+/// `memset(3)`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn memset(to: *mut c_void, byte: c_int, bytes: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { if bytes < zeros_from() { real::memset(to, byte, bytes) } else { set_long(to, byte, bytes) } }
+}
+
+/// `memcpy` as programs compiled with `_FORTIFY_SOURCE` call it: `room` is what the destination holds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __memcpy_chk(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    room: usize,
+) -> *mut c_void {
+    real::check(bytes, room);
+    // SAFETY: the caller's promise.
+    unsafe { memcpy(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __memmove_chk(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    room: usize,
+) -> *mut c_void {
+    real::check(bytes, room);
+    // SAFETY: the caller's promise.
+    unsafe { memmove(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __mempcpy_chk(
+    to: *mut c_void,
+    from: *const c_void,
+    bytes: usize,
+    room: usize,
+) -> *mut c_void {
+    real::check(bytes, room);
+    // SAFETY: the caller's promise.
+    unsafe { mempcpy(to, from, bytes) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __memset_chk(
+    to: *mut c_void,
+    byte: c_int,
+    bytes: usize,
+    room: usize,
+) -> *mut c_void {
+    real::check(bytes, room);
+    // SAFETY: the caller's promise.
+    unsafe { memset(to, byte, bytes) }
+}
+
+/// `prctl(2)`, by which a program can forbid the processor's clock: `PR_SET_TSC` does, and strict seccomp.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(
+    option: c_int,
+    second: c_ulong,
+    third: c_ulong,
+    fourth: c_ulong,
+    fifth: c_ulong,
+) -> c_int {
+    start::before_prctl(option, second);
+    // SAFETY: the caller's promise.
+    unsafe { real::prctl(option, [second, third, fourth, fifth]) }
+}
+
+/// `syscall(2)`, by which it can do the same by number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    first: c_long,
+    second: c_long,
+    third: c_long,
+    fourth: c_long,
+    fifth: c_long,
+    sixth: c_long,
+) -> c_long {
+    start::before_syscall(number, first, second);
+    // SAFETY: the caller's promise.
+    unsafe { real::syscall(number, [first, second, third, fourth, fifth, sixth]) }
+}
+
+/// # Safety
+/// As `memmove`.
+#[cold]
+#[inline(never)]
+unsafe fn copy_long(to: *mut c_void, from: *const c_void, bytes: usize) -> *mut c_void {
+    let overlap = from.addr().abs_diff(to.addr()) < bytes;
+    // SAFETY: the caller's promise, and the ranges are apart.
+    if !overlap && unsafe { slices::copy_past_caches(to.cast(), from.cast(), bytes) } {
+        return to;
+    }
+    // SAFETY: the caller's promise, `memcpy`'s too: its ranges do not overlap.
+    unsafe { if overlap { real::memmove(to, from, bytes) } else { real::memcpy(to, from, bytes) } }
+}
+
+/// # Safety
+/// As `memset`.
+#[cold]
+#[inline(never)]
+unsafe fn set_long(to: *mut c_void, byte: c_int, bytes: usize) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    if byte as u8 == 0 && unsafe { slices::zero_past_caches(to.cast(), bytes) } {
+        return to;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { real::memset(to, byte, bytes) }
+}
