@@ -46,7 +46,7 @@ impl Stages {
             self.path.ring_doorbell();
             self.path.run(now);
             self.path.settle(now, &mut self.capabilities);
-            std::hint::black_box(self.path.take_deliveries().count());
+            std::hint::black_box(self.path.take_completions().count());
         }
         started.elapsed().as_nanos() as f64 / f64::from(STEPS * batch)
     }

@@ -93,7 +93,7 @@ fn every_mode_brings_every_frame_in_order_and_whole() {
             consumer.frame(taken.frame).unwrap().read(0, &mut bytes).unwrap();
             assert!(bytes == noise(length as usize, round), "{:?}, round {round}", MODES[index]);
         }
-        assert_eq!(role.hear(), "done");
+        assert_eq!(role.receive_line(), "done");
     }
 }
 
@@ -145,7 +145,7 @@ fn role_sleeps() {
 fn a_killed_consumer_is_an_error_to_whoever_sends_or_waits() {
     let service = Service::start(&[]);
     let (mut role, client, mut sender, mut receiver) = meet(&service, "role_sleeps");
-    role.hear();
+    role.receive_line();
     let frame = client.allocate(4096).unwrap();
     let loan = sender.lend(1, &frame.all(), PATIENCE).unwrap();
     assert!(matches!(sender.settle(loan, Some(Duration::ZERO)), Err(SendError::TimedOut)));
@@ -197,7 +197,7 @@ fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Qu
 fn a_producer_killed_in_the_middle_is_an_error_after_all_it_sent() {
     let service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
-    role.hear();
+    role.receive_line();
     let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
     role.kill();
     let ended = receiver.finish(PATIENCE);
@@ -211,13 +211,13 @@ fn a_producer_killed_in_the_middle_is_an_error_after_all_it_sent() {
 fn a_frame_revoked_in_the_middle_is_an_error_and_the_next_is_lent() {
     let service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
-    role.hear();
+    role.receive_line();
     let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
     role.tell("revoke");
     let ended = receiver.finish(PATIENCE);
     let revoked = |failure| matches!(failure, Failure::Revoked { .. } | Failure::Cancelled);
     assert!(matches!(ended, Err(FinishError::Failed { kind: 3, failure }) if revoked(failure)), "{ended:?}");
-    assert_eq!(role.hear(), "revoked");
+    assert_eq!(role.receive_line(), "revoked");
     tickets.into_iter().for_each(|ticket| channel.cancel(ticket).unwrap());
     assert_eq!(lent_of(&mut receiver).unwrap().kind(), 4);
     role.tell("end");
@@ -270,7 +270,7 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
 fn a_service_lost_in_the_middle_fails_what_is_pulled() {
     let mut service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
-    role.hear();
+    role.receive_line();
     let _busy = pull_behind_others(&client, &mut receiver);
     service.signal(Signal::KILL);
     service.wait();

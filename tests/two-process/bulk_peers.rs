@@ -98,7 +98,7 @@ fn role_hands_on_a_token() {
 }
 
 fn session_of(role: &mut Role) -> SessionId {
-    let said = role.hear();
+    let said = role.receive_line();
     SessionId(said.trim_start_matches(|letter: char| !letter.is_ascii_digit()).parse().unwrap())
 }
 
@@ -110,7 +110,7 @@ fn what_a_third_process_granted_is_not_taken_for_the_peers() {
     let mut third = Role::start("role_grants", &service.socket);
     let grantor = session_of(&mut third);
     third.tell(&client.session().0.to_string());
-    let token = third.hear();
+    let token = third.receive_line();
     // It is a good token: who granted it may well have meant this process.
     let frame = client.accept(Handle::from_bits(token.parse().unwrap())).unwrap();
     assert_eq!(frame.grantor(), Some(grantor));

@@ -59,7 +59,7 @@ fn a_thousand_clients_that_come_and_die_leave_nothing_behind() {
     for round in 0..5 {
         let start = |_| Role::start("role_opens_many_sessions", &service.socket);
         let mut roles: Vec<_> = (0..4).map(start).collect();
-        roles.iter_mut().for_each(|role| assert_eq!(role.hear(), "open"));
+        roles.iter_mut().for_each(|role| assert_eq!(role.receive_line(), "open"));
         assert_eq!(observer.status().unwrap().open_sessions as usize, 1 + roles.len() * SESSIONS);
         for (number, role) in roles.iter_mut().enumerate() {
             match number % 3 {

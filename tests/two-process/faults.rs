@@ -35,7 +35,7 @@ fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
     let before = frames();
     for _ in 0..3 {
         let mut role = Role::start("role_starts_transfers_and_is_killed", &service.socket);
-        assert_eq!(role.hear(), "started");
+        assert_eq!(role.receive_line(), "started");
         assert!(frames() > before);
         role.kill();
         service.wait_for_sessions(&observer, 1);
@@ -147,17 +147,17 @@ fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
     let frame = owner.allocate(4096).unwrap();
     frame.write(0, b"old").unwrap();
     let mut role = Role::start("role_copies_from_a_grant", &service.socket);
-    let peer: u64 = role.hear().parse().unwrap();
+    let peer: u64 = role.receive_line().parse().unwrap();
     let to = Grantee::Session(memferry::SessionId(peer));
     let token = owner.grant(&frame.range(0, 4096), Rights::READ, to).unwrap();
     assert!(matches!(owner.accept(token), Err(CallError::Refused(_))), "made for another session");
     role.tell(&token.bits().to_string());
-    assert!(role.hear().contains("lacks that right"), "B writes to A's frame");
-    assert_eq!(role.hear(), "copying");
+    assert!(role.receive_line().contains("lacks that right"), "B writes to A's frame");
+    assert_eq!(role.receive_line(), "copying");
     owner.revoke(token).unwrap();
-    assert_eq!(role.hear(), "cancelled");
-    assert!(role.hear().contains("was revoked"));
-    assert!(role.hear().contains("names no offer"));
+    assert_eq!(role.receive_line(), "cancelled");
+    assert!(role.receive_line().contains("was revoked"));
+    assert!(role.receive_line().contains("names no grant"));
     let mut queue = owner.queue(2).unwrap();
     let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(0))).unwrap();
     assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()), "the owner still has it");
@@ -290,7 +290,7 @@ fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
     let directory = harness::fresh_directory();
     let socket = directory.join("socket");
     let mut role = Role::start("role_serves_with_failing_memory", &socket);
-    assert_eq!(role.hear(), "ready");
+    assert_eq!(role.receive_line(), "ready");
     let owner = Client::connect(&socket).unwrap();
     let peer = Client::connect(&socket).unwrap();
     let failing = owner.allocate(1 << 20).unwrap();
@@ -300,7 +300,7 @@ fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
     let own = peer.allocate(1 << 19).unwrap();
     let mut of_peer = peer.queue(4).unwrap();
     role.tell("break");
-    assert_eq!(role.hear(), "broken");
+    assert_eq!(role.receive_line(), "broken");
     // The peer touches the owner's memory first: its request fails, its session goes on.
     let ticket = of_peer.submit(Transfer::copy(&granted.range(0, 1 << 19), &own.all()).unwrap()).unwrap();
     assert_eq!(of_peer.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::MemoryFault));

@@ -46,7 +46,7 @@ fn outcome(queue: &mut RawQueue, slot: &[u64; 16]) -> Result<(), Failure> {
     submit(queue, slot);
     let completion = wire::decode_completion(&queue.completion()).expect("a completion");
     assert_eq!(completion.tag, slot[1]);
-    completion.outcome
+    completion.outcome.result
 }
 
 #[test]

@@ -1,59 +1,51 @@
-//! The house rules of memferry's sources, as a program: `cargo run -p xtask -- check`.
+//! Everything that `./x` does: set-up, builds, tests, guests, house rules.
 //!
 //! ```text
-//! git ls-files ──► SourceFile ──┐
-//!                               ├──► rules ──► violations, sorted, each with a remedy ──► exit 1 if there is any
-//! cargo metadata ──► Package ───┘
+//! ./x CMD ARGS ──► Rust found or installed ──► cargo xtask CMD ARGS ──► commands ──► set-up ──► stages ──► exit status
+//!                                                                          └─► check: git ls-files, cargo metadata ──► rules
 //! ```
 //!
-//! Each rule is a pure function in a module of its own (see [`rules`]); reading files and starting commands happens
-//! in [`tree`] only. Nothing is ever rewritten, and what rustc or clippy already refuses is not checked again.
+//! Command lines are built by pure functions, which have tests; [`stages`] runs them. Each house rule is a pure function too (see
+//! [`rules`]); what they look at is read in [`tree`] only. Where things are in the tree is said in [`layout`] only.
 
+mod arguments;
+mod commands;
+mod failure;
+mod guests;
+mod layout;
+mod line;
+mod place;
 mod rules;
+mod setup;
+mod stages;
 mod syntax;
 mod tree;
 mod violation;
+mod work;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
-/// Development tasks of the memferry workspace.
-#[derive(Parser)]
-struct Arguments {
-    #[command(subcommand)]
-    task: Task,
-}
-
-#[derive(Subcommand)]
-enum Task {
-    /// Check the sources against the house rules.
-    Check,
-}
+use crate::arguments::Arguments;
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::work::Work;
 
 fn main() -> ExitCode {
-    let Arguments { task: Task::Check } = Arguments::parse();
-    match tree::read() {
-        Ok(tree) => report(&tree),
-        Err(error) => {
-            eprintln!("xtask: {error}");
-            ExitCode::from(2)
+    let arguments = Arguments::parse();
+    let place = Place::of_environment();
+    let ended = std::env::set_current_dir(&place.root)
+        .map_err(|error| Failure::setup(format!("{}: {error}", place.root.display())))
+        .and_then(|()| commands::run(&Work::new(&place), &arguments.command));
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            // A stage has said already that it failed.
+            if !matches!(failure, Failure::Stage { .. }) {
+                eprintln!("x: {failure}");
+            }
+            ExitCode::from(failure.exit_status())
         }
-    }
-}
-
-fn report(tree: &tree::Tree) -> ExitCode {
-    let violations = rules::check(tree);
-    for violation in &violations {
-        println!("{violation}");
-    }
-    let checked =
-        format!("{} rules, {} files, {} crates", rules::COUNT, tree.files.len(), tree.packages.len());
-    if violations.is_empty() {
-        println!("xtask check: no violation ({checked})");
-        ExitCode::SUCCESS
-    } else {
-        println!("xtask check: {} violations ({checked})", violations.len());
-        ExitCode::FAILURE
     }
 }

@@ -13,6 +13,7 @@ use std::process::Command;
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand};
 
+use crate::layout::{WORKSPACES, Workspace};
 use crate::syntax::{self, Syntax};
 
 /// A text file of the working tree.
@@ -55,9 +56,6 @@ pub(crate) struct Package {
     pub(crate) edges: Vec<(String, DependencyKind)>,
 }
 
-/// The manifest of the second workspace, relative to the root of the first.
-const RESEARCH: &str = "research/Cargo.toml";
-
 /// Everything the rules look at.
 pub(crate) struct Tree {
     pub(crate) files: Vec<SourceFile>,
@@ -81,11 +79,15 @@ pub(crate) enum ReadError {
 pub(crate) fn read() -> Result<Tree, ReadError> {
     let product = MetadataCommand::new().no_deps().exec()?;
     let root = product.workspace_root.as_std_path();
-    let research = MetadataCommand::new().no_deps().manifest_path(root.join(RESEARCH)).exec()?;
-    Ok(Tree { files: read_files(root)?, packages: packages(root, &[&product, &research]) })
+    let read = |workspace: &Workspace| {
+        let manifest = root.join(workspace.folder).join("Cargo.toml");
+        MetadataCommand::new().no_deps().manifest_path(manifest).exec()
+    };
+    let workspaces = WORKSPACES.iter().map(read).collect::<Result<Vec<Metadata>, _>>()?;
+    Ok(Tree { files: read_files(root)?, packages: packages(root, &workspaces) })
 }
 
-fn packages(root: &Path, workspaces: &[&Metadata]) -> Vec<Package> {
+fn packages(root: &Path, workspaces: &[Metadata]) -> Vec<Package> {
     let members: Vec<_> = workspaces.iter().flat_map(|metadata| metadata.workspace_packages()).collect();
     let is_member = |name: &str| members.iter().any(|member| member.name.as_str() == name);
     let relative =

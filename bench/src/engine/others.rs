@@ -63,7 +63,7 @@ fn perform(operation: &Operation<Region<Mapping>>, places: &[usize]) -> Result<(
     for _ in places {
         let confined = Confined::new(operation, CacheHint::Auto)?;
         let ended = perform_whole(&confined, None).ok_or("the engine does not do this")?;
-        ended.outcome.map_err(|failure| format!("an operation failed: {failure:?}"))?;
+        ended.result.map_err(|failure| format!("an operation failed: {failure:?}"))?;
         black_box(ended.value);
     }
     Ok(())

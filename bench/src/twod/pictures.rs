@@ -176,7 +176,7 @@ impl Pictures {
     pub(super) fn run(&self, count: usize) -> Result<f64, BenchError> {
         let confined = Confined::new(&self.operation, CacheHint::Auto)
             .map_err(|leaves| format!("a picture leaves its memory: {leaves}"))?;
-        each_ns(count, || match perform_whole(&confined, None).map(|ended| ended.outcome) {
+        each_ns(count, || match perform_whole(&confined, None).map(|ended| ended.result) {
             Some(Ok(())) => Ok(()),
             outcome => Err(format!("the engine did not turn the picture: {outcome:?}").into()),
         })

@@ -56,7 +56,6 @@ struct Memory {
 // SAFETY: an address; what may be done with it is decided where it is used.
 unsafe impl Send for Memory {}
 
-/// An operand.
 pub(crate) struct Part {
     range: Option<FrameRange>,
     memory: Option<Memory>,

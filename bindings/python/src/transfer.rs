@@ -324,7 +324,6 @@ impl NativeTransfer {
 /// The end of a transfer that did all it asked for.
 #[pyclass(frozen, module = "memferry", get_all)]
 pub struct Completion {
-    /// Bytes visited.
     bytes_done: u64,
     /// What was found: the CRC, or the offset of the first difference (the length when there is none).
     value: u64,

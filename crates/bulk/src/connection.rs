@@ -317,7 +317,7 @@ fn shake_hands(
     let (descriptor, own) = frame::allocate_sealed(MEMORY_BYTES, false)?;
     conduit::send(socket.as_fd(), &hello.encode(), &[descriptor.as_fd()], false)
         .map_err(failed("sendmsg"))?;
-    let (theirs, memory, process) = hear(&socket, after(options.handshake))?;
+    let (theirs, memory, process) = receive_hello(&socket, after(options.handshake))?;
     let user = conduit::peer_user(socket.as_fd()).map_err(failed("getsockopt"))?;
     let mapped = map(&memory, MEMORY_BYTES, user).map_err(|error| {
         close_elsewhere(vec![memory]);
@@ -371,7 +371,10 @@ fn no_memory(step: &'static str, error: NoDescriptor) -> ConnectError {
 }
 
 /// What the other end says first, its memory, and its process where the kernel can tell.
-fn hear(socket: &Socket, until: Option<Instant>) -> Result<(Hello, OwnedFd, Option<u32>), ConnectError> {
+fn receive_hello(
+    socket: &Socket,
+    until: Option<Instant>,
+) -> Result<(Hello, OwnedFd, Option<u32>), ConnectError> {
     let mut came = Vec::new();
     let (bytes, process) = loop {
         match conduit::receive_introduced(socket.as_fd(), false, &mut came) {

@@ -4,8 +4,8 @@
 //! post ──► channel: Job { descriptor, done } ──ring_doorbell──► started
 //! perform ──► a short one, at once
 //! poll ──► each started job, in turn: one chunk ──progress──► kernels, under bus_error::guarded
-//!              all done ──► Finished Ok            cancelled ──► Finished Cancelled, before the next chunk
-//!              memory failed ──► Finished MemoryFault, bytes before that chunk
+//!              all done ──► Ok        cancelled ──► Err(Cancelled), before the next chunk
+//!              memory failed ──► Err(MemoryFault), with the bytes before that chunk
 //! ```
 //!
 //! A channel holds one descriptor. Every poll gives each started job at most one chunk, so that a long copy delays
@@ -33,8 +33,8 @@ use memferry_clock::Instant;
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Confined, Descriptor, Ended, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operation,
-    Operations, Refused, Region, Side, Ticket, Watermark,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Operation,
+    Operations, Outcome, Refused, Region, Side, Ticket, Watermark,
 };
 use progress::{Means, State};
 
@@ -77,9 +77,9 @@ pub const LONGEST_BYTES: u64 = 1 << 40;
 /// assert_eq!(refused.reason.to_string(), "engine channel 0 is busy");
 ///
 /// engine.ring_doorbell();
-/// let mut finished = Vec::new();
-/// engine.poll(Instant::ORIGIN, &mut finished);
-/// assert_eq!((finished[0].ticket, finished[0].bytes_done), (ticket, 64));
+/// let mut completions = Vec::new();
+/// engine.poll(Instant::ORIGIN, &mut completions);
+/// assert_eq!((completions[0].ticket, completions[0].outcome.bytes_done), (ticket, 64));
 /// # Ok::<(), memferry_transfer::engine::LeavesRegion>(())
 /// ```
 #[derive(Debug)]
@@ -206,7 +206,7 @@ impl Engine for CpuEngine {
         }
     }
 
-    fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
+    fn poll(&mut self, _now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         let mut active = false;
         let mut index = 0;
         let team = self.team.as_deref();
@@ -216,7 +216,7 @@ impl Engine for CpuEngine {
         while let Some(number) = self.busy.get(index).copied() {
             let channel = &mut self.channels[number as usize];
             let serial = channel.serial;
-            let Some((outcome, state)) = channel.step(means) else {
+            let Some(outcome) = channel.step(means) else {
                 active |= index < first_unstarted && channel.turns > 0;
                 index += 1;
                 continue;
@@ -228,30 +228,27 @@ impl Engine for CpuEngine {
                 self.posted -= 1;
             }
             let ticket = Ticket { channel: number, serial };
-            let bytes_done = state.done;
-            let value = state.value;
-            let engine = EngineKind::Cpu;
-            finished.push(Finished { ticket, outcome, bytes_done, value, engine });
+            completions.push(EngineCompletion { ticket, outcome });
         }
         active
     }
 
     #[inline]
-    fn perform(&mut self, confined: &Confined<'_, &Mapping>) -> Option<Ended> {
+    fn perform(&mut self, confined: &Confined<'_, &Mapping>) -> Option<Outcome> {
         let operation = confined.operation();
         if let Operation::Nop = operation {
-            return Some(Ended { outcome: Ok(()), bytes_done: 0, value: 0 });
+            return Some(Outcome { result: Ok(()), bytes_done: 0, value: 0, engine: EngineKind::Cpu });
         }
         if !is_short(operation) || !performs(operation) {
             return None;
         }
         let mut state = State::default();
-        let outcome = match progress::advance(operation, confined.hint(), &mut state, IMMEDIATE) {
+        let result = match progress::advance(operation, confined.hint(), &mut state, IMMEDIATE) {
             Ok(true) => Ok(()),
             Ok(false) => return None,
             Err(failure) => Err(failure),
         };
-        Some(Ended { outcome, bytes_done: state.done, value: state.value })
+        Some(outcome(result, &state))
     }
 
     fn watermark(&self, ticket: Ticket) -> Option<Watermark> {
@@ -292,19 +289,19 @@ impl Engine for CpuEngine {
 }
 
 impl Channel {
-    /// Moves the chunks of the job whose turn it is; how it ended when it did, and how far it came. The job is gone then: once the report is
-    /// seen, its memory may be given back.
-    fn step(&mut self, means: Means<'_>) -> Option<(Result<(), Failure>, State)> {
+    /// Moves the chunks of the job whose turn it is. Returns the outcome when the job ended; the job is dropped before that, because
+    /// its memory may be given back once the completion is seen.
+    fn step(&mut self, means: Means<'_>) -> Option<Outcome> {
         let job = self.job.as_mut()?;
-        let outcome = job.advance(means, self.turns)?;
-        let state = job.state;
+        let result = job.advance(means, self.turns)?;
+        let outcome = outcome(result, &job.state);
         self.job = None;
-        Some((outcome, state))
+        Some(outcome)
     }
 }
 
 impl Job {
-    /// Moves so many chunks when there are; the outcome when the job is over.
+    /// Moves up to `turns` chunks. Returns the result when the job is over.
     fn advance(&mut self, means: Means<'_>, turns: u32) -> Option<Result<(), Failure>> {
         if self.cancelled {
             return Some(Err(Failure::Cancelled));
@@ -333,21 +330,26 @@ const WHOLE_CHUNK_BYTES: u64 = 4 << 20;
 pub fn perform_whole<M: Borrow<Mapping>>(
     confined: &Confined<'_, M>,
     team: Option<&CopyTeam>,
-) -> Option<Ended> {
+) -> Option<Outcome> {
     let means = Means { chunk_bytes: WHOLE_CHUNK_BYTES, team, for_others: false };
     let operation = confined.operation();
     if !performs(operation) {
         return None;
     }
     let mut state = State::default();
-    let outcome = loop {
+    let result = loop {
         match progress::advance(operation, confined.hint(), &mut state, means) {
             Ok(true) => break Ok(()),
             Ok(false) => {}
             Err(failure) => break Err(failure),
         }
     };
-    Some(Ended { outcome, bytes_done: state.done, value: state.value })
+    Some(outcome(result, &state))
+}
+
+#[inline]
+fn outcome(result: Result<(), Failure>, state: &State) -> Outcome {
+    Outcome { result, bytes_done: state.done, value: state.value, engine: EngineKind::Cpu }
 }
 
 /// Whether the operation is announced and short enough, and its destinations may be written.

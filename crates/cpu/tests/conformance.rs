@@ -15,8 +15,8 @@ use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::{bus_error, frame};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    CacheHint, Color24, Confined, Count2d, Descriptor, Engine, EngineKind, Failure, Fill2d, Finished,
-    Operation, Pattern, PixelSize, Plane, Region, Ticket,
+    CacheHint, Color24, Confined, Count2d, Descriptor, Engine, EngineCompletion, EngineKind, Failure, Fill2d,
+    Operation, Outcome, Pattern, PixelSize, Plane, Region, Ticket,
 };
 
 struct Fixture(CpuEngine);
@@ -74,11 +74,11 @@ fn copy(channel: u32, source: &Mapping, destination: &Mapping, length: u64) -> D
 }
 
 /// Polls to the end; the reports in order of their channels.
-fn finish(engine: &mut CpuEngine) -> Vec<Finished> {
-    let mut finished = Vec::new();
-    while engine.poll(Instant::ORIGIN, &mut finished) {}
-    finished.sort_by_key(|end| end.ticket);
-    finished
+fn finish(engine: &mut CpuEngine) -> Vec<EngineCompletion> {
+    let mut completions = Vec::new();
+    while engine.poll(Instant::ORIGIN, &mut completions) {}
+    completions.sort_by_key(|end| end.ticket);
+    completions
 }
 
 #[test]
@@ -95,7 +95,10 @@ fn memory_that_vanishes_faults_its_channel_and_no_other() {
     engine.post(copy(1, &sound[1], &mapping, 4 * page)).unwrap();
     engine.post(copy(2, &sound[1], &sound[2], 4 * page)).unwrap();
     engine.ring_doorbell();
-    let ends = finish(&mut engine).into_iter().map(|end| (end.outcome, end.bytes_done)).collect::<Vec<_>>();
+    let ends = finish(&mut engine)
+        .into_iter()
+        .map(|end| (end.outcome.result, end.outcome.bytes_done))
+        .collect::<Vec<_>>();
     let faulted = (Err(Failure::MemoryFault), 2 * page);
     assert_eq!(ends, [faulted, faulted, (Ok(()), 4 * page)]);
     let mut bytes = vec![0; 4 * page as usize];
@@ -103,7 +106,7 @@ fn memory_that_vanishes_faults_its_channel_and_no_other() {
     assert!(bytes.iter().all(|byte| *byte == 2));
     engine.post(copy(0, &sound[0], &sound[1], page)).unwrap();
     engine.ring_doorbell();
-    assert_eq!(finish(&mut engine)[0].outcome, Ok(()), "the channel serves on");
+    assert_eq!(finish(&mut engine)[0].outcome.result, Ok(()), "the channel serves on");
 }
 
 #[test]
@@ -124,7 +127,10 @@ fn read_only_destinations_are_unsupported_and_read_only_sources_are_not() {
     engine.ring_doorbell();
     assert_eq!(
         finish(&mut engine),
-        [Finished { ticket, outcome: Ok(()), bytes_done: 64, value: 0, engine: EngineKind::Cpu }]
+        [EngineCompletion {
+            ticket,
+            outcome: Outcome { result: Ok(()), bytes_done: 64, value: 0, engine: EngineKind::Cpu }
+        }]
     );
 }
 
@@ -135,24 +141,29 @@ fn a_poll_moves_one_chunk_of_each_channel_and_a_short_transfer_needs_one() {
     let long = engine.post(copy(0, &memory[0], &memory[1], 100)).unwrap();
     let short = engine.post(copy(1, &memory[2], &memory[3], 10)).unwrap();
     engine.ring_doorbell();
-    let mut finished = Vec::new();
-    assert!(engine.poll(Instant::ORIGIN, &mut finished));
+    let mut completions = Vec::new();
+    assert!(engine.poll(Instant::ORIGIN, &mut completions));
     assert_eq!(
-        finished,
-        [Finished { ticket: short, outcome: Ok(()), bytes_done: 10, value: 0, engine: EngineKind::Cpu }]
+        completions,
+        [EngineCompletion {
+            ticket: short,
+            outcome: Outcome { result: Ok(()), bytes_done: 10, value: 0, engine: EngineKind::Cpu }
+        }]
     );
-    engine.poll(Instant::ORIGIN, &mut finished);
+    engine.poll(Instant::ORIGIN, &mut completions);
     engine.cancel(long);
-    assert!(!engine.poll(Instant::ORIGIN, &mut finished));
+    assert!(!engine.poll(Instant::ORIGIN, &mut completions));
     let ticket = Ticket { channel: 0, serial: 1 };
     assert_eq!(
-        finished[1],
-        Finished {
+        completions[1],
+        EngineCompletion {
             ticket,
-            outcome: Err(Failure::Cancelled),
-            bytes_done: 20,
-            value: 0,
-            engine: EngineKind::Cpu
+            outcome: Outcome {
+                result: Err(Failure::Cancelled),
+                bytes_done: 20,
+                value: 0,
+                engine: EngineKind::Cpu
+            }
         }
     );
     let mut bytes = [0; 100];
@@ -175,12 +186,12 @@ fn first_poll(chunk_bytes: u64, operation: Operation<Region<Mapping>>) -> u64 {
     let mut engine = CpuEngine::new(1, chunk_bytes);
     let ticket = engine.post(Descriptor::new(0, operation).unwrap()).unwrap();
     engine.ring_doorbell();
-    let mut finished = Vec::new();
-    engine.poll(Instant::ORIGIN, &mut finished);
+    let mut completions = Vec::new();
+    engine.poll(Instant::ORIGIN, &mut completions);
     engine.cancel(ticket);
-    engine.poll(Instant::ORIGIN, &mut finished);
-    assert_eq!(finished[0].outcome, Err(Failure::Cancelled));
-    finished[0].bytes_done
+    engine.poll(Instant::ORIGIN, &mut completions);
+    assert_eq!(completions[0].outcome.result, Err(Failure::Cancelled));
+    completions[0].outcome.bytes_done
 }
 
 #[test]
@@ -226,7 +237,7 @@ fn an_xor_that_is_short_is_done_at_once_and_once() {
     let xor = Operation::Xor { sources: (0..8).map(region).collect(), destination: region(3), length: 1024 };
     let confined = Confined::new(&xor, CacheHint::Auto).unwrap();
     let ended = CpuEngine::new(1, 64).perform(&confined).expect("it is short");
-    assert_eq!((ended.outcome, ended.bytes_done), (Ok(()), 1024));
+    assert_eq!((ended.result, ended.bytes_done), (Ok(()), 1024));
     let mut bytes = [0; 1024];
     memory[3].read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0xff; 1024]);

@@ -81,7 +81,7 @@ fn perform(operation: Operation<Region<Mapping>>, hint: CacheHint, chunk_bytes: 
     while finished.is_empty() {
         engine.poll(Instant::ORIGIN, &mut finished);
     }
-    assert_eq!((finished[0].outcome, finished[0].bytes_done), (Ok(()), total));
+    assert_eq!((finished[0].outcome.result, finished[0].outcome.bytes_done), (Ok(()), total));
 }
 
 fn region(bytes: &[u8]) -> (Mapping, Region<Mapping>) {

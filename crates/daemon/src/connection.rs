@@ -14,7 +14,7 @@ use memferry_service::Introduced;
 use memferry_service::protocol::{self, Command, Hello, Violation, Welcome};
 
 /// What a connection said.
-pub(super) enum Heard {
+pub(super) enum Received {
     Nothing,
     Gone,
     Hello(Hello),
@@ -76,13 +76,13 @@ impl Connection {
     }
 
     /// Reads one message; whatever descriptors came with it are appended to `descriptors`.
-    pub(super) fn hear(&mut self, descriptors: &mut Vec<OwnedFd>) -> Result<Heard, Violation> {
+    pub(super) fn receive(&mut self, descriptors: &mut Vec<OwnedFd>) -> Result<Received, Violation> {
         let received = conduit::receive_into(self.socket.as_fd(), false, descriptors);
         let came = u32::try_from(descriptors.len()).unwrap_or(u32::MAX);
         let bytes = match received {
             Ok(bytes) => bytes,
-            Err(ReceiveError::WouldBlock) => return Ok(Heard::Nothing),
-            Err(ReceiveError::Closed | ReceiveError::System(_)) => return Ok(Heard::Gone),
+            Err(ReceiveError::WouldBlock) => return Ok(Received::Nothing),
+            Err(ReceiveError::Closed | ReceiveError::System(_)) => return Ok(Received::Gone),
             Err(ReceiveError::TooLong) => return Err(Violation::TooLong),
             // More than came: there was no room in this process for any.
             Err(ReceiveError::TooManyDescriptors) if came == 0 => {
@@ -97,12 +97,12 @@ impl Connection {
             if came > 0 {
                 return Err(Violation::Descriptors { expected: 0, got: came });
             }
-            return Hello::decode(&bytes).map(Heard::Hello);
+            return Hello::decode(&bytes).map(Received::Hello);
         };
         let expected = self.serial.wrapping_add(1);
         let command = protocol::decode_command(&bytes, expected, descriptors.len())?;
         self.serial = expected;
-        Ok(Heard::Command(session, expected, command))
+        Ok(Received::Command(session, expected, command))
     }
 
     pub(super) fn welcome(&mut self, welcome: Welcome) -> Result<(), Violation> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! listener ─ accept ─► Connection ─ handshake ─► session ─ commands ─► Service::execute ─► replies
-//! pidfd, hang-up ─► disconnect        notifier ─► Service::attend ─► late replies, farewells
+//! pidfd, hang-up ─► disconnect        notifier ─► Service::process_events ─► late replies, farewells
 //! SIGTERM, SIGINT ─► Service::stop, remove the socket (one handed over by a supervisor stays)
 //! ```
 //!
@@ -31,7 +31,7 @@ use rustix::net::SocketFlags;
 use thiserror::Error;
 
 use closer::Closer;
-use connection::{Connection, Heard};
+use connection::{Connection, Received};
 use memferry_service::ServiceConfig;
 use memferry_service::protocol::{self, Answer, Envelope, Violation};
 use memferry_service::{Executed, Service, StartError};
@@ -253,12 +253,12 @@ impl Daemon {
             for event in events {
                 match event.data.u64() {
                     LISTENER => self.accept(listener),
-                    NOTIFIER => self.attend(),
+                    NOTIFIER => self.process_events(),
                     SIGNALS => return Ok(()),
                     // Nothing else comes of one that is not listened to; what it sent is closed with its socket.
                     token if self.deaf.contains(&token) => self.drop_connection(token, "it hung up"),
                     token if token % 2 == 1 => self.drop_connection(token - 1, "its process ended"),
-                    token => self.hear(token),
+                    token => self.receive(token),
                 }
             }
         }
@@ -333,20 +333,20 @@ impl Daemon {
     }
 
     /// Reads one message of a connection: one at a time, so that none keeps the others waiting.
-    fn hear(&mut self, token: u64) {
+    fn receive(&mut self, token: u64) {
         let Some(connection) = self.connections.get_mut(&token) else { return };
         let user = connection.user();
         let mut descriptors = Vec::new();
-        let heard = connection.hear(&mut descriptors);
-        match heard {
-            Ok(Heard::Nothing) => {}
-            Ok(Heard::Gone) => self.drop_connection(token, "it hung up"),
-            Ok(Heard::Hello(hello)) => {
+        let received = connection.receive(&mut descriptors);
+        match received {
+            Ok(Received::Nothing) => {}
+            Ok(Received::Gone) => self.drop_connection(token, "it hung up"),
+            Ok(Received::Hello(hello)) => {
                 if let Err(violation) = self.welcome(token, &hello) {
                     self.refuse_connection(token, &violation);
                 }
             }
-            Ok(Heard::Command(session, serial, command)) => {
+            Ok(Received::Command(session, serial, command)) => {
                 let process = connection.process_id();
                 match self.service.execute(session, command, &descriptors) {
                     Executed::Done(answer, ours) => {
@@ -447,20 +447,20 @@ impl Daemon {
         self.reply(token, serial, Err(protocol::Refusal { kind, message }), &[]);
     }
 
-    fn attend(&mut self) {
-        let attended = self.service.attend();
-        for (user, descriptor) in attended.unneeded {
+    fn process_events(&mut self) {
+        let events = self.service.process_events();
+        for (user, descriptor) in events.unneeded {
             self.closer.close(user, descriptor);
         }
-        if !attended.unused.is_empty() {
-            self.unmapper.close(NOBODY, attended.unused);
+        if !events.unused.is_empty() {
+            self.unmapper.close(NOBODY, events.unused);
         }
-        for (session, violation) in attended.closed {
+        for (session, violation) in events.closed {
             if let Some(token) = self.by_session.get(&session).copied() {
                 self.refuse_connection(token, &violation);
             }
         }
-        for (revocation, answer) in attended.revoked {
+        for (revocation, answer) in events.revoked {
             if let Some((token, serial)) = self.waiting.remove(&revocation) {
                 self.reply(token, serial, answer, &[]);
             }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! post ──► channel: Job ──ring_doorbell──► Order ─► /dev/memferry ─► policy of the module ─► DMA engine, or the kernel's CPU
-//! poll ──► records ─► Finished              a suspended job is not handed over before it may go on
+//! poll ──► records ─► completion            a suspended job is not handed over before it may go on
 //! ```
 //!
 //! It performs [`ModuleEngine::OPERATIONS`]; lists whose pieces touch each other are done in order by the kernel's CPU. What
@@ -21,8 +21,8 @@ use memferry_clock::Instant;
 use memferry_shm::mapping::Access;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Lists, Operation, Operations,
-    Refused, Region, Segment, Side, Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Lists, Operation,
+    Operations, Outcome, Refused, Region, Segment, Side, Ticket,
 };
 
 const LONGEST_BYTES: u64 = 1 << 40;
@@ -142,17 +142,17 @@ impl ModuleEngine {
     }
 
     /// Reports what ended without having been in the kernel.
-    fn take_ended(&mut self, finished: &mut Vec<Finished>) {
+    fn take_ended(&mut self, completions: &mut Vec<EngineCompletion>) {
         for (number, channel) in (0..).zip(&mut self.channels) {
-            let Some(Job { state: State::Ended(outcome), .. }) = channel.job else { continue };
+            let Some(Job { state: State::Ended(result), .. }) = channel.job else { continue };
             channel.job = None;
             let ticket = Ticket { channel: number, serial: channel.serial };
-            let engine = EngineKind::Module;
-            finished.push(Finished { ticket, outcome, bytes_done: 0, value: 0, engine });
+            let outcome = Outcome { result, bytes_done: 0, value: 0, engine: EngineKind::Module };
+            completions.push(EngineCompletion { ticket, outcome });
         }
     }
 
-    fn take_records(&mut self, finished: &mut Vec<Finished>) {
+    fn take_records(&mut self, completions: &mut Vec<EngineCompletion>) {
         // Fails in a forked child only, which has none of these jobs.
         let _ = self.device.take_records(&mut self.records);
         for record in self.records.drain(..) {
@@ -160,7 +160,7 @@ impl ModuleEngine {
             let channel = &mut self.channels[number as usize];
             channel.job = None;
             let ticket = Ticket { channel: number, serial: channel.serial };
-            let outcome = match record.status {
+            let result = match record.status {
                 0 => Ok(()),
                 ECANCELED => Err(Failure::Cancelled),
                 ETIMEDOUT => Err(Failure::EngineTimedOut),
@@ -169,8 +169,8 @@ impl ModuleEngine {
             };
             self.bytes_by_dma += record.bytes_by_dma;
             let bytes_done = record.bytes_done;
-            let engine = EngineKind::Module;
-            finished.push(Finished { ticket, outcome, bytes_done, value: 0, engine });
+            let outcome = Outcome { result, bytes_done, value: 0, engine: EngineKind::Module };
+            completions.push(EngineCompletion { ticket, outcome });
         }
     }
 
@@ -242,11 +242,11 @@ impl Engine for ModuleEngine {
         self.submit_ready();
     }
 
-    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         self.polled = now;
-        self.take_records(finished);
+        self.take_records(completions);
         self.submit_ready();
-        self.take_ended(finished);
+        self.take_ended(completions);
         false
     }
 

@@ -34,7 +34,7 @@ use memferry_shm::parking::Spin;
 use memferry_shm::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::wire::{self, SlotError};
-use memferry_transfer::{Failure, Operation};
+use memferry_transfer::{Failure, Operation, Outcome};
 use thiserror::Error;
 
 use crate::Completion;
@@ -423,7 +423,8 @@ impl Queue {
             return None;
         };
         let ticket = Ticket { queue: self.identity, tag };
-        let memferry_transfer::Completion { outcome, inherited, bytes_done, value, engine, .. } = completion;
+        let inherited = completion.inherited;
+        let Outcome { result: outcome, bytes_done, value, engine } = completion.outcome;
         let completion = Completion { ticket, outcome, inherited, bytes_done, value, engine };
         entry.tag = NO_TAG;
         if !entry.held.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! register ─► root ─┬─ derive ─► narrower, same session
-//!                   └─ offer  ─► offered ─ accept ─► held by another session
+//!                   └─ grant  ─► granted ─ accept ─► held by another session
 //! resolve, claim    handles ─► Regions; counts them as in flight
 //! revoke(handle)    the whole subtree; done when nothing of it is in flight
 //! ```
@@ -25,9 +25,9 @@ use thiserror::Error;
 use revocation::Revocation;
 use table::{Node, Table};
 
-/// Who may accept an offer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Recipient {
+/// Who may accept a grant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub enum Grantee {
     Session(SessionId),
     /// Every session of a user.
     User(u32),
@@ -68,15 +68,15 @@ pub enum CapabilityError {
     /// The capability does not carry GRANT.
     #[error("handle {0} may not be granted to others")]
     NotGrantable(Handle),
-    /// The token names no offer to this session or user.
-    #[error("token {0} names no offer to this client")]
-    NoSuchOffer(Handle),
+    /// The token names no grant to this session or user.
+    #[error("token {0} names no grant to this client")]
+    NoSuchGrant(Handle),
     /// The session holds as many capabilities as it may.
     #[error("this client holds {limit} capabilities, its quota; revoke some")]
     Quota { limit: usize },
 }
 
-/// What accepting an offer gives.
+/// What accepting a grant gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Accepted {
     /// The capability in the accepting session.
@@ -220,7 +220,7 @@ impl<M: Memory> Capabilities<M> {
     /// A capability of the same session with a narrower range or fewer rights.
     ///
     /// # Errors
-    /// [`CapabilityError`] but for `NotGrantable` and `NoSuchOffer`.
+    /// [`CapabilityError`] but for `NotGrantable` and `NoSuchGrant`.
     pub fn derive(
         &mut self,
         session: SessionId,
@@ -232,20 +232,20 @@ impl<M: Memory> Capabilities<M> {
         self.hold(node)
     }
 
-    /// Offers a range with rights to others. The token is a capability of the grantor's: revoking it takes back what
+    /// Grants a range with rights to others. The token is a capability of the grantor's: revoking it takes back what
     /// was accepted.
     ///
     /// # Errors
-    /// [`CapabilityError`] but for `NoSuchOffer`.
-    pub fn offer(
+    /// [`CapabilityError`] but for `NoSuchGrant`.
+    pub fn grant(
         &mut self,
         session: SessionId,
         handle: Handle,
         range: (u64, u64),
         rights: Rights,
-        recipient: Recipient,
+        grantee: Grantee,
     ) -> Result<Handle, CapabilityError> {
-        let node = self.narrowed(session, handle, range, rights, Some(recipient))?;
+        let node = self.narrowed(session, handle, range, rights, Some(grantee))?;
         let (_, parent) = self.live(session, handle)?;
         if !parent.rights.contains(Rights::GRANT) {
             return Err(CapabilityError::NotGrantable(handle));
@@ -253,29 +253,29 @@ impl<M: Memory> Capabilities<M> {
         self.hold(node)
     }
 
-    /// Takes up an offer made to `session` or to its `user`.
+    /// Takes up a grant made to `session` or to its `user`.
     ///
     /// # Errors
-    /// [`CapabilityError::NoSuchOffer`], [`CapabilityError::Quota`].
+    /// [`CapabilityError::NoSuchGrant`], [`CapabilityError::Quota`].
     pub fn accept(
         &mut self,
         session: SessionId,
         user: u32,
         token: Handle,
     ) -> Result<Accepted, CapabilityError> {
-        let offer = self.table.get(token).ok_or(CapabilityError::NoSuchOffer(token))?;
-        let meant = match offer.offered_to {
-            Some(Recipient::Session(recipient)) => recipient == session,
-            Some(Recipient::User(recipient)) => recipient == user,
+        let grant = self.table.get(token).ok_or(CapabilityError::NoSuchGrant(token))?;
+        let meant = match grant.grantee {
+            Some(Grantee::Session(grantee)) => grantee == session,
+            Some(Grantee::User(grantee)) => grantee == user,
             None => false,
         };
-        let memory = offer.memory().ok_or(CapabilityError::NoSuchOffer(token))?;
+        let memory = grant.memory().ok_or(CapabilityError::NoSuchGrant(token))?;
         if !meant {
-            return Err(CapabilityError::NoSuchOffer(token));
+            return Err(CapabilityError::NoSuchGrant(token));
         }
-        let range = (offer.offset, offer.length);
-        let rights = offer.rights;
-        let grantor = offer.session;
+        let range = (grant.offset, grant.length);
+        let rights = grant.rights;
+        let grantor = grant.session;
         let handle =
             self.hold(Node::new(session, memory.clone(), range, rights, Some(token.index()), None))?;
         Ok(Accepted { handle, length: range.1, rights, grantor })
@@ -417,7 +417,7 @@ impl<M: Memory> Capabilities<M> {
             Side::Source => Rights::READ,
             Side::Destination => Rights::WRITE,
         };
-        if node.offered_to.is_some() || !node.rights.contains(needed) {
+        if node.grantee.is_some() || !node.rights.contains(needed) {
             return Err(Failure::MissingRight { side, handle });
         }
         Ok((node, memory))
@@ -437,7 +437,7 @@ impl<M: Memory> Capabilities<M> {
         handle: Handle,
         (offset, length): (u64, u64),
         rights: Rights,
-        offered_to: Option<Recipient>,
+        grantee: Option<Grantee>,
     ) -> Result<Node<M>, CapabilityError> {
         let (memory, parent) = self.live(session, handle)?;
         let available = parent.length;
@@ -448,7 +448,7 @@ impl<M: Memory> Capabilities<M> {
             return Err(CapabilityError::Rights { handle, held: parent.rights, wanted: rights });
         }
         let range = (parent.offset + offset, length);
-        Ok(Node::new(session, memory.clone(), range, rights, Some(handle.index()), offered_to))
+        Ok(Node::new(session, memory.clone(), range, rights, Some(handle.index()), grantee))
     }
 
     /// Puts a node into the table and under its parent.

@@ -19,30 +19,8 @@ use memferry_clock::Instant;
 use memferry_transfer::{Descriptor, Failure, PriorityClass, WhenBusy};
 
 use crate::capability::{Admitted, Claims};
-use crate::completion::QueueKey;
-use crate::policy::{Acts, Ask, Choice, Outstanding, Policy};
-
-/// What an engine channel is doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ChannelState {
-    Free,
-    /// It holds a descriptor.
-    Busy,
-    /// It failed and waits for a reset.
-    Faulted,
-}
-
-/// Who asked, under which name.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Origin {
-    pub(crate) queue: QueueKey,
-    pub(crate) user: u32,
-    pub(crate) tag: u64,
-    /// The next request of the queue depends on this one.
-    pub(crate) linked: bool,
-    /// It is done again and again, in a loop.
-    pub(crate) member: bool,
-}
+use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding, Policy};
+use crate::request::{Origin, QueueKey, Retired};
 
 /// A request with a channel to itself: output of placement.
 #[derive(Debug)]
@@ -83,13 +61,6 @@ pub(crate) fn ask<M>(admitted: &Admitted<M>, user: u32) -> Ask {
     let terms = admitted.terms();
     let bytes = admitted.operation().total_bytes();
     Ask { client: admitted.session(), user, class: terms.class, bytes, deadline: terms.deadline }
-}
-
-/// A request that did not get a channel.
-pub(crate) struct Unplaced {
-    pub(crate) claims: Claims,
-    pub(crate) origin: Origin,
-    pub(crate) failure: Failure,
 }
 
 /// Where requests of a class wait.
@@ -240,7 +211,7 @@ impl<M> Channels<M> {
         held: bool,
         promises: bool,
         policy: &mut dyn Policy,
-    ) -> Result<Option<Placed<M>>, Unplaced> {
+    ) -> Result<Option<Placed<M>>, Retired> {
         let choice = if self.waits(origin.queue) {
             Choice::Busy { usable: self.usable() }
         } else {
@@ -267,7 +238,7 @@ impl<M> Channels<M> {
             },
         };
         let (_, claims) = admitted.into_parts();
-        Err(Unplaced { claims, origin, failure })
+        Err(Retired::refused(origin, claims, failure))
     }
 
     fn wait(&mut self, admitted: Admitted<M>, origin: Origin) {
@@ -380,7 +351,7 @@ impl<M> Channels<M> {
     pub(crate) fn give_up(
         &mut self,
         mut gives_up: impl FnMut(&Admitted<M>, Origin) -> Option<Failure>,
-    ) -> Vec<Unplaced> {
+    ) -> Vec<Retired> {
         let mut given_up = Vec::new();
         if self.waiting_count == 0 {
             return given_up;
@@ -392,7 +363,7 @@ impl<M> Channels<M> {
                     Some(failure) => {
                         self.waits_no_more(&admitted, origin);
                         let (_, claims) = admitted.into_parts();
-                        given_up.push(Unplaced { claims, origin, failure });
+                        given_up.push(Retired::refused(origin, claims, failure));
                     }
                 }
             }

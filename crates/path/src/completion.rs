@@ -1,38 +1,24 @@
 //! Stage 4, completion: what is running, and the one completion each accepted request gets.
 //!
 //! ```text
-//! reserve(queue) ─► Reservation ─► submit … ─► Finished ─► settle ─► Delivery
+//! reserve(queue) ─► Reservation ─► submit … ─► EngineCompletion ─► settle ─► QueueCompletion
 //! ```
 //!
 //! A reservation is made before a request is taken, so completions cannot overflow a client's ring. A request is decided
-//! once: the engine's `Finished` says whether it ended early, and the first reason given for that stands. Writing
+//! once: the engine's completion says whether it ended early, and the first reason given for that stands. Writing
 //! completions into rings is the caller's.
 
-use memferry_transfer::{Completion, EngineKind, Failure, Finished, PriorityClass, SessionId, Ticket};
+use memferry_transfer::{Completion, Failure, Outcome, PriorityClass, SessionId, Ticket};
 
 use crate::capability::Claims;
-use crate::channel::Origin;
 use crate::policy::Ask;
-
-/// One client queue, as the path knows it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct QueueKey(pub u32);
+use crate::request::{Origin, QueueCompletion, QueueKey, Retired};
 
 /// Room for one completion in a queue's ring. Becomes a request's, be it submitted or refused.
 #[derive(Debug)]
 #[must_use = "a reservation counts as outstanding"]
 pub struct Reservation {
     pub(crate) queue: QueueKey,
-}
-
-/// A completion on its way to a queue.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Delivery {
-    /// The queue it belongs to.
-    pub queue: QueueKey,
-    pub completion: Completion,
-    /// The client was told how far it had come before.
-    pub watermarked: bool,
 }
 
 /// A request in an engine.
@@ -48,26 +34,26 @@ pub(crate) struct Running {
     pub(crate) charged: u64,
     /// Why it was asked to end early; the first reason stands.
     pub(crate) ending: Option<Failure>,
-    /// What the client was told of its progress, bytes.
-    pub(crate) told: u64,
+    /// Progress that the client can see, bytes.
+    pub(crate) reported_bytes: u64,
 }
 
-/// How a request ended.
-#[derive(Clone, Copy)]
-pub(crate) struct End {
-    pub(crate) outcome: Result<(), Failure>,
-    pub(crate) bytes_done: u64,
-    pub(crate) value: u64,
-    /// Which engine had it, if any.
-    pub(crate) engine: EngineKind,
-    pub(crate) watermarked: bool,
-}
-
-impl End {
-    /// Of a request that no engine had.
-    pub(crate) const fn refused(failure: Failure) -> Self {
-        let engine = EngineKind::None;
-        Self { outcome: Err(failure), bytes_done: 0, value: 0, engine, watermarked: false }
+impl Running {
+    /// The request as the engine's completion left it; `quarantine` names its channel when that failed.
+    pub(crate) fn retire(self, reported: &Outcome, quarantine: Option<u32>) -> Retired {
+        let result = match (reported.result, self.ending) {
+            (Err(Failure::Cancelled), Some(reason)) => Err(reason),
+            (result, _) => result,
+        };
+        Retired {
+            origin: self.origin,
+            claims: self.claims,
+            quarantine,
+            places: 0,
+            outcome: Outcome { result, ..*reported },
+            inherited: false,
+            watermarked: self.reported_bytes > 0,
+        }
     }
 }
 
@@ -161,23 +147,13 @@ impl Ledger {
         self.running.iter_mut().flatten()
     }
 
-    /// Takes the running request a report is about; a report for another ticket is none.
+    /// Takes the running request of a ticket, `None` when the channel holds another one.
     pub(crate) fn take(&mut self, ticket: Ticket) -> Option<Running> {
         let slot = self.running.get_mut(ticket.channel as usize)?;
         let running = slot.take_if(|running| running.ticket == ticket)?;
         self.count -= 1;
         self.timed -= usize::from(running.ask.deadline.is_some());
         Some(running)
-    }
-
-    /// How a running request ended by the engine's report.
-    pub(crate) fn end(running: &Running, finished: &Finished) -> End {
-        let outcome = match (finished.outcome, running.ending) {
-            (Err(Failure::Cancelled), Some(reason)) => Err(reason),
-            (outcome, _) => outcome,
-        };
-        let Finished { bytes_done, value, engine, .. } = *finished;
-        End { outcome, bytes_done, value, engine, watermarked: running.told > 0 }
     }
 
     /// One of a queue's reservations has come to its end.
@@ -188,15 +164,20 @@ impl Ledger {
         }
     }
 
-    /// The delivery of a request that ended, `None` when nobody listens. `inherited`: it failed as another did.
+    /// The completion of a request that is over, `None` when its queue is closing.
     #[inline]
-    pub(crate) fn deliver(&mut self, origin: Origin, end: &End, inherited: bool) -> Option<Delivery> {
+    pub(crate) fn complete(
+        &mut self,
+        origin: Origin,
+        outcome: Outcome,
+        inherited: bool,
+        watermarked: bool,
+    ) -> Option<QueueCompletion> {
         if self.queue(origin.queue)?.closing {
             self.ended(origin.queue);
             return None;
         }
-        let End { outcome, bytes_done, value, engine, watermarked } = *end;
-        let completion = Completion { tag: origin.tag, outcome, inherited, bytes_done, value, engine };
-        Some(Delivery { queue: origin.queue, completion, watermarked })
+        let completion = Completion { tag: origin.tag, inherited, outcome };
+        Some(QueueCompletion { queue: origin.queue, completion, watermarked })
     }
 }

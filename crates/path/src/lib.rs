@@ -1,7 +1,7 @@
 //! The path of a request, one stage a module, as pure steps: no thread, no clock, no system call, no unsafe code.
 //!
 //! ```text
-//! Request ─admit─► Admitted ─place─► Placed ─post─► Posted ─engine─► Finished ─settle─► Completion
+//! Request ─admit─► Admitted ─place─► Placed ─post─► Posted ─engine─► EngineCompletion ─settle─► QueueCompletion
 //!      capability  order   policy, channel        completion                      (exactly one)
 //! ```
 //!
@@ -34,9 +34,9 @@
 //!     path.settle(now, &mut capabilities);
 //!     now = path.next_wake().unwrap_or(now);
 //! }
-//! let outcomes: Vec<_> = path.take_deliveries().map(|delivery| delivery.completion.outcome).collect();
+//! let results: Vec<_> = path.take_completions().map(|done| done.completion.outcome.result).collect();
 //! let outside = Failure::OutOfBounds { side: Side::Destination, available: 4 };
-//! assert_eq!((outcomes, memory.contents()), (vec![Err(outside), Ok(())], vec![7; 4]));
+//! assert_eq!((results, memory.contents()), (vec![Err(outside), Ok(())], vec![7; 4]));
 //! # Ok::<(), memferry_path::CapabilityError>(())
 //! ```
 //!
@@ -103,15 +103,17 @@ pub mod channel;
 pub mod completion;
 mod order;
 pub mod policy;
+mod request;
 mod steps;
 
-pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Recipient, RevocationId};
-pub use channel::{ChannelState, Placed};
-pub use completion::{Delivery, QueueKey, Reservation};
+pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Grantee, RevocationId};
+pub use channel::Placed;
+pub use completion::Reservation;
 pub use policy::{
-    Acts, AllOutstanding, Ask, Choice, Outstanding, Policy, PolicyError, PolicyKind, PolicySettings,
-    SliceCounts, Slices,
+    Acts, AllOutstanding, Ask, ChannelState, Choice, Outstanding, Policy, PolicyError, PolicyKind,
+    PolicySettings, SliceCounts, Slices,
 };
+pub use request::{QueueCompletion, QueueKey};
 pub use steps::{Path, PathLimits, Performing};
 
 #[cfg(test)]

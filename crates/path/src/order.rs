@@ -10,33 +10,20 @@
 //! Only queues that use links, fences or loops have an [`Order`]; all others never come here. Requests start in the order
 //! they came, so what follows a held request waits behind it, and what follows a loop waits until it has ended. Links are
 //! io_uring's, fences those of a DSA batch, loops those of a DMA controller's linked channels (Wicki 2014, 2.3.2.4).
-//! Nothing here touches channels, engines or the table: what ended without an engine leaves as a [`Fate`]. What is held has its
+//! Nothing here touches channels, engines or the table: what ended without an engine leaves as [`Retired`]. What is held has its
 //! places in the quota of its user from [`Orders::accept`] until it starts or leaves so.
 
 use std::collections::VecDeque;
 
 use memferry_clock::Instant;
-use memferry_transfer::{EngineKind, Failure, Terms};
+use memferry_transfer::{EngineKind, Failure, Outcome, Terms};
 
 use crate::capability::{Admitted, Claims};
-use crate::channel::Origin;
-use crate::completion::{End, QueueKey};
+use crate::request::{Origin, QueueKey, Retired};
 
-/// A request that ended here; its claims are to be released, or quarantined with a failed channel.
-pub(crate) struct Fate {
-    pub(crate) origin: Origin,
-    pub(crate) claims: Claims,
-    /// What it counted for in the quota of its user; nothing when it was not held.
-    pub(crate) places: usize,
-    pub(crate) end: End,
-    pub(crate) inherited: bool,
-    pub(crate) quarantine: Option<u32>,
-}
-
-impl Fate {
-    fn failed(origin: Origin, (claims, places): (Claims, usize), failure: Failure, inherited: bool) -> Self {
-        Self { origin, claims, places, end: End::refused(failure), inherited, quarantine: None }
-    }
+/// A request that failed here without having been started; `places` is 0 when it was not held.
+fn failed(origin: Origin, (claims, places): (Claims, usize), failure: Failure, inherited: bool) -> Retired {
+    Retired { places, inherited, ..Retired::refused(origin, claims, failure) }
 }
 
 /// A request as it comes from admission.
@@ -145,15 +132,15 @@ impl<M: Clone> Chain<M> {
         self.ending.is_some() || whole
     }
 
-    fn member_ended(&mut self, end: &End) {
+    fn member_ended(&mut self, outcome: &Outcome) {
         self.running = false;
-        if end.engine != EngineKind::None {
-            self.engine = end.engine;
+        if outcome.engine != EngineKind::None {
+            self.engine = outcome.engine;
         }
         let Some(member) = self.members.get_mut(self.at) else { return };
-        member.bytes = member.bytes.saturating_add(end.bytes_done);
-        member.value = end.value;
-        match end.outcome {
+        member.bytes = member.bytes.saturating_add(outcome.bytes_done);
+        member.value = outcome.value;
+        match outcome.result {
             Err(failure) => self.ending = Some(failure),
             Ok(()) => {
                 self.at += 1;
@@ -165,35 +152,40 @@ impl<M: Clone> Chain<M> {
     }
 
     /// The end of all of it: with a failure, members before the failed one had succeeded in that round.
-    fn finish(self, fates: &mut Vec<Fate>) {
-        let quarantine = self.quarantine;
+    fn finish(self, retired: &mut Vec<Retired>) {
         let engine = self.engine;
-        let end = |outcome, bytes_done, value| End { outcome, bytes_done, value, engine, watermarked: false };
-        let outcome = self.ending.map_or(Ok(()), Err);
-        let whole = Fate {
+        let result = self.ending.map_or(Ok(()), Err);
+        let whole = Retired {
             origin: self.origin,
             claims: Claims::none(),
-            places: 1,
-            end: end(outcome, 0, self.done),
-            inherited: outcome.is_err(),
             quarantine: None,
+            places: 1,
+            outcome: Outcome { result, bytes_done: 0, value: self.done, engine },
+            inherited: result.is_err(),
+            watermarked: false,
         };
         for (index, member) in self.members.into_iter().enumerate() {
-            let outcome = if index < self.at { Ok(()) } else { outcome };
-            let inherited = outcome.is_err() && index > self.at;
+            let result = if index < self.at { Ok(()) } else { result };
             let (claims, places) = member.admitted.into_kept();
-            let end = end(outcome, member.bytes, member.value);
-            fates.push(Fate { origin: member.origin, claims, places, end, inherited, quarantine });
+            retired.push(Retired {
+                origin: member.origin,
+                claims,
+                quarantine: self.quarantine,
+                places,
+                outcome: Outcome { result, bytes_done: member.bytes, value: member.value, engine },
+                inherited: result.is_err() && index > self.at,
+                watermarked: false,
+            });
         }
-        fates.push(whole);
+        retired.push(whole);
     }
 
     /// Nothing of it was started: all of it fails.
-    fn fail(self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
+    fn fail(self, failure: Failure, inherited: bool, retired: &mut Vec<Retired>) {
         for member in self.members {
-            fates.push(Fate::failed(member.origin, member.admitted.into_kept(), failure, inherited));
+            retired.push(failed(member.origin, member.admitted.into_kept(), failure, inherited));
         }
-        fates.push(Fate::failed(self.origin, (Claims::none(), 1), failure, inherited));
+        retired.push(failed(self.origin, (Claims::none(), 1), failure, inherited));
     }
 
     /// The earliest of its own and its members', one of which ends all of it.
@@ -238,16 +230,22 @@ impl<M: Clone> Order<M> {
     }
 
     /// Takes the queue's next request; returns whether it is held.
-    fn accept(&mut self, origin: Origin, arrived: Arrived<M>, terms: &Terms, fates: &mut Vec<Fate>) -> bool {
+    fn accept(
+        &mut self,
+        origin: Origin,
+        arrived: Arrived<M>,
+        terms: &Terms,
+        retired: &mut Vec<Retired>,
+    ) -> bool {
         let incoming = std::mem::take(&mut self.incoming);
         let inherited = if let Incoming::Broken(failure) = incoming { Some(failure) } else { None };
         let failed = match self.try_accept(origin, arrived, terms, incoming) {
             Ok(()) => None,
             Err((claims, own)) => {
                 let failure = inherited.unwrap_or(own);
-                fates.push(Fate::failed(origin, (claims, 0), failure, inherited.is_some()));
+                retired.push(failed(origin, (claims, 0), failure, inherited.is_some()));
                 if let Some(chain) = self.collecting.take() {
-                    chain.fail(failure, true, fates);
+                    chain.fail(failure, true, retired);
                 }
                 Some(failure)
             }
@@ -299,10 +297,10 @@ impl<M: Clone> Order<M> {
     }
 
     /// The next request that may start, when `active` others of the queue run.
-    pub(crate) fn next(&mut self, active: u32, fates: &mut Vec<Fate>) -> Option<(Admitted<M>, Origin)> {
+    pub(crate) fn next(&mut self, active: u32, retired: &mut Vec<Retired>) -> Option<(Admitted<M>, Origin)> {
         loop {
             if let Some(chain) = self.looping.take_if(|chain| !chain.running && chain.is_over()) {
-                chain.finish(fates);
+                chain.finish(retired);
             }
             if let Some(chain) = &mut self.looping {
                 let member = chain.members.get(chain.at).filter(|_| !chain.running)?;
@@ -316,7 +314,7 @@ impl<M: Clone> Order<M> {
                 Link::Broken(failure) if head.linked => {
                     let held = self.held.pop_front()?;
                     self.link = if held.origin.linked { Link::Broken(failure) } else { Link::Kept };
-                    held.fail(failure, true, fates);
+                    held.fail(failure, true, retired);
                     continue;
                 }
                 _ => {}
@@ -333,22 +331,22 @@ impl<M: Clone> Order<M> {
         }
     }
 
-    /// Takes note of the end of a started request; gives it back when it is to be delivered.
-    pub(crate) fn ended(&mut self, origin: Origin, end: End) -> Option<End> {
+    /// Takes note of the end of a started request. Returns whether it is complete; a member of a loop is when the loop ends.
+    pub(crate) fn ended(&mut self, origin: Origin, outcome: &Outcome) -> bool {
         if origin.member {
             if let Some(chain) = &mut self.looping {
-                chain.member_ended(&end);
+                chain.member_ended(outcome);
             }
-            return None;
+            return false;
         }
         // An earlier one may end late, when what was linked to it is gone and another one is awaited.
         if let Link::Running(tag) = self.link
             && origin.linked
             && tag == origin.tag
         {
-            self.link = end.outcome.map_or_else(Link::Broken, |()| Link::Kept);
+            self.link = outcome.result.map_or_else(Link::Broken, |()| Link::Kept);
         }
-        Some(end)
+        true
     }
 
     /// The memory of the loop that runs is to be quarantined with a channel that failed.
@@ -359,7 +357,7 @@ impl<M: Clone> Order<M> {
     }
 
     /// Gives up requests that did not start, and what is linked to them.
-    pub(crate) fn give_up_held(&mut self, gives_up: &mut GivesUp<'_>, fates: &mut Vec<Fate>) {
+    pub(crate) fn give_up_held(&mut self, gives_up: &mut GivesUp<'_>, retired: &mut Vec<Retired>) {
         let mut carried = None;
         for held in std::mem::take(&mut self.held) {
             let inherited = carried.take().filter(|_| held.linked);
@@ -367,15 +365,15 @@ impl<M: Clone> Order<M> {
                 None => self.held.push_back(held),
                 Some(failure) => {
                     carried = Some(failure).filter(|_| held.origin.linked);
-                    held.fail(failure, inherited.is_some(), fates);
+                    held.fail(failure, inherited.is_some(), retired);
                 }
             }
         }
         if let Some(failure) = carried.filter(|_| self.awaits_successor()) {
-            self.break_incoming(failure, true, fates);
+            self.break_incoming(failure, true, retired);
         }
         if let Some(failure) = self.collecting.as_ref().and_then(|chain| chain.given_up(gives_up)) {
-            self.break_incoming(failure, false, fates);
+            self.break_incoming(failure, false, retired);
         }
     }
 
@@ -396,9 +394,9 @@ impl<M: Clone> Order<M> {
     }
 
     /// What comes next fails too.
-    fn break_incoming(&mut self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
+    fn break_incoming(&mut self, failure: Failure, inherited: bool, retired: &mut Vec<Retired>) {
         if let Some(chain) = self.collecting.take() {
-            chain.fail(failure, inherited, fates);
+            chain.fail(failure, inherited, retired);
         }
         self.incoming = Incoming::Broken(failure);
     }
@@ -432,12 +430,12 @@ impl<M: Clone> Held<M> {
         }
     }
 
-    fn fail(self, failure: Failure, inherited: bool, fates: &mut Vec<Fate>) {
+    fn fail(self, failure: Failure, inherited: bool, retired: &mut Vec<Retired>) {
         match self.step {
             Step::One(admitted) => {
-                fates.push(Fate::failed(self.origin, admitted.into_kept(), failure, inherited));
+                retired.push(failed(self.origin, admitted.into_kept(), failure, inherited));
             }
-            Step::Loop(chain) => chain.fail(failure, inherited, fates),
+            Step::Loop(chain) => chain.fail(failure, inherited, retired),
         }
     }
 }
@@ -474,9 +472,9 @@ impl<M: Clone> Orders<M> {
         origin: Origin,
         arrived: Arrived<M>,
         terms: &Terms,
-        fates: &mut Vec<Fate>,
+        retired: &mut Vec<Retired>,
     ) -> bool {
-        let held = self.get_or_begin(origin.queue).accept(origin, arrived, terms, fates);
+        let held = self.get_or_begin(origin.queue).accept(origin, arrived, terms, retired);
         if held {
             self.earliest = self.earliest.into_iter().chain(terms.deadline).min();
         }

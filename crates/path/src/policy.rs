@@ -67,7 +67,15 @@ pub use shared::Shared;
 pub use slices::{SliceCounts, Slices};
 pub use weighted::Weighted;
 
-use crate::channel::ChannelState;
+/// What an engine channel is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ChannelState {
+    Free,
+    /// It holds a descriptor.
+    Busy,
+    /// It failed and waits for a reset.
+    Faulted,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Choice {

@@ -3,7 +3,7 @@
 //! ```text
 //! reserve ─ submit(request) ┐                ┌─ run: engine makes progress (no table needed)
 //! cancel, deadlines ────────┼─► stages ──────┤
-//! close_queue, stop ────────┘                └─ settle: releases claims, starts who waits ─► deliveries
+//! close_queue, stop ────────┘                └─ settle: releases claims, starts who waits ─► completions
 //! ```
 //!
 //! `run` is apart from `settle` so that a live worker copies without holding the capability table. How a request starts is in
@@ -16,13 +16,14 @@ mod starting;
 pub use starting::Performing;
 
 use memferry_clock::Instant;
-use memferry_transfer::{Engine, EngineKind, Failure, Finished, PriorityClass, SessionId, Watermark};
+use memferry_transfer::{Engine, EngineCompletion, Failure, Outcome, PriorityClass, SessionId, Watermark};
 
 use crate::capability::{Capabilities, Claims};
-use crate::channel::{ChannelState, Channels, Origin};
-use crate::completion::{Delivery, End, Ledger, QueueKey, Reservation};
-use crate::order::{Fate, Orders};
-use crate::policy::{Acts, Policy};
+use crate::channel::Channels;
+use crate::completion::{Ledger, Reservation};
+use crate::order::Orders;
+use crate::policy::{Acts, ChannelState, Policy};
+use crate::request::{Origin, QueueCompletion, QueueKey, Retired};
 use pacing::Pacing;
 
 /// Bounds of one path.
@@ -44,14 +45,13 @@ pub struct Path<E: Engine> {
     ledger: Ledger,
     longest_bytes: u64,
     immediate_bytes: u64,
-    /// Of what is done at once.
-    kind: EngineKind,
-    finished: Vec<Finished>,
-    deliveries: Vec<Delivery>,
-    /// What ended in an order and was not delivered yet.
-    fates: Vec<Fate>,
+    /// What the engine reported and [`settle`](Self::settle) has not handled yet.
+    reported: Vec<EngineCompletion>,
+    completions: Vec<QueueCompletion>,
+    /// Requests that ended in an order and have no completion yet.
+    retired: Vec<Retired>,
     /// Queues whose next held request may be able to start.
-    stirred: Vec<QueueKey>,
+    unblocked: Vec<QueueKey>,
     /// Claims of requests on failed channels, with the channel.
     quarantined: Vec<(u32, Claims)>,
     /// For requests of the classes low, normal and high.
@@ -71,14 +71,13 @@ impl<E: Engine> Path<E> {
             ledger: Ledger::new(capabilities.channels),
             longest_bytes: capabilities.longest_bytes,
             immediate_bytes: capabilities.immediate_bytes,
-            kind: capabilities.kind,
             engine,
             acts: policy.acts(),
             policy,
-            finished: Vec::new(),
-            deliveries: Vec::new(),
-            fates: Vec::new(),
-            stirred: Vec::new(),
+            reported: Vec::new(),
+            completions: Vec::new(),
+            retired: Vec::new(),
+            unblocked: Vec::new(),
             quarantined: Vec::new(),
             bytes_moved: [0; 3],
             pacing: Pacing::default(),
@@ -149,29 +148,29 @@ impl<E: Engine> Path<E> {
             }
         }
         if !self.acts.contains(Acts::PACES) {
-            return self.engine.poll(now, &mut self.finished);
+            return self.engine.poll(now, &mut self.reported);
         }
         self.pace(now);
-        let more = self.engine.poll(now, &mut self.finished);
+        let more = self.engine.poll(now, &mut self.reported);
         self.charge(now);
         more
     }
 
     /// Whether [`settle`](Self::settle) has work.
     pub fn must_settle(&self) -> bool {
-        !self.finished.is_empty() || self.channels.waiting() > 0 || !self.orders.is_empty()
+        !self.reported.is_empty() || self.channels.waiting() > 0 || !self.orders.is_empty()
     }
 
     /// Completes what finished, gives up what waited too long, and starts what waits. Returns whether something started.
     pub fn settle(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) -> bool {
         self.now = self.now.max(now);
-        let mut finished = std::mem::take(&mut self.finished);
-        for report in finished.drain(..) {
-            self.settle_one(&report, capabilities);
+        let mut reported = std::mem::take(&mut self.reported);
+        for completion in reported.drain(..) {
+            self.settle_one(&completion, capabilities);
         }
-        self.finished = finished;
+        self.reported = reported;
         if self.channels.waiting() == 0 && self.orders.is_empty() {
-            return self.stir(capabilities);
+            return self.advance_orders(capabilities);
         }
         self.give_up_overdue(now, capabilities);
         let mut started = false;
@@ -180,52 +179,66 @@ impl<E: Engine> Path<E> {
             self.post(placed, capabilities);
             started = true;
         }
-        self.stir(capabilities) | started
+        self.advance_orders(capabilities) | started
     }
 
-    fn settle_one(&mut self, report: &Finished, capabilities: &mut Capabilities<E::Memory>) {
-        let Some(running) = self.ledger.take(report.ticket) else { return };
-        self.bytes_moved[running.ask.class.index()] += report.bytes_done;
-        let channel = report.ticket.channel;
-        if report.outcome == Err(Failure::ChannelFaulted) {
-            self.channels.set(channel, ChannelState::Faulted);
-            if running.origin.member
-                && let Some(order) = self.orders.get(running.origin.queue)
-            {
-                order.quarantine(channel);
-            }
-            let end = Ledger::end(&running, report);
-            capabilities.quarantine(&running.claims);
-            self.quarantined.push((channel, running.claims));
-            self.ended(running.origin, end);
-        } else {
-            self.channels.set(channel, ChannelState::Free);
-            let end = Ledger::end(&running, report);
-            capabilities.release(running.claims);
-            self.ended(running.origin, end);
+    fn settle_one(&mut self, reported: &EngineCompletion, capabilities: &mut Capabilities<E::Memory>) {
+        let Some(running) = self.ledger.take(reported.ticket) else { return };
+        self.bytes_moved[running.ask.class.index()] += reported.outcome.bytes_done;
+        let channel = reported.ticket.channel;
+        let faulted = reported.outcome.result == Err(Failure::ChannelFaulted);
+        self.channels.set(channel, if faulted { ChannelState::Faulted } else { ChannelState::Free });
+        if faulted
+            && running.origin.member
+            && let Some(order) = self.orders.get(running.origin.queue)
+        {
+            order.quarantine(channel);
         }
+        self.retire_started(running.retire(&reported.outcome, faulted.then_some(channel)), capabilities);
     }
 
-    /// A started request has ended.
-    fn ended(&mut self, origin: Origin, end: End) {
+    /// Completes a request that was started, unless it is part of a loop that goes on.
+    fn retire_started(&mut self, retired: Retired, capabilities: &mut Capabilities<E::Memory>) {
+        let origin = retired.origin;
+        self.release(retired.claims, retired.quarantine, capabilities);
         if let Some(queue) = self.ledger.queue(origin.queue) {
             queue.active = queue.active.saturating_sub(1);
         }
-        let end = match self.orders.get(origin.queue) {
-            None => Some(end),
-            Some(order) => {
-                self.stirred.push(origin.queue);
-                order.ended(origin, end)
+        if let Some(order) = self.orders.get(origin.queue) {
+            self.unblocked.push(origin.queue);
+            if !order.ended(origin, &retired.outcome) {
+                return;
             }
-        };
-        if let Some(end) = end {
-            self.deliver(origin, &end, false);
+        }
+        self.complete(origin, retired.outcome, false, retired.watermarked);
+    }
+
+    /// Completes a request that its queue's order held or refused.
+    fn retire_held(&mut self, retired: Retired, capabilities: &mut Capabilities<E::Memory>) {
+        self.channels.free_places(retired.origin.user, retired.places);
+        self.release(retired.claims, retired.quarantine, capabilities);
+        self.complete(retired.origin, retired.outcome, retired.inherited, retired.watermarked);
+    }
+
+    /// Releases claims, or keeps them until the channel that failed is reset.
+    fn release(
+        &mut self,
+        claims: Claims,
+        quarantine: Option<u32>,
+        capabilities: &mut Capabilities<E::Memory>,
+    ) {
+        match quarantine {
+            Some(channel) => {
+                capabilities.quarantine(&claims);
+                self.quarantined.push((channel, claims));
+            }
+            None => capabilities.release(claims),
         }
     }
 
-    fn deliver(&mut self, origin: Origin, end: &End, inherited: bool) {
-        let delivery = self.ledger.deliver(origin, end, inherited);
-        self.deliveries.extend(delivery);
+    fn complete(&mut self, origin: Origin, outcome: Outcome, inherited: bool, watermarked: bool) {
+        let completion = self.ledger.complete(origin, outcome, inherited, watermarked);
+        self.completions.extend(completion);
         self.forget(origin.queue);
     }
 
@@ -241,39 +254,39 @@ impl<E: Engine> Path<E> {
     }
 
     /// Completions to be written into rings, oldest first. They count as outstanding until they are taken.
-    pub fn take_deliveries(&mut self) -> std::vec::Drain<'_, Delivery> {
-        for delivery in &self.deliveries {
-            self.ledger.ended(delivery.queue);
+    pub fn take_completions(&mut self) -> std::vec::Drain<'_, QueueCompletion> {
+        for completion in &self.completions {
+            self.ledger.ended(completion.queue);
         }
-        self.deliveries.drain(..)
+        self.completions.drain(..)
     }
 
-    /// Whether [`take_deliveries`](Self::take_deliveries) has any.
+    /// Whether [`take_completions`](Self::take_completions) has any.
     #[inline]
-    pub fn has_deliveries(&self) -> bool {
-        !self.deliveries.is_empty()
+    pub fn has_completions(&self) -> bool {
+        !self.completions.is_empty()
     }
 
-    /// Tells how far long requests have come whose watermark has risen since this was last called.
-    pub fn tell_progress(&mut self, mut tell: impl FnMut(QueueKey, u64, Watermark)) {
+    /// Reports the progress of each long request whose watermark has risen since the last call.
+    pub fn report_progress(&mut self, mut report: impl FnMut(QueueKey, u64, Watermark)) {
         for running in self.ledger.running().filter(|running| !running.origin.member) {
             if let Some(watermark) = self.engine.watermark(running.ticket)
-                && watermark.bytes > running.told
+                && watermark.bytes > running.reported_bytes
             {
-                running.told = watermark.bytes;
-                tell(running.origin.queue, running.origin.tag, watermark);
+                running.reported_bytes = watermark.bytes;
+                report(running.origin.queue, running.origin.tag, watermark);
             }
         }
     }
 
     /// Whether the engine has work: something runs, or ended and was not settled.
     pub fn running(&self) -> bool {
-        self.ledger.count() > 0 || !self.finished.is_empty()
+        self.ledger.count() > 0 || !self.reported.is_empty()
     }
 
     /// Whether nothing runs, nothing waits for a channel, and nothing is left to settle.
     pub fn idle(&self) -> bool {
-        self.channels.waiting() == 0 && !self.running() && self.stirred.is_empty()
+        self.channels.waiting() == 0 && !self.running() && self.unblocked.is_empty()
     }
 
     /// Whether the present matters to [`run`](Self::run) and [`settle`](Self::settle): something runs or waits that could

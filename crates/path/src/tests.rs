@@ -18,13 +18,13 @@ mod simulation;
 use memferry_clock::{Clock, Instant, VirtualClock};
 use memferry_conformance::{FakeEngine, Fault, SimMemory, Timing};
 use memferry_transfer::{
-    Completion, EngineKind, Failure, Handle, Operation, Pattern, Request, Rights, SessionId, Span,
+    Completion, EngineKind, Failure, Handle, Operation, Outcome, Pattern, Request, Rights, SessionId, Span,
 };
 
 use crate::policy::{Exclusive, Shared};
 use crate::{
-    Ask, Capabilities, ChannelState, Choice, Delivery, Path, PathLimits, Policy, PolicyKind, QueueKey,
-    Recipient,
+    Ask, Capabilities, ChannelState, Choice, Grantee, Path, PathLimits, Policy, PolicyKind, QueueCompletion,
+    QueueKey,
 };
 
 const TIMING: Timing = Timing { latency_ps: 1000, ps_per_byte: 10, preemption_bytes: Some(8) };
@@ -37,7 +37,7 @@ struct Bed {
     clock: VirtualClock,
     capabilities: Capabilities<SimMemory>,
     path: Path<FakeEngine>,
-    log: Vec<(Instant, Delivery)>,
+    log: Vec<(Instant, QueueCompletion)>,
 }
 
 impl Bed {
@@ -78,7 +78,7 @@ impl Bed {
 
     fn collect(&mut self) {
         let now = self.clock.now();
-        self.log.extend(self.path.take_deliveries().map(|delivery| (now, delivery)));
+        self.log.extend(self.path.take_completions().map(|completed| (now, completed)));
     }
 
     /// What a worker does in one round.
@@ -115,20 +115,22 @@ impl Bed {
 
     /// Tags and outcomes of all deliveries so far.
     fn outcomes(&self) -> Vec<(u64, Result<(), Failure>)> {
-        let told = |(_, delivery): &(_, Delivery)| (delivery.completion.tag, delivery.completion.outcome);
+        let told = |(_, completed): &(_, QueueCompletion)| {
+            (completed.completion.tag, completed.completion.outcome.result)
+        };
         self.log.iter().map(told).collect()
     }
 
     /// The one completion with this tag.
     fn completion(&self, tag: u64) -> Completion {
-        let mut named = self.log.iter().map(|(_, delivery)| delivery.completion);
+        let mut named = self.log.iter().map(|(_, completed)| completed.completion);
         let completion = named.find(|completion| completion.tag == tag).expect("no such completion");
         assert!(named.all(|completion| completion.tag != tag), "{tag} was completed twice");
         completion
     }
 
     fn completed_at(&self, tag: u64) -> u128 {
-        let named = |(_, delivery): &&(_, Delivery)| delivery.completion.tag == tag;
+        let named = |(_, completed): &&(_, QueueCompletion)| completed.completion.tag == tag;
         self.log.iter().find(named).expect("no such completion").0.picoseconds()
     }
 }
@@ -143,7 +145,5 @@ fn at(picoseconds: u128) -> Instant {
 
 /// A completion of a request that no engine had.
 fn refused(tag: u64, failure: Failure) -> Completion {
-    let outcome = Err(failure);
-    let engine = EngineKind::None;
-    Completion { tag, outcome, inherited: false, bytes_done: 0, value: 0, engine }
+    Completion { tag, inherited: false, outcome: Outcome::refused(failure) }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! shared() ─► Embedded ─ call(command) ─► Service::execute
-//!               └─ control thread ─ notifier ─► Service::attend ─► whoever waits for a revocation
+//!               └─ control thread ─ notifier ─► Service::process_events ─► whoever waits for a revocation
 //! ```
 //!
 //! All clients of a process share one; it ends with the last. There is no socket and no second user, so this is about
@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::config::ServiceConfig;
 use crate::protocol::{Answer, Command, Refusal};
-use crate::service::{Attended, Executed, Service, StartError};
+use crate::service::{Events, Executed, Service, StartError};
 
 /// The service of one process. A forked child inherits its parent's, whose lock may be held for ever by a thread that is not
 /// there, and takes the next.
@@ -143,7 +143,7 @@ impl Control {
         while !self.ending.load(Ordering::Acquire) {
             let notifier = self.service.notifier();
             let _ = rustix::event::poll(&mut [PollFd::new(&notifier, PollFlags::IN)], None);
-            let Attended { revoked, unused, .. } = self.service.attend();
+            let Events { revoked, unused, .. } = self.service.process_events();
             // First: who asked for a revocation may want the memory back.
             drop(unused);
             if !revoked.is_empty() {

@@ -11,6 +11,7 @@
 //! what came. A message that breaks a rule ends the session ([`Violation`]); one that asks for what may not be is refused
 //! and the session goes on ([`Refusal`]). Requests for transfers do not come this way but through rings.
 
+pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
 use memferry_transfer::{Handle, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -127,9 +128,8 @@ pub enum Command {
     },
     /// A capability with a narrower range or fewer rights.
     Derive { handle: Handle, offset: u64, length: u64, rights: Rights },
-    /// Offer a range to another client.
+    /// Grant a range to another client.
     Grant { handle: Handle, offset: u64, length: u64, rights: Rights, to: Grantee },
-    /// Take up an offer.
     Accept { token: Handle },
     /// Take a capability and all derived from it away; answered when nothing uses it any more.
     Revoke { handle: Handle },
@@ -166,14 +166,6 @@ pub enum NotifyBy {
         /// The completion's user data.
         user_data: u64,
     },
-}
-
-/// To whom a grant is made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Grantee {
-    Session(SessionId),
-    /// Every session of a user.
-    User(u32),
 }
 
 /// What the control side answers.

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! No socket and no client memory here but through `memferry-memory`. Whoever owns a `Service` calls
-//! [`attend`](Service::attend) when [`notifier`](Service::notifier) is readable.
+//! [`attend`](Service::process_events) when [`notifier`](Service::notifier) is readable.
 
 mod asking;
 
@@ -21,13 +21,13 @@ use crate::scheduling::SchedulingClass;
 use memferry_cpu::level::{self, LevelError};
 use memferry_cpu::team::CopyTeam;
 use memferry_cpu::tuning;
-use memferry_path::{Accepted, Capabilities, CapabilityError, Performing, Recipient, RevocationId};
+use memferry_path::{Accepted, Capabilities, CapabilityError, Performing, RevocationId};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_shm::{bus_error, frame};
-use memferry_transfer::{Confined, Ended, Failure, Handle, Operation, Rights, SessionId, Span, Terms};
+use memferry_transfer::{Confined, Failure, Handle, Operation, Outcome, Rights, SessionId, Span, Terms};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
@@ -36,7 +36,7 @@ use crate::config::{ConfigError, ServiceConfig};
 use crate::counters::{QueueCounters, ZeroedCounters};
 use crate::policies::Policies;
 use crate::profile::{self, ProfileError};
-use crate::protocol::{Answer, Command, Grantee, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
+use crate::protocol::{Answer, Command, NotifyBy, Refusal, RefusalKind, ServiceId, Violation};
 use crate::ring_pool::{NoRing, RingPool, Writer};
 use crate::session::{Introduced, Sessions, gone, refusal};
 use crate::worker::threads::Workers;
@@ -109,12 +109,12 @@ pub enum StartError {
 pub enum Executed {
     /// Answered, with descriptors that go along.
     Done(Result<Answer, Refusal>, Vec<OwnedFd>),
-    /// Answered by [`Service::attend`] when this revocation is over.
+    /// Answered by [`Service::process_events`] when this revocation is over.
     Later(RevocationId),
 }
 
 #[derive(Debug, Default)]
-pub struct Attended {
+pub struct Events {
     /// Revocations that somebody waits for, and what is answered: they are over, or a failed channel keeps them from it.
     pub revoked: Vec<(RevocationId, Result<Answer, Refusal>)>,
     /// Sessions that were closed for breaking a rule or because their memory failed.
@@ -201,7 +201,7 @@ impl Service {
         self.fences
     }
 
-    /// Readable when [`attend`](Self::attend) has work.
+    /// Readable when [`attend`](Self::process_events) has work.
     pub fn notifier(&self) -> BorrowedFd<'_> {
         self.shared.notifier.as_fd()
     }
@@ -264,12 +264,8 @@ impl Service {
                 .map(Answer::Handle)
                 .map_err(|error| refused_capability(&error)),
             Command::Grant { handle, offset, length, rights, to } => {
-                let recipient = match to {
-                    Grantee::Session(session) => Recipient::Session(session),
-                    Grantee::User(user) => Recipient::User(user),
-                };
-                let offered = self.capabilities().offer(session, handle, (offset, length), rights, recipient);
-                offered.map(Answer::Handle).map_err(|error| refused_capability(&error))
+                let granted = self.capabilities().grant(session, handle, (offset, length), rights, to);
+                granted.map(Answer::Handle).map_err(|error| refused_capability(&error))
             }
             Command::Accept { token } => self.accept(session, token),
             Command::CloseQueue { queue } => self.close_queue(session, queue),
@@ -338,7 +334,7 @@ impl Service {
         session: SessionId,
         operation: &Operation<Span>,
         terms: &Terms,
-    ) -> Result<Ended, Failure> {
+    ) -> Result<Outcome, Failure> {
         let done = if operation.total_bytes() <= SHORT_BYTES {
             let capabilities = self.capabilities();
             let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
@@ -363,7 +359,7 @@ impl Service {
             done
         };
         let done = done.ok_or(Failure::Unsupported)?;
-        if done.outcome == Err(Failure::MemoryFault) {
+        if done.result == Err(Failure::MemoryFault) {
             self.shared.notify(Notice::MemoryFault);
         }
         Ok(done)
@@ -488,18 +484,18 @@ impl Service {
     }
 
     /// Follows up what workers reported.
-    pub fn attend(&self) -> Attended {
+    pub fn process_events(&self) -> Events {
         let _ = rustix::io::read(&self.shared.notifier, &mut [0u8; 8]);
         let notices =
             std::mem::take(&mut *self.shared.notices.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut attended = Attended::default();
+        let mut events = Events::default();
         let mut damaged = false;
         for notice in notices {
             match notice {
                 Notice::Settled => {}
-                Notice::Violation(session, violation) => attended.closed.push((session, violation)),
+                Notice::Violation(session, violation) => events.closed.push((session, violation)),
                 Notice::MemoryFault => damaged = true,
-                Notice::Unneeded(user, descriptor) => attended.unneeded.push((user, descriptor)),
+                Notice::Unneeded(user, descriptor) => events.unneeded.push((user, descriptor)),
                 Notice::QueueGone(session, queue) => {
                     self.sessions().queue_gone(session, queue);
                     self.rings().give_back((session, queue));
@@ -511,9 +507,9 @@ impl Service {
         } else {
             BTreeSet::new()
         };
-        attended.closed.extend(broken.into_iter().map(|session| (session, Violation::MemoryFault)));
-        attended.closed.retain(|(session, _)| self.sessions().get(*session).is_some());
-        for (session, _) in &attended.closed {
+        events.closed.extend(broken.into_iter().map(|session| (session, Violation::MemoryFault)));
+        events.closed.retain(|(session, _)| self.sessions().get(*session).is_some());
+        for (session, _) in &events.closed {
             self.end(*session);
         }
         let ((finished, withheld), dropped) = {
@@ -521,13 +517,13 @@ impl Service {
             let ended = (capabilities.take_finished(), capabilities.take_withheld());
             (ended, capabilities.take_dropped())
         };
-        attended.unused = self.workers.forget(dropped);
+        events.unused = self.workers.forget(dropped);
         let mut sessions = self.sessions();
         let finished = finished.into_iter().map(|id| (id, Ok(Answer::Revoked)));
         let withheld = withheld.into_iter().map(|id| (id, Err(refusal(RefusalKind::System, WITHHELD))));
         let answered = finished.chain(withheld).filter(|(id, _)| sessions.answer_revocation(*id));
-        attended.revoked.extend(answered);
-        attended
+        events.revoked.extend(answered);
+        events
     }
 
     /// Stops: finishes what runs within `grace`, refuses what waits, tells every client, ends the workers.

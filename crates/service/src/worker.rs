@@ -310,7 +310,7 @@ impl Worker {
 
     /// One round of everything; returns whether anything happened.
     fn turn(&mut self) -> bool {
-        let mut worked = self.obey();
+        let mut worked = self.handle_commands();
         for index in 0..self.queues.len() {
             worked |= self.take_requests(index);
         }
@@ -323,7 +323,7 @@ impl Worker {
             }
             self.path.ring_doorbell();
             if self.path.run(now) {
-                self.tell_progress();
+                self.report_progress();
             }
             // What was suspended may go on since the policy was asked.
             worked |= self.path.progresses();
@@ -411,7 +411,7 @@ impl Worker {
     }
 
     /// Does what the control side told; returns whether there was anything.
-    fn obey(&mut self) -> bool {
+    fn handle_commands(&mut self) -> bool {
         if !self.handle.pending.load(Ordering::Relaxed) {
             return false;
         }

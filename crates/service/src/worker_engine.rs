@@ -1,7 +1,7 @@
 //! What a worker of the service moves bytes with: its CPU, and beside it a device for what is long.
 //!
 //! ```text
-//! post ─┬─ the device does such, it is long, all its memory is registered ─► device ─┬─► Finished
+//! post ─┬─ the device does such, it is long, all its memory is registered ─► device ─┬─► EngineCompletion
 //!       └─ else ─► CPU ◄──────────────── the device failed: all of it again ◄────────┘
 //!           └─ memory that is not registered yet is wanted: who owns the worker has that done, and tells
 //! ```
@@ -18,8 +18,8 @@ use memferry_clock::Instant;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Confined, Descriptor, Ended, Engine, EngineCapabilities, Failure, Finished, Operation, Operations,
-    Refused, Region, Ticket, Watermark,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Failure, Operation, Operations,
+    Outcome, Refused, Region, Ticket, Watermark,
 };
 
 use memferry_cpu::CpuEngine;
@@ -54,7 +54,7 @@ struct Beside<E: Engine> {
     /// By the key of the mapping.
     known: BTreeMap<usize, Known<E::Memory>>,
     wanted: Vec<Mapping>,
-    reports: Vec<Finished>,
+    completions: Vec<EngineCompletion>,
     counts: DeviceCounts,
 }
 
@@ -95,10 +95,10 @@ impl<E: Engine> WorkerEngine<E> {
         let operations = engine.capabilities().operations;
         let known = Default::default();
         let wanted = Default::default();
-        let reports = Default::default();
+        let completions = Default::default();
         let counts = Default::default();
         self.beside =
-            Some(Beside { engine, shortest_bytes, operations, jobs, known, wanted, reports, counts });
+            Some(Beside { engine, shortest_bytes, operations, jobs, known, wanted, completions, counts });
         self
     }
 
@@ -187,24 +187,24 @@ impl<E: Engine> Beside<E> {
         all
     }
 
-    /// Reports of the CPU on what the device failed at go by the caller's tickets.
-    fn rename(&mut self, reports: &mut [Finished]) {
-        for report in reports {
-            if let Some(slot) = self.jobs.get_mut(report.ticket.channel as usize)
-                && let Some(job) = slot.take_if(|job| job.at == At::Cpu(report.ticket))
+    /// Gives completions of what the CPU did again the tickets that the caller knows.
+    fn rename(&mut self, completions: &mut [EngineCompletion]) {
+        for completion in completions {
+            if let Some(slot) = self.jobs.get_mut(completion.ticket.channel as usize)
+                && let Some(job) = slot.take_if(|job| job.at == At::Cpu(completion.ticket))
             {
-                report.ticket = job.ticket;
+                completion.ticket = job.ticket;
             }
         }
     }
 
-    /// Takes the device's reports; whether the CPU was given something to do again.
-    fn take_reports(&mut self, cpu: &mut CpuEngine, finished: &mut Vec<Finished>) -> bool {
+    /// Passes on the device's completions. Returns whether the CPU was given something to do again.
+    fn take_completions(&mut self, cpu: &mut CpuEngine, completions: &mut Vec<EngineCompletion>) -> bool {
         let mut again = false;
-        for report in self.reports.drain(..) {
-            let Some(slot) = self.jobs.get_mut(report.ticket.channel as usize) else { continue };
-            let Some(job) = slot.as_mut().filter(|job| job.at == At::Device(report.ticket)) else { continue };
-            let is_over = match report.outcome {
+        for EngineCompletion { ticket, outcome } in self.completions.drain(..) {
+            let Some(slot) = self.jobs.get_mut(ticket.channel as usize) else { continue };
+            let Some(job) = slot.as_mut().filter(|job| job.at == At::Device(ticket)) else { continue };
+            let is_over = match outcome.result {
                 Ok(()) | Err(Failure::Cancelled | Failure::ChannelFaulted) => true,
                 Err(_) => job.cancelled,
             };
@@ -215,8 +215,8 @@ impl<E: Engine> Beside<E> {
                 continue;
             }
             self.counts.transfers += 1;
-            self.counts.bytes += report.bytes_done;
-            finished.push(Finished { ticket: job.ticket, ..report });
+            self.counts.bytes += outcome.bytes_done;
+            completions.push(EngineCompletion { ticket: job.ticket, outcome });
             *slot = None;
         }
         again
@@ -266,17 +266,17 @@ impl<E: Engine> Engine for WorkerEngine<E> {
         }
     }
 
-    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
-        let first = finished.len();
-        let more = self.cpu.poll(now, finished);
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
+        let first = completions.len();
+        let more = self.cpu.poll(now, completions);
         let Some(beside) = &mut self.beside else { return more };
-        beside.rename(&mut finished[first..]);
-        let of_device = beside.engine.poll(now, &mut beside.reports);
-        beside.take_reports(&mut self.cpu, finished) | more | of_device
+        beside.rename(&mut completions[first..]);
+        let of_device = beside.engine.poll(now, &mut beside.completions);
+        beside.take_completions(&mut self.cpu, completions) | more | of_device
     }
 
     #[inline]
-    fn perform(&mut self, operation: &Confined<'_, &Mapping>) -> Option<Ended> {
+    fn perform(&mut self, operation: &Confined<'_, &Mapping>) -> Option<Outcome> {
         self.cpu.perform(operation)
     }
 

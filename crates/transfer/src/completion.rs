@@ -1,4 +1,9 @@
-//! What comes back: exactly one [`Completion`] for each request, with the bytes moved and, when it failed, why.
+//! What comes back: exactly one [`Completion`] for each request, with its [`Outcome`]: the bytes moved and, when it failed, why.
+//!
+//! ```text
+//! EngineCompletion { ticket, outcome }  ─►  QueueCompletion { queue, .. }  ─►  Completion { tag, inherited, outcome }
+//!     what an engine reports                    the path, to the worker           in the client's ring
+//! ```
 //!
 //! A failure at admission moved nothing. A failure after it ([`Failure::Cancelled`], [`Failure::DeadlineExceeded`],
 //! [`Failure::MemoryFault`], [`Failure::ChannelFaulted`], [`Failure::EngineTimedOut`], [`Failure::RequestDropped`],
@@ -181,21 +186,36 @@ pub enum Failure {
     ServiceLost,
 }
 
-/// The end of one request.
+/// How a request ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// Whether it did all it asked for.
+    pub result: Result<(), Failure>,
+    /// Bytes visited, in the operation's order; a request in a loop counts those of all rounds. The engine chooses the order of
+    /// pixels where it shows only in a transfer that was cut short.
+    pub bytes_done: u64,
+    /// The result of the operation: the CRC, the offset of the first difference (the length when there is none), the complete
+    /// rounds of a loop; else 0.
+    pub value: u64,
+    /// What moved the bytes.
+    pub engine: EngineKind,
+}
+
+impl Outcome {
+    /// The outcome of a request that failed before any engine had it.
+    #[inline]
+    pub const fn refused(failure: Failure) -> Self {
+        Self { result: Err(failure), bytes_done: 0, value: 0, engine: EngineKind::None }
+    }
+}
+
+/// The end of one request, as a queue reports it to its client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The client's own name for the request.
     pub tag: u64,
-    /// Whether it did all it asked for.
-    pub outcome: Result<(), Failure>,
     /// The failure is that of an earlier request this one was linked to.
     pub inherited: bool,
-    /// Bytes visited, in the operation's order, which the engine chooses for pixels where it shows nowhere but in a part; those
-    /// of a request in a loop in all rounds.
-    pub bytes_done: u64,
-    /// What was found: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a
-    /// loop; else 0.
-    pub value: u64,
-    /// What moved the bytes.
-    pub engine: EngineKind,
+    /// How the request ended.
+    pub outcome: Outcome,
 }

@@ -3,20 +3,20 @@
 //! ```text
 //! Descriptor ──post──► Ticket        or Refused { descriptor, reason }
 //! ring_doorbell        starts what was posted
-//! poll(now)            makes progress where the engine needs a CPU, and collects Finished
-//! cancel(ticket)       asks; the Finished that follows says how it ended
+//! poll(now)            makes progress where the engine needs a CPU, and collects completions
+//! cancel(ticket)       asks; the completion that follows says how it ended
 //! ```
 //!
 //! There are no callbacks. A [`Region`] keeps its memory alive and is checked when made, and a [`Descriptor`] is checked
-//! against its regions, so an engine that stays inside them touches nothing else. An engine gives a ticket's `Finished`
-//! only when it can no longer touch that memory, or says that it may: [`Failure::ChannelFaulted`].
+//! against its regions, so an engine that stays inside them touches nothing else. An engine reports a ticket's completion
+//! only when it can no longer touch that memory, or says that it may: [`Failure::ChannelFaulted`](crate::Failure::ChannelFaulted).
 
 use alloc::vec::Vec;
 
 use memferry_clock::Instant;
 use thiserror::Error;
 
-use crate::completion::{EngineKind, Failure, Side};
+use crate::completion::{EngineKind, Outcome, Side};
 use crate::operation::{Operation, Operations, Reach};
 use crate::request::CacheHint;
 
@@ -161,7 +161,7 @@ impl<M> Descriptor<M> {
 /// What an engine can do, announced once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EngineCapabilities {
-    /// What moves the bytes of operations that are done at once; of others each [`Finished`] says it.
+    /// What moves the bytes of operations that are done at once; of others each [`EngineCompletion`] says it.
     pub kind: EngineKind,
     /// Channels that may hold one descriptor each.
     pub channels: u32,
@@ -213,32 +213,15 @@ pub struct Refused<D> {
     pub reason: RefusalReason,
 }
 
-/// The end of a descriptor: the engine no longer touches its memory, unless its channel faulted.
+/// The end of a descriptor, as an engine reports it. The engine no longer touches the descriptor's memory, unless its channel faulted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Finished {
+pub struct EngineCompletion {
     /// What `post` returned.
     pub ticket: Ticket,
-    /// `Ok`, or one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`, `RequestDropped`, `EngineReset`. With
-    /// `ChannelFaulted` the channel may go on touching the memory, and nobody does the descriptor again.
-    pub outcome: Result<(), Failure>,
-    /// Bytes visited, in the operation's order; in which order the pixels of a 2-D operation are is the engine's business
-    /// where it shows nowhere but in a part.
-    pub bytes_done: u64,
-    /// What was found, as a completion's value.
-    pub value: u64,
-    /// What moved the bytes: an engine may be made of several.
-    pub engine: EngineKind,
-}
-
-/// The end of an operation that was done at once.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ended {
-    /// As in [`Finished`].
-    pub outcome: Result<(), Failure>,
-    /// As in [`Finished`].
-    pub bytes_done: u64,
-    /// As in [`Finished`].
-    pub value: u64,
+    /// How the descriptor ended. A failure is one of `Cancelled`, `MemoryFault`, `ChannelFaulted`, `EngineTimedOut`,
+    /// `RequestDropped`, `EngineReset`. After `ChannelFaulted` the channel may still touch the memory, and nobody does the
+    /// descriptor again. The engine kind is in each outcome because an engine may be made of several.
+    pub outcome: Outcome,
 }
 
 /// How far a transfer has come: the part of its destination that is final, visible to whoever reads this with acquire.
@@ -271,11 +254,11 @@ pub trait Engine {
     fn ring_doorbell(&mut self);
 
     /// Makes progress and appends what ended. Returns whether there is more to do without waiting.
-    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool;
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool;
 
     /// Does a short operation on the calling thread, now; `None` when this engine does not do that, or not with this one.
     /// No channel is used, so it does not matter what they hold.
-    fn perform(&mut self, _operation: &Confined<'_, &Self::Memory>) -> Option<Ended> {
+    fn perform(&mut self, _operation: &Confined<'_, &Self::Memory>) -> Option<Outcome> {
         None
     }
 
@@ -304,7 +287,7 @@ pub trait Engine {
         false
     }
 
-    /// Asks that `ticket` end early; unknown tickets are ignored. A `Finished` follows in any case, without a doorbell
+    /// Asks that `ticket` end early; unknown tickets are ignored. A completion follows in any case, without a doorbell
     /// too when the descriptor was posted but not started.
     fn cancel(&mut self, ticket: Ticket);
 

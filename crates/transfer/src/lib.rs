@@ -25,9 +25,9 @@ pub mod request;
 pub mod synchronized;
 pub mod wire;
 
-pub use completion::{Completion, EngineKind, Failure, Side};
+pub use completion::{Completion, EngineKind, Failure, Outcome, Side};
 pub use engine::{
-    Confined, Descriptor, Ended, Engine, EngineCapabilities, Finished, Memory, RefusalReason, Refused,
+    Confined, Descriptor, Engine, EngineCapabilities, EngineCompletion, Memory, RefusalReason, Refused,
     Region, Ticket, Watermark,
 };
 pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};

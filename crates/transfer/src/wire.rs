@@ -28,7 +28,7 @@ use thiserror::Error;
 
 use crate::completion::Side;
 
-pub use completion::{decode_completion, encode_completion, encode_success, tag_of_completion};
+pub use completion::{decode_completion, encode_completion, tag_of_completion};
 pub use submission::{
     SEGMENT_WORDS, decode_plain, decode_request, encode_request, is_linked, place_list, tag_of,
 };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! post ─► job: plan of descriptors ─ doorbell ─► as many as half the ring holds, and again when those before are done
-//! poll(now) ─► device.advance ─ line high, or time to look ─► completion words ─► bytes done, more descriptors, or Finished
+//! poll(now) ─► device.advance ─ line high, or time to look ─► completion words ─► bytes done, more descriptors, or a completion
 //!           ├► asked to end early, or suspended ─► suspend ─ acknowledged ─► what was not done is taken back
 //!           └► nothing done in time ─► suspend; not acknowledged: reset; not reset: ChannelFaulted
 //! reset ─► each channel is reset; what ran ended with EngineReset
@@ -25,8 +25,8 @@ use memferry_registers::ioat::descriptor::PLAIN_SOURCES;
 use memferry_registers::ioat::{CHANNELS, Chanerr, DESCRIPTOR_BYTES, TransferState};
 use memferry_registers::{Device, NarrowIo};
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Memory, Operations, Refused,
-    Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Memory, Operations,
+    Refused, Ticket,
 };
 use thiserror::Error;
 
@@ -101,7 +101,7 @@ pub struct IoatEngine<D: Device + NarrowIo, M: DmaMemory> {
     slots: Vec<Slot>,
     options: IoatOptions,
     /// What a reset ended, for the next poll.
-    ended: Vec<Finished>,
+    ended: Vec<EngineCompletion>,
     /// Descriptors that a channel is given together.
     batch: u64,
     /// Somebody wished for something since the last poll.
@@ -150,25 +150,25 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
     /// The first channel that did not end its reset; its transfer ended with [`Failure::ChannelFaulted`], the others serve.
     pub fn reset(&mut self) -> Result<(), StopError> {
         let mut first = Ok(());
-        let mut finished = std::mem::take(&mut self.ended);
+        let mut completions = std::mem::take(&mut self.ended);
         for index in 0..self.slots.len() {
             let reset = self.driver.recover(&self.slots[index].channel, self.options.reset);
             self.slots[index].motion = Motion::Going;
             if self.slots[index].job.as_ref().is_some_and(|job| !job.given.is_empty()) {
                 let failure = if reset.is_ok() { Failure::EngineReset } else { Failure::ChannelFaulted };
-                self.finish(index, Err(failure), &mut finished);
+                self.finish(index, Err(failure), &mut completions);
             }
             first = first.and(reset);
         }
-        self.ended = finished;
+        self.ended = completions;
         self.stirred = true;
         first
     }
 
-    fn finish(&mut self, index: usize, outcome: Result<(), Failure>, finished: &mut Vec<Finished>) {
+    fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
         let slot = &mut self.slots[index];
         if let Some(job) = slot.job.take() {
-            finished.push(ended((index as u32, slot.serial), outcome, job.done));
+            completions.push(ended((index as u32, slot.serial), result, job.done));
         }
     }
 
@@ -186,19 +186,19 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
     }
 
     /// Does for a channel what may be done now; whether anything was.
-    fn serve(&mut self, index: usize, finished: &mut Vec<Finished>) -> bool {
+    fn serve(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let progress = self.driver.poll(&self.slots[index].channel);
         if self.account(index, progress) {
-            self.fail(index, finished);
+            self.fail(index, completions);
             return true;
         }
         match self.slots[index].motion {
-            Motion::Going => self.go(index, finished),
+            Motion::Going => self.go(index, completions),
             Motion::Asked { until } => {
                 let overdue = until.is_some_and(|until| until <= self.now());
-                self.await_stillness(index, overdue, finished)
+                self.await_stillness(index, overdue, completions)
             }
-            Motion::Still => self.stand(index, finished),
+            Motion::Still => self.stand(index, completions),
         }
     }
 
@@ -213,12 +213,12 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         was_given && progress.state == TransferState::Halted
     }
 
-    fn go(&mut self, index: usize, finished: &mut Vec<Finished>) -> bool {
+    fn go(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let until = self.now().after(self.options.drain);
         let slot = &mut self.slots[index];
         let Some(job) = slot.job.as_mut() else { return false };
-        if let Some(outcome) = job.outcome() {
-            self.finish(index, outcome, finished);
+        if let Some(result) = job.result() {
+            self.finish(index, result, completions);
             return true;
         }
         let ends = job.end.is_some() && !job.closing;
@@ -230,11 +230,11 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
             return true;
         }
         let may_go_on = job.started && !held && job.wants_more();
-        may_go_on && self.give(index, finished)
+        may_go_on && self.give(index, completions)
     }
 
     /// Gives the device the next steps, where there is room for a batch; whether there were any.
-    fn give(&mut self, index: usize, finished: &mut Vec<Finished>) -> bool {
+    fn give(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let now = self.now();
         let Self { driver, slots, options, batch, .. } = self;
         let Slot { channel, job: Some(job), .. } = &mut slots[index] else { return false };
@@ -266,21 +266,26 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         job.until = job.until.or(Some(now.after(options.patience)));
         if written.is_err() {
             // The plan keeps the driver's rules, so this is an error of this module, or a quarantined channel.
-            self.abandon(index, Failure::ChannelFaulted, finished);
+            self.abandon(index, Failure::ChannelFaulted, completions);
         }
         true
     }
 
     /// Looks whether a channel that was asked to stands still; whether something came of it.
-    fn await_stillness(&mut self, index: usize, overdue: bool, finished: &mut Vec<Finished>) -> bool {
+    fn await_stillness(
+        &mut self,
+        index: usize,
+        overdue: bool,
+        completions: &mut Vec<EngineCompletion>,
+    ) -> bool {
         let progress = self.driver.inspect(&self.slots[index].channel);
         if self.account(index, progress) {
-            self.fail(index, finished);
+            self.fail(index, completions);
         } else if progress.state == TransferState::Suspended {
             self.slots[index].motion = Motion::Still;
         } else if overdue {
             let end = self.slots[index].job.as_ref().and_then(|job| job.end);
-            self.abandon(index, end.unwrap_or(Failure::EngineTimedOut), finished);
+            self.abandon(index, end.unwrap_or(Failure::EngineTimedOut), completions);
         } else {
             return false;
         }
@@ -288,10 +293,10 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
     }
 
     /// Goes on from where a channel stands still, if it may.
-    fn stand(&mut self, index: usize, finished: &mut Vec<Finished>) -> bool {
+    fn stand(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) -> bool {
         let until = self.now().after(self.options.patience);
-        if let Some(outcome) = self.slots[index].job.as_mut().and_then(Job::outcome) {
-            self.finish(index, outcome, finished);
+        if let Some(result) = self.slots[index].job.as_mut().and_then(Job::result) {
+            self.finish(index, result, completions);
             return true;
         }
         let Slot { channel, job, motion, held, .. } = &mut self.slots[index];
@@ -310,13 +315,13 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         };
         *motion = Motion::Going;
         if !going_on {
-            self.abandon(index, Failure::ChannelFaulted, finished);
+            self.abandon(index, Failure::ChannelFaulted, completions);
         }
         true
     }
 
     /// Ends the job of a channel that halted.
-    fn fail(&mut self, index: usize, finished: &mut Vec<Finished>) {
+    fn fail(&mut self, index: usize, completions: &mut Vec<EngineCompletion>) {
         let errors = self.driver.failure(&self.slots[index].channel).map(|failure| failure.errors);
         let of_memory = Chanerr::new()
             .with_read_data(true)
@@ -326,28 +331,28 @@ impl<D: Device + NarrowIo, M: DmaMemory> IoatEngine<D, M> {
         let is_memory = |errors: Chanerr| errors.into_bits() & of_memory.into_bits() != 0;
         let failure =
             if errors.is_some_and(is_memory) { Failure::MemoryFault } else { Failure::ChannelFaulted };
-        self.abandon(index, failure, finished);
+        self.abandon(index, failure, completions);
     }
 
     /// Resets a channel and ends its job so, or with [`Failure::ChannelFaulted`] when it may go on all the same.
-    fn abandon(&mut self, index: usize, failure: Failure, finished: &mut Vec<Finished>) {
+    fn abandon(&mut self, index: usize, failure: Failure, completions: &mut Vec<EngineCompletion>) {
         let progress = self.driver.inspect(&self.slots[index].channel);
         self.account(index, progress);
         let reset = self.driver.recover(&self.slots[index].channel, self.options.reset);
         let failure = if reset.is_ok() { failure } else { Failure::ChannelFaulted };
         self.slots[index].motion = Motion::Going;
-        self.finish(index, Err(failure), finished);
+        self.finish(index, Err(failure), completions);
     }
 
     /// Looks after channels that were not heard of for too long; whether there were any.
-    fn give_up(&mut self, finished: &mut Vec<Finished>) -> bool {
+    fn give_up(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let now = self.now();
         let overdue = |slot: &Slot| slot.is_overdue(now);
         let late: Vec<usize> = (0..self.slots.len()).filter(|index| overdue(&self.slots[*index])).collect();
         for index in &late {
             let progress = self.driver.inspect(&self.slots[*index].channel);
             if self.account(*index, progress) {
-                self.fail(*index, finished);
+                self.fail(*index, completions);
                 continue;
             }
             // A channel whose interrupt got lost believes that it raised it.
@@ -442,19 +447,19 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         }
     }
 
-    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         self.device.with(|device| device.advance(now));
         if !self.is_due(self.now()) {
             return false;
         }
         (self.stirred, self.look) = (false, None);
-        finished.append(&mut self.ended);
+        completions.append(&mut self.ended);
         loop {
             self.hear();
             // First: a channel that is found done is not late any more, and its lost interrupt would stay lost.
-            let mut any = self.give_up(finished);
+            let mut any = self.give_up(completions);
             for index in 0..self.slots.len() {
-                any |= self.serve(index, finished);
+                any |= self.serve(index, completions);
             }
             if !any {
                 break;

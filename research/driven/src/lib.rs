@@ -14,7 +14,9 @@ mod memory;
 mod sdma;
 
 use memferry_transfer::engine::RefusalReason;
-use memferry_transfer::{Descriptor, EngineCapabilities, EngineKind, Failure, Finished, Ticket};
+use memferry_transfer::{
+    Descriptor, EngineCapabilities, EngineCompletion, EngineKind, Failure, Outcome, Ticket,
+};
 
 pub use device::Shared;
 pub use ioat::{Completion, IoatEngine, IoatInitError, IoatOptions};
@@ -42,7 +44,10 @@ fn admit<'a, Slot, Plan, Planless>(
 }
 
 /// What is told of a job of a channel, posted there as that serial, that has ended.
-fn ended((channel, serial): (u32, u32), outcome: Result<(), Failure>, bytes_done: u64) -> Finished {
+fn ended((channel, serial): (u32, u32), result: Result<(), Failure>, bytes_done: u64) -> EngineCompletion {
     let ticket = Ticket { channel, serial };
-    Finished { ticket, outcome, bytes_done, value: 0, engine: EngineKind::Simulated }
+    EngineCompletion {
+        ticket,
+        outcome: Outcome { result, bytes_done, value: 0, engine: EngineKind::Simulated },
+    }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! post ─► job: plan of hardware transfers ─ doorbell ─► configure, enable ─► the device works by itself
-//! poll(now) ─► device.advance ─ line high? ─► driver: status of each channel ─► next transfer of the job, or Finished
+//! poll(now) ─► device.advance ─ line high? ─► driver: status of each channel ─► next transfer of the job, or a completion
 //!           ├► asked to end early ─► before the next transfer; at once while a device may ask for long
 //!           └► no interrupt in time ─► stopped: EngineTimedOut, or ChannelFaulted when it goes on all the same
 //! reset ─► all channels are back; what ran ended with EngineReset
@@ -25,7 +25,8 @@ use memferry_drivers::sdma::{
 };
 use memferry_registers::Device;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operations, Refused, Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Operations, Refused,
+    Ticket,
 };
 
 use super::device::Shared;
@@ -74,7 +75,7 @@ pub struct SdmaEngine<D: Device> {
     caches: Caches,
     posts: u64,
     /// Ends that the next poll reports.
-    ended: Vec<Finished>,
+    ended: Vec<EngineCompletion>,
 }
 
 /// A channel of the engine: one of the device's.
@@ -143,9 +144,6 @@ impl Running {
     }
 }
 
-/// How a job ended.
-type Outcome = Result<(), Failure>;
-
 impl<D: Device> SdmaEngine<D> {
     /// Resets the device and takes so many of its 32 channels.
     ///
@@ -194,39 +192,39 @@ impl<D: Device> SdmaEngine<D> {
     /// [`InitError`]; no channel serves then, until a reset succeeds.
     pub fn reset(&mut self) -> Result<(), InitError> {
         self.driver.initialize(&self.options.settings)?;
-        let mut finished = std::mem::take(&mut self.ended);
+        let mut completions = std::mem::take(&mut self.ended);
         for index in 0..self.slots.len() {
             self.driver.set_line(&self.slots[index].channel, LINE, true);
             let running = self.slots[index].job.as_ref().and_then(|job| job.running.as_ref());
             if let Some(running) = running {
                 running.given.finish(&mut self.caches);
-                self.finish(index, Err(Failure::EngineReset), &mut finished);
+                self.finish(index, Err(Failure::EngineReset), &mut completions);
             }
         }
-        self.ended = finished;
+        self.ended = completions;
         Ok(())
     }
 
     /// Gives every running step of a job that may go on to the device; whether anything was started or ended.
-    fn start_all(&mut self, finished: &mut Vec<Finished>) -> bool {
+    fn start_all(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let mut any = false;
         for index in 0..self.slots.len() {
             let may_start = self.may_start(index);
             let Some(job) = self.slots[index].job.as_mut() else { continue };
             if job.cancelled && job.running.as_ref().is_some_and(|running| running.size.is_some()) {
-                self.stop(index, Failure::Cancelled, finished);
+                self.stop(index, Failure::Cancelled, completions);
             } else if job.running.is_some() {
                 continue;
             } else if job.cancelled && job.whole {
-                self.finish(index, Err(Failure::Cancelled), finished);
+                self.finish(index, Err(Failure::Cancelled), completions);
             } else if job.started && may_start {
                 match job.plan.next() {
                     // A plan that ends early has met what it cannot plan.
                     None => {
-                        let outcome = if job.done == job.bytes { Ok(()) } else { Err(Failure::Unsupported) };
-                        self.finish(index, outcome, finished);
+                        let result = if job.done == job.bytes { Ok(()) } else { Err(Failure::Unsupported) };
+                        self.finish(index, result, completions);
                     }
-                    Some(step) => self.start(index, step, finished),
+                    Some(step) => self.start(index, step, completions),
                 }
             } else {
                 continue;
@@ -253,7 +251,7 @@ impl<D: Device> SdmaEngine<D> {
                 .any(|other| other.running.is_some() || (other.started && other.posted < job.posted))
     }
 
-    fn start(&mut self, index: usize, step: Step, finished: &mut Vec<Finished>) {
+    fn start(&mut self, index: usize, step: Step, completions: &mut Vec<EngineCompletion>) {
         let Self { driver, slots, device, options, lists, caches, .. } = self;
         let slot = &mut slots[index];
         let configured = match step.work {
@@ -271,7 +269,7 @@ impl<D: Device> SdmaEngine<D> {
             driver.enable(&slot.channel).is_ok()
         }) else {
             // The plan was made within the driver's rules, so this is an error of this module, or a quarantined channel.
-            return self.finish(index, Err(Failure::ChannelFaulted), finished);
+            return self.finish(index, Err(Failure::ChannelFaulted), completions);
         };
         let size = match &given {
             Given::Transfer(config) => config.synchronization.map(|_| config.size),
@@ -284,15 +282,15 @@ impl<D: Device> SdmaEngine<D> {
         }
     }
 
-    fn finish(&mut self, index: usize, outcome: Outcome, finished: &mut Vec<Finished>) {
+    fn finish(&mut self, index: usize, result: Result<(), Failure>, completions: &mut Vec<EngineCompletion>) {
         let slot = &mut self.slots[index];
         if let Some(job) = slot.job.take() {
-            finished.push(ended((index as u32, slot.serial), outcome, job.done));
+            completions.push(ended((index as u32, slot.serial), result, job.done));
         }
     }
 
     /// Handles what the device reported.
-    fn hear(&mut self, finished: &mut Vec<Finished>) -> bool {
+    fn hear(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let mut events: Vec<Event> = Vec::new();
         while self.device.with(|device| device.is_high(LINE.index())) {
             if self.driver.handle_interrupt(LINE, |event| events.push(event)).events == 0 {
@@ -303,13 +301,13 @@ impl<D: Device> SdmaEngine<D> {
         for event in events {
             let heard = |slot: &Slot| slot.channel.index() == event.channel;
             if let Some(index) = self.slots.iter().position(heard) {
-                self.heard(index, &event, finished);
+                self.heard(index, &event, completions);
             }
         }
         any
     }
 
-    fn heard(&mut self, index: usize, event: &Event, finished: &mut Vec<Finished>) {
+    fn heard(&mut self, index: usize, event: &Event, completions: &mut Vec<EngineCompletion>) {
         let Some(job) = self.slots[index].job.as_mut() else { return };
         if let Some(cause) = event.error() {
             let failure = match cause {
@@ -317,7 +315,7 @@ impl<D: Device> SdmaEngine<D> {
                 Cause::Drop => Failure::RequestDropped,
                 _ => Failure::ChannelFaulted,
             };
-            self.stop(index, failure, finished);
+            self.stop(index, failure, completions);
         } else if event.is_end()
             && let Some(running) = job.running.take()
         {
@@ -328,7 +326,7 @@ impl<D: Device> SdmaEngine<D> {
     }
 
     /// Ends a job whose channel may still be at work.
-    fn stop(&mut self, index: usize, failure: Failure, finished: &mut Vec<Finished>) {
+    fn stop(&mut self, index: usize, failure: Failure, completions: &mut Vec<EngineCompletion>) {
         let channel = &self.slots[index].channel;
         let stopped = self.driver.stop(channel, self.options.drain);
         // An interrupt that was lost on its way still stands in the line's status, and would hide the next one.
@@ -341,15 +339,15 @@ impl<D: Device> SdmaEngine<D> {
             job.done += running.moved(progress);
         }
         let failure = if stopped.is_ok() { failure } else { Failure::ChannelFaulted };
-        self.finish(index, Err(failure), finished);
+        self.finish(index, Err(failure), completions);
     }
 
     /// Stops what is overdue.
-    fn give_up(&mut self, now: Instant, finished: &mut Vec<Finished>) {
+    fn give_up(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) {
         for index in 0..self.slots.len() {
             let overdue = |job: &Job| job.overdue().is_some_and(|until| until <= now);
             if self.slots[index].job.as_ref().is_some_and(overdue) {
-                self.stop(index, Failure::EngineTimedOut, finished);
+                self.stop(index, Failure::EngineTimedOut, completions);
             }
         }
     }
@@ -399,17 +397,17 @@ impl<D: Device> Engine for SdmaEngine<D> {
         self.slots.iter_mut().filter_map(|slot| slot.job.as_mut()).for_each(|job| job.started = true);
     }
 
-    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         self.device.with(|device| device.advance(now));
-        finished.append(&mut self.ended);
+        completions.append(&mut self.ended);
         loop {
-            let heard = self.hear(finished);
-            let started = self.start_all(finished);
+            let heard = self.hear(completions);
+            let started = self.start_all(completions);
             if !heard && !started {
                 break;
             }
         }
-        self.give_up(now, finished);
+        self.give_up(now, completions);
         false
     }
 

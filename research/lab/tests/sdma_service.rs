@@ -2,7 +2,7 @@
 //! policy, channels, completions by interrupt; one event loop in virtual time.
 //!
 //! ```text
-//! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► model ─ interrupt ─► settle ─► Delivery
+//! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► model ─ interrupt ─► settle ─► completion
 //! ```
 
 use core::time::Duration;

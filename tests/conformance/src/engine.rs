@@ -1,7 +1,7 @@
 //! The suite for engines: what [`memferry_transfer::Engine`] promises, checked over any implementation.
 //!
 //! ```text
-//! EngineSetup ──make──► EngineFixture ──Bench──► post, ring, poll in virtual time ──► Finished + memory
+//! EngineSetup ──make──► EngineFixture ──Bench──► post, ring, poll in virtual time ──► completions + memory
 //!                                                                                        │
 //!                      oracle on copies of the same memory ───────────────── equal? ◄────┘
 //! ```

@@ -1,7 +1,7 @@
 //! An engine in virtual time over heap memory, for deterministic tests of what stands above engines.
 //!
 //! ```text
-//! post ─► doorbell ─► first poll(now) ─► runs until now + latency + bytes * rate ─► poll there: oracle moves, Finished
+//! post ─► doorbell ─► first poll(now) ─► runs until now + latency + bytes * rate ─► poll there: oracle moves, completion
 //!                                             └─ next_wake says when       Fault: fails, or hangs until reset
 //! ```
 //!
@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use memferry_clock::Instant;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Memory, Operation, Operations,
-    Refused, Region, Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Memory, Operation,
+    Operations, Outcome, Refused, Region, Ticket,
 };
 
 use crate::oracle::{self, Place};
@@ -108,13 +108,13 @@ pub enum Fault {
 /// engine.post(Descriptor::new(0, fill)?).unwrap();
 /// engine.ring_doorbell();
 ///
-/// let mut finished = Vec::new();
-/// engine.poll(Instant::ORIGIN, &mut finished);
-/// assert!(finished.is_empty());
+/// let mut completions = Vec::new();
+/// engine.poll(Instant::ORIGIN, &mut completions);
+/// assert!(completions.is_empty());
 /// let end = engine.next_wake().unwrap();
 /// assert_eq!(end, Instant::from_picoseconds(540));
-/// engine.poll(end, &mut finished);
-/// assert_eq!((finished[0].bytes_done, memory.contents()), (4, vec![7; 4]));
+/// engine.poll(end, &mut completions);
+/// assert_eq!((completions[0].outcome.bytes_done, memory.contents()), (4, vec![7; 4]));
 /// # Ok::<(), memferry_transfer::engine::LeavesRegion>(())
 /// ```
 #[derive(Debug)]
@@ -152,7 +152,7 @@ enum Phase {
 /// How and when a job ends.
 struct End {
     at: Instant,
-    outcome: Result<(), Failure>,
+    result: Result<(), Failure>,
     bytes: u64,
 }
 
@@ -237,7 +237,7 @@ impl Engine for FakeEngine {
         }
     }
 
-    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         self.now = self.now.max(now);
         let timing = self.timing;
         for (number, channel) in (0..).zip(&mut self.channels) {
@@ -250,9 +250,10 @@ impl Engine for FakeEngine {
                 let (bytes_done, value) = move_bytes(job.descriptor.operation(), end.bytes);
                 channel.job = None;
                 let ticket = Ticket { channel: number, serial: channel.serial };
-                let outcome = end.outcome;
-                let engine = EngineKind::Simulated;
-                finished.push(Finished { ticket, outcome, bytes_done, value, engine });
+                completions.push(EngineCompletion {
+                    ticket,
+                    outcome: Outcome { result: end.result, bytes_done, value, engine: EngineKind::Simulated },
+                });
             }
         }
         false
@@ -303,24 +304,24 @@ impl Job {
     /// How it ends as things stand at `now`, `None` when it does not.
     fn end(&self, now: Instant, timing: &Timing, fault: Option<Fault>) -> Option<End> {
         if self.reset {
-            return Some(End { at: now, outcome: Err(Failure::ChannelFaulted), bytes: 0 });
+            return Some(End { at: now, result: Err(Failure::ChannelFaulted), bytes: 0 });
         }
         let Phase::Running { since } = self.phase else {
-            return self.cut.map(|_| End { at: now, outcome: Err(Failure::Cancelled), bytes: 0 });
+            return self.cut.map(|_| End { at: now, result: Err(Failure::Cancelled), bytes: 0 });
         };
         let total = self.descriptor.operation().total_bytes();
         match (fault, self.cut) {
             (Some(Fault::Hangs), _) => None,
-            (_, Some(0)) if total > 0 => Some(End { at: now, outcome: Err(Failure::Cancelled), bytes: 0 }),
+            (_, Some(0)) if total > 0 => Some(End { at: now, result: Err(Failure::Cancelled), bytes: 0 }),
             (_, Some(cut)) if cut < total => {
                 let at = timing.end_of(since, cut);
-                Some(End { at, outcome: Err(Failure::Cancelled), bytes: cut })
+                Some(End { at, result: Err(Failure::Cancelled), bytes: cut })
             }
             (Some(Fault::Fails { failure, after_bytes }), _) => {
                 let bytes = after_bytes.min(total);
-                Some(End { at: timing.end_of(since, total), outcome: Err(failure), bytes })
+                Some(End { at: timing.end_of(since, total), result: Err(failure), bytes })
             }
-            (None, _) => Some(End { at: timing.end_of(since, total), outcome: Ok(()), bytes: total }),
+            (None, _) => Some(End { at: timing.end_of(since, total), result: Ok(()), bytes: total }),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What every implementation of a memferry contract must do, as suites that run over any of them.
 //!
 //! ```text
-//! EngineFixture ──► engine_suite ──► same bytes as the oracle, one Finished per ticket, or a panic that says where
+//! EngineFixture ──► engine_suite ──► same bytes as the oracle, one completion per ticket, or a panic that says where
 //! oracle            what an operation does to memory, one byte or pixel at a time
 //! FakeEngine        an engine in virtual time with injectable faults, for tests of what stands above engines
 //! WorkerModel         a CPU in virtual time that moves by turns, for tests of policies

@@ -10,7 +10,8 @@
 use memferry_clock::Instant;
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, EngineCapabilities, EngineKind, Failure, Finished, Operations, Refused, Ticket,
+    Descriptor, Engine, EngineCapabilities, EngineCompletion, EngineKind, Failure, Operations, Outcome,
+    Refused, Ticket,
 };
 
 use crate::SimMemory;
@@ -115,7 +116,7 @@ impl Engine for WorkerModel {
             .for_each(|job| job.started = true);
     }
 
-    fn poll(&mut self, now: Instant, finished: &mut Vec<Finished>) -> bool {
+    fn poll(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         self.now = self.now.max(now);
         let now = self.now;
         for (number, channel) in (0..).zip(&mut self.channels) {
@@ -125,12 +126,14 @@ impl Engine for WorkerModel {
             });
             if let Some(job) = over {
                 let outcome = if job.ends.is_some() { Ok(()) } else { Err(Failure::Cancelled) };
-                finished.push(Finished {
+                completions.push(EngineCompletion {
                     ticket,
-                    outcome,
-                    bytes_done: job.done,
-                    value: 0,
-                    engine: EngineKind::Simulated,
+                    outcome: Outcome {
+                        result: outcome,
+                        bytes_done: job.done,
+                        value: 0,
+                        engine: EngineKind::Simulated,
+                    },
                 });
             }
         }

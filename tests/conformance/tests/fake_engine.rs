@@ -7,7 +7,7 @@
 use memferry_clock::Instant;
 use memferry_conformance::{EngineFixture, EngineSetup, FakeEngine, Fault, SimMemory, Timing, engine_suite};
 use memferry_transfer::{
-    Descriptor, Engine, EngineKind, Failure, Finished, Operation, Pattern, Region, Ticket,
+    Descriptor, Engine, EngineCompletion, EngineKind, Failure, Operation, Outcome, Pattern, Region, Ticket,
 };
 
 struct Fixture(FakeEngine);
@@ -61,10 +61,10 @@ fn filling(timing: Timing) -> (FakeEngine, SimMemory, Ticket) {
     (engine, memory, ticket)
 }
 
-fn polled(engine: &mut FakeEngine, picoseconds: u128) -> Vec<Finished> {
-    let mut finished = Vec::new();
-    assert!(!engine.poll(Instant::from_picoseconds(picoseconds), &mut finished));
-    finished
+fn polled(engine: &mut FakeEngine, picoseconds: u128) -> Vec<EngineCompletion> {
+    let mut completions = Vec::new();
+    assert!(!engine.poll(Instant::from_picoseconds(picoseconds), &mut completions));
+    completions
 }
 
 fn ones(memory: &SimMemory) -> usize {
@@ -76,7 +76,10 @@ fn a_transfer_ends_when_its_bytes_have_passed_and_not_before() {
     let (mut engine, memory, ticket) = filling(TIMING);
     assert_eq!(engine.next_wake(), Some(Instant::from_picoseconds(2000)));
     assert_eq!((polled(&mut engine, 1999), ones(&memory)), (vec![], 0));
-    let end = Finished { ticket, outcome: Ok(()), bytes_done: 100, value: 0, engine: EngineKind::Simulated };
+    let end = EngineCompletion {
+        ticket,
+        outcome: Outcome { result: Ok(()), bytes_done: 100, value: 0, engine: EngineKind::Simulated },
+    };
     assert_eq!((polled(&mut engine, 2000), ones(&memory)), (vec![end], 100));
     assert_eq!(engine.next_wake(), None);
 }
@@ -87,12 +90,14 @@ fn a_cancel_is_honoured_at_the_next_chunk() {
     polled(&mut engine, 1401);
     engine.cancel(ticket);
     assert_eq!(engine.next_wake(), Some(Instant::from_picoseconds(1480)));
-    let end = Finished {
+    let end = EngineCompletion {
         ticket,
-        outcome: Err(Failure::Cancelled),
-        bytes_done: 48,
-        value: 0,
-        engine: EngineKind::Simulated,
+        outcome: Outcome {
+            result: Err(Failure::Cancelled),
+            bytes_done: 48,
+            value: 0,
+            engine: EngineKind::Simulated,
+        },
     };
     assert_eq!((polled(&mut engine, 1480), ones(&memory)), (vec![end], 48));
 }
@@ -101,12 +106,14 @@ fn a_cancel_is_honoured_at_the_next_chunk() {
 fn a_failing_channel_moves_what_it_was_told_to_and_fails_until_reset() {
     let (mut engine, memory, ticket) = filling(TIMING);
     engine.inject(0, Fault::Fails { failure: Failure::MemoryFault, after_bytes: 30 });
-    let end = Finished {
+    let end = EngineCompletion {
         ticket,
-        outcome: Err(Failure::MemoryFault),
-        bytes_done: 30,
-        value: 0,
-        engine: EngineKind::Simulated,
+        outcome: Outcome {
+            result: Err(Failure::MemoryFault),
+            bytes_done: 30,
+            value: 0,
+            engine: EngineKind::Simulated,
+        },
     };
     assert_eq!((polled(&mut engine, 2000), ones(&memory)), (vec![end], 30));
     for (serial, outcome) in [(2, Err(Failure::MemoryFault)), (3, Ok(()))] {
@@ -116,7 +123,10 @@ fn a_failing_channel_moves_what_it_was_told_to_and_fails_until_reset() {
         assert_eq!(ticket, Ticket { channel: 0, serial });
         assert_eq!(
             polled(&mut engine, 3000 * u128::from(serial)),
-            [Finished { ticket, outcome, bytes_done: 0, value: 0, engine: EngineKind::Simulated }]
+            [EngineCompletion {
+                ticket,
+                outcome: Outcome { result: outcome, bytes_done: 0, value: 0, engine: EngineKind::Simulated }
+            }]
         );
         engine.reset(0);
     }
@@ -134,23 +144,22 @@ fn a_hanging_channel_reports_nothing_until_reset_and_harms_no_other() {
     engine.reset(0);
     let mut ends = polled(&mut engine, u128::MAX / 2 + 1000);
     ends.sort_by_key(|end| end.ticket);
-    let faulted = Finished {
+    let faulted = EngineCompletion {
         ticket,
-        outcome: Err(Failure::ChannelFaulted),
-        bytes_done: 0,
-        value: 0,
-        engine: EngineKind::Simulated,
+        outcome: Outcome {
+            result: Err(Failure::ChannelFaulted),
+            bytes_done: 0,
+            value: 0,
+            engine: EngineKind::Simulated,
+        },
     };
     assert_eq!(
         ends,
         [
             faulted,
-            Finished {
+            EngineCompletion {
                 ticket: other,
-                outcome: Ok(()),
-                bytes_done: 0,
-                value: 0,
-                engine: EngineKind::Simulated
+                outcome: Outcome { result: Ok(()), bytes_done: 0, value: 0, engine: EngineKind::Simulated }
             }
         ]
     );

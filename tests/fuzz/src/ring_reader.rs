@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! bytes ──► scribble a word of the client's memory ─┐
-//!       ──► offer a slot, cancel as a client does ───┤──► ServiceEnd ──► compared with an oracle that reads the words
+//!       ──► hand_over a slot, cancel as a client does ───┤──► ServiceEnd ──► compared with an oracle that reads the words
 //!       ──► pop, room, cancels, stage, publish ─────┘                   and with what the client's memory was before
 //! ```
 //!
@@ -96,7 +96,7 @@ impl Rig {
         match input.u8() % 12 {
             0 => self.scribble(usize::from(input.u8()) * 3, input.u64()),
             1 => self.scribble(usize::from(input.u8()), u64::from(input.u8())),
-            2 => self.offer(u32::from(input.u8() % 4), u64::from(input.u32()), input.u8()),
+            2 => self.hand_over(u32::from(input.u8() % 4), u64::from(input.u32()), input.u8()),
             3 => self.pop(),
             4 => self.room(),
             5 => self.stage(input.u64()),
@@ -116,7 +116,7 @@ impl Rig {
     }
 
     /// Puts the sequence of a position `ahead` of the next, and a header, into that position's slot.
-    fn offer(&mut self, ahead: u32, header: u64, body: u8) {
+    fn hand_over(&mut self, ahead: u32, header: u64, body: u8) {
         let position = self.taken.wrapping_add(ahead);
         let at = self.slot(position);
         for index in 1..SUBMISSION_WORDS {

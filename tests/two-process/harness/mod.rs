@@ -321,7 +321,7 @@ impl Role {
     }
 
     /// The next thing it says.
-    pub fn hear(&mut self) -> String {
+    pub fn receive_line(&mut self) -> String {
         loop {
             let line = self.output.next().expect("the role ended").unwrap();
             if let Some((_, said)) = line.split_once(PREFIX) {
@@ -393,7 +393,7 @@ pub struct Sleeper(Pid);
 impl Sleeper {
     /// The one that a role says it has made.
     pub fn of(role: &mut Role) -> Self {
-        Self(Pid::from_raw(role.hear().parse().unwrap()).unwrap())
+        Self(Pid::from_raw(role.receive_line().parse().unwrap()).unwrap())
     }
 
     /// It is there still, with what it holds.

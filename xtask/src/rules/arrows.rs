@@ -36,7 +36,6 @@ const RESEARCH: [&str; 5] =
 
 /// Every crate of the workspace, and what it may depend on.
 const ALLOWED: &[(&str, Arrows)] = &[
-    // The product.
     ("memferry-clock", Arrows::Only(&[])),
     ("memferry-transfer", Arrows::Only(&["memferry-clock"])),
     ("memferry-path", Arrows::Only(&["memferry-transfer", "memferry-clock"])),
@@ -100,7 +99,6 @@ const ALLOWED: &[(&str, Arrows)] = &[
     ("memferry-soak", Arrows::Product),
     ("memferry-bench", Arrows::Product),
     ("xtask", Arrows::Only(&[])),
-    // The laboratory.
     ("memferry-registers", Arrows::Only(&["memferry-clock"])),
     ("memferry-drivers", Arrows::Only(&["memferry-registers", "memferry-clock"])),
     ("memferry-models", Arrows::Only(&["memferry-clock", "memferry-registers"])),

@@ -7,11 +7,33 @@
 //!
 //! A module and those inside it count as one: a parent may use its children, and they the parent. Test code is left out.
 //! A name that a parent only imports is followed to where it is imported from. Types are not resolved further than that.
+//! The crates of [`NOT_HELD`] still have circles; a crate leaves that list when its last one is gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tree::{Package, SourceFile};
 use crate::violation::Violation;
+
+/// Folders of crates that have circles.
+const NOT_HELD: [&str; 17] = [
+    "bench",
+    "bindings/c",
+    "bindings/python",
+    "crates/bulk",
+    "crates/cli",
+    "crates/cpu",
+    "crates/memferry",
+    "crates/ninep",
+    "crates/service",
+    "crates/shm",
+    "crates/transfer",
+    "research/driven",
+    "research/drivers",
+    "research/lab",
+    "research/models",
+    "research/registers",
+    "tools/recorder",
+];
 
 /// Imports of imports that are followed.
 const MOST_IMPORTS: usize = 4;
@@ -20,8 +42,12 @@ const MOST_IMPORTS: usize = 4;
 type ModulePath = Vec<String>;
 
 pub(crate) fn check(files: &[SourceFile], packages: &[Package]) -> Vec<Violation> {
+    let is_held = |package: &&Package| {
+        !NOT_HELD.iter().any(|folder| package.manifest == format!("{folder}/Cargo.toml"))
+    };
+    let held = packages.iter().filter(is_held);
     let mut folders: Vec<String> =
-        packages.iter().map(|package| package.manifest.replace("Cargo.toml", "src/")).collect();
+        held.map(|package| package.manifest.replace("Cargo.toml", "src/")).collect();
     folders.sort();
     folders.iter().flat_map(|folder| Modules::read(files, folder).circles()).collect()
 }
@@ -114,7 +140,7 @@ fn circles_among(edges: &Edges<'_>) -> Vec<Violation> {
         .filter(|(edge, _)| closes(edge))
         .map(|((from, to), (path, line))| {
             let message = format!("modules `{from}` and `{to}` use each other in a circle");
-            Violation::new(*path, *line, message, "move what both use into a module that uses neither")
+            Violation::new(path, *line, message, "move what both use into a module that uses neither")
         })
         .collect()
 }

@@ -179,7 +179,7 @@ impl Player {
     }
 
     /// The next line, `None` at the end.
-    fn hear(&self) -> Result<Option<String>, CommandError> {
+    fn receive_line(&self) -> Result<Option<String>, CommandError> {
         let started = Instant::now();
         loop {
             match self.lines.recv_timeout(LOOK) {
@@ -198,7 +198,7 @@ impl Player {
 
     /// Waits for the end of its output, then for its own.
     fn end(&mut self) -> Result<ExitStatus, CommandError> {
-        while self.hear()?.is_some() {}
+        while self.receive_line()?.is_some() {}
         Ok(self.child.wait()?)
     }
 }
@@ -239,7 +239,7 @@ impl Service {
             .arg(&socket);
         command.stdin(Stdio::null());
         let player = Player::start(command, stage)?;
-        match player.hear()? {
+        match player.receive_line()? {
             Some(line) if line.starts_with("listening on ") => Ok(Self { player, socket }),
             Some(line) => Err(format!("the service said: {line}").into()),
             None => Err("the service ended before it listened; its message is above".into()),
@@ -286,7 +286,10 @@ impl Actor {
         let input = self.input.as_mut().ok_or("the client was dismissed")?;
         writeln!(input, "{}", serde_json::to_string(order)?)
             .map_err(|error| format!("client {name} no longer listens: {error}"))?;
-        let line = self.player.hear()?.ok_or_else(|| format!("client {name} ended; its message is above"))?;
+        let line = self
+            .player
+            .receive_line()?
+            .ok_or_else(|| format!("client {name} ended; its message is above"))?;
         match serde_json::from_str(&line)? {
             Report::Failed { message } => Err(format!("client {name}: {message}").into()),
             report => Ok(report),

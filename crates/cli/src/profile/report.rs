@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn names_hold_nothing_a_terminal_would_obey() {
+    fn names_hold_nothing_a_terminal_would_act_on() {
         assert_eq!(harmless("a\u{1b}[2J\u{9b}b\n"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");
     }
 }

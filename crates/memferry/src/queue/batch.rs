@@ -11,7 +11,7 @@
 
 use memferry_service::embedded::Embedded;
 use memferry_service::profile;
-use memferry_transfer::{Ended, EngineKind, Failure, Operation, Span};
+use memferry_transfer::{Failure, Operation, Outcome, Span};
 use thiserror::Error;
 
 use super::{NO_TAG, Queue, SubmitError, SubmitReason, Ticket};
@@ -90,11 +90,9 @@ impl Queue {
         let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
         let ticket = Ticket { queue: self.identity, tag };
         let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
-        let inherited = false;
-        let engine = EngineKind::Cpu;
         Ok(match ended {
-            Ok(Ended { outcome, bytes_done, value }) => {
-                Completion { ticket, outcome, inherited, bytes_done, value, engine }
+            Ok(Outcome { result: outcome, bytes_done, value, engine }) => {
+                Completion { ticket, outcome, inherited: false, bytes_done, value, engine }
             }
             Err(failure) => Completion::without_engine(ticket, failure),
         })

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use memferry_shm::frame::{self, Pages};
 use memferry_shm::queue_pair::{Layout, ServiceEnd, futex};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{EngineKind, Failure, wire};
+use memferry_transfer::{EngineKind, Failure, Outcome, wire};
 use rustix::event::EventfdFlags;
 
 use super::Queue;
@@ -57,10 +57,8 @@ impl PlayedWorker {
         };
         let request = wire::decode_request(&slot, |first, words| self.0.fetch_list(first, words)).unwrap();
         let tag = wire::tag_of(&slot);
-        let inherited = false;
-        let bytes_done = 0;
-        let value = 0;
-        let ended = memferry_transfer::Completion { tag, outcome, inherited, bytes_done, value, engine };
+        let outcome = Outcome { result: outcome, bytes_done: 0, value: 0, engine };
+        let ended = memferry_transfer::Completion { tag, inherited: false, outcome };
         self.0.stage(&wire::encode_completion(&ended)).unwrap();
         if self.0.publish() {
             self.0.change_wake_word();

@@ -146,7 +146,7 @@ impl<M: Memory> Capabilities<M> {
         self.revocations.insert(id, Revocation { roots, remaining, withheld: false });
         while let Some(index) = open.pop() {
             let Some(node) = self.table.at_mut(index) else { continue };
-            node.forgotten |= node.session == by || node.offered_to.is_some();
+            node.forgotten |= node.session == by || node.grantee.is_some();
             marked.push(index);
             // What was revoked before is so with all below it.
             if !std::mem::replace(&mut node.revoked, true) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use memferry_transfer::{Handle, Rights, SessionId};
 
-use super::{Recipient, RevocationId};
+use super::{Grantee, RevocationId};
 
 pub(super) struct Node<M> {
     pub(super) session: SessionId,
@@ -18,7 +18,7 @@ pub(super) struct Node<M> {
     pub(super) rights: Rights,
     pub(super) parent: Option<u32>,
     pub(super) children: BTreeSet<u32>,
-    pub(super) offered_to: Option<Recipient>,
+    pub(super) grantee: Option<Grantee>,
     pub(super) in_flight: u32,
     /// So many of these are over, but a failed channel may still touch the memory.
     pub(super) quarantined: u32,
@@ -35,7 +35,7 @@ impl<M> Node<M> {
         (offset, length): (u64, u64),
         rights: Rights,
         parent: Option<u32>,
-        offered_to: Option<Recipient>,
+        grantee: Option<Grantee>,
     ) -> Self {
         Self {
             session,
@@ -46,7 +46,7 @@ impl<M> Node<M> {
             rights,
             parent,
             children: BTreeSet::new(),
-            offered_to,
+            grantee,
             in_flight: 0,
             quarantined: 0,
             forgotten: false,

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! narrowing    register, derive, quotas        admission   every failure of every operation
-//! offers       offer, accept, who may          revocation  what waits for what, what is dropped when
+//! grants       grant, accept, who may          revocation  what waits for what, what is dropped when
 //! handles      foreign, forged and stale ones  model       random histories against a naive table
 //! ```
 
 mod admission;
+mod grants;
 mod handles;
 mod model;
 mod narrowing;
-mod offers;
 mod revocation;
 
 use std::rc::Rc;
@@ -100,7 +100,7 @@ fn release(table: &mut Capabilities<Counted>, admitted: Admitted<Counted>) {
     table.release(claims);
 }
 
-/// Offers all of a capability to `to` and takes it up there.
+/// Grants all of a capability to `to` and takes it up there.
 fn pass(
     table: &mut Capabilities<Counted>,
     from: (SessionId, Handle, u64),
@@ -108,6 +108,6 @@ fn pass(
     to: SessionId,
 ) -> (Handle, Handle) {
     let (session, handle, length) = from;
-    let token = table.offer(session, handle, (0, length), rights, Recipient::Session(to)).unwrap();
+    let token = table.grant(session, handle, (0, length), rights, Grantee::Session(to)).unwrap();
     (token, table.accept(to, BOB, token).unwrap().handle)
 }

@@ -8,8 +8,7 @@
 use memferry_clock::Instant;
 use memferry_transfer::{Failure, SessionId};
 
-use super::{Acts, AllOutstanding, Ask, Choice, Outstanding, Policy};
-use crate::channel::ChannelState;
+use super::{Acts, AllOutstanding, Ask, ChannelState, Choice, Outstanding, Policy};
 
 /// The policy of the service, and those of single classes.
 pub struct ByClass {

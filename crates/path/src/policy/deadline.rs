@@ -14,8 +14,9 @@
 use memferry_clock::Instant;
 use memferry_transfer::{Failure, SessionId};
 
-use super::{Acts, AllOutstanding, Ask, Choice, Outstanding, Policy, Shared, leaving_an_eighth};
-use crate::channel::ChannelState;
+use super::{
+    Acts, AllOutstanding, Ask, ChannelState, Choice, Outstanding, Policy, Shared, leaving_an_eighth,
+};
 
 /// Of what a worker moves, how much may be promised.
 const PROMISED_TENTHS: u128 = 9;

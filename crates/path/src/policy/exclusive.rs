@@ -6,8 +6,7 @@
 
 use memferry_transfer::SessionId;
 
-use super::{Ask, Choice, Policy};
-use crate::channel::ChannelState;
+use super::{Ask, ChannelState, Choice, Policy};
 
 /// Each channel belongs to one client.
 #[derive(Debug, Default)]

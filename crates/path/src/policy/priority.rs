@@ -13,8 +13,7 @@ use memferry_clock::Instant;
 use memferry_transfer::{PriorityClass, SessionId};
 
 use super::slices::View;
-use super::{Acts, Ask, Choice, Outstanding, Policy, Shared, Slices, leaving_an_eighth};
-use crate::channel::ChannelState;
+use super::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Shared, Slices, leaving_an_eighth};
 
 /// High requests own the engines in slices.
 #[derive(Debug)]

@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 use memferry_clock::Instant;
 use memferry_transfer::SessionId;
 
-use super::{Acts, Ask, Choice, Outstanding, Policy, Shared};
-use crate::channel::ChannelState;
+use super::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Shared};
 
 const PICOSECONDS: i128 = 1_000_000_000_000;
 

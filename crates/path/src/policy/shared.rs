@@ -4,8 +4,7 @@
 
 use memferry_transfer::SessionId;
 
-use super::{Ask, Choice, Policy, healthy};
-use crate::channel::ChannelState;
+use super::{Ask, ChannelState, Choice, Policy, healthy};
 
 /// Every channel is public.
 #[derive(Debug, Default)]

@@ -15,8 +15,7 @@ use std::time::Duration;
 use memferry_clock::Instant;
 use memferry_transfer::{PriorityClass, SessionId};
 
-use super::{Acts, Ask, Choice, Outstanding, Policy, Shared};
-use crate::channel::ChannelState;
+use super::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Shared};
 
 /// Credit that the largest share gains in a turn, bytes: below an engine's chunk, so that chunks alternate finely.
 const TURN_BYTES: i64 = 64 << 10;

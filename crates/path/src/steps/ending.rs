@@ -12,17 +12,16 @@ use memferry_transfer::{Engine, Failure, Terms};
 
 use super::Path;
 use crate::capability::{Capabilities, Claims};
-use crate::channel::Origin;
-use crate::completion::QueueKey;
+use crate::request::{Origin, QueueKey};
 
 impl<E: Engine> Path<E> {
-    /// Stops listening to a queue: what waits is dropped, what runs is cancelled, no delivery follows. The queue is gone
+    /// Stops listening to a queue: what waits is dropped, what runs is cancelled, no completion follows. The queue is gone
     /// once nothing of it runs ([`queue_gone`](Self::queue_gone)).
     pub fn close_queue(&mut self, key: QueueKey, capabilities: &mut Capabilities<E::Memory>) {
         let Some(queue) = self.ledger.queue(key) else { return };
         queue.closing = true;
         self.channels.crowded = self.ledger.is_crowded();
-        for _ in self.deliveries.extract_if(.., |delivery| delivery.queue == key) {
+        for _ in self.completions.extract_if(.., |completion| completion.queue == key) {
             self.ledger.ended(key);
         }
         self.cancel_where(key, |_| true, capabilities);
@@ -68,11 +67,11 @@ impl<E: Engine> Path<E> {
         for key in self.orders.keys() {
             let Some(order) = self.orders.get(key) else { continue };
             order.stop(&|_| true);
-            order.give_up_held(&mut |_, _, _| Some(Failure::ServiceStopping), &mut self.fates);
-            self.stirred.push(key);
+            order.give_up_held(&mut |_, _, _| Some(Failure::ServiceStopping), &mut self.retired);
+            self.unblocked.push(key);
         }
-        self.all_unplaced(given_up, capabilities);
-        self.stir(capabilities);
+        self.retire_all(given_up, capabilities);
+        self.advance_orders(capabilities);
     }
 
     /// Asks that everything that runs end early, and what waits.
@@ -81,7 +80,7 @@ impl<E: Engine> Path<E> {
     }
 
     /// Gives up what waited or was held beyond its deadline, and what waits for channels that have all failed. What was behind
-    /// that is stirred by the caller.
+    /// that is advanced by the caller.
     pub(super) fn give_up_overdue(&mut self, now: Instant, capabilities: &mut Capabilities<E::Memory>) {
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         let all_faulted = self.channels.usable() == 0;
@@ -90,7 +89,7 @@ impl<E: Engine> Path<E> {
                 true => Some(Failure::DeadlineExceeded),
                 false => all_faulted.then_some(Failure::ChannelFaulted),
             });
-            self.all_unplaced(given_up, capabilities);
+            self.retire_all(given_up, capabilities);
         }
         if overdue(self.orders.next_deadline()) {
             for key in self.orders.keys() {
@@ -98,8 +97,8 @@ impl<E: Engine> Path<E> {
                 let mut late = |_: Origin, _: &Claims, terms: &Terms| {
                     overdue(terms.deadline).then_some(Failure::DeadlineExceeded)
                 };
-                order.give_up_held(&mut late, &mut self.fates);
-                self.stirred.push(key);
+                order.give_up_held(&mut late, &mut self.retired);
+                self.unblocked.push(key);
             }
             self.orders.deadline_passed();
         }
@@ -117,7 +116,7 @@ impl<E: Engine> Path<E> {
             let given_up = self
                 .channels
                 .give_up(|admitted, origin| ends(origin, admitted.claims(), admitted.terms(), capabilities));
-            self.all_unplaced(given_up, capabilities);
+            self.retire_all(given_up, capabilities);
         }
         for running in self.ledger.running() {
             if let Some(reason) = ends(running.origin, &running.claims, &Terms::default(), capabilities) {
@@ -131,7 +130,7 @@ impl<E: Engine> Path<E> {
                 self.end_in_order(key, capabilities, &ends);
             }
         }
-        self.stir(capabilities);
+        self.advance_orders(capabilities);
     }
 
     fn end_in_order(
@@ -143,9 +142,9 @@ impl<E: Engine> Path<E> {
         let Some(order) = self.orders.get(key) else { return };
         let mut gives_up =
             |origin: Origin, claims: &Claims, terms: &Terms| ends(origin, claims, terms, capabilities);
-        order.give_up_held(&mut gives_up, &mut self.fates);
+        order.give_up_held(&mut gives_up, &mut self.retired);
         let ending = order.end_loop(&mut gives_up);
-        self.stirred.push(key);
+        self.unblocked.push(key);
         let Some(reason) = ending else { return };
         let of_loop = |origin: Origin| origin.queue == key && origin.member;
         for running in self.ledger.running().filter(|running| of_loop(running.origin)) {
@@ -153,6 +152,6 @@ impl<E: Engine> Path<E> {
             self.engine.cancel(running.ticket);
         }
         let given_up = self.channels.give_up(|_, origin| of_loop(origin).then_some(reason));
-        self.all_unplaced(given_up, capabilities);
+        self.retire_all(given_up, capabilities);
     }
 }

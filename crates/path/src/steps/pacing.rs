@@ -43,7 +43,7 @@ impl<E: Engine> Path<E> {
     pub fn progresses(&self) -> bool {
         let suspended = !self.pacing.running.is_empty() && !self.pacing.moving;
         let rests = suspended || self.engine.works_alone();
-        self.running() && (!rests || !self.finished.is_empty())
+        self.running() && (!rests || !self.reported.is_empty())
     }
 
     /// What runs has changed: the policy is asked again at once.
@@ -76,19 +76,22 @@ impl<E: Engine> Path<E> {
 
     /// Tells the policy what was moved; when nothing runs any more, that too.
     pub(super) fn charge(&mut self, now: Instant) {
-        let Self { engine, ledger, policy, finished, .. } = self;
+        let Self { engine, ledger, policy, reported, .. } = self;
         for running in ledger.running() {
-            let ended = finished.iter().find(|report| report.ticket == running.ticket);
-            let done = ended.map_or_else(|| engine.bytes_done(running.ticket), |report| report.bytes_done);
+            let ended = reported.iter().find(|completion| completion.ticket == running.ticket);
+            let done = ended.map_or_else(
+                || engine.bytes_done(running.ticket),
+                |completion| completion.outcome.bytes_done,
+            );
             if done > running.charged {
                 policy.moved(&running.ask, done - running.charged);
                 running.charged = done;
             }
         }
-        if finished.len() >= ledger.count() {
+        if reported.len() >= ledger.count() {
             self.pacing.wake = policy.pace(now, &[], &mut []);
             self.pacing.running.clear();
-        } else if !finished.is_empty() {
+        } else if !reported.is_empty() {
             self.pacing.wake = Some(now);
         }
     }

@@ -3,22 +3,23 @@
 //! ```text
 //! submit ─┬─ nothing holds it back ─┬─ short: done at once, before anything else is looked at
 //!         │                         └─ admitted ─► place ─► post
-//!         └─ links, fences, loops ─► order ─ stir ─► place ─► post
+//!         └─ links, fences, loops ─► order ─ advance ─► place ─► post
 //! ```
 
 use memferry_clock::Instant;
 use memferry_transfer::engine::LeavesRegion;
 use memferry_transfer::{
-    Confined, Descriptor, Ended, Engine, Failure, Memory, Operation, Operations, RefusalReason, Request,
+    Confined, Descriptor, Engine, Failure, Memory, Operation, Operations, Outcome, RefusalReason, Request,
     SessionId, Span, Task, Terms,
 };
 
 use super::Path;
 use crate::capability::{Admitted, Capabilities};
-use crate::channel::{ChannelState, Origin, Placed, Unplaced, ask};
-use crate::completion::{End, Queue, QueueKey, Reservation, Running};
+use crate::channel::{Placed, ask};
+use crate::completion::{Queue, Reservation, Running};
 use crate::order::Arrived;
-use crate::policy::{Acts, Ask, Choice, Outstanding};
+use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding};
+use crate::request::{Origin, QueueKey, Retired};
 
 impl<E: Engine> Path<E> {
     /// Takes a request through admission and placement, and posts it when a channel is free. A short one is over when this
@@ -65,12 +66,12 @@ impl<E: Engine> Path<E> {
         if !linked && self.orders.get(queue).is_none() {
             return self.refused(origin, failure);
         }
-        self.orders.accept(origin, Arrived::Refused(failure), &Terms::default(), &mut self.fates);
-        self.stirred.push(queue);
+        self.orders.accept(origin, Arrived::Refused(failure), &Terms::default(), &mut self.retired);
+        self.unblocked.push(queue);
     }
 
     fn refused(&mut self, origin: Origin, failure: Failure) {
-        self.deliver(origin, &End::refused(failure), false);
+        self.complete(origin, Outcome::refused(failure), false, false);
     }
 
     /// Starts a request that nothing holds back.
@@ -84,14 +85,10 @@ impl<E: Engine> Path<E> {
         capabilities: &mut Capabilities<E::Memory>,
     ) {
         if operation.total_bytes() <= self.immediate_bytes
-            && let Some(ended) =
+            && let Some(outcome) =
                 self.at_once(session, origin.queue, origin.user, operation, terms, capabilities)
         {
-            let outcome = ended.outcome;
-            let bytes_done = ended.bytes_done;
-            let value = ended.value;
-            let end = End { outcome, bytes_done, value, engine: self.kind, watermarked: false };
-            return self.deliver(origin, &end, false);
+            return self.complete(origin, outcome, false, false);
         }
         match capabilities.resolve(session, operation, self.longest_bytes) {
             Ok(resolved) => {
@@ -103,7 +100,7 @@ impl<E: Engine> Path<E> {
     }
 
     /// Does a short request of a queue now, when nothing stands in the way: neither its terms, nor what came before it, nor
-    /// its memory, nor the policy. Nothing is reserved or delivered: its completion, for which there has to be `room`, is
+    /// its memory, nor the policy. Nothing is reserved or queued: its completion, for which there has to be `room`, is
     /// what this returns. On `None` the request goes the ordinary way.
     #[inline]
     pub fn try_at_once(
@@ -113,7 +110,7 @@ impl<E: Engine> Path<E> {
         operation: &Operation<Span>,
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
-    ) -> Option<Ended> {
+    ) -> Option<Outcome> {
         let &mut Queue { session, user, outstanding, closing, class, active, .. } =
             self.ledger.queue(queue)?;
         let free = !closing && outstanding < room && !terms.linked && (!terms.fenced || active == 0);
@@ -133,7 +130,7 @@ impl<E: Engine> Path<E> {
         operation: &Operation<Span>,
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
-    ) -> Option<Ended> {
+    ) -> Option<Outcome> {
         if self.channels.waits(queue) || self.acts.contains(Acts::PACES) {
             return None;
         }
@@ -143,9 +140,9 @@ impl<E: Engine> Path<E> {
         let deadline = terms.deadline;
         let ask = Ask { client: session, user, class, bytes, deadline };
         let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
-        let ended = self.engine.perform(&Confined::new(&operation, terms.hint).ok()?)?;
-        self.bytes_moved[terms.class.index()] += ended.bytes_done;
-        Some(ended)
+        let outcome = self.engine.perform(&Confined::new(&operation, terms.hint).ok()?)?;
+        self.bytes_moved[terms.class.index()] += outcome.bytes_done;
+        Some(outcome)
     }
 
     /// Hands a request to its queue's order. Where the user may have no more waiting, none is held either: what is linked to it
@@ -171,22 +168,22 @@ impl<E: Engine> Path<E> {
             }
         };
         let places = arrived.places();
-        if self.orders.accept(origin, arrived, terms, &mut self.fates) {
+        if self.orders.accept(origin, arrived, terms, &mut self.retired) {
             self.channels.take_places(origin.user, places);
         }
-        self.stirred.push(origin.queue);
-        self.stir(capabilities);
+        self.unblocked.push(origin.queue);
+        self.advance_orders(capabilities);
     }
 
-    /// Starts what orders no longer hold back, and delivers what ended in them; returns whether something started.
-    pub(super) fn stir(&mut self, capabilities: &mut Capabilities<E::Memory>) -> bool {
+    /// Starts what orders no longer hold back, and completes what ended in them. Returns whether something started.
+    pub(super) fn advance_orders(&mut self, capabilities: &mut Capabilities<E::Memory>) -> bool {
         let mut started = false;
-        while let Some(key) = self.stirred.pop() {
+        while let Some(key) = self.unblocked.pop() {
             loop {
                 let active = self.ledger.queue(key).map_or(0, |queue| queue.active);
                 let Some(order) = self.orders.get(key) else { break };
-                let next = order.next(active, &mut self.fates);
-                self.meet_fates(capabilities);
+                let next = order.next(active, &mut self.retired);
+                self.complete_retired(capabilities);
                 let Some((admitted, origin)) = next else { break };
                 if !origin.member {
                     self.channels.free_places(origin.user, admitted.places());
@@ -196,25 +193,17 @@ impl<E: Engine> Path<E> {
             }
             self.orders.tidy(key, false);
         }
-        self.meet_fates(capabilities);
+        self.complete_retired(capabilities);
         started
     }
 
-    /// Delivers what ended without an engine.
-    fn meet_fates(&mut self, capabilities: &mut Capabilities<E::Memory>) {
-        if self.fates.is_empty() {
+    /// Completes what ended in orders.
+    fn complete_retired(&mut self, capabilities: &mut Capabilities<E::Memory>) {
+        if self.retired.is_empty() {
             return;
         }
-        for fate in std::mem::take(&mut self.fates) {
-            self.channels.free_places(fate.origin.user, fate.places);
-            match fate.quarantine {
-                Some(channel) => {
-                    capabilities.quarantine(&fate.claims);
-                    self.quarantined.push((channel, fate.claims));
-                }
-                None => capabilities.release(fate.claims),
-            }
-            self.deliver(fate.origin, &fate.end, fate.inherited);
+        for retired in std::mem::take(&mut self.retired) {
+            self.retire_held(retired, capabilities);
         }
     }
 
@@ -229,13 +218,13 @@ impl<E: Engine> Path<E> {
         self.count_active(origin.queue);
         if let Err(failure) = self.accept(&admitted, origin) {
             let (_, claims) = admitted.into_parts();
-            return self.unplaced(Unplaced { claims, origin, failure }, capabilities);
+            return self.retire_started(Retired::refused(origin, claims, failure), capabilities);
         }
         let promises = self.acts.contains(Acts::ACCEPTS);
         match self.channels.place(admitted, origin, held, promises, &mut *self.policy) {
             Ok(Some(placed)) => self.post(placed, capabilities),
             Ok(None) => {}
-            Err(unplaced) => self.unplaced(unplaced, capabilities),
+            Err(retired) => self.retire_started(retired, capabilities),
         }
     }
 
@@ -289,7 +278,7 @@ impl<E: Engine> Path<E> {
                     charged: 0,
                     is_paced,
                     ending: None,
-                    told: 0,
+                    reported_bytes: 0,
                 });
             }
             Err(failure) => {
@@ -297,22 +286,14 @@ impl<E: Engine> Path<E> {
                 let lost = failure == Failure::ChannelFaulted;
                 let state = if lost { ChannelState::Faulted } else { ChannelState::Free };
                 self.channels.set(unfolded.channel, state);
-                self.unplaced(Unplaced { claims, origin, failure }, capabilities);
+                self.retire_started(Retired::refused(origin, claims, failure), capabilities);
             }
         }
     }
 
-    pub(super) fn all_unplaced(
-        &mut self,
-        all: impl IntoIterator<Item = Unplaced>,
-        capabilities: &mut Capabilities<E::Memory>,
-    ) {
-        all.into_iter().for_each(|unplaced| self.unplaced(unplaced, capabilities));
-    }
-
-    pub(super) fn unplaced(&mut self, unplaced: Unplaced, capabilities: &mut Capabilities<E::Memory>) {
-        capabilities.release(unplaced.claims);
-        self.ended(unplaced.origin, End::refused(unplaced.failure));
+    /// Completes started requests that will get no channel.
+    pub(super) fn retire_all(&mut self, all: Vec<Retired>, capabilities: &mut Capabilities<E::Memory>) {
+        all.into_iter().for_each(|retired| self.retire_started(retired, capabilities));
     }
 }
 

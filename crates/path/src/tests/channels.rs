@@ -14,7 +14,7 @@ fn a_request_that_will_not_wait_is_told_how_many_channels_are_busy() {
     bed.run_for(10_000);
     assert_eq!(bed.outcomes()[1..], [(1, Ok(())), (2, Ok(()))]);
     assert_eq!((bed.completed_at(1), bed.completed_at(2)), (2000, 2000));
-    assert_eq!(bed.completion(1).engine, EngineKind::Simulated);
+    assert_eq!(bed.completion(1).outcome.engine, EngineKind::Simulated);
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn an_exclusive_client_without_a_channel_waits_until_one_departs() {
     assert_eq!(bed.path.waiting(), 1);
     bed.close(second);
     bed.run_for(100_000);
-    assert_eq!(bed.completion(4).outcome, Ok(()));
+    assert_eq!(bed.completion(4).outcome.result, Ok(()));
 }
 
 /// Gives the same answer to everyone.
@@ -160,7 +160,10 @@ fn a_policys_choice_of_a_busy_or_missing_channel_counts_as_busy() {
         bed.submit(queue, 2, &request);
         bed.run_for(5000);
         let busy = Failure::ChannelsBusy { channels: 2 };
-        assert_eq!(bed.completion(1).outcome, first.map_err(|channels| Failure::ChannelsBusy { channels }));
+        assert_eq!(
+            bed.completion(1).outcome.result,
+            first.map_err(|channels| Failure::ChannelsBusy { channels })
+        );
         assert_eq!(bed.completion(2), refused(2, busy));
         assert_eq!((bed.log.len(), bed.path.idle()), (2, true));
     }
@@ -243,7 +246,7 @@ fn one_user_holds_at_most_half_of_the_channels_while_another_is_there() {
         bed.submit(queues[0], tag, &fill(frame, 100).refuse_when_busy());
     }
     bed.run_for(100_000);
-    assert!((31..=34).all(|tag| bed.completion(tag).outcome == Ok(())), "alone again");
+    assert!((31..=34).all(|tag| bed.completion(tag).outcome.result == Ok(())), "alone again");
 }
 
 #[test]
@@ -258,7 +261,7 @@ fn a_user_alone_leaves_an_eighth_of_the_channels_to_who_may_come() {
     let foreign = bed.path.open_queue(B, 8);
     bed.submit(foreign, 21, &Request::new(Operation::Nop).refuse_when_busy());
     bed.run_for(10_000);
-    assert_eq!(bed.completion(21).outcome, Ok(()));
+    assert_eq!(bed.completion(21).outcome.result, Ok(()));
 }
 
 #[test]

@@ -24,8 +24,11 @@ fn a_deadline_ends_a_running_request_between_chunks() {
     bed.run_until(at(1265));
     bed.run_for(10_000);
     let completion = bed.completion(1);
-    assert_eq!((completion.outcome, completion.bytes_done), (Err(Failure::DeadlineExceeded), 32));
-    assert_eq!((completion.engine, bed.completed_at(1)), (EngineKind::Simulated, 1320));
+    assert_eq!(
+        (completion.outcome.result, completion.outcome.bytes_done),
+        (Err(Failure::DeadlineExceeded), 32)
+    );
+    assert_eq!((completion.outcome.engine, bed.completed_at(1)), (EngineKind::Simulated, 1320));
     assert_eq!((&memory.contents()[..32], &memory.contents()[32..]), (&[1; 32][..], &[0; 68][..]));
     assert_eq!(bed.path.moved_by_class(), [0, 32, 0]);
 }
@@ -50,7 +53,7 @@ fn a_request_that_is_done_by_its_deadline_is_done() {
     let queue = bed.path.open_queue(A, 0);
     bed.submit(queue, 1, &fill(frame, 100).with_deadline(at(2001)));
     bed.run_for(10_000);
-    assert_eq!((bed.completion(1).outcome, bed.completed_at(1)), (Ok(()), 2000));
+    assert_eq!((bed.completion(1).outcome.result, bed.completed_at(1)), (Ok(()), 2000));
 }
 
 #[test]
@@ -66,7 +69,7 @@ fn a_cancel_ends_a_waiting_request_at_once_and_a_running_one_between_chunks() {
     bed.cancel(queue, 1);
     bed.run_for(10_000);
     let completion = bed.completion(1);
-    assert_eq!((completion.outcome, completion.bytes_done), (Err(Failure::Cancelled), 56));
+    assert_eq!((completion.outcome.result, completion.outcome.bytes_done), (Err(Failure::Cancelled), 56));
     assert_eq!(bed.completed_at(1), 1560);
 }
 
@@ -99,7 +102,7 @@ fn an_engine_that_cannot_be_interrupted_reports_what_it_did() {
     bed.run_for(1500);
     bed.cancel(queue, 1);
     bed.run_for(10_000);
-    assert_eq!((bed.completion(1).outcome, bed.completion(1).bytes_done), (Ok(()), 100));
+    assert_eq!((bed.completion(1).outcome.result, bed.completion(1).outcome.bytes_done), (Ok(()), 100));
 }
 
 #[test]
@@ -114,7 +117,10 @@ fn the_first_reason_to_end_a_request_is_the_one_reported() {
         bed.run_until(at(1300));
         bed.cancel(queue, 1);
         bed.run_for(10_000);
-        assert_eq!((bed.completion(1).outcome, bed.completion(1).bytes_done), (Err(reason), 64));
+        assert_eq!(
+            (bed.completion(1).outcome.result, bed.completion(1).outcome.bytes_done),
+            (Err(reason), 64)
+        );
     }
 }
 
@@ -133,8 +139,8 @@ fn revoked_memory_ends_requests_that_run_or_wait_on_it() {
     assert_eq!(bed.completion(2), refused(2, Failure::Cancelled));
     assert_eq!(bed.capabilities.take_finished(), []);
     bed.run_for(100_000);
-    assert_eq!(bed.completion(1).outcome, Err(Failure::Cancelled));
-    assert_eq!(bed.completion(3).outcome, Ok(()));
+    assert_eq!(bed.completion(1).outcome.result, Err(Failure::Cancelled));
+    assert_eq!(bed.completion(3).outcome.result, Ok(()));
     assert_eq!(bed.capabilities.take_finished(), [revocation]);
 }
 
@@ -142,7 +148,7 @@ fn revoked_memory_ends_requests_that_run_or_wait_on_it() {
 fn a_grant_taken_back_ends_the_peers_requests() {
     let mut bed = Bed::new(1, Shared::new(), 8);
     let (frame, memory) = bed.frame(A, 100);
-    let token = bed.capabilities.offer(A, frame, (10, 50), Rights::WRITE, Recipient::Session(B)).unwrap();
+    let token = bed.capabilities.grant(A, frame, (10, 50), Rights::WRITE, Grantee::Session(B)).unwrap();
     let held = bed.capabilities.accept(B, 0, token).unwrap().handle;
     let queue = bed.path.open_queue(B, 0);
     bed.submit(queue, 1, &fill(held, 50));
@@ -150,9 +156,12 @@ fn a_grant_taken_back_ends_the_peers_requests() {
     bed.capabilities.revoke(A, token).unwrap();
     bed.path.cancel_revoked(&mut bed.capabilities);
     bed.run_for(10_000);
-    assert_eq!((bed.completion(1).outcome, bed.completion(1).bytes_done), (Err(Failure::Cancelled), 24));
+    assert_eq!(
+        (bed.completion(1).outcome.result, bed.completion(1).outcome.bytes_done),
+        (Err(Failure::Cancelled), 24)
+    );
     bed.submit(queue, 2, &fill(held, 1));
-    assert!(matches!(bed.completion(2).outcome, Err(Failure::Revoked { .. })));
+    assert!(matches!(bed.completion(2).outcome.result, Err(Failure::Revoked { .. })));
     let written: u32 = memory.contents().iter().map(|byte| u32::from(*byte)).sum();
     assert_eq!((written, memory.contents()[10]), (24, 1));
 }
@@ -171,7 +180,7 @@ fn stopping_fails_what_waits_and_cancel_all_ends_what_runs() {
     assert!(!bed.path.idle());
     bed.path.cancel_all(&mut bed.capabilities);
     bed.run_for(10_000);
-    assert_eq!(bed.completion(1).outcome, Err(Failure::Cancelled));
+    assert_eq!(bed.completion(1).outcome.result, Err(Failure::Cancelled));
     assert!(bed.path.idle());
     bed.capabilities.close(A);
     assert_eq!(bed.capabilities.take_finished().len(), 1);

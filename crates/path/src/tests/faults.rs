@@ -12,7 +12,10 @@ fn a_failed_channel_is_used_no_more_and_its_memory_is_kept_until_a_reset() {
     bed.path.engine_mut().inject(0, FAILS);
     bed.submit(queue, 1, &fill(frame, 100));
     bed.run_for(5000);
-    assert_eq!((bed.completion(1).outcome, bed.completion(1).bytes_done), (Err(Failure::ChannelFaulted), 10));
+    assert_eq!(
+        (bed.completion(1).outcome.result, bed.completion(1).outcome.bytes_done),
+        (Err(Failure::ChannelFaulted), 10)
+    );
     assert_eq!(bed.path.channel_states(), [ChannelState::Faulted, ChannelState::Free]);
     assert!(bed.path.idle());
 
@@ -58,10 +61,10 @@ fn a_revocation_is_withheld_when_nothing_but_failed_channels_keeps_it() {
         bed.run_for(1000);
     }
     // The other request runs on.
-    assert_eq!(bed.completion(1).outcome, Err(Failure::ChannelFaulted));
+    assert_eq!(bed.completion(1).outcome.result, Err(Failure::ChannelFaulted));
     assert_eq!(bed.capabilities.take_withheld(), []);
     bed.run_for(1_000_000);
-    assert_eq!(bed.completion(2).outcome, Ok(()));
+    assert_eq!(bed.completion(2).outcome.result, Ok(()));
     assert_eq!(
         (bed.capabilities.take_withheld(), bed.capabilities.take_finished()),
         (vec![revocation], vec![])
@@ -106,7 +109,7 @@ fn requests_fail_when_every_channel_has_failed() {
         bed.path.channel_was_reset(1, &mut bed.capabilities);
         bed.submit(queue, 5, &fill(frame, 1));
         bed.run_for(10_000);
-        assert_eq!(bed.completion(5).outcome, Ok(()));
+        assert_eq!(bed.completion(5).outcome.result, Ok(()));
     }
 }
 
@@ -117,11 +120,14 @@ fn memory_that_failed_fails_its_request_and_leaves_the_channel_in_use() {
     bed.path.engine_mut().inject(0, Fault::Fails { failure: Failure::MemoryFault, after_bytes: 40 });
     bed.submit(queue, 1, &fill(frame, 100));
     bed.run_for(10_000);
-    assert_eq!((bed.completion(1).outcome, bed.completion(1).bytes_done), (Err(Failure::MemoryFault), 40));
+    assert_eq!(
+        (bed.completion(1).outcome.result, bed.completion(1).outcome.bytes_done),
+        (Err(Failure::MemoryFault), 40)
+    );
     bed.path.engine_mut().reset(0);
     bed.submit(queue, 2, &fill(frame, 100));
     bed.run_for(10_000);
-    assert_eq!(bed.completion(2).outcome, Ok(()));
+    assert_eq!(bed.completion(2).outcome.result, Ok(()));
     let revocation = bed.capabilities.revoke(A, frame).unwrap();
     assert_eq!(bed.capabilities.take_finished(), [revocation]);
 }
@@ -147,7 +153,7 @@ fn a_hanging_request_is_not_completed_before_its_channel_was_reset() {
     assert_eq!(bed.path.channel_states(), [ChannelState::Busy]);
     bed.path.engine_mut().reset(0);
     bed.turn();
-    assert_eq!(bed.completion(1).outcome, Err(Failure::ChannelFaulted));
+    assert_eq!(bed.completion(1).outcome.result, Err(Failure::ChannelFaulted));
     assert_eq!(bed.capabilities.take_finished(), []);
     bed.path.channel_was_reset(0, &mut bed.capabilities);
     assert_eq!(bed.capabilities.take_finished(), [revocation]);
@@ -179,7 +185,7 @@ fn a_closed_queue_stays_while_its_request_hangs() {
     // The channel was bound to A, which is gone.
     bed.submit(other_queue, 3, &fill(other, 100));
     bed.run_for(10_000);
-    assert_eq!(bed.completion(3).outcome, Ok(()));
+    assert_eq!(bed.completion(3).outcome.result, Ok(()));
 }
 
 #[test]

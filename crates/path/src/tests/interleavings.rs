@@ -192,8 +192,8 @@ impl World {
     }
 
     fn receive(&mut self) {
-        let deliveries: Vec<_> = self.bed.path.take_deliveries().collect();
-        for Delivery { queue, completion, .. } in deliveries {
+        let deliveries: Vec<_> = self.bed.path.take_completions().collect();
+        for QueueCompletion { queue, completion, .. } in deliveries {
             let (ring, completions) = &mut self.requests[completion.tag as usize];
             *completions += 1;
             let ring = &mut self.rings[*ring];

@@ -20,9 +20,9 @@ type Ends = Vec<(u64, Result<(), Failure>, bool, u64)>;
 impl Bed {
     fn ends(&self) -> Ends {
         let end = |completion: Completion| {
-            (completion.tag, completion.outcome, completion.inherited, completion.value)
+            (completion.tag, completion.outcome.result, completion.inherited, completion.outcome.value)
         };
-        self.log.iter().map(|(_, delivery)| end(delivery.completion)).collect()
+        self.log.iter().map(|(_, completed)| end(completed.completion)).collect()
     }
 
     /// So many turns, each when the path asks for it.
@@ -40,7 +40,7 @@ impl Bed {
     }
 
     fn ended_at(&self, tag: u64) -> u128 {
-        let of_tag = |(_, delivery): &&(Instant, Delivery)| delivery.completion.tag == tag;
+        let of_tag = |(_, completed): &&(Instant, QueueCompletion)| completed.completion.tag == tag;
         self.log.iter().find(of_tag).expect("it ended").0.picoseconds()
     }
 }
@@ -72,7 +72,7 @@ fn a_loop_without_end_leaves_the_only_channel_to_who_waits() {
     let foreign = bed.path.open_queue(B, 1);
     bed.submit(foreign, 7, &fill(other, 10));
     bed.turns(20);
-    assert_eq!(bed.completion(7).outcome, OK);
+    assert_eq!(bed.completion(7).outcome.result, OK);
     assert!(!bed.path.idle(), "the loop goes on");
 }
 
@@ -150,7 +150,8 @@ fn a_loop_repeats_its_members_in_order_and_tells_the_rounds() {
     bed.submit(queue, 4, &fill(frame, 0));
     bed.drain();
     assert_eq!(bed.ends(), [(2, OK, false, 0), (3, OK, false, 0), (1, OK, false, 3), (4, OK, false, 0)]);
-    let bytes: Vec<_> = bed.log.iter().map(|(_, delivery)| delivery.completion.bytes_done).collect();
+    let bytes: Vec<_> =
+        bed.log.iter().map(|(_, completed)| completed.completion.outcome.bytes_done).collect();
     assert_eq!(bytes, [30, 60, 0, 0]);
     assert_eq!((bed.ended_at(1), bed.ended_at(4)), (3 * (1100 + 1200), 3 * (1100 + 1200) + 1000));
 }
@@ -176,7 +177,7 @@ fn an_endless_loop_goes_on_until_stopped_and_its_round_is_whole_then() {
     let rounds = ends[3].3;
     assert!(rounds > 5, "{ends:?}");
     assert_eq!(ends[1..], [(2, OK, false, 0), (3, OK, false, 0), (1, OK, false, rounds)]);
-    assert_eq!(bed.log[1].1.completion.bytes_done, 10 * rounds);
+    assert_eq!(bed.log[1].1.completion.outcome.bytes_done, 10 * rounds);
 }
 
 #[test]
@@ -398,7 +399,7 @@ fn what_links_and_loops_hold_counts_as_waiting_until_it_leaves() {
     }
     assert_eq!(bed.ends()[10..], [(25, full, false, 0)]);
     bed.drain();
-    assert!((20..25).all(|tag| bed.completion(tag).outcome == OK));
+    assert!((20..25).all(|tag| bed.completion(tag).outcome.result == OK));
 }
 
 #[test]
@@ -434,9 +435,12 @@ fn a_list_counts_for_one_more_with_every_64_segments() {
             bed.submit(queue, round + 1, &list(63));
             bed.submit(queue, round + 2, &list(0));
             bed.submit(queue, round + 3, &list(0));
-            assert_eq!(bed.completion(round + 3).outcome, full, "fenced {fenced}");
+            assert_eq!(bed.completion(round + 3).outcome.result, full, "fenced {fenced}");
             bed.drain();
-            assert!((round..round + 3).all(|tag| bed.completion(tag).outcome == OK), "fenced {fenced}");
+            assert!(
+                (round..round + 3).all(|tag| bed.completion(tag).outcome.result == OK),
+                "fenced {fenced}"
+            );
         }
     }
 }
@@ -455,5 +459,5 @@ fn deadlines_of_what_is_held_count_whichever_request_had_the_earliest() {
     let late = Err(Failure::DeadlineExceeded);
     let times = [2, 4, 3, 5, 1, 6].map(|tag| (tag, bed.ended_at(tag)));
     assert_eq!(times, [(2, 0), (4, 1200), (3, 1200), (5, 1300), (1, 1600), (6, 2400)]);
-    assert!([3, 4, 5].iter().all(|tag| bed.completion(*tag).outcome == late));
+    assert!([3, 4, 5].iter().all(|tag| bed.completion(*tag).outcome.result == late));
 }

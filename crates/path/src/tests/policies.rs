@@ -99,12 +99,12 @@ impl Load {
 
     /// Takes completions; refused requests are asked again when the next turn comes.
     fn collect(&mut self) {
-        for delivery in self.path.take_deliveries() {
-            let (client, begun) = self.begun.remove(&delivery.completion.tag).unwrap();
+        for completed in self.path.take_completions() {
+            let (client, begun) = self.begun.remove(&completed.completion.tag).unwrap();
             self.clients[client].3 -= 1;
             let tally = &mut self.tallies[client];
-            tally.bytes += delivery.completion.bytes_done;
-            match delivery.completion.outcome {
+            tally.bytes += completed.completion.outcome.bytes_done;
+            match completed.completion.outcome.result {
                 Ok(()) => tally.latencies.push(self.now.picoseconds() - begun.picoseconds()),
                 Err(failure) => tally.failures.push(failure),
             }

@@ -1,10 +1,10 @@
 //! Reservations and queues: no completion without room, none after closing, and nothing left behind.
 
-use memferry_transfer::{Finished, Ticket};
+use memferry_transfer::Ticket;
 
 use super::*;
-use crate::channel::Origin;
 use crate::completion::{Ledger, Running};
+use crate::request::Origin;
 
 #[test]
 fn a_reservation_is_refused_when_its_completion_would_not_fit() {
@@ -49,7 +49,7 @@ fn a_completion_counts_until_it_was_taken() {
     bed.path.settle(at(1000), &mut bed.capabilities);
     assert!(bed.path.reserve(queue, 1).is_none());
     bed.collect();
-    assert_eq!(bed.completion(3).outcome, Ok(()));
+    assert_eq!(bed.completion(3).outcome.result, Ok(()));
     assert!(bed.path.reserve(queue, 1).is_some());
 }
 
@@ -115,7 +115,7 @@ fn a_queue_closed_under_a_reservation_goes_when_that_is_used_or_given_back() {
         let queue = bed.path.open_queue(B, 0);
         bed.submit(queue, 3, &fill(other, 10).refuse_when_busy());
         bed.run_for(10_000);
-        assert_eq!(bed.completion(3).outcome, Ok(()));
+        assert_eq!(bed.completion(3).outcome.result, Ok(()));
     }
 }
 
@@ -131,8 +131,8 @@ fn queues_of_one_session_end_apart() {
     bed.turn();
     bed.close(one);
     bed.run_for(10_000);
-    assert_eq!(bed.log.iter().map(|(_, delivery)| delivery.queue).collect::<Vec<_>>(), [two]);
-    assert_eq!(bed.completion(1).bytes_done, 50);
+    assert_eq!(bed.log.iter().map(|(_, completed)| completed.queue).collect::<Vec<_>>(), [two]);
+    assert_eq!(bed.completion(1).outcome.bytes_done, 50);
 }
 
 #[test]
@@ -165,17 +165,16 @@ fn a_late_report_for_an_earlier_post_ends_nothing() {
         charged: 0,
         is_paced: true,
         ending: None,
-        told: 0,
+        reported_bytes: 0,
     });
     for (channel, serial) in [(1, 6), (1, 8), (0, 7), (2, 7), (u32::MAX, 7)] {
         assert!(ledger.take(Ticket { channel, serial }).is_none());
     }
     let running = ledger.take(ticket).unwrap();
-    let outcome = Ok(());
-    let engine = EngineKind::Simulated;
-    let report = Finished { ticket, outcome, bytes_done: 5, value: 0, engine };
-    let completion = Completion { tag: 3, outcome, inherited: false, bytes_done: 5, value: 0, engine };
-    let delivery = ledger.deliver(running.origin, &Ledger::end(&running, &report), false);
-    assert_eq!(delivery, Some(Delivery { queue, completion, watermarked: false }));
+    let outcome = Outcome { result: Ok(()), bytes_done: 5, value: 0, engine: EngineKind::Simulated };
+    let retired = running.retire(&outcome, None);
+    let completion = Completion { tag: 3, inherited: false, outcome };
+    let completed = ledger.complete(origin, retired.outcome, retired.inherited, retired.watermarked);
+    assert_eq!(completed, Some(QueueCompletion { queue, completion, watermarked: false }));
     assert!(ledger.take(ticket).is_none());
 }

@@ -173,8 +173,8 @@ impl Simulation {
         }
         let range = (self.noise.below(FRAME_BYTES / 2), FRAME_BYTES / 2);
         let root = self.held[from][0];
-        let recipient = Recipient::Session(SESSIONS[to]);
-        let token = capabilities.offer(SESSIONS[from], root.handle, range, Rights::all(), recipient).unwrap();
+        let grantee = Grantee::Session(SESSIONS[to]);
+        let token = capabilities.grant(SESSIONS[from], root.handle, range, Rights::all(), grantee).unwrap();
         let handle = capabilities.accept(SESSIONS[to], 0, token).unwrap().handle;
         self.tokens[to] = Some(token);
         let place = Place { memory: from, offset: range.0, length: range.1 };
@@ -257,20 +257,20 @@ impl Simulation {
     /// The log's operations done by the oracle, one after the other.
     fn replay(&self, initial: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let mut memories = initial;
-        for (_, Delivery { completion, .. }) in &self.bed.log {
+        for (_, QueueCompletion { completion, .. }) in &self.bed.log {
             let operation = &self.operations[&completion.tag];
-            if completion.outcome.is_ok() {
+            if completion.outcome.result.is_ok() {
                 let value = oracle::value(operation, &memories);
                 let whole =
                     if let Operation::Compare { .. } = operation { value } else { operation.total_bytes() };
-                assert_eq!((completion.bytes_done, completion.value), (whole, value));
+                assert_eq!((completion.outcome.bytes_done, completion.outcome.value), (whole, value));
             }
-            if completion.engine == EngineKind::None {
-                assert_eq!(completion.bytes_done, 0);
+            if completion.outcome.engine == EngineKind::None {
+                assert_eq!(completion.outcome.bytes_done, 0);
                 continue;
             }
-            let visited = oracle::apply_part(operation, &mut memories, completion.bytes_done);
-            assert_eq!(visited, Ok(completion.bytes_done), "{completion:?}");
+            let visited = oracle::apply_part(operation, &mut memories, completion.outcome.bytes_done);
+            assert_eq!(visited, Ok(completion.outcome.bytes_done), "{completion:?}");
         }
         memories
     }

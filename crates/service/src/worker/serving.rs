@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! slot, copied once ─ decode ─┬─ short: done at once ─► completion
-//!                             └─ path ─ ... ─ deliveries ─► completions, wake-ups
+//!                             └─ path ─ ... ─► completions, wake-ups
 //! ```
 //!
 //! What a client writes is checked here or in the path; a broken rule is told to the control side by the parent module. What one
@@ -14,11 +14,11 @@ use memferry_clock::{Clock, Instant};
 use memferry_kmod::ModuleEngine;
 
 use crate::worker_engine::WorkerEngine;
-use memferry_path::{Capabilities, Delivery, Path, QueueKey, Reservation};
+use memferry_path::{Capabilities, Path, QueueCompletion, QueueKey, Reservation};
 use memferry_shm::mapping::Mapping;
 use memferry_shm::queue_pair::{LIST_WORDS, ServiceEnd};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::{Completion, Ended, EngineKind, Failure, Request, Task, Terms, wire};
+use memferry_transfer::{Completion, Failure, Request, Task, Terms, wire};
 
 use super::{Queue, Worker};
 use crate::MonotonicClock;
@@ -117,11 +117,11 @@ impl Worker {
         self.path.stop_loops(key, |tag| queue.end.stop_requested(tag));
     }
 
-    /// Tells clients how far their long requests have come.
-    pub(super) fn tell_progress(&mut self) {
+    /// Reports to clients how far their long requests have come.
+    pub(super) fn report_progress(&mut self) {
         let queues = &self.queues;
         let waking = &mut self.waking;
-        self.path.tell_progress(|key, tag, watermark| {
+        self.path.report_progress(|key, tag, watermark| {
             let Some(queue) = queues.get(key.0 as usize).and_then(Option::as_ref) else { return };
             if !queue.dead && queue.end.tell_progress(tag, watermark.bytes, watermark.downward) {
                 waking.wake(key.0 as usize, queue, 0);
@@ -131,22 +131,23 @@ impl Worker {
 
     /// Writes completions into rings and wakes who sleeps.
     pub(super) fn deliver(&mut self) {
-        if !self.path.has_deliveries() {
+        if !self.path.has_completions() {
             return;
         }
         let mut failures = 0;
         let mut bytes = 0;
         let mut overruns = Vec::new();
         self.woken.clear();
-        for Delivery { queue: key, completion, watermarked } in self.path.take_deliveries() {
-            let failed = u64::from(completion.outcome.is_err());
-            bytes += completion.bytes_done;
+        for QueueCompletion { queue: key, completion, watermarked } in self.path.take_completions() {
+            let outcome = completion.outcome;
+            let failed = u64::from(outcome.result.is_err());
+            bytes += outcome.bytes_done;
             failures += failed;
-            if completion.outcome == Err(Failure::MemoryFault) {
+            if outcome.result == Err(Failure::MemoryFault) {
                 self.shared.notify(Notice::MemoryFault);
             }
             let Some(queue) = self.queues.get_mut(key.0 as usize).and_then(Option::as_mut) else { continue };
-            queue.counters.completed(1, failed, completion.bytes_done);
+            queue.counters.completed(1, failed, outcome.bytes_done);
             if watermarked {
                 queue.end.clear_progress(completion.tag);
             }
@@ -222,18 +223,19 @@ impl Taking<'_> {
                 end.fetch_list(first, words)
             }),
         };
-        let ended = match &decoded {
+        let performed = match &decoded {
             Ok(Request { task: Task::Transfer(operation), terms }) if may_start => {
                 self.path.try_at_once(self.key, room, operation, terms, self.capabilities)
             }
             _ => None,
         };
-        if let Some(ended) = ended {
+        if let Some(outcome) = performed {
             batch.done += 1;
-            batch.bytes += ended.bytes_done;
-            batch.failed += u64::from(ended.outcome.is_err());
-            batch.memory_failed |= ended.outcome == Err(Failure::MemoryFault);
-            return end.stage(&completed(tag, &ended)).map_err(|_| Violation::RingCounts);
+            batch.bytes += outcome.bytes_done;
+            batch.failed += u64::from(outcome.result.is_err());
+            batch.memory_failed |= outcome.result == Err(Failure::MemoryFault);
+            let completion = Completion { tag, inherited: false, outcome };
+            return end.stage(&wire::encode_completion(&completion)).map_err(|_| Violation::RingCounts);
         }
         let reservation = reserve(self.path, self.key, end)?;
         let failure = match decoded {
@@ -252,18 +254,6 @@ impl Taking<'_> {
         self.path.refuse(reservation, tag, wire::is_linked(slot), failure);
         Ok(())
     }
-}
-
-/// The completion of what was done at once.
-fn completed(tag: u64, ended: &Ended) -> wire::CompletionSlot {
-    if ended.outcome.is_ok() {
-        return wire::encode_success(tag, ended.bytes_done, ended.value, EngineKind::Cpu);
-    }
-    let outcome = ended.outcome;
-    let bytes_done = ended.bytes_done;
-    let value = ended.value;
-    let engine = EngineKind::Cpu;
-    wire::encode_completion(&Completion { tag, outcome, inherited: false, bytes_done, value, engine })
 }
 
 /// Makes room for one completion, looking at the client's count only when the known room is used up.

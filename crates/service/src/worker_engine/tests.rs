@@ -34,14 +34,16 @@ impl Engine for Scripted {
 
     fn ring_doorbell(&mut self) {}
 
-    fn poll(&mut self, _now: Instant, finished: &mut Vec<Finished>) -> bool {
+    fn poll(&mut self, _now: Instant, completions: &mut Vec<EngineCompletion>) -> bool {
         if !self.waits {
-            finished.extend(self.posted.drain(..).map(|ticket| Finished {
+            completions.extend(self.posted.drain(..).map(|ticket| EngineCompletion {
                 ticket,
-                outcome: self.outcomes.pop_front().unwrap_or(Ok(())),
-                bytes_done: 100,
-                value: 0,
-                engine: EngineKind::Module,
+                outcome: Outcome {
+                    result: self.outcomes.pop_front().unwrap_or(Ok(())),
+                    bytes_done: 100,
+                    value: 0,
+                    engine: EngineKind::Module,
+                },
             }));
         }
         false
@@ -106,17 +108,17 @@ impl Bed {
         ticket
     }
 
-    fn poll(&mut self) -> Vec<Finished> {
-        let mut finished = Vec::new();
-        while self.engine.poll(Instant::ORIGIN, &mut finished) {}
-        finished
+    fn poll(&mut self) -> Vec<EngineCompletion> {
+        let mut completions = Vec::new();
+        while self.engine.poll(Instant::ORIGIN, &mut completions) {}
+        completions
     }
 
     fn run(&mut self, operation: &Operation<Region<Mapping>>) -> Vec<(Result<(), Failure>, EngineKind)> {
         let ticket = self.post(operation);
-        let finished = self.poll();
-        assert!(finished.iter().all(|report| report.ticket == ticket), "{finished:?}");
-        finished.iter().map(|report| (report.outcome, report.engine)).collect()
+        let completions = self.poll();
+        assert!(completions.iter().all(|report| report.ticket == ticket), "{completions:?}");
+        completions.iter().map(|report| (report.outcome.result, report.outcome.engine)).collect()
     }
 
     fn is_copied(&self, length: usize) -> bool {
@@ -201,17 +203,21 @@ fn a_cancel_reaches_whoever_has_the_transfer() {
     bed.engine.cancel(ticket);
     assert_eq!(bed.engine.device().unwrap().cancelled.len(), 1);
     bed.engine.beside.as_mut().unwrap().engine.waits = false;
-    let finished = bed.poll();
-    assert_eq!((finished.len(), finished[0].ticket), (1, ticket), "it is not begun again: {finished:?}");
+    let completions = bed.poll();
+    assert_eq!(
+        (completions.len(), completions[0].ticket),
+        (1, ticket),
+        "it is not begun again: {completions:?}"
+    );
 
     let mut bed = Bed::new(&[Err(Failure::MemoryFault)]);
     let ticket = bed.post(&bed.copy(LENGTH));
-    let mut finished = Vec::new();
-    assert!(bed.engine.poll(Instant::ORIGIN, &mut finished) && finished.is_empty());
+    let mut completions = Vec::new();
+    assert!(bed.engine.poll(Instant::ORIGIN, &mut completions) && completions.is_empty());
     assert!(!bed.engine.works_alone());
     bed.engine.cancel(ticket);
-    let finished = bed.poll();
-    assert_eq!((finished[0].ticket, finished[0].outcome), (ticket, Err(Failure::Cancelled)));
+    let completions = bed.poll();
+    assert_eq!((completions[0].ticket, completions[0].outcome.result), (ticket, Err(Failure::Cancelled)));
 }
 
 #[test]

@@ -1,17 +1,11 @@
 //! Completion slots. The layout is in the parent module.
 
 use super::{CompletionSlot, HEADER_SEQUENCE, SlotError};
-use crate::completion::{Completion, EngineKind, Failure, Side};
+use crate::completion::{Completion, EngineKind, Failure, Outcome, Side};
 use crate::handle::Handle;
 use crate::request::PriorityClass;
 
 const INHERITED: u64 = 1 << 57;
-
-/// Encodes the completion of a request that succeeded.
-#[inline]
-pub const fn encode_success(tag: u64, bytes_done: u64, value: u64, engine: EngineKind) -> CompletionSlot {
-    [engine_code(engine) << 48, tag, bytes_done, value]
-}
 
 #[inline]
 const fn engine_code(engine: EngineKind) -> u64 {
@@ -26,15 +20,16 @@ const fn engine_code(engine: EngineKind) -> u64 {
 /// Encodes a completion.
 #[inline]
 pub fn encode_completion(completion: &Completion) -> CompletionSlot {
-    let (status, side, detail) = match completion.outcome {
-        Ok(()) => (0, Side::Source, completion.value),
+    let outcome = &completion.outcome;
+    let (status, side, detail) = match outcome.result {
+        Ok(()) => (0, Side::Source, outcome.value),
         Err(failure) => encode_failure(failure),
     };
-    let engine = engine_code(completion.engine);
+    let engine = engine_code(outcome.engine);
     let inherited = if completion.inherited { INHERITED } else { 0 };
     let header =
         u64::from(status) << 32 | engine << 48 | u64::from(side == Side::Destination) << 56 | inherited;
-    [header, completion.tag, completion.bytes_done, detail]
+    [header, completion.tag, outcome.bytes_done, detail]
 }
 
 fn encode_failure(failure: Failure) -> (u16, Side, u64) {
@@ -100,11 +95,10 @@ pub const fn tag_of_completion(slot: &CompletionSlot) -> u64 {
 pub fn decode_completion(slot: &CompletionSlot) -> Result<Completion, SlotError> {
     let header = slot[0] & !HEADER_SEQUENCE;
     if header == engine_code(EngineKind::Cpu) << 48 {
-        // What nearly all of them are.
-        let bytes_done = slot[2];
-        let value = slot[3];
-        let engine = EngineKind::Cpu;
-        return Ok(Completion { tag: slot[1], outcome: Ok(()), inherited: false, bytes_done, value, engine });
+        // The common case: a success on a CPU.
+        let outcome =
+            Outcome { result: Ok(()), bytes_done: slot[2], value: slot[3], engine: EngineKind::Cpu };
+        return Ok(Completion { tag: slot[1], inherited: false, outcome });
     }
     if header >> 58 != 0 {
         return Err(SlotError::Reserved);
@@ -118,10 +112,13 @@ pub fn decode_completion(slot: &CompletionSlot) -> Result<Completion, SlotError>
         other => return Err(SlotError::Engine(other)),
     };
     let status = (header >> 32) as u16;
-    let (outcome, value) =
-        if status == 0 { (Ok(()), slot[3]) } else { (Err(decode_failure(status, side, slot[3])?), 0) };
-    let inherited = header & INHERITED != 0;
-    Ok(Completion { tag: slot[1], outcome, inherited, bytes_done: slot[2], value, engine })
+    let bytes_done = slot[2];
+    let outcome = if status == 0 {
+        Outcome { result: Ok(()), bytes_done, value: slot[3], engine }
+    } else {
+        Outcome { result: Err(decode_failure(status, side, slot[3])?), bytes_done, value: 0, engine }
+    };
+    Ok(Completion { tag: slot[1], inherited: header & INHERITED != 0, outcome })
 }
 
 fn decode_failure(status: u16, side: Side, detail: u64) -> Result<Failure, SlotError> {

@@ -6,7 +6,7 @@ use memferry_clock::Instant;
 
 use super::submission::*;
 use super::*;
-use crate::completion::{Completion, EngineKind, Failure};
+use crate::completion::{Completion, EngineKind, Failure, Outcome};
 use crate::geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
 use crate::handle::Handle;
 use crate::operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Segment};
@@ -221,13 +221,14 @@ proptest! {
 }
 
 #[test]
-fn a_success_is_the_same_whichever_way_it_is_encoded() {
-    let outcome = Ok(());
-    let engine = EngineKind::Cpu;
-    let completion = Completion { tag: 9, outcome, inherited: false, bytes_done: 5, value: 7, engine };
-    let slot = encode_success(9, 5, 7, engine);
-    assert_eq!(slot, encode_completion(&completion));
-    assert_eq!(decode_completion(&slot), Ok(completion));
+fn successes_of_every_engine_survive_the_slot() {
+    for engine in [EngineKind::None, EngineKind::Cpu, EngineKind::Simulated, EngineKind::Module] {
+        let outcome = Outcome { result: Ok(()), bytes_done: 5, value: 7, engine };
+        let completion = Completion { tag: 9, inherited: false, outcome };
+        let slot = encode_completion(&completion);
+        assert_eq!((slot[1], slot[2], slot[3]), (9, 5, 7));
+        assert_eq!(decode_completion(&slot), Ok(completion));
+    }
 }
 
 #[test]
@@ -240,9 +241,7 @@ fn failures_keep_their_operands() {
         Failure::Malformed(SlotError::List),
     ];
     for failure in failures {
-        let outcome = Err(failure);
-        let engine = EngineKind::None;
-        let completion = Completion { tag: 1, outcome, inherited: true, bytes_done: 0, value: 0, engine };
+        let completion = Completion { tag: 1, inherited: true, outcome: Outcome::refused(failure) };
         assert_eq!(decode_completion(&encode_completion(&completion)), Ok(completion));
     }
 }

@@ -130,7 +130,7 @@ impl Job {
     }
 
     /// How it ended, when nothing of it is with the device and nothing more is to be.
-    pub(super) fn outcome(&mut self) -> Option<Result<(), Failure>> {
+    pub(super) fn result(&mut self) -> Option<Result<(), Failure>> {
         if !self.given.is_empty() || self.wants_more() {
             return None;
         }

@@ -6,8 +6,8 @@ use memferry_conformance::EngineFixture;
 use memferry_driven::{BusMemory, RequestLines, SdmaOptions};
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Descriptor, Engine, EngineKind, Failure, Finished, Operation, PixelSize, Region, Side, SyncUnit,
-    Synchronized,
+    Descriptor, Engine, EngineCompletion, EngineKind, Failure, Operation, Outcome, PixelSize, Region, Side,
+    SyncUnit, Synchronized,
 };
 
 use super::{Fixture, REGISTER};
@@ -41,13 +41,13 @@ impl Fixture {
     }
 
     /// Lets what is due happen.
-    fn pass(&mut self) -> Vec<Finished> {
-        let mut finished = Vec::new();
+    fn pass(&mut self) -> Vec<EngineCompletion> {
+        let mut completions = Vec::new();
         for _ in 0..3 {
             self.now = self.now.after(Duration::from_micros(50));
-            self.engine.poll(self.now, &mut finished);
+            self.engine.poll(self.now, &mut completions);
         }
-        finished
+        completions
     }
 }
 
@@ -80,7 +80,10 @@ fn each_request_moves_its_unit_into_memory() {
         let ends = fixture.pass();
         assert_eq!(
             ends,
-            [Finished { ticket, outcome: Ok(()), bytes_done: 48, value: 0, engine: EngineKind::Simulated }]
+            [EngineCompletion {
+                ticket,
+                outcome: Outcome { result: Ok(()), bytes_done: 48, value: 0, engine: EngineKind::Simulated }
+            }]
         );
         assert_eq!(fixture.contents(&memory), words(12));
         let clean =
@@ -102,7 +105,7 @@ fn a_device_is_written_as_it_asks() {
     }
     assert!(!fixture.ask(35), "the other line starts nothing");
     fixture.device.with(|device| device.request(34));
-    assert_eq!(fixture.pass()[0].outcome, Ok(()));
+    assert_eq!(fixture.pass()[0].outcome.result, Ok(()));
     assert_eq!(fixture.device.with(|device| device.bus().sent().to_vec()), words(6));
 }
 
@@ -124,12 +127,14 @@ fn it_waits_for_its_device_without_limit_and_ends_at_once_when_asked() {
     let ends = fixture.finish();
     assert_eq!(
         ends,
-        [Finished {
+        [EngineCompletion {
             ticket,
-            outcome: Err(Failure::Cancelled),
-            bytes_done: 8,
-            value: 0,
-            engine: EngineKind::Simulated
+            outcome: Outcome {
+                result: Err(Failure::Cancelled),
+                bytes_done: 8,
+                value: 0,
+                engine: EngineKind::Simulated
+            }
         }]
     );
     assert_eq!(fixture.contents(&memory)[..8], words(2));
@@ -148,8 +153,8 @@ fn a_request_that_comes_too_early_ends_the_transfer_with_an_error() {
     let asked = fixture.device.with(|device| [device.request(35), device.request(35)]);
     assert_eq!(asked, [true, false]);
     let ends = fixture.pass();
-    assert_eq!(ends[0].outcome, Err(Failure::RequestDropped));
-    let done = ends[0].bytes_done as usize;
+    assert_eq!(ends[0].outcome.result, Err(Failure::RequestDropped));
+    let done = ends[0].outcome.bytes_done as usize;
     assert!(done < 48 && fixture.contents(&memory)[..done] == words(12)[..done], "{ends:?}");
 }
 
@@ -205,5 +210,5 @@ fn what_is_no_register_and_what_has_no_line_are_refused() {
     let nothing = synchronized(region(register(), 0, 4), region(memory, 0, 0), shape(0, 7));
     fixture.engine.post(Descriptor::new(0, nothing).expect("inside")).expect("nothing to do");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Ok(()));
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
 }

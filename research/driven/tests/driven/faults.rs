@@ -6,7 +6,9 @@ use fastrand::Rng;
 use memferry_conformance::EngineFixture;
 use memferry_driven::SdmaOptions;
 use memferry_models::sdma::{Config, Timing};
-use memferry_transfer::{Descriptor, Engine, EngineKind, Failure, Finished, Operation, Region};
+use memferry_transfer::{
+    Descriptor, Engine, EngineCompletion, EngineKind, Failure, Operation, Outcome, Region,
+};
 
 use super::{BASE, Fixture};
 
@@ -24,29 +26,28 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
     ends.sort_by_key(|end| end.ticket);
     assert_eq!(
         ends[0],
-        Finished {
+        EngineCompletion {
             ticket: tickets[0],
-            outcome: Err(Failure::MemoryFault),
-            bytes_done: 0,
-            value: 0,
-            engine: EngineKind::Simulated
+            outcome: Outcome {
+                result: Err(Failure::MemoryFault),
+                bytes_done: 0,
+                value: 0,
+                engine: EngineKind::Simulated
+            }
         }
     );
     assert_eq!(
         ends[1],
-        Finished {
+        EngineCompletion {
             ticket: tickets[1],
-            outcome: Ok(()),
-            bytes_done: 4096,
-            value: 0,
-            engine: EngineKind::Simulated
+            outcome: Outcome { result: Ok(()), bytes_done: 4096, value: 0, engine: EngineKind::Simulated }
         }
     );
     fixture.device.with(|device| device.faults().clear());
     let again = fixture.copy(0, 64);
     fixture.engine.post(again).expect("free again");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Ok(()), "the channel serves on");
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()), "the channel serves on");
 }
 
 #[test]
@@ -58,11 +59,11 @@ fn a_lost_interrupt_times_out_and_the_channel_recovers() {
     fixture.engine.post(lost).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends.len(), ends[0].outcome), (1, Err(Failure::EngineTimedOut)));
+    assert_eq!((ends.len(), ends[0].outcome.result), (1, Err(Failure::EngineTimedOut)));
     let next = fixture.copy(0, 4096);
     fixture.engine.post(next).expect("free again");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Ok(()));
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
 }
 
 #[test]
@@ -78,8 +79,11 @@ fn a_stuck_channel_is_stopped_and_others_go_on() {
     fixture.engine.ring_doorbell();
     let mut ends = fixture.finish();
     ends.sort_by_key(|end| end.ticket);
-    assert!(matches!(ends[0].outcome, Err(Failure::EngineTimedOut | Failure::ChannelFaulted)), "{ends:?}");
-    assert_eq!(ends[1].outcome, Ok(()));
+    assert!(
+        matches!(ends[0].outcome.result, Err(Failure::EngineTimedOut | Failure::ChannelFaulted)),
+        "{ends:?}"
+    );
+    assert_eq!(ends[1].outcome.result, Ok(()));
 }
 
 #[test]
@@ -121,13 +125,13 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
         );
         for (end, (_, room, length)) in ends.iter().zip(&posted) {
             let found = fixture.contents(room);
-            let done = end.bytes_done as usize;
+            let done = end.outcome.bytes_done as usize;
             assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
             assert!(
                 found[..64].iter().chain(&found[64 + length..]).all(|byte| *byte == 0),
                 "{end:?}: outside"
             );
-            assert_eq!(end.outcome.is_ok(), done == *length, "{end:?} of {length}");
+            assert_eq!(end.outcome.result.is_ok(), done == *length, "{end:?} of {length}");
         }
     }
 }
@@ -143,27 +147,27 @@ fn a_reset_brings_a_failed_channel_back_and_ends_what_runs() {
     let failing = fixture.copy(0, 4096);
     fixture.engine.post(failing).expect("free");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted));
+    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted));
     let again = fixture.copy(0, 64);
     fixture.engine.post(again).expect("the path would not ask, the engine does not know");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted), "it stays so");
+    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted), "it stays so");
 
     let running = fixture.copy(1, 4096);
     fixture.engine.post(running).expect("free");
     fixture.engine.ring_doorbell();
     let now = fixture.now;
-    let mut finished = Vec::new();
-    fixture.engine.poll(now, &mut finished);
-    assert!(finished.is_empty(), "the other channel is at work");
+    let mut completions = Vec::new();
+    fixture.engine.poll(now, &mut completions);
+    assert!(completions.is_empty(), "the other channel is at work");
     fixture.engine.reset().expect("the device resets");
     let ends = fixture.finish();
-    assert_eq!((ends.len(), ends[0].outcome), (1, Err(Failure::EngineReset)));
+    assert_eq!((ends.len(), ends[0].outcome.result), (1, Err(Failure::EngineReset)));
     for channel in 0..2 {
         let copy = fixture.copy(channel, 64);
         fixture.engine.post(copy).expect("free");
     }
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert!(ends.len() == 2 && ends.iter().all(|end| end.outcome == Ok(())), "{ends:?}");
+    assert!(ends.len() == 2 && ends.iter().all(|end| end.outcome.result == Ok(())), "{ends:?}");
 }

@@ -27,7 +27,7 @@ fn gathers(mut fixture: Fixture, count: u64, length: u64) -> bool {
     fixture.engine.post(gather(from, to, count, length)).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends.len(), ends[0].outcome, ends[0].bytes_done), (1, Ok(()), count * length));
+    assert_eq!((ends.len(), ends[0].outcome.result, ends[0].outcome.bytes_done), (1, Ok(()), count * length));
     fixture.device.with(|device| assert_eq!(device.complaints(), [], "the driver keeps the manual's rules"));
     let expected: Vec<u8> = noise.chunks(length as usize).step_by(2).flatten().copied().collect();
     assert_eq!(fixture.contents(&to), expected);
@@ -53,7 +53,7 @@ fn pieces_that_read_what_earlier_ones_wrote_keep_their_order() {
     let operation = Operation::ScatterGather { lists: Box::new(lists) };
     fixture.engine.post(Descriptor::new(0, operation).expect("inside")).expect("free");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Ok(()));
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
     assert_eq!(fixture.contents(&memory), [1, 2, 3, 4].repeat(4));
 }
 
@@ -67,9 +67,9 @@ fn an_error_within_a_list_ends_it_and_the_channel_serves_on() {
     fixture.engine.post(gather(from, to, 16, 64)).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends[0].outcome, ends[0].bytes_done), (Err(Failure::MemoryFault), 0));
+    assert_eq!((ends[0].outcome.result, ends[0].outcome.bytes_done), (Err(Failure::MemoryFault), 0));
     fixture.device.with(|device| device.faults().clear());
     fixture.engine.post(gather(from, to, 16, 64)).expect("free again");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].bytes_done, 1024);
+    assert_eq!(fixture.finish()[0].outcome.bytes_done, 1024);
 }

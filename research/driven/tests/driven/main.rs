@@ -20,7 +20,7 @@ use memferry_driven::{BusMemory, ListMemory, SdmaEngine, SdmaOptions, Shared};
 use memferry_drivers::sdma::CacheMaintenance;
 use memferry_models::sdma::{Config, Sdma};
 use memferry_models::{Ram, WithRegister};
-use memferry_transfer::{Descriptor, Engine, Finished, Operation, Pattern, Region};
+use memferry_transfer::{Descriptor, Engine, EngineCompletion, Operation, Pattern, Region};
 
 const BASE: u32 = 0x8000_0000;
 const RAM_BYTES: usize = 1 << 20;
@@ -76,14 +76,14 @@ impl Fixture {
     }
 
     /// Polls until nothing is left to do.
-    fn finish(&mut self) -> Vec<Finished> {
-        let mut finished = Vec::new();
-        self.engine.poll(self.now, &mut finished);
+    fn finish(&mut self) -> Vec<EngineCompletion> {
+        let mut completions = Vec::new();
+        self.engine.poll(self.now, &mut completions);
         while let Some(wake) = self.engine.next_wake() {
             self.now = self.now.max(wake);
-            self.engine.poll(self.now, &mut finished);
+            self.engine.poll(self.now, &mut completions);
         }
-        finished
+        completions
     }
 
     /// A copy of `length` bytes between memories made for it.
@@ -150,7 +150,7 @@ fn patterns_wider_than_a_colour_are_written_byte_by_byte() {
     let fill = Operation::Fill { destination, length: 40, pattern: Pattern::Word(0x0403_0201) };
     fixture.engine.post(Descriptor::new(0, fill).expect("inside")).expect("free");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].bytes_done, 40);
+    assert_eq!(fixture.finish()[0].outcome.bytes_done, 40);
     let expected: Vec<u8> = [0].into_iter().chain((0..40).map(|at| 1 + at % 4)).chain([0; 23]).collect();
     assert_eq!(fixture.contents(&memory), expected);
 }

@@ -5,7 +5,9 @@ use core::time::Duration;
 use fastrand::Rng;
 use memferry_conformance::EngineFixture;
 use memferry_driven::IoatOptions;
-use memferry_transfer::{Descriptor, Engine, EngineKind, Failure, Finished, Operation, Region};
+use memferry_transfer::{
+    Descriptor, Engine, EngineCompletion, EngineKind, Failure, Operation, Outcome, Region,
+};
 
 use super::machine::{BASE, Fixture};
 
@@ -25,7 +27,7 @@ fn serves(fixture: &mut Fixture, channel: u32) {
     fixture.engine.post(again).expect("free again");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends.len(), ends[0].outcome, ends[0].bytes_done), (1, Ok(()), 4096));
+    assert_eq!((ends.len(), ends[0].outcome.result, ends[0].outcome.bytes_done), (1, Ok(()), 4096));
     fixture.assert_obeyed();
 }
 
@@ -40,23 +42,27 @@ fn memory_that_answers_with_errors_faults_that_transfer_only() {
     fixture.engine.ring_doorbell();
     let mut ends = fixture.finish();
     ends.sort_by_key(|end| end.ticket);
-    let failed = Finished {
+    let failed = EngineCompletion {
         ticket: tickets[0],
-        outcome: Err(Failure::MemoryFault),
-        bytes_done: 2048,
-        value: 0,
-        engine: EngineKind::Simulated,
+        outcome: Outcome {
+            result: Err(Failure::MemoryFault),
+            bytes_done: 2048,
+            value: 0,
+            engine: EngineKind::Simulated,
+        },
     };
     assert_eq!(
         ends,
         [
             failed,
-            Finished {
+            EngineCompletion {
                 ticket: tickets[1],
-                outcome: Ok(()),
-                bytes_done: 4096,
-                value: 0,
-                engine: EngineKind::Simulated
+                outcome: Outcome {
+                    result: Ok(()),
+                    bytes_done: 4096,
+                    value: 0,
+                    engine: EngineKind::Simulated
+                }
             }
         ]
     );
@@ -72,7 +78,10 @@ fn a_bad_descriptor_ends_its_transfer_and_the_channel_recovers() {
     fixture.engine.post(copy).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends.len(), ends[0].outcome, ends[0].bytes_done), (1, Err(Failure::ChannelFaulted), 0));
+    assert_eq!(
+        (ends.len(), ends[0].outcome.result, ends[0].outcome.bytes_done),
+        (1, Err(Failure::ChannelFaulted), 0)
+    );
     serves(&mut fixture, 0);
 }
 
@@ -84,7 +93,7 @@ fn a_lost_interrupt_costs_the_patience_and_nothing_else() {
     fixture.engine.post(copy).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends.len(), ends[0].outcome, ends[0].bytes_done), (1, Ok(()), 4096));
+    assert_eq!((ends.len(), ends[0].outcome.result, ends[0].outcome.bytes_done), (1, Ok(()), 4096));
     assert!(fixture.now.nanoseconds() > 5_000_000, "nobody knew before");
     serves(&mut fixture, 0);
     assert!(fixture.now.nanoseconds() < 6_000_000, "the channel interrupts again");
@@ -100,7 +109,7 @@ fn an_interrupt_and_completions_that_are_lost_together_do_not_lose_the_transfer(
     let copy = fixture.copy(0, 4096);
     fixture.engine.post(copy).expect("free");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Ok(()), "the channel's status tells");
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()), "the channel's status tells");
     serves(&mut fixture, 0);
 }
 
@@ -115,7 +124,7 @@ fn a_device_that_tells_nothing_serves_slowly() {
     for _ in 0..100 {
         fixture.engine.post(copy.clone()).expect("free");
         fixture.engine.ring_doorbell();
-        assert_eq!(fixture.finish()[0].outcome, Ok(()));
+        assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
     }
     fixture.assert_obeyed();
 }
@@ -132,7 +141,7 @@ fn a_stuck_channel_times_out_and_is_reset_while_others_go_on() {
     fixture.engine.ring_doorbell();
     let mut ends = fixture.finish();
     ends.sort_by_key(|end| end.ticket);
-    assert_eq!((ends[0].outcome, ends[1].outcome), (Err(Failure::EngineTimedOut), Ok(())));
+    assert_eq!((ends[0].outcome.result, ends[1].outcome.result), (Err(Failure::EngineTimedOut), Ok(())));
     fixture.device.with(|device| device.faults().clear());
     serves(&mut fixture, 0);
 }
@@ -144,11 +153,11 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
     let wedged = fixture.copy(0, 4096);
     fixture.engine.post(wedged).expect("free");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted));
+    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted));
     let again = fixture.copy(0, 64);
     fixture.engine.post(again).expect("the path would not ask, the engine does not know");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].outcome, Err(Failure::ChannelFaulted), "it stays so");
+    assert_eq!(fixture.finish()[0].outcome.result, Err(Failure::ChannelFaulted), "it stays so");
     fixture.engine.reset().expect_err("it is still wedged");
     fixture.device.with(|device| device.faults().clear());
 
@@ -156,18 +165,18 @@ fn a_channel_whose_reset_does_not_end_is_faulted_until_a_reset_succeeds() {
     fixture.engine.post(running).expect("free");
     fixture.engine.ring_doorbell();
     let now = fixture.now;
-    let mut finished = Vec::new();
-    fixture.engine.poll(now, &mut finished);
-    assert!(finished.is_empty(), "the other channel is at work");
+    let mut completions = Vec::new();
+    fixture.engine.poll(now, &mut completions);
+    assert!(completions.is_empty(), "the other channel is at work");
     let waiting = fixture.copy(0, 64);
     let waiting = fixture.engine.post(waiting).expect("free");
     fixture.engine.reset().expect("the device resets");
     let wake = fixture.engine.next_wake().expect("there is something to tell");
-    fixture.engine.poll(wake, &mut finished);
-    assert_eq!((finished.len(), finished[0].outcome), (1, Err(Failure::EngineReset)));
+    fixture.engine.poll(wake, &mut completions);
+    assert_eq!((completions.len(), completions[0].outcome.result), (1, Err(Failure::EngineReset)));
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends.len(), ends[0].ticket, ends[0].outcome), (1, waiting, Ok(())));
+    assert_eq!((ends.len(), ends[0].ticket, ends[0].outcome.result), (1, waiting, Ok(())));
     serves(&mut fixture, 1);
 }
 
@@ -214,11 +223,11 @@ fn whatever_breaks_each_transfer_ends_once_and_touches_nothing_but_its_destinati
         );
         for (end, (_, room, length)) in ends.iter().zip(&posted) {
             let found = fixture.contents(room);
-            let done = end.bytes_done as usize;
+            let done = end.outcome.bytes_done as usize;
             assert!(found[64..64 + done].iter().all(|byte| *byte == 7), "{end:?}: what is told is done");
             let outside = found[..64].iter().chain(&found[64 + length..]);
             assert!(outside.into_iter().all(|byte| *byte == 0), "{end:?}: outside");
-            assert_eq!(end.outcome.is_ok(), done == *length, "{end:?} of {length}");
+            assert_eq!(end.outcome.result.is_ok(), done == *length, "{end:?} of {length}");
         }
     }
 }

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use memferry_conformance::EngineFixture;
 use memferry_driven::{BusMemory, Completion, IoatOptions};
 use memferry_transfer::{
-    Descriptor, Engine, Failure, Finished, Lists, Operation, Pattern, Region, Segment, Ticket,
+    Descriptor, Engine, EngineCompletion, Failure, Lists, Operation, Pattern, Region, Segment, Ticket,
 };
 
 use super::machine::Fixture;
@@ -63,11 +63,11 @@ fn draft(fixture: &mut Fixture, rng: &mut Rng) -> (Operation<Region<BusMemory>>,
     (operation, Expected { destination, after, before })
 }
 
-fn check(fixture: &Fixture, end: &Finished, expected: &Expected) {
-    let done = end.bytes_done as usize;
+fn check(fixture: &Fixture, end: &EngineCompletion, expected: &Expected) {
+    let done = end.outcome.bytes_done as usize;
     let found = fixture.contents(&expected.destination);
     assert!(found[..done] == expected.after[..done], "{end:?}: what is told is done");
-    match end.outcome {
+    match end.outcome.result {
         Ok(()) => assert_eq!(done, found.len(), "{end:?}"),
         // A cancel takes effect between descriptors; a reset or a time-out may leave more than it tells.
         Err(Failure::Cancelled) => {
@@ -92,7 +92,7 @@ fn at_any_moment_anything_may_be_asked_for() {
         let options = IoatOptions { completion, patience, chunk_bytes, ..IoatOptions::default() };
         let mut fixture = Fixture::with_rings(4 * 64 * (5 + rng.u64(..12)), 4, options);
         let mut waiting: BTreeMap<Ticket, Expected> = BTreeMap::new();
-        let mut finished = Vec::new();
+        let mut completions = Vec::new();
         for _ in 0..200 {
             let channel = rng.u64(..4) as u32;
             match rng.u64(..16) {
@@ -117,10 +117,10 @@ fn at_any_moment_anything_may_be_asked_for() {
                     device.faults().lose_completions(3);
                 }),
                 _ => (0..rng.u64(..30)).for_each(|_| {
-                    fixture.turn(&mut finished);
+                    fixture.turn(&mut completions);
                 }),
             }
-            for end in finished.drain(..) {
+            for end in completions.drain(..) {
                 check(&fixture, &end, &waiting.remove(&end.ticket).expect("it ends once"));
             }
         }

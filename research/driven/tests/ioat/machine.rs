@@ -13,7 +13,7 @@ use memferry_drivers::ioat::DmaMemory;
 use memferry_models::Ram;
 use memferry_models::ioat::{Config, Ioat};
 use memferry_registers::Device;
-use memferry_transfer::{Descriptor, Engine, Finished, Operation, Region};
+use memferry_transfer::{Descriptor, Engine, EngineCompletion, Operation, Region};
 
 pub(crate) const BASE: u32 = 0x8000_0000;
 pub(crate) const RAM_BYTES: usize = 1 << 20;
@@ -70,21 +70,21 @@ impl Fixture {
     }
 
     /// One poll at the next instant that the engine asks for; whether there is one.
-    pub(crate) fn turn(&mut self, finished: &mut Vec<Finished>) -> bool {
+    pub(crate) fn turn(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let Some(wake) = self.engine.next_wake() else { return false };
         self.now = self.now.max(wake);
         self.device.with(|device| device.advance(wake));
         self.rises += u32::from(self.device.with(|device| device.is_high(0)));
-        self.engine.poll(self.now, finished);
+        self.engine.poll(self.now, completions);
         true
     }
 
     /// Polls until nothing is left to do.
-    pub(crate) fn finish(&mut self) -> Vec<Finished> {
-        let mut finished = Vec::new();
-        self.engine.poll(self.now, &mut finished);
-        while self.turn(&mut finished) {}
-        finished
+    pub(crate) fn finish(&mut self) -> Vec<EngineCompletion> {
+        let mut completions = Vec::new();
+        self.engine.poll(self.now, &mut completions);
+        while self.turn(&mut completions) {}
+        completions
     }
 
     /// A copy of `length` bytes between memories made for it.

@@ -96,7 +96,7 @@ fn cancelled_by_turns(suspended: bool) {
         fixture.engine.cancel(ticket);
         finished.extend(fixture.finish());
         assert_eq!(finished.len(), 1, "it ends, after {turns} turns");
-        let done = finished[0].bytes_done as usize;
+        let done = finished[0].outcome.bytes_done as usize;
         assert!(done.is_multiple_of(500), "{finished:?}");
         let expected = [&all[..done], &sides[0][done..]].concat();
         assert!(fixture.contents(&memories[0]) == expected, "{done} bytes after {turns} turns");
@@ -143,7 +143,7 @@ fn many_sources_and_the_destination_among_them_are_all_read() {
             fixture.engine.post(Descriptor::new(0, xor).expect("inside")).expect("free");
             fixture.engine.ring_doorbell();
             let ends = fixture.finish();
-            assert_eq!((ends[0].outcome, ends[0].bytes_done), (Ok(()), 333));
+            assert_eq!((ends[0].outcome.result, ends[0].outcome.bytes_done), (Ok(()), 333));
             assert!(fixture.contents(&memories[0]) == expected, "{count} sources and {own} times itself");
             fixture.assert_obeyed();
         }
@@ -165,7 +165,7 @@ fn long_lists_go_as_chains_with_few_interrupts() {
     fixture.engine.post(Descriptor::new(0, gather).expect("inside")).expect("free");
     fixture.engine.ring_doorbell();
     let ends = fixture.finish();
-    assert_eq!((ends[0].outcome, ends[0].bytes_done), (Ok(()), 32_000));
+    assert_eq!((ends[0].outcome.result, ends[0].outcome.bytes_done), (Ok(()), 32_000));
     let whole = fixture.contents(&from);
     let expected: Vec<u8> = whole.chunks(32).step_by(2).flatten().copied().collect();
     assert!(fixture.contents(&to) == expected);
@@ -182,7 +182,7 @@ fn an_unaligned_pattern_begins_with_its_first_byte() {
     let fill = Operation::Fill { destination, length: 40, pattern: Pattern::Word(0x0403_0201) };
     fixture.engine.post(Descriptor::new(0, fill).expect("inside")).expect("free");
     fixture.engine.ring_doorbell();
-    assert_eq!(fixture.finish()[0].bytes_done, 40);
+    assert_eq!(fixture.finish()[0].outcome.bytes_done, 40);
     let expected: Vec<u8> = [0; 3].into_iter().chain((0..40).map(|at| 1 + at % 4)).chain([0; 21]).collect();
     assert_eq!(fixture.contents(&memory), expected);
 }

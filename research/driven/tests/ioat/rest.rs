@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use memferry_conformance::EngineFixture;
 use memferry_driven::{BusMemory, IoatOptions};
-use memferry_transfer::{Engine, Failure, Finished};
+use memferry_transfer::{Engine, EngineCompletion, Failure};
 
 use super::machine::{Fixture, copy_between};
 
@@ -16,22 +16,22 @@ fn fixture() -> Fixture {
 
 impl Fixture {
     /// Turns until a suspended channel is at rest; the time that took.
-    fn until_at_rest(&mut self, channel: u32, finished: &mut Vec<Finished>) -> Duration {
+    fn until_at_rest(&mut self, channel: u32, completions: &mut Vec<EngineCompletion>) -> Duration {
         let asked = self.now;
         while !self.engine.is_at_rest(channel) {
-            assert!(self.turn(finished), "it never comes to rest");
+            assert!(self.turn(completions), "it never comes to rest");
         }
         Duration::from_nanos(self.now.nanoseconds() - asked.nanoseconds())
     }
 
     /// Lets time pass, with polls.
-    fn pass(&mut self, time: Duration, finished: &mut Vec<Finished>) {
+    fn pass(&mut self, time: Duration, completions: &mut Vec<EngineCompletion>) {
         let until = self.now.after(time);
         while self.engine.next_wake().is_some_and(|wake| wake <= until) {
-            self.turn(finished);
+            self.turn(completions);
         }
         self.now = until;
-        self.engine.poll(until, finished);
+        self.engine.poll(until, completions);
     }
 
     /// A copy that runs, and its two sides.
@@ -53,18 +53,18 @@ impl Fixture {
 fn a_suspended_channel_moves_nothing_once_at_rest_and_goes_on_where_it_was() {
     let mut fixture = fixture();
     let (from, to) = fixture.running(2, 100_000);
-    let mut finished = Vec::new();
-    fixture.pass(Duration::from_micros(10), &mut finished);
+    let mut completions = Vec::new();
+    fixture.pass(Duration::from_micros(10), &mut completions);
     fixture.engine.set_turns(2, 0);
-    let took = fixture.until_at_rest(2, &mut finished);
+    let took = fixture.until_at_rest(2, &mut completions);
     assert!(took < Duration::from_micros(5), "{took:?} for at most two descriptors of {CHUNK} bytes");
     let moved = fixture.moved(&to);
     assert!(moved > 0 && moved < 100_000 && moved.is_multiple_of(CHUNK as usize), "{moved} bytes");
-    fixture.pass(Duration::from_secs(10), &mut finished);
+    fixture.pass(Duration::from_secs(10), &mut completions);
     assert_eq!((fixture.moved(&to), fixture.engine.next_wake()), (moved, None));
-    assert!(finished.is_empty() && fixture.engine.is_at_rest(2));
+    assert!(completions.is_empty() && fixture.engine.is_at_rest(2));
     fixture.engine.set_turns(2, 1);
-    assert_eq!(fixture.finish()[0].outcome, Ok(()));
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
     assert!(fixture.contents(&to) == fixture.contents(&from));
     fixture.assert_obeyed();
 }
@@ -73,18 +73,21 @@ fn a_suspended_channel_moves_nothing_once_at_rest_and_goes_on_where_it_was() {
 fn suspended_again_and_again_nothing_is_lost() {
     let mut fixture = fixture();
     let sides: Vec<_> = (0..4).map(|channel| fixture.running(channel, 30_000)).collect();
-    let mut finished = Vec::new();
+    let mut completions = Vec::new();
     for round in 0..200_u32 {
         fixture.engine.set_turns(round % 4, 0);
-        fixture.pass(Duration::from_nanos(u64::from(round * 37 % 900)), &mut finished);
+        fixture.pass(Duration::from_nanos(u64::from(round * 37 % 900)), &mut completions);
         if round % 3 != 0 {
             fixture.engine.set_turns(round % 4, 1);
             fixture.engine.set_turns(round * 7 % 4, 1);
         }
     }
     (0..4).for_each(|channel| fixture.engine.set_turns(channel, 1));
-    finished.extend(fixture.finish());
-    assert!(finished.len() == 4 && finished.iter().all(|end| end.outcome == Ok(())), "{finished:?}");
+    completions.extend(fixture.finish());
+    assert!(
+        completions.len() == 4 && completions.iter().all(|end| end.outcome.result == Ok(())),
+        "{completions:?}"
+    );
     for (from, to) in sides {
         assert!(fixture.contents(&to) == fixture.contents(&from));
     }
@@ -96,24 +99,27 @@ fn what_is_posted_to_a_suspended_channel_waits_and_may_be_cancelled() {
     let mut fixture = fixture();
     fixture.engine.set_turns(0, 0);
     fixture.engine.set_turns(9, 0);
-    let mut finished = Vec::new();
-    fixture.engine.poll(fixture.now, &mut finished);
+    let mut completions = Vec::new();
+    fixture.engine.poll(fixture.now, &mut completions);
     assert!(fixture.engine.is_at_rest(0));
     let (_, to) = fixture.running(0, 4096);
-    fixture.pass(Duration::from_millis(1), &mut finished);
-    assert_eq!((fixture.moved(&to), finished.len()), (0, 0));
+    fixture.pass(Duration::from_millis(1), &mut completions);
+    assert_eq!((fixture.moved(&to), completions.len()), (0, 0));
     fixture.engine.set_turns(0, 1);
-    fixture.pass(Duration::from_nanos(1500), &mut finished);
+    fixture.pass(Duration::from_nanos(1500), &mut completions);
     fixture.engine.set_turns(0, 0);
-    fixture.until_at_rest(0, &mut finished);
+    fixture.until_at_rest(0, &mut completions);
     let moved = fixture.moved(&to);
     fixture.engine.cancel(memferry_transfer::Ticket { channel: 0, serial: 1 });
-    finished.extend(fixture.finish());
-    assert_eq!((finished[0].outcome, finished[0].bytes_done), (Err(Failure::Cancelled), moved as u64));
+    completions.extend(fixture.finish());
+    assert_eq!(
+        (completions[0].outcome.result, completions[0].outcome.bytes_done),
+        (Err(Failure::Cancelled), moved as u64)
+    );
     assert!(fixture.engine.is_at_rest(0), "the rest is the channel's, not the transfer's");
     fixture.engine.set_turns(0, 1);
     let (from, to) = fixture.running(0, 4096);
-    assert_eq!(fixture.finish()[0].outcome, Ok(()));
+    assert_eq!(fixture.finish()[0].outcome.result, Ok(()));
     assert!(fixture.contents(&to) == fixture.contents(&from));
     fixture.assert_obeyed();
 }
@@ -124,13 +130,13 @@ fn a_stuck_channel_does_not_come_to_rest_and_ends_with_its_patience() {
     let mut fixture = Fixture::new(1, IoatOptions { patience, ..IoatOptions::default() });
     fixture.running(0, 4096);
     fixture.device.with(|device| device.faults().stick(0));
-    let mut finished = Vec::new();
-    fixture.turn(&mut finished);
+    let mut completions = Vec::new();
+    fixture.turn(&mut completions);
     fixture.engine.set_turns(0, 0);
-    fixture.pass(Duration::from_millis(2), &mut finished);
-    assert!(!fixture.engine.is_at_rest(0) && finished.is_empty());
-    finished.extend(fixture.finish());
-    assert_eq!(finished[0].outcome, Err(Failure::EngineTimedOut));
+    fixture.pass(Duration::from_millis(2), &mut completions);
+    assert!(!fixture.engine.is_at_rest(0) && completions.is_empty());
+    completions.extend(fixture.finish());
+    assert_eq!(completions[0].outcome.result, Err(Failure::EngineTimedOut));
     assert!(fixture.engine.is_at_rest(0), "it was reset");
 }
 
@@ -140,14 +146,14 @@ fn others_have_what_a_suspended_channel_does_not_take() {
         (0..4).for_each(|channel| {
             fixture.running(channel, 50_000);
         });
-        let mut finished = Vec::new();
+        let mut completions = Vec::new();
         if suspended {
             (1..4).for_each(|channel| fixture.engine.set_turns(channel, 0));
         }
-        while finished.is_empty() {
-            fixture.turn(&mut finished);
+        while completions.is_empty() {
+            fixture.turn(&mut completions);
         }
-        assert!(!suspended || finished[0].ticket.channel == 0);
+        assert!(!suspended || completions[0].ticket.channel == 0);
         fixture.device.with(|device| device.now()).nanoseconds()
     };
     let alone = seconds(&mut fixture(), true);

@@ -205,13 +205,13 @@ impl Cftu {
         self.pass(there);
         self.submit(0, places, length);
         self.turn();
-        while !self.path.has_deliveries() {
+        while !self.path.has_completions() {
             let wake = self.path.next_wake().ok_or(CftuError::Stalled)?;
             self.advance(wake);
             self.turn();
         }
-        let ended: Vec<_> = self.path.take_deliveries().collect();
-        ended.iter().try_for_each(|one| one.completion.outcome).map_err(CftuError::Failed)?;
+        let ended: Vec<_> = self.path.take_completions().collect();
+        ended.iter().try_for_each(|one| one.completion.outcome.result).map_err(CftuError::Failed)?;
         let touched = self.caches.borrow_mut().read(KERNEL + half, half);
         let back = self.host.interrupt + self.host.wake + touched;
         self.pass(back);
@@ -248,9 +248,9 @@ impl Cftu {
                 }
             }
             self.turn();
-            for delivery in self.path.take_deliveries() {
-                delivery.completion.outcome.map_err(CftuError::Failed)?;
-                if let Some(caller) = self.callers.iter_mut().find(|one| one.queue == delivery.queue) {
+            for completed in self.path.take_completions() {
+                completed.completion.outcome.result.map_err(CftuError::Failed)?;
+                if let Some(caller) = self.callers.iter_mut().find(|one| one.queue == completed.queue) {
                     caller.ready = Some(self.now.after_picoseconds(between.into()));
                     let took = self.now.picoseconds() - caller.begun.picoseconds();
                     caller.longest = caller.longest.max(took);

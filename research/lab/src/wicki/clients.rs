@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use memferry_clock::Instant;
 use memferry_models::sdma::{Config, Sdma};
 use memferry_models::{Bus, BusError, Dram, DramTiming};
+use memferry_path::QueueCompletion;
 use memferry_transfer::{
     Copy2d, Count2d, Handle, Lists, Operation, PixelSize, Plane, Segment, SessionId, Span, Terms,
 };
@@ -342,9 +343,9 @@ impl<'a> Core<'a> {
             if std::mem::take(&mut self.interrupted) {
                 self.turn();
             }
-            for delivery in self.service.take_deliveries() {
-                let tag = delivery.completion.tag;
-                delivery.completion.outcome.map_err(|failure| ServiceError::Failed { tag, failure })?;
+            for QueueCompletion { completion, .. } in self.service.take_completions() {
+                let tag = completion.tag;
+                completion.outcome.result.map_err(|failure| ServiceError::Failed { tag, failure })?;
                 self.ended.push_back(tag);
             }
             if let Some(tag) = self.ended.pop_front() {

@@ -1,7 +1,7 @@
 //! The thesis's driver service on the device's model: capabilities, the path, the SDMA as an engine (Wicki 2014, 3.4).
 //!
 //! ```text
-//! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► Counted: register accesses ─► model ─ interrupt ─► Delivery
+//! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► Counted: register accesses ─► model ─ interrupt ─► completion
 //! ```
 //!
 //! Single-threaded, in virtual time, the code that live lanes run. Nothing here takes time but the device and the looks at
@@ -15,7 +15,7 @@ use memferry_drivers::sdma::InitError;
 use memferry_models::Bus;
 use memferry_models::sdma::Sdma;
 use memferry_path::{
-    Capabilities, CapabilityError, Delivery, Path, PathLimits, PolicyKind, QueueKey, Recipient,
+    Capabilities, CapabilityError, Path, PathLimits, PolicyKind, QueueCompletion, QueueKey, Recipient,
 };
 use memferry_registers::{Device, RegisterIo};
 use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
@@ -234,8 +234,8 @@ impl<B: Bus> Service<B> {
         }
     }
 
-    pub fn take_deliveries(&mut self) -> Vec<Delivery> {
-        self.path.take_deliveries().collect()
+    pub fn take_completions(&mut self) -> Vec<QueueCompletion> {
+        self.path.take_completions().collect()
     }
 
     /// Whether the device asks for the processor.
@@ -262,8 +262,8 @@ impl<B: Bus> Service<B> {
         let mut ends = Vec::new();
         loop {
             self.turn();
-            let told = self.take_deliveries();
-            ends.extend(told.iter().map(|delivery| (delivery.completion.tag, delivery.completion.outcome)));
+            let completed = self.take_completions();
+            ends.extend(completed.iter().map(|one| (one.completion.tag, one.completion.outcome.result)));
             match self.path.next_wake() {
                 Some(wake) => self.now = self.now.max(wake),
                 None => return ends,

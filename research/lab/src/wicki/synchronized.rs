@@ -91,7 +91,7 @@ impl Bench {
     }
 
     fn ended(&mut self) -> Option<Completion> {
-        self.service.take_deliveries().first().map(|delivery| delivery.completion)
+        self.service.take_completions().first().map(|completed| completed.completion)
     }
 }
 
@@ -135,7 +135,8 @@ fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
         done += unit_elements(&shape, done);
     }
     let end = bench.ended();
-    let right = end.is_some_and(|end| end.outcome.is_ok() && end.bytes_done == data.len() as u64);
+    let right =
+        end.is_some_and(|end| end.outcome.result.is_ok() && end.outcome.bytes_done == data.len() as u64);
     let arrived = bench.service.with_device(|device| {
         let board = device.bus();
         let found = if shape.device == Side::Source { board.bus().bytes() } else { board.sent() };
@@ -186,7 +187,7 @@ fn dropped() -> Result<bool, ServiceError> {
     bench.settle();
     let taken = bench.ask(Side::Source, 2);
     let end = bench.ended();
-    Ok(taken == 1 && end.is_some_and(|end| end.outcome == Err(Failure::RequestDropped)))
+    Ok(taken == 1 && end.is_some_and(|end| end.outcome.result == Err(Failure::RequestDropped)))
 }
 
 /// A client that is not the peripheral's driver can neither use its frame nor be given it.
@@ -198,7 +199,7 @@ fn kept_from_others() -> Result<bool, ServiceError> {
     let stolen = Operation::Synchronized { source, destination, shape: SMALL };
     bench.service.submit(STRANGER, 2, stolen, Terms::default())?;
     bench.settle();
-    let refused = bench.ended().map(|end| end.outcome);
+    let refused = bench.ended().map(|end| end.outcome.result);
     let granted = bench.service.offer(DRIVER, bench.register, Recipient::Session(STRANGER));
     let unknown = Failure::UnknownHandle { side: Side::Source, handle: bench.register };
     Ok(refused == Some(Err(unknown))
@@ -269,6 +270,6 @@ mod tests {
         bench.service.pass(Duration::from_millis(6).as_nanos() as u64 * 1000);
         bench.settle();
         let end = bench.ended().expect("the deadline ends it");
-        assert_eq!((end.outcome, end.bytes_done), (Err(Failure::DeadlineExceeded), 16));
+        assert_eq!((end.outcome.result, end.outcome.bytes_done), (Err(Failure::DeadlineExceeded), 16));
     }
 }

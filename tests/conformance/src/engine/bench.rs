@@ -1,14 +1,14 @@
 //! A test bench: a fixture, copies of its memories for the oracle, and a virtual clock.
 //!
 //! ```text
-//! load(memories) ─► post(channel, operation) ─► ring ─► drive(n) ─► Finished ─► verify(operations)
+//! load(memories) ─► post(channel, operation) ─► ring ─► drive(n) ─► completions ─► verify(operations)
 //! ```
 //!
 //! It panics when the engine breaks the contract, and knows no particular engine.
 
 use memferry_clock::Instant;
 use memferry_transfer::{
-    CacheHint, Confined, Descriptor, Ended, Engine, Finished, Operation, Refused, Region, Ticket,
+    CacheHint, Confined, Descriptor, Engine, EngineCompletion, Operation, Outcome, Refused, Region, Ticket,
 };
 
 use super::{EngineFixture, EngineSetup, LEAST_CHANNELS};
@@ -42,10 +42,10 @@ impl<X: EngineFixture> Bench<X> {
         self.fixture.engine()
     }
 
-    /// The report of a transfer that was done as a whole.
-    pub(super) fn whole(&mut self, ticket: Ticket, bytes_done: u64) -> Finished {
+    /// The outcome of a transfer that was done as a whole.
+    pub(super) fn whole(&mut self, bytes_done: u64, value: u64) -> Outcome {
         let engine = self.engine().capabilities().kind;
-        Finished { ticket, outcome: Ok(()), bytes_done, value: 0, engine }
+        Outcome { result: Ok(()), bytes_done, value, engine }
     }
 
     pub(super) fn descriptor(&self, channel: u32, operation: &Operation<Place>) -> DescriptorOf<X> {
@@ -91,9 +91,9 @@ impl<X: EngineFixture> Bench<X> {
     }
 
     /// One poll at the present.
-    pub(super) fn poll(&mut self, finished: &mut Vec<Finished>) -> bool {
+    pub(super) fn poll(&mut self, completions: &mut Vec<EngineCompletion>) -> bool {
         let now = self.now;
-        self.engine().poll(now, finished)
+        self.engine().poll(now, completions)
     }
 
     /// Moves the present to the next poll the engine asks for.
@@ -103,39 +103,39 @@ impl<X: EngineFixture> Bench<X> {
     }
 
     /// Polls until `outstanding` transfers have ended, and makes sure that no further report follows.
-    pub(super) fn drive(&mut self, outstanding: usize) -> Vec<Finished> {
-        let mut finished = Vec::new();
+    pub(super) fn drive(&mut self, outstanding: usize) -> Vec<EngineCompletion> {
+        let mut completions = Vec::new();
         for _ in 0..PATIENCE {
-            let more = self.poll(&mut finished);
-            if finished.len() >= outstanding {
-                self.assert_idle(more, &mut finished);
-                assert_eq!(finished.len(), outstanding, "more reports than transfers: {finished:?}");
-                return finished;
+            let more = self.poll(&mut completions);
+            if completions.len() >= outstanding {
+                self.assert_idle(more, &mut completions);
+                assert_eq!(completions.len(), outstanding, "more reports than transfers: {completions:?}");
+                return completions;
             }
             if !more {
                 self.wait();
             }
         }
-        panic!("{} of {outstanding} transfers ended after {PATIENCE} polls", finished.len());
+        panic!("{} of {outstanding} transfers ended after {PATIENCE} polls", completions.len());
     }
 
-    fn assert_idle(&mut self, more: bool, finished: &mut Vec<Finished>) {
+    fn assert_idle(&mut self, more: bool, completions: &mut Vec<EngineCompletion>) {
         assert!(!more, "poll promises more although nothing is outstanding");
         let next_wake = self.engine().next_wake();
         assert_eq!(next_wake, None, "the engine wants to be woken although nothing is outstanding");
         self.now = self.now.after(std::time::Duration::from_secs(1));
-        assert!(!self.poll(finished), "poll promises more although nothing is outstanding");
+        assert!(!self.poll(completions), "poll promises more although nothing is outstanding");
     }
 
     /// Posts the operation, drives it to its end, and compares memory and report with the oracle.
     pub(super) fn run(&mut self, operation: &Operation<Place>) {
         let ticket = self.post(0, operation);
         self.engine().ring_doorbell();
-        let finished = self.drive(1);
+        let completions = self.drive(1);
         let value = oracle::value(operation, &self.expected);
         let bytes_done = self.expect(operation);
-        let report = Finished { value, ..self.whole(ticket, bytes_done) };
-        assert_eq!(finished, [report], "the report of {operation:?}");
+        let outcome = self.whole(bytes_done, value);
+        assert_eq!(completions, [EngineCompletion { ticket, outcome }], "the end of {operation:?}");
         self.verify(operation);
     }
 
@@ -148,13 +148,13 @@ impl<X: EngineFixture> Bench<X> {
         };
         let named = oracle::renamed(operation, region);
         let confined = Confined::new(&named, CacheHint::Auto).expect("confined to their places");
-        let Some(ended) = self.engine().perform(&confined) else {
+        let Some(outcome) = self.engine().perform(&confined) else {
             self.verify(&"an operation that was not performed");
             return false;
         };
         let value = oracle::value(operation, &self.expected);
         let bytes_done = self.expect(operation);
-        assert_eq!(ended, Ended { outcome: Ok(()), bytes_done, value }, "the end of {operation:?}");
+        assert_eq!(outcome, self.whole(bytes_done, value), "the end of {operation:?}");
         self.verify(operation);
         true
     }

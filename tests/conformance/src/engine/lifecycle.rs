@@ -1,16 +1,16 @@
 //! The life of a descriptor: posted or refused, started, cancelled, finished exactly once.
 //!
 //! ```text
-//! post ─► Refused (given back)          post ─► Ticket ─► doorbell ─► Finished
-//!                                                  └─ cancel ─► Finished, told how far it got
+//! post ─► Refused (given back)          post ─► Ticket ─► doorbell ─► completion
+//!                                                  └─ cancel ─► completion, told how far it got
 //! ```
 //!
 //! What operations do to memory is the business of `operations` and `random`.
 
 use memferry_transfer::engine::RefusalReason;
 use memferry_transfer::{
-    Color24, Count2d, Engine, EngineKind, Failure, Fill2d, Finished, Operation, Operations, Pattern,
-    PixelSize, Plane, Side, SyncUnit, Synchronized, Ticket, Watermark,
+    Color24, Count2d, Engine, EngineCompletion, EngineKind, Failure, Fill2d, Operation, Operations, Outcome,
+    Pattern, PixelSize, Plane, Side, SyncUnit, Synchronized, Ticket, Watermark,
 };
 
 use super::bench::Bench;
@@ -49,8 +49,8 @@ pub(super) fn refusals_give_the_descriptor_back<X: EngineFixture>(make: &impl Fn
     }
     // Posted but not started also counts as busy; the first descriptor was not harmed.
     bench.engine().ring_doorbell();
-    let finished = bench.drive(1);
-    assert_eq!((finished[0].outcome, finished[0].bytes_done), (Ok(()), 10));
+    let completions = bench.drive(1);
+    assert_eq!((completions[0].outcome.result, completions[0].outcome.bytes_done), (Ok(()), 10));
     bench.expect(&copy(10));
     bench.verify(&"refused descriptors");
 }
@@ -58,16 +58,16 @@ pub(super) fn refusals_give_the_descriptor_back<X: EngineFixture>(make: &impl Fn
 pub(super) fn nothing_starts_before_the_doorbell<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let mut bench = Bench::new(make, SETUP, &memories());
     let first = bench.post(0, &copy(300));
-    let mut finished = Vec::new();
-    let more = bench.poll(&mut finished);
-    assert_eq!((more, finished.as_slice()), (false, [].as_slice()), "before the doorbell");
+    let mut completions = Vec::new();
+    let more = bench.poll(&mut completions);
+    assert_eq!((more, completions.as_slice()), (false, [].as_slice()), "before the doorbell");
     assert_eq!(bench.engine().next_wake(), None, "before the doorbell");
     bench.verify(&"a post without doorbell");
     bench.engine().ring_doorbell();
     // What waits for its doorbell must not make the engine forget what runs.
     let second = bench.post(1, &copy(20));
-    let finished = bench.drive_to_rest();
-    assert_eq!(finished.iter().map(|end| end.ticket).collect::<Vec<_>>(), [first]);
+    let completions = bench.drive_to_rest();
+    assert_eq!(completions.iter().map(|end| end.ticket).collect::<Vec<_>>(), [first]);
     bench.engine().ring_doorbell();
     assert_eq!(bench.drive(1)[0].ticket, second);
     bench.expect(&copy(300));
@@ -87,8 +87,8 @@ pub(super) fn suspended_channels_move_nothing<X: EngineFixture>(make: &impl Fn(E
     bench.expect(&fill);
     bench.verify(&"a transfer beside a suspended one");
     bench.engine().set_turns(0, 1);
-    let finished = bench.drive(1);
-    assert_eq!((finished[0].ticket, finished[0].outcome), (held, Ok(())));
+    let completions = bench.drive(1);
+    assert_eq!((completions[0].ticket, completions[0].outcome.result), (held, Ok(())));
     bench.expect(&copy(300));
     bench.verify(&"a transfer that was suspended");
     // One that is cancelled meanwhile ends without being let go on.
@@ -96,8 +96,8 @@ pub(super) fn suspended_channels_move_nothing<X: EngineFixture>(make: &impl Fn(E
     let cancelled = bench.post(0, &copy(10));
     bench.engine().ring_doorbell();
     bench.engine().cancel(cancelled);
-    let finished = bench.drive(1);
-    assert_eq!((finished[0].ticket, finished[0].outcome), (cancelled, Err(Failure::Cancelled)));
+    let completions = bench.drive(1);
+    assert_eq!((completions[0].ticket, completions[0].outcome.result), (cancelled, Err(Failure::Cancelled)));
     bench.verify(&"a transfer that was cancelled while it was suspended");
 }
 
@@ -111,8 +111,9 @@ pub(super) fn cancelled_before_the_start_moves_nothing<X: EngineFixture>(make: &
             if ring {
                 bench.engine().ring_doorbell();
             }
-            let finished = bench.drive(1);
-            let end = (finished[0].ticket, finished[0].outcome, finished[0].bytes_done);
+            let completions = bench.drive(1);
+            let end =
+                (completions[0].ticket, completions[0].outcome.result, completions[0].outcome.bytes_done);
             assert_eq!(end, (ticket, Err(Failure::Cancelled), 0));
             bench.verify(&"a cancel before the doorbell");
             bench.run(&copy(200));
@@ -124,51 +125,56 @@ pub(super) fn cancelled_on_its_way_tells_how_far_it_got<X: EngineFixture>(make: 
     let operation = copy(400);
     for polls in 0..16 {
         let mut bench = Bench::new(make, SETUP, &memories());
-        let mut finished = Vec::new();
+        let mut completions = Vec::new();
         let ticket = bench.post(0, &operation);
         bench.engine().ring_doorbell();
         for _ in 0..polls {
-            bench.poll(&mut finished);
+            bench.poll(&mut completions);
         }
         bench.engine().cancel(ticket);
-        finished.extend(bench.drive(1 - finished.len()));
-        assert_eq!(finished.len(), 1);
-        bench.verify_cancelled(&operation, ticket, &finished[0]);
+        completions.extend(bench.drive(1 - completions.len()));
+        assert_eq!(completions.len(), 1);
+        bench.verify_cancelled(&operation, ticket, &completions[0]);
     }
 }
 
 impl<X: EngineFixture> Bench<X> {
     /// Compares memory with what the report of a transfer that was asked to end early says.
-    pub(super) fn verify_cancelled(&mut self, operation: &Operation<Place>, ticket: Ticket, end: &Finished) {
+    pub(super) fn verify_cancelled(
+        &mut self,
+        operation: &Operation<Place>,
+        ticket: Ticket,
+        end: &EngineCompletion,
+    ) {
         assert_eq!(end.ticket, ticket);
         // A comparison is over where it finds a difference.
         let whole = match operation {
             Operation::Compare { .. } => oracle::value(operation, &self.expected),
             _ => operation.total_bytes(),
         };
-        match end.outcome {
-            Ok(()) => assert_eq!(end.bytes_done, whole, "it was done, says the engine"),
-            Err(Failure::Cancelled) => assert!(end.bytes_done <= whole, "{end:?} of {whole} bytes"),
+        match end.outcome.result {
+            Ok(()) => assert_eq!(end.outcome.bytes_done, whole, "it was done, says the engine"),
+            Err(Failure::Cancelled) => assert!(end.outcome.bytes_done <= whole, "{end:?} of {whole} bytes"),
             Err(failure) => panic!("{failure:?} after a cancel"),
         }
         let before = self.expected.clone();
-        let visited = oracle::apply_part(operation, &mut self.expected, end.bytes_done);
-        assert_eq!(visited, Ok(end.bytes_done), "not a whole number of pixels");
+        let visited = oracle::apply_part(operation, &mut self.expected, end.outcome.bytes_done);
+        assert_eq!(visited, Ok(end.outcome.bytes_done), "not a whole number of pixels");
         let found: Vec<_> = (0..before.len()).map(|memory| self.contents(memory)).collect();
         // In which order pixels are visited is the engine's business where it shows nowhere.
-        if oracle::is_part_in_any_order(operation, &before, &found, end.bytes_done) {
+        if oracle::is_part_in_any_order(operation, &before, &found, end.outcome.bytes_done) {
             self.expected = found;
         }
         self.verify(&(end, operation));
     }
 
     /// Polls while the engine wants to be polled.
-    fn drive_to_rest(&mut self) -> Vec<Finished> {
-        let mut finished = Vec::new();
+    fn drive_to_rest(&mut self) -> Vec<EngineCompletion> {
+        let mut completions = Vec::new();
         loop {
-            let more = self.poll(&mut finished);
+            let more = self.poll(&mut completions);
             if !more && self.engine().next_wake().is_none() {
-                return finished;
+                return completions;
             }
             if !more {
                 self.wait();
@@ -191,7 +197,7 @@ pub(super) fn stale_and_unknown_cancels_are_ignored<X: EngineFixture>(make: &imp
     bench.engine().cancel(Ticket { serial: ticket.serial.wrapping_add(1), ..ticket });
     bench.engine().cancel(Ticket { channel: 1, ..ticket });
     bench.engine().cancel(Ticket { channel: channels, serial: 1 });
-    let whole = bench.whole(ticket, 300);
+    let whole = EngineCompletion { ticket, outcome: bench.whole(300, 0) };
     assert_eq!(bench.drive(1), [whole]);
     bench.expect(&operation);
     bench.verify(&"stale cancels");
@@ -219,14 +225,14 @@ pub(super) fn all_channels_finish_once_each<X: EngineFixture>(make: &impl Fn(Eng
         assert_eq!(busy.reason, RefusalReason::Busy(channel));
     }
     bench.engine().cancel(tickets[3]);
-    let mut finished = bench.drive(channels as usize);
-    finished.sort_by_key(|end| end.ticket);
-    for ((end, ticket), copy) in finished.iter().zip(&tickets).zip(&copies) {
+    let mut completions = bench.drive(channels as usize);
+    completions.sort_by_key(|end| end.ticket);
+    for ((end, ticket), copy) in completions.iter().zip(&tickets).zip(&copies) {
         assert_eq!(end.ticket, *ticket, "one report for each channel");
-        assert!(end.outcome.is_ok() || ticket.channel == 3, "{end:?}");
-        assert!(end.outcome.is_err() || end.bytes_done == copy.total_bytes(), "{end:?}");
-        let visited = oracle::apply_part(copy, &mut bench.expected, end.bytes_done);
-        assert_eq!(visited, Ok(end.bytes_done));
+        assert!(end.outcome.result.is_ok() || ticket.channel == 3, "{end:?}");
+        assert!(end.outcome.result.is_err() || end.outcome.bytes_done == copy.total_bytes(), "{end:?}");
+        let visited = oracle::apply_part(copy, &mut bench.expected, end.outcome.bytes_done);
+        assert_eq!(visited, Ok(end.outcome.bytes_done));
     }
     bench.verify(&"all channels at once");
 }
@@ -239,29 +245,31 @@ pub(super) fn tickets_of_a_channel_differ<X: EngineFixture>(make: &impl Fn(Engin
         assert!(!tickets.contains(&ticket), "{ticket:?} was given before");
         tickets.push(ticket);
         bench.engine().ring_doorbell();
-        let finished = bench.drive(1);
-        assert_eq!(finished, [bench.whole(ticket, length)]);
+        let completions = bench.drive(1);
+        assert_eq!(completions, [EngineCompletion { ticket, outcome: bench.whole(length, 0) }]);
     }
 }
 
 pub(super) fn finished_reports_are_appended<X: EngineFixture>(make: &impl Fn(EngineSetup) -> X) {
     let mut bench = Bench::new(make, SETUP, &memories());
-    let earlier = Finished {
+    let earlier = EngineCompletion {
         ticket: Ticket { channel: 99, serial: 99 },
-        outcome: Err(Failure::MemoryFault),
-        bytes_done: 9,
-        value: 0,
-        engine: EngineKind::None,
+        outcome: Outcome {
+            result: Err(Failure::MemoryFault),
+            bytes_done: 9,
+            value: 0,
+            engine: EngineKind::None,
+        },
     };
-    let mut finished = vec![earlier];
+    let mut completions = vec![earlier];
     let ticket = bench.post(0, &copy(8));
     bench.engine().ring_doorbell();
-    while finished.len() < 2 {
-        if !bench.poll(&mut finished) && finished.len() < 2 {
+    while completions.len() < 2 {
+        if !bench.poll(&mut completions) && completions.len() < 2 {
             bench.wait();
         }
     }
-    assert_eq!(finished, [earlier, bench.whole(ticket, 8)]);
+    assert_eq!(completions, [earlier, EngineCompletion { ticket, outcome: bench.whole(8, 0) }]);
 }
 
 pub(super) fn short_operations_are_done_at_once_or_not_at_all<X: EngineFixture>(
@@ -307,12 +315,12 @@ pub(super) fn watermarks_cover_what_is_final<X: EngineFixture>(make: &impl Fn(En
         let mut bench = Bench::new(make, SETUP, &memories());
         let ticket = bench.post(0, &operation);
         bench.engine().ring_doorbell();
-        let mut finished = Vec::new();
+        let mut completions = Vec::new();
         let mut highest = 0;
         let mut done = bench.expected.clone();
         oracle::apply(&operation, &mut done).expect("confined");
-        while finished.is_empty() {
-            if !bench.poll(&mut finished) && finished.is_empty() {
+        while completions.is_empty() {
+            if !bench.poll(&mut completions) && completions.is_empty() {
                 bench.wait();
             }
             let Some(watermark) = bench.engine().watermark(ticket) else { continue };

@@ -46,15 +46,15 @@ pub(super) fn random_cancels_leave_a_true_prefix<X: EngineFixture>(make: &impl F
         }
         let ticket = bench.post(0, &case.operation);
         bench.engine().ring_doorbell();
-        let mut finished = Vec::new();
+        let mut completions = Vec::new();
         for _ in 0..polls {
-            bench.poll(&mut finished);
+            bench.poll(&mut completions);
         }
         bench.engine().cancel(ticket);
-        finished.extend(bench.drive(1 - finished.len()));
+        completions.extend(bench.drive(1 - completions.len()));
         // Which half of an overlapping copy comes first is the engine's own business.
-        if !overlaps(&case.operation) || finished[0].outcome.is_ok() {
-            bench.verify_cancelled(&case.operation, ticket, &finished[0]);
+        if !overlaps(&case.operation) || completions[0].outcome.result.is_ok() {
+            bench.verify_cancelled(&case.operation, ticket, &completions[0]);
         }
     });
 }

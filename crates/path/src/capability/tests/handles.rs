@@ -90,8 +90,8 @@ fn a_peer_learns_that_it_was_revoked_until_it_forgets_the_handle() {
     table.revoke(A, token).unwrap();
     assert_eq!(failure_of(&mut table, B, held), revoked(held));
     assert_eq!(table.derive(B, held, (0, 1), ALL), Err(CapabilityError::Revoked(held)));
-    let offered = table.offer(B, held, (0, 1), ALL, Recipient::Session(C));
-    assert_eq!(offered, Err(CapabilityError::Revoked(held)));
+    let granted = table.grant(B, held, (0, 1), ALL, Grantee::Session(C));
+    assert_eq!(granted, Err(CapabilityError::Revoked(held)));
     assert_eq!(table.count(B), 1);
     // The grantor needs no tombstone, and keeps the rest.
     assert_eq!(failure_of(&mut table, A, token), stale(token));
@@ -104,7 +104,7 @@ fn a_peer_learns_that_it_was_revoked_until_it_forgets_the_handle() {
 }
 
 #[test]
-fn a_peers_own_offers_leave_no_tombstones() {
+fn a_peers_own_grants_leave_no_tombstones() {
     let (mut table, root, _) = with_root();
     let (_, held) = pass(&mut table, (A, root, 100), ALL, B);
     let (token, passed_on) = pass(&mut table, (B, held, 100), ALL, C);

@@ -21,7 +21,7 @@ fn user_of(session: SessionId) -> u32 {
 enum Step {
     Register { session: usize, length: u64, rights: u8 },
     Derive { session: usize, of: Index, range: (u64, u64), rights: u8 },
-    Offer { session: usize, of: Index, range: (u64, u64), rights: u8, to: Recipient },
+    Grant { session: usize, of: Index, range: (u64, u64), rights: u8, to: Grantee },
     Accept { session: usize, token: Index },
     Revoke { session: usize, of: Index },
     Close { session: usize },
@@ -34,8 +34,8 @@ fn step() -> impl Strategy<Value = Step> {
     let range = (0..20_u64, 0..24_u64);
     let rights = rights();
     let to = prop_oneof![
-        (0..3_usize).prop_map(|session| Recipient::Session(SESSIONS[session])),
-        prop_oneof![Just(ALICE), Just(BOB)].prop_map(Recipient::User),
+        (0..3_usize).prop_map(|session| Grantee::Session(SESSIONS[session])),
+        prop_oneof![Just(ALICE), Just(BOB)].prop_map(Grantee::User),
     ];
     let any = any::<Index>;
     prop_oneof![
@@ -44,7 +44,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (session.clone(), any(), range.clone(), rights.clone())
             .prop_map(|(session, of, range, rights)| Step::Derive { session, of, range, rights }),
         4 => (session.clone(), any(), range.clone(), rights, to)
-            .prop_map(|(session, of, range, rights, to)| Step::Offer { session, of, range, rights, to }),
+            .prop_map(|(session, of, range, rights, to)| Step::Grant { session, of, range, rights, to }),
         6 => (session.clone(), any()).prop_map(|(session, token)| Step::Accept { session, token }),
         3 => (session.clone(), any()).prop_map(|(session, of)| Step::Revoke { session, of }),
         1 => session.clone().prop_map(|session| Step::Close { session }),
@@ -68,7 +68,7 @@ struct Record {
     offset: u64,
     length: u64,
     rights: Rights,
-    offered_to: Option<Recipient>,
+    grantee: Option<Grantee>,
     in_flight: usize,
     revoked: bool,
     /// Its holder need not be told that it was revoked.
@@ -104,7 +104,7 @@ impl Model {
             Step::Derive { session, of, range, rights } => {
                 self.narrow(SESSIONS[session], of, range, rights, None);
             }
-            Step::Offer { session, of, range, rights, to } => {
+            Step::Grant { session, of, range, rights, to } => {
                 self.narrow(SESSIONS[session], of, range, rights, Some(to));
             }
             Step::Accept { session, token } => self.accept(SESSIONS[session], token),
@@ -167,7 +167,7 @@ impl Model {
         of: Index,
         (offset, length): (u64, u64),
         rights: u8,
-        to: Option<Recipient>,
+        to: Option<Grantee>,
     ) {
         let Some(of) = self.pick(of) else { return };
         let wanted = Rights::from_bits_truncate(rights);
@@ -191,10 +191,10 @@ impl Model {
             None
         };
         let range = (parent.offset + offset, length);
-        let record = Record { offered_to: to, ..fresh(session, Some(of), parent.memory, range, wanted) };
+        let record = Record { grantee: to, ..fresh(session, Some(of), parent.memory, range, wanted) };
         let answer = match to {
             None => self.table.derive(session, handle, (offset, length), wanted),
-            Some(to) => self.table.offer(session, handle, (offset, length), wanted, to),
+            Some(to) => self.table.grant(session, handle, (offset, length), wanted, to),
         };
         assert_eq!(answer.err(), expected);
         if let Ok(handle) = answer {
@@ -204,21 +204,21 @@ impl Model {
 
     fn accept(&mut self, session: SessionId, token: Index) {
         let Some(token) = self.pick(token) else { return };
-        let offer = &self.records[token];
-        let meant = match offer.offered_to {
+        let grant = &self.records[token];
+        let meant = match grant.grantee {
             None => false,
-            Some(Recipient::Session(to)) => to == session,
-            Some(Recipient::User(to)) => to == user_of(session),
+            Some(Grantee::Session(to)) => to == session,
+            Some(Grantee::User(to)) => to == user_of(session),
         };
-        let expected = if offer.revoked || !meant {
-            Some(CapabilityError::NoSuchOffer(offer.handle))
+        let expected = if grant.revoked || !meant {
+            Some(CapabilityError::NoSuchGrant(grant.handle))
         } else if self.held_by(session) >= QUOTA {
             Some(CapabilityError::Quota { limit: QUOTA })
         } else {
             None
         };
-        let record = fresh(session, Some(token), offer.memory, (offer.offset, offer.length), offer.rights);
-        let answer = self.table.accept(session, user_of(session), offer.handle);
+        let record = fresh(session, Some(token), grant.memory, (grant.offset, grant.length), grant.rights);
+        let answer = self.table.accept(session, user_of(session), grant.handle);
         assert_eq!(answer.err(), expected);
         if let Ok(accepted) = answer {
             assert_eq!((accepted.length, accepted.rights), (record.length, record.rights));
@@ -254,7 +254,7 @@ impl Model {
             let record = &mut self.records[index];
             // What was revoked before stays a tombstone until its own handle is given up.
             if !record.revoked || targets.contains(&index) {
-                record.forgotten |= record.session == by || record.offered_to.is_some();
+                record.forgotten |= record.session == by || record.grantee.is_some();
             }
             record.revoked = true;
         }
@@ -314,7 +314,7 @@ impl Model {
             })
         } else if record.revoked {
             Err(Failure::Revoked { side, handle })
-        } else if record.offered_to.is_some() || !record.rights.contains(needed) {
+        } else if record.grantee.is_some() || !record.rights.contains(needed) {
             Err(Failure::MissingRight { side, handle })
         } else if offset + length > record.length {
             Err(Failure::OutOfBounds { side, available: record.length })
@@ -378,7 +378,7 @@ fn fresh(
         offset,
         length,
         rights,
-        offered_to: None,
+        grantee: None,
         in_flight: 0,
         revoked: false,
         forgotten: false,

@@ -25,8 +25,8 @@ fn ranges_that_leave_the_parent_are_refused() {
     {
         let refused = CapabilityError::OutOfRange { handle: root, offset, length, available: 100 };
         assert_eq!(table.derive(A, root, (offset, length), ALL), Err(refused));
-        let offered = table.offer(A, root, (offset, length), ALL, Recipient::Session(B));
-        assert_eq!(offered, Err(refused));
+        let granted = table.grant(A, root, (offset, length), ALL, Grantee::Session(B));
+        assert_eq!(granted, Err(refused));
     }
 }
 
@@ -93,12 +93,12 @@ fn a_quota_counts_everything_held_and_is_given_back() {
     let quota = CapabilityError::Quota { limit: 3 };
     let root = table.register(A, Counted::new(8), ALL).unwrap();
     let derived = table.derive(A, root, (0, 8), ALL).unwrap();
-    let token = table.offer(A, root, (0, 8), Rights::READ, Recipient::Session(B)).unwrap();
+    let token = table.grant(A, root, (0, 8), Rights::READ, Grantee::Session(B)).unwrap();
     let memory = Counted::new(8);
     assert_eq!(table.register(A, memory.clone(), ALL), Err(quota));
     assert_eq!(memory.holders(), 0);
     assert_eq!(table.derive(A, root, (0, 8), ALL), Err(quota));
-    assert_eq!(table.offer(A, root, (0, 8), ALL, Recipient::Session(B)), Err(quota));
+    assert_eq!(table.grant(A, root, (0, 8), ALL, Grantee::Session(B)), Err(quota));
     table.revoke(A, derived).unwrap();
     assert_eq!(table.count(A), 2);
     table.derive(A, root, (0, 8), ALL).unwrap();

@@ -1,12 +1,12 @@
-//! Offers: who may take one up, and what it gives.
+//! Grants: who may take one up, and what it gives.
 
 use super::*;
 
 #[test]
-fn an_offer_gives_its_range_and_rights_to_the_session_it_names() {
+fn a_grant_gives_its_range_and_rights_to_the_session_it_names() {
     let (mut table, root, _) = with_root();
     let part = table.derive(A, root, (10, 50), ALL).unwrap();
-    let token = table.offer(A, part, (4, 8), Rights::WRITE, Recipient::Session(B)).unwrap();
+    let token = table.grant(A, part, (4, 8), Rights::WRITE, Grantee::Session(B)).unwrap();
     let accepted = table.accept(B, BOB, token).unwrap();
     assert_eq!((accepted.length, accepted.rights, accepted.grantor), (8, Rights::WRITE, A));
     assert_eq!(filled(&mut table, B, accepted.handle, (0, 8)), Ok((14, 8)));
@@ -15,54 +15,54 @@ fn an_offer_gives_its_range_and_rights_to_the_session_it_names() {
 }
 
 #[test]
-fn an_offer_to_a_session_is_none_to_others() {
+fn a_grant_to_a_session_is_none_to_others() {
     let (mut table, root, _) = with_root();
-    let token = table.offer(A, root, (0, 8), Rights::READ, Recipient::Session(B)).unwrap();
-    let none = Err(CapabilityError::NoSuchOffer(token));
+    let token = table.grant(A, root, (0, 8), Rights::READ, Grantee::Session(B)).unwrap();
+    let none = Err(CapabilityError::NoSuchGrant(token));
     assert_eq!(table.accept(C, BOB, token), none);
     assert_eq!(table.accept(A, ALICE, token), none);
     table.accept(B, ALICE, token).unwrap();
 }
 
 #[test]
-fn an_offer_to_a_user_is_good_for_all_the_users_sessions() {
+fn a_grant_to_a_user_is_good_for_all_the_users_sessions() {
     let (mut table, root, _) = with_root();
-    let token = table.offer(A, root, (0, 8), Rights::WRITE, Recipient::User(BOB)).unwrap();
+    let token = table.grant(A, root, (0, 8), Rights::WRITE, Grantee::User(BOB)).unwrap();
     let first = table.accept(B, BOB, token).unwrap().handle;
     let second = table.accept(C, BOB, token).unwrap().handle;
     assert_ne!(first, second);
-    assert_eq!(table.accept(C, ALICE, token), Err(CapabilityError::NoSuchOffer(token)));
+    assert_eq!(table.accept(C, ALICE, token), Err(CapabilityError::NoSuchGrant(token)));
     assert_eq!(filled(&mut table, B, first, (0, 8)), Ok((0, 8)));
     let foreign = Failure::UnknownHandle { side: Side::Destination, handle: second };
     assert_eq!(filled(&mut table, B, second, (0, 8)), Err(foreign));
 }
 
 #[test]
-fn what_is_not_an_offer_cannot_be_accepted() {
+fn what_is_not_an_grant_cannot_be_accepted() {
     let (mut table, root, _) = with_root();
     let derived = table.derive(A, root, (0, 8), ALL).unwrap();
     let forged = Handle::new(99, 1);
     for token in [root, derived, forged, Handle::from_bits(0), Handle::from_bits(u64::MAX)] {
-        assert_eq!(table.accept(B, BOB, token), Err(CapabilityError::NoSuchOffer(token)));
-        assert_eq!(table.accept(A, ALICE, token), Err(CapabilityError::NoSuchOffer(token)));
+        assert_eq!(table.accept(B, BOB, token), Err(CapabilityError::NoSuchGrant(token)));
+        assert_eq!(table.accept(A, ALICE, token), Err(CapabilityError::NoSuchGrant(token)));
     }
 }
 
 #[test]
-fn a_revoked_offer_cannot_be_accepted() {
+fn a_revoked_grant_cannot_be_accepted() {
     let (mut table, root, _) = with_root();
-    let token = table.offer(A, root, (0, 8), ALL, Recipient::Session(B)).unwrap();
+    let token = table.grant(A, root, (0, 8), ALL, Grantee::Session(B)).unwrap();
     let running = admit_fill(&mut table, A, root, (0, 1)).unwrap();
     table.revoke(A, root).unwrap();
-    assert_eq!(table.accept(B, BOB, token), Err(CapabilityError::NoSuchOffer(token)));
+    assert_eq!(table.accept(B, BOB, token), Err(CapabilityError::NoSuchGrant(token)));
     release(&mut table, running);
-    assert_eq!(table.accept(B, BOB, token), Err(CapabilityError::NoSuchOffer(token)));
+    assert_eq!(table.accept(B, BOB, token), Err(CapabilityError::NoSuchGrant(token)));
 }
 
 #[test]
 fn a_token_is_no_handle_for_transfers() {
     let (mut table, root, _) = with_root();
-    let token = table.offer(A, root, (0, 8), ALL, Recipient::Session(B)).unwrap();
+    let token = table.grant(A, root, (0, 8), ALL, Grantee::Session(B)).unwrap();
     let lacks = Failure::MissingRight { side: Side::Destination, handle: token };
     assert_eq!(filled(&mut table, A, token, (0, 1)), Err(lacks));
     let unknown = Failure::UnknownHandle { side: Side::Destination, handle: token };
@@ -73,31 +73,31 @@ fn a_token_is_no_handle_for_transfers() {
 fn passing_on_needs_grant_at_every_step() {
     let (mut table, root, _) = with_root();
     let private = table.derive(A, root, (0, 100), Rights::READ | Rights::WRITE).unwrap();
-    let refused = table.offer(A, private, (0, 8), Rights::READ, Recipient::Session(B));
+    let refused = table.grant(A, private, (0, 8), Rights::READ, Grantee::Session(B));
     assert_eq!(refused, Err(CapabilityError::NotGrantable(private)));
 
     let (_, held) = pass(&mut table, (A, root, 100), Rights::READ, B);
-    let refused = table.offer(B, held, (0, 8), Rights::READ, Recipient::Session(C));
+    let refused = table.grant(B, held, (0, 8), Rights::READ, Grantee::Session(C));
     assert_eq!(refused, Err(CapabilityError::NotGrantable(held)));
 
     let (_, held) = pass(&mut table, (A, root, 100), Rights::READ | Rights::GRANT, B);
-    let token = table.offer(B, held, (0, 100), Rights::READ, Recipient::Session(C)).unwrap();
+    let token = table.grant(B, held, (0, 100), Rights::READ, Grantee::Session(C)).unwrap();
     let passed = table.accept(C, BOB, token).unwrap();
     assert_eq!(passed.grantor, B, "who passed it on, not whose memory it is");
     let passed_on = passed.handle;
-    let refused = table.offer(C, passed_on, (0, 8), Rights::READ, Recipient::Session(A));
+    let refused = table.grant(C, passed_on, (0, 8), Rights::READ, Grantee::Session(A));
     assert_eq!(refused, Err(CapabilityError::NotGrantable(passed_on)));
     let wanted = Rights::WRITE;
     let more = CapabilityError::Rights { handle: held, held: Rights::READ | Rights::GRANT, wanted };
-    assert_eq!(table.offer(B, held, (0, 8), wanted, Recipient::Session(C)), Err(more));
+    assert_eq!(table.grant(B, held, (0, 8), wanted, Grantee::Session(C)), Err(more));
 }
 
 #[test]
-fn only_the_holder_may_offer_derive_or_revoke() {
+fn only_the_holder_may_grant_derive_or_revoke() {
     let (mut table, root, _) = with_root();
     let unknown = CapabilityError::Unknown(root);
     assert_eq!(table.derive(B, root, (0, 1), Rights::READ), Err(unknown));
-    assert_eq!(table.offer(B, root, (0, 1), Rights::READ, Recipient::Session(B)), Err(unknown));
+    assert_eq!(table.grant(B, root, (0, 1), Rights::READ, Grantee::Session(B)), Err(unknown));
     assert_eq!(table.revoke(B, root), Err(unknown));
     assert_eq!(filled(&mut table, A, root, (0, 100)), Ok((0, 100)));
 }

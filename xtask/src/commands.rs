@@ -1,0 +1,40 @@
+//! The commands of `./x`, one module for each subject.
+//!
+//! ```text
+//! Command ──► set-up of what it needs ──► its stages, stopping at the first that fails, or a program that it becomes
+//! ```
+
+mod audit;
+mod bindings;
+mod check;
+mod fuzz;
+mod guest;
+mod lint;
+mod prepare;
+mod programs;
+mod soak;
+mod test;
+
+use crate::arguments::Command;
+use crate::failure::Failure;
+use crate::work::Work;
+
+pub(crate) fn run(work: &Work, command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Demo(passed) => programs::demo(work, &passed.arguments),
+        Command::Advise(passed) => programs::advise(work, &passed.arguments),
+        Command::Bench(passed) => programs::bench(work, &passed.arguments),
+        Command::Lab(passed) => programs::lab(work, &passed.arguments),
+        Command::Soak(passed) => soak::run(work, &passed.arguments),
+        Command::Python(passed) => bindings::python(work, &passed.arguments),
+        Command::C(c) => bindings::c(work, c.prefix.as_deref()),
+        Command::Test(test) => test::run(work, test),
+        Command::Guest(guest) => guest::run(work, &guest.machine),
+        Command::Lint => lint::run(work),
+        Command::Fuzz(fuzz) => fuzz::run(work, fuzz.target.as_deref(), fuzz.seconds),
+        Command::Audit => audit::run(work),
+        Command::Coverage => audit::coverage(work),
+        Command::Setup(setup) => prepare::run(work.place, setup.dry_run),
+        Command::Check => check::run(),
+    }
+}

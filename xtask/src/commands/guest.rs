@@ -1,0 +1,40 @@
+//! One guest, by its name.
+
+use crate::failure::Failure;
+use crate::guests::machine::Machine;
+use crate::guests::{self, module, n810, newer, v9fs};
+use crate::work::Work;
+
+/// How long a guest fuzzes that does.
+pub(super) const FUZZ_SECONDS: u32 = 60;
+
+pub(super) fn run(work: &Work, name: &str) -> Result<(), Failure> {
+    match name {
+        "n810" => n810::run(work),
+        "v9fs" => v9fs::run(work),
+        "newer" => newer::run(work),
+        _ => {
+            let machine = Machine::named(name).ok_or_else(|| unknown(name))?;
+            module::run(work, machine, FUZZ_SECONDS)
+        }
+    }
+}
+
+fn unknown(name: &str) -> Failure {
+    let names = guests::names().join(", ");
+    Failure::WrongUse(format!("guest: unknown machine '{name}'; there are {names}; see ./x guest --help"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_machine_is_wrong_use_that_names_the_others() {
+        let failure = unknown("pdp11");
+        assert_eq!(failure.exit_status(), 2);
+        for name in ["n810", "v9fs", "zcu102-debug", "smdkc210", "newer"] {
+            assert!(failure.to_string().contains(name), "{failure}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Commands that build a program and become it, in the caller's directory, so that its paths are the caller's.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use crate::failure::Failure;
+use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE, Workspace, binary, package};
+use crate::line::Line;
+use crate::setup::environments::OPENCV;
+use crate::stages::{become_program, run};
+use crate::work::Work;
+
+/// Variable with the Python that has OpenCV.
+const BENCH_PYTHON: &str = "MEMFERRY_BENCH_PYTHON";
+
+pub(super) fn demo(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
+    command_line(work, "demo", arguments)
+}
+
+pub(super) fn advise(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
+    command_line(work, "advise", arguments)
+}
+
+fn command_line(work: &Work, command: &str, arguments: &[OsString]) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    build(&release(&PRODUCT_WORKSPACE, package::CLI))?;
+    let line = program(work, binary::CLI).arg(command).args(arguments);
+    Err(become_program(&line))
+}
+
+pub(super) fn lab(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    for line in lab_builds() {
+        build(&line)?;
+    }
+    Err(become_program(&program(work, binary::LAB).args(arguments)))
+}
+
+/// The lab, and the benchmarks that its live rows start.
+pub(super) fn lab_builds() -> [Line; 2] {
+    [release(&PRODUCT_WORKSPACE, package::BENCH), release(&RESEARCH_WORKSPACE, package::LAB)]
+}
+
+pub(super) fn bench(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    let names = |group: &str| arguments.iter().any(|argument| argument == group);
+    let python = (names("twod") && work.setup.environment(&OPENCV))
+        .then(|| OPENCV.program(&work.place.target, "python3"));
+    if names("preload") {
+        build(&release(&PRODUCT_WORKSPACE, package::PRELOAD))?;
+    }
+    build(&release(&PRODUCT_WORKSPACE, package::BENCH))?;
+    let line = with_surroundings(program(work, binary::BENCH), names, python.as_deref());
+    Err(become_program(&line.args(arguments)))
+}
+
+fn with_surroundings(line: Line, names: impl Fn(&str) -> bool, python: Option<&Path>) -> Line {
+    // Frames of a client's own memory lie where the allocator puts them; these groups measure them on huge pages.
+    let line = if names("engine") || names("twod") {
+        line.env("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
+    } else {
+        line
+    };
+    match python {
+        Some(python) => line.env(BENCH_PYTHON, python),
+        None => line,
+    }
+}
+
+/// Builds a package in release mode.
+pub(super) fn release(workspace: &Workspace, package: &str) -> Line {
+    workspace.cargo(&["build", "--release", "-p", package])
+}
+
+/// A build that is no stage: it says nothing but what cargo says.
+pub(super) fn build(line: &Line) -> Result<(), Failure> {
+    match run(line) {
+        0 => Ok(()),
+        status => Err(Failure::Stage { stage: line.to_string(), status }),
+    }
+}
+
+/// A built program, in the caller's directory.
+fn program(work: &Work, name: &str) -> Line {
+    Line::new(work.place.built("release").join(name)).within(&work.place.caller)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::place::Place;
+
+    #[test]
+    fn programs_run_in_the_callers_directory() {
+        let place = Place { root: "/tree".into(), caller: "/home/a".into(), target: "/tree/target".into() };
+        let line = program(&Work::new(&place), "memferry").arg("demo");
+        assert_eq!(line.to_string(), "cd /home/a && /tree/target/release/memferry demo");
+    }
+
+    #[test]
+    fn packages_are_built_in_their_workspace() {
+        assert_eq!(release(&PRODUCT_WORKSPACE, "a").to_string(), "cargo build --release -p a");
+        assert_eq!(
+            release(&RESEARCH_WORKSPACE, "b").to_string(),
+            "cd research && cargo build --release -p b"
+        );
+    }
+
+    #[test]
+    fn groups_of_the_engine_take_huge_pages() {
+        let line = |group: &'static str| {
+            with_surroundings(Line::new("b"), move |name| name == group, Some(Path::new("/p"))).to_string()
+        };
+        assert_eq!(line("engine"), "env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 MEMFERRY_BENCH_PYTHON=/p b");
+        assert_eq!(line("service"), "env MEMFERRY_BENCH_PYTHON=/p b");
+    }
+}

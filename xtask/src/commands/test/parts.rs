@@ -1,0 +1,399 @@
+//! The parts of the full tests: what each runs, how long it takes, and whether continuous integration has time for it.
+//!
+//! ```text
+//! PARTS ──► full run: those by default, in order
+//!       └─► choose(commits, seconds): one of those that fit ──► continuous integration
+//! ```
+
+use std::time::Duration;
+
+use super::verdicts;
+use crate::commands::programs::lab_builds;
+use crate::commands::{fuzz, guest};
+use crate::failure::Failure;
+use crate::guests::machine::Machine;
+use crate::guests::module;
+use crate::layout::{package, test};
+use crate::line::Line;
+use crate::setup::{ARM, debian};
+use crate::work::Work;
+
+/// A part of the full tests.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// How long it usually takes on two CPUs, with nothing built or downloaded for it.
+    pub(crate) minutes: u32,
+    /// Whether a full run has it that names no parts.
+    pub(crate) is_default: bool,
+    /// How many seconds it needs at most after `./x lint` and `./x test`, if continuous integration may take it.
+    rotation: Option<u64>,
+    /// Runs it; with a limit, so that it ends within it where its length is a matter of choice.
+    pub(crate) run: fn(&Work, Option<Duration>) -> Result<(), Failure>,
+}
+
+/// What `./x test` runs anyway.
+const ORDINARY: &str = "tests";
+/// How long the soak and each fuzz target take without a limit.
+const SOAK: Duration = Duration::from_secs(600);
+const FUZZ_SECONDS: u32 = 60;
+
+pub(crate) const PARTS: &[Part] = &[
+    Part {
+        name: ORDINARY,
+        about: "what ./x test runs",
+        minutes: 10,
+        is_default: true,
+        rotation: None,
+        run: |work, _| super::ordinary(work),
+    },
+    Part {
+        name: "loom",
+        about: "every interleaving of the shared rings' models",
+        minutes: 2,
+        is_default: true,
+        rotation: Some(240),
+        run: |work, _| loom(work),
+    },
+    Part {
+        name: "miri-shm",
+        about: "undefined behaviour in shared memory, under Miri",
+        minutes: 5,
+        is_default: true,
+        rotation: Some(540),
+        run: |work, _| {
+            let selection: Vec<&str> = package::MEMORY.iter().flat_map(|name| ["-p", name]).collect();
+            miri(work, "shared memory", &selection)
+        },
+    },
+    Part {
+        name: "miri-cpu",
+        about: "undefined behaviour in the copy kernels, under Miri",
+        minutes: 5,
+        is_default: true,
+        rotation: Some(540),
+        // Only the kernels' own tests: the suite would take an hour.
+        run: |work, _| miri(work, "copy kernels", &["-p", package::CPU, "--lib"]),
+    },
+    Part {
+        name: "arm",
+        about: "the CPU engine for 64-bit Arm, under qemu-user",
+        minutes: 3,
+        is_default: true,
+        rotation: Some(420),
+        run: arm,
+    },
+    Part {
+        name: "c-sanitizers",
+        about: "C programs under gcc, clang, the sanitizers and valgrind, which are installed",
+        minutes: 4,
+        is_default: true,
+        rotation: Some(420),
+        run: |work, _| c_programs(work),
+    },
+    Part {
+        name: "soak",
+        about: "ten minutes of random clients against services that are killed and starved",
+        minutes: 11,
+        is_default: true,
+        rotation: Some(120),
+        run: |work, limit| super::run_soak(work, bounded(SOAK, limit, Duration::from_secs(60))),
+    },
+    Part {
+        name: "fuzz",
+        about: "each fuzz target for a minute",
+        minutes: 9,
+        is_default: true,
+        rotation: None,
+        run: |work, _| fuzz::run_all(work, FUZZ_SECONDS),
+    },
+    Part {
+        name: "guest-x86",
+        about: "the module, the engine's suite and the service in an x86 guest",
+        minutes: 6,
+        is_default: true,
+        rotation: Some(480),
+        run: |work, limit| machine(work, "x86", limit),
+    },
+    Part {
+        name: "guest-zcu102",
+        about: "the same on zynqmp-dma, with a fuzzer",
+        minutes: 9,
+        is_default: true,
+        rotation: None,
+        run: |work, limit| machine(work, "zcu102", limit),
+    },
+    Part {
+        name: "guest-raspi3b",
+        about: "the same on bcm2835-dma",
+        minutes: 15,
+        is_default: false,
+        rotation: None,
+        run: |work, limit| machine(work, "raspi3b", limit),
+    },
+    Part {
+        name: "guest-raspi2b",
+        about: "the module on bcm2835-dma, 32-bit Arm",
+        minutes: 10,
+        is_default: false,
+        rotation: None,
+        run: |work, limit| machine(work, "raspi2b", limit),
+    },
+    Part {
+        name: "guest-smdkc210",
+        about: "the module on dma-pl330, 32-bit Arm",
+        minutes: 10,
+        is_default: false,
+        rotation: None,
+        run: |work, limit| machine(work, "smdkc210", limit),
+    },
+    Part {
+        name: "guest-zcu102-debug",
+        about: "the module on a kernel with KASAN and lockdep, which is built first",
+        minutes: 60,
+        is_default: false,
+        rotation: None,
+        run: |work, limit| machine(work, "zcu102-debug", limit),
+    },
+    Part {
+        name: "guest-n810",
+        about: "the SDMA driver on bare metal",
+        minutes: 2,
+        is_default: true,
+        rotation: Some(240),
+        run: |work, _| guest::run(work, "n810"),
+    },
+    Part {
+        name: "guest-v9fs",
+        about: "the file server under Linux's own 9P client",
+        minutes: 6,
+        is_default: true,
+        rotation: Some(480),
+        run: |work, _| guest::run(work, "v9fs"),
+    },
+    Part {
+        name: "newer",
+        about: "the module built for the newest kernel that Debian has backported",
+        minutes: 2,
+        is_default: true,
+        rotation: Some(240),
+        run: |work, _| guest::run(work, "newer"),
+    },
+    Part {
+        name: "lab",
+        about: "every claim of the papers, with its full sweep, against the verdicts it is known to have",
+        minutes: 10,
+        is_default: true,
+        rotation: None,
+        run: |work, _| lab(work),
+    },
+];
+
+/// The parts that `./x test` does not run.
+pub(crate) fn further() -> impl Iterator<Item = &'static Part> {
+    PARTS.iter().filter(|part| part.name != ORDINARY)
+}
+
+/// The parts of these names, in the order of the names.
+pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Part>, Failure> {
+    let find = |name: &String| PARTS.iter().find(|part| part.name == name);
+    let unknown = |name: &String| {
+        Failure::WrongUse(format!("test: unknown part '{name}'; ./x test --full --list lists them"))
+    };
+    names.iter().map(|name| find(name).ok_or_else(|| unknown(name))).collect()
+}
+
+/// The part for a number of commits, of those that end within so many seconds; none if none does.
+pub(crate) fn choose(commits: u64, seconds: u64) -> Option<&'static Part> {
+    let fits = |part: &&Part| part.rotation.is_some_and(|needed| needed <= seconds);
+    let fitting: Vec<&Part> = PARTS.iter().filter(fits).collect();
+    let count = u64::try_from(fitting.len()).ok().filter(|count| *count > 0)?;
+    let index = usize::try_from(commits % count).ok()?;
+    fitting.get(index).copied()
+}
+
+/// A time that may be shortened to end within a limit, with something kept back for what else is done.
+fn bounded(time: Duration, limit: Option<Duration>, kept_back: Duration) -> Duration {
+    limit.map_or(time, |limit| limit.saturating_sub(kept_back).min(time))
+}
+
+fn loom(work: &Work) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    work.stages.run("loom", &loom_line(&flags, work))
+}
+
+fn loom_line(flags: &str, work: &Work) -> Line {
+    Line::new("cargo")
+        .args(["test", "-p", package::SHM, "--release", "--test", test::LOOM, "--target-dir"])
+        .arg(work.place.built("loom"))
+        .env("RUSTFLAGS", format!("{flags} --cfg loom").trim_start())
+}
+
+/// Interprets the tests of a crate with unsafe code.
+fn miri(work: &Work, name: &str, selection: &[&str]) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    let nightly = work.setup.nightly(&["miri", "rust-src"])?;
+    let setup = Line::new("cargo").args([&format!("+{nightly}"), "miri", "setup"]);
+    if crate::stages::run(&setup) != 0 {
+        return Err(Failure::setup("could not download or build Miri's standard library"));
+    }
+    let flags = std::env::var("MIRIFLAGS").unwrap_or_default();
+    work.stages.run(&format!("Miri, {name}"), &miri_line(&nightly, &flags, selection, work))
+}
+
+fn miri_line(nightly: &str, flags: &str, selection: &[&str], work: &Work) -> Line {
+    // Miri keeps the tests from files and is slow: property tests record no failures there and try fewer cases.
+    let own = "-Zmiri-env-set=PROPTEST_DISABLE_FAILURE_PERSISTENCE=1 -Zmiri-env-set=PROPTEST_CASES=16";
+    Line::new("cargo")
+        .args([&format!("+{nightly}"), "miri", "test", "--target-dir"])
+        .arg(work.place.built("miri"))
+        .args(selection)
+        .env("MIRIFLAGS", format!("{flags} {own}").trim_start())
+}
+
+/// The CPU engine's tests at both levels of that CPU.
+pub(crate) fn arm(work: &Work, _: Option<Duration>) -> Result<(), Failure> {
+    work.setup.rust(&[ARM])?;
+    work.setup.tools(&[debian::ARM_EMULATION])?;
+    for level in ["neon", "portable"] {
+        work.stages.run(&format!("64-bit Arm, {level} kernels"), &arm_line(level))?;
+    }
+    Ok(())
+}
+
+/// A test that forces levels by starting itself cannot be run, without binfmt.
+fn arm_line(level: &str) -> Line {
+    Line::new("cargo")
+        .args(["test", "-p", package::CPU, "--target", ARM, "--lib", "--tests"])
+        .args(["--", "--skip", test::FORCES_KERNELS])
+        .env("MEMFERRY_KERNELS", level)
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc")
+        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu")
+}
+
+fn c_programs(work: &Work) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    work.setup.tools(&[debian::C_CHECKERS])?;
+    let line = Line::new("cargo").args(["test", "-p", package::C, "--test", test::C_PROGRAMS]);
+    work.stages.run("C programs", &line)
+}
+
+/// A guest of the module; where time is short, its fuzzer has less of it.
+fn machine(work: &Work, name: &str, limit: Option<Duration>) -> Result<(), Failure> {
+    let fuzz_seconds = if limit.is_some() { 10 } else { guest::FUZZ_SECONDS };
+    let machine = Machine::named(name).expect("parts name machines that there are");
+    module::run(work, machine, fuzz_seconds)
+}
+
+/// The whole lab, with nothing of an earlier run.
+fn lab(work: &Work) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    for line in lab_builds() {
+        work.stages.run("lab", &line)?;
+    }
+    verdicts::run(work)
+}
+
+/// A part for the tests of runs.
+#[cfg(test)]
+pub(crate) const fn for_tests(
+    name: &'static str,
+    run: fn(&Work, Option<Duration>) -> Result<(), Failure>,
+) -> Part {
+    Part { name, about: "a test", minutes: 1, is_default: true, rotation: None, run }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guests;
+    use crate::place::Place;
+
+    fn place() -> Place {
+        Place { root: "/tree".into(), caller: "/tree".into(), target: "/t".into() }
+    }
+
+    #[test]
+    fn default_parts_end_within_ninety_minutes() {
+        let minutes: u32 = PARTS.iter().filter(|part| part.is_default).map(|part| part.minutes).sum();
+        assert!(minutes <= 90, "{minutes}");
+    }
+
+    #[test]
+    fn names_are_unique_and_every_guest_has_a_part() {
+        for part in PARTS {
+            assert_eq!(PARTS.iter().filter(|other| other.name == part.name).count(), 1, "{}", part.name);
+        }
+        for guest in guests::names() {
+            let has = PARTS.iter().any(|part| part.name.trim_start_matches("guest-") == guest);
+            assert!(has, "{guest}");
+        }
+    }
+
+    #[test]
+    fn unknown_part_is_wrong_use() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let found = named(&names(&["soak", "loom"])).unwrap();
+        assert_eq!(found.iter().map(|part| part.name).collect::<Vec<_>>(), ["soak", "loom"]);
+        assert_eq!(named(&names(&["soak", "lunch"])).err().unwrap().exit_status(), 2);
+    }
+
+    #[test]
+    fn commits_go_through_all_parts_that_fit() {
+        let fitting = PARTS.iter().filter(|part| part.rotation.is_some()).count();
+        let mut chosen: Vec<&str> = (100..).take(fitting).map(|n| choose(n, 600).unwrap().name).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        assert_eq!(chosen.len(), fitting);
+        assert!(!chosen.contains(&ORDINARY));
+    }
+
+    #[test]
+    fn part_that_does_not_fit_is_not_chosen() {
+        for commits in 0..50 {
+            assert!(choose(commits, 240).unwrap().rotation.unwrap() <= 240);
+        }
+        assert!(choose(0, 10).is_none());
+        let at_most_ten_minutes = |part: &Part| part.rotation.is_none_or(|needed| needed <= 600);
+        assert!(PARTS.iter().all(at_most_ten_minutes));
+    }
+
+    #[test]
+    fn soak_keeps_time_for_its_build() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(bounded(SOAK, None, minute), SOAK);
+        assert_eq!(bounded(SOAK, Some(Duration::from_secs(200)), minute), Duration::from_secs(140));
+        assert_eq!(bounded(SOAK, Some(Duration::from_secs(3600)), minute), SOAK);
+    }
+
+    #[test]
+    fn loom_is_built_apart() {
+        let place = place();
+        let line = loom_line("", &Work::new(&place)).to_string();
+        assert_eq!(
+            line,
+            format!(
+                "env RUSTFLAGS='--cfg loom' cargo test -p {} --release --test loom --target-dir /t/loom",
+                package::SHM
+            )
+        );
+        assert!(loom_line("-C a", &Work::new(&place)).to_string().contains("RUSTFLAGS='-C a --cfg loom'"));
+    }
+
+    #[test]
+    fn miri_tries_fewer_cases() {
+        let place = place();
+        let line = miri_line("nightly", "", &["-p", "a"], &Work::new(&place)).to_string();
+        assert!(line.contains("-Zmiri-env-set=PROPTEST_CASES=16"), "{line}");
+        assert!(line.ends_with("cargo +nightly miri test --target-dir /t/miri -p a"), "{line}");
+    }
+
+    #[test]
+    fn arm_is_emulated_at_a_level() {
+        let line = arm_line("neon").to_string();
+        assert!(line.starts_with("env MEMFERRY_KERNELS=neon "), "{line}");
+        assert!(line.contains("RUNNER='qemu-aarch64 -L /usr/aarch64-linux-gnu'"), "{line}");
+        assert!(line.contains("--target aarch64-unknown-linux-gnu --lib --tests -- --skip "), "{line}");
+    }
+}

@@ -1,0 +1,128 @@
+//! The modules built for the newest kernel that Debian has backported, with every warning an error. No guest runs them.
+//!
+//! ```text
+//! mirror of the system's package lists ──► its backports ──► linux-headers, linux-kbuild ──► make modules
+//! ```
+
+use std::fs;
+use std::path::Path;
+
+use super::module::{copy_tree, kbuild, relocate};
+use super::packages::{self, Packages};
+use super::write;
+use crate::failure::Failure;
+use crate::layout;
+use crate::line::Line;
+use crate::setup::debian;
+use crate::stages::{self, say};
+use crate::work::Work;
+
+const HEADERS: &str = "linux-headers-";
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+pub(crate) fn run(work: &Work) -> Result<(), Failure> {
+    if packages::host_architecture()? != "amd64" {
+        return Err(Failure::setup("Debian's newer kernels are looked for on amd64 only"));
+    }
+    work.setup.tools(&[debian::C_COMPILER, debian::MODULE_BUILD])?;
+    let folder = work.place.built("kernel/newer");
+    let packages = Packages::new(folder.clone(), "amd64");
+    if packages.finished().is_none() {
+        download(&packages, &folder)?;
+    }
+    let version =
+        packages.finished().ok_or_else(|| Failure::setup("the newer kernel's headers are not unpacked"))?;
+    let headers = packages.unpacked().join(format!("usr/src/{HEADERS}{version}"));
+    let modules = folder.join("modules");
+    copy_tree(&work.place.at(layout::module::FOLDER), &modules)?;
+    work.stages.run(&format!("modules for {version}"), &build(&headers, &modules))
+}
+
+fn build(headers: &Path, modules: &Path) -> Line {
+    let options = ["MEMFERRY_TESTS=m", "CONFIG_DEBUG_INFO_BTF_MODULES=", "KCFLAGS=-Werror"];
+    kbuild(headers, modules, "x86_64", "", &options)
+}
+
+fn download(packages: &Packages, folder: &Path) -> Result<(), Failure> {
+    let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let codename =
+        codename(&release).ok_or_else(|| Failure::setup("/etc/os-release names no release of Debian"))?;
+    let lists = Line::new("apt-get").args([
+        "indextargets",
+        "--format",
+        "$(RELEASE) $(REPO_URI)",
+        "Created-By: Packages",
+    ]);
+    let lists = stages::output(&lists).unwrap_or_default();
+    let mirror = mirror(&lists, codename).ok_or_else(|| {
+        Failure::setup(format!(
+            "the system's package lists name no mirror of {codename}; try: apt-get update"
+        ))
+    })?;
+    let sources = folder.join("sources.list");
+    let settings =
+        format!("Dir::Etc::sourcelist \"{}\"; Dir::Etc::sourceparts \"/dev/null\";", sources.display());
+    super::make_anew(folder)?;
+    write(&sources, format!("deb [signed-by={KEYRING}] {mirror} {codename}-backports main\n"))?;
+    packages.begin(&settings)?;
+    let depends = packages.depends("linux-headers-amd64");
+    let name = packages::newest(&depends, HEADERS)
+        .ok_or_else(|| Failure::setup("no newer kernel is among the backported packages"))?;
+    say(format_args!("downloading {name}"));
+    packages.download(&wanted(name, &packages.depends(name)))?;
+    relocate(&packages.unpacked().join(format!("usr/src/{name}/Makefile")), &packages.unpacked())?;
+    packages.finish(&name[HEADERS.len()..])
+}
+
+/// The headers, and what they are built with.
+fn wanted(name: &str, depends: &str) -> Vec<String> {
+    let further = [HEADERS, "linux-kbuild-"];
+    let further = further.into_iter().flat_map(|beginning| packages::dependencies(depends, beginning));
+    [name].into_iter().chain(further).map(str::to_owned).collect()
+}
+
+fn codename(release: &str) -> Option<&str> {
+    release.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME="))
+}
+
+/// The mirror of a release, of lines `RELEASE ADDRESS`.
+fn mirror<'a>(lists: &'a str, codename: &str) -> Option<&'a str> {
+    lists.lines().find_map(|line| line.strip_prefix(codename)?.strip_prefix(' '))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mirror_is_the_one_of_the_release() {
+        let lists =
+            "bookworm-updates http://a/debian/\nbookworm http://b/debian/\nbookworm http://c/debian/\n";
+        assert_eq!(mirror(lists, "bookworm"), Some("http://b/debian/"));
+        assert_eq!(mirror(lists, "trixie"), None);
+    }
+
+    #[test]
+    fn codename_is_read_from_the_release() {
+        assert_eq!(codename("ID=debian\nVERSION_CODENAME=trixie\n"), Some("trixie"));
+        assert_eq!(codename("ID=other\n"), None);
+    }
+
+    #[test]
+    fn warnings_are_errors() {
+        let line = build(Path::new("/h"), Path::new("/m")).to_string();
+        assert!(line.ends_with(
+            "ARCH=x86_64 CROSS_COMPILE= MEMFERRY_TESTS=m CONFIG_DEBUG_INFO_BTF_MODULES= KCFLAGS=-Werror modules"
+        ));
+    }
+
+    #[test]
+    fn headers_come_with_what_builds_them() {
+        let depends = "  Depends: linux-headers-6.12.9+bpo-common\n  Depends: linux-image-6.12.9+bpo-amd64\n  \
+                       Depends: linux-kbuild-6.12.9+bpo\n  Depends: gcc-12\n";
+        assert_eq!(
+            wanted("linux-headers-6.12.9+bpo-amd64", depends),
+            ["linux-headers-6.12.9+bpo-amd64", "linux-headers-6.12.9+bpo-common", "linux-kbuild-6.12.9+bpo"]
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! Debian's packages without installing them: downloaded with a package state of their own, and unpacked.
+//!
+//! ```text
+//! apt.conf, lists, status below FOLDER/ ──► apt-get update, apt-cache depends, apt-get download ──► dpkg -x ──► FOLDER/unpacking
+//! ```
+//!
+//! It takes no root, and the system's package state stays as it is. A second run finds what the first unpacked.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{broken, make, make_anew, write};
+use crate::failure::Failure;
+use crate::line::Line;
+use crate::stages::{self, say};
+
+/// A package state and what was unpacked with it.
+pub(crate) struct Packages {
+    folder: PathBuf,
+    /// Debian's name of the architecture whose packages are looked for.
+    debian: &'static str,
+}
+
+impl Packages {
+    pub(crate) fn new(folder: PathBuf, debian: &'static str) -> Self {
+        Self { folder, debian }
+    }
+
+    /// Where packages are unpacked.
+    pub(crate) fn unpacked(&self) -> PathBuf {
+        self.folder.join("unpacking")
+    }
+
+    /// What [`Self::finish`] noted, if everything was unpacked.
+    pub(crate) fn finished(&self) -> Option<String> {
+        fs::read_to_string(self.folder.join("unpacked")).ok().map(|text| text.trim().to_owned())
+    }
+
+    /// Notes that everything is unpacked; only then does a later run rely on it.
+    pub(crate) fn finish(&self, note: &str) -> Result<(), Failure> {
+        write(&self.folder.join("unpacked"), format!("{note}\n"))
+    }
+
+    /// Begins anew, with further settings for apt, and downloads the package lists.
+    pub(crate) fn begin(&self, settings: &str) -> Result<(), Failure> {
+        make_anew(&self.folder)?;
+        self.make_state(settings)?;
+        // A mirror that is between two states has lists it cannot vouch for, of which the others may have no need.
+        if stages::run(&self.apt("apt-get").arg("update")) != 0 {
+            say(format_args!(
+                "not every package list for {} could be downloaded: going on with those that could",
+                self.debian
+            ));
+        }
+        Ok(())
+    }
+
+    fn make_state(&self, settings: &str) -> Result<(), Failure> {
+        let host = host_architecture()?;
+        for folder in ["apt/state/lists/partial", "apt/cache/archives/partial", "unpacking"] {
+            make(&self.folder.join(folder))?;
+        }
+        write(&self.folder.join("apt/status"), "")?;
+        write(&self.folder.join("apt.conf"), configuration(&self.folder, &host, self.debian, settings))
+    }
+
+    /// A line of apt's tools that sees this state only.
+    fn apt(&self, tool: &str) -> Line {
+        let line = Line::new(tool).env("APT_CONFIG", self.folder.join("apt.conf"));
+        line.args(["-o", "APT::Sandbox::User=root"])
+    }
+
+    /// What a package depends on, as apt-cache prints it.
+    pub(crate) fn depends(&self, package: &str) -> String {
+        stages::output(&self.apt("apt-cache").args(["depends", package])).unwrap_or_default()
+    }
+
+    /// The packages in this state that the names are about. None of them is installed.
+    pub(crate) fn download(&self, names: &[String]) -> Result<(), Failure> {
+        let folder = self.folder.join("packages");
+        make_anew(&folder)?;
+        let line = self.apt("apt-get").arg("download").args(names).within(&folder);
+        if stages::run(&line) != 0 {
+            return Err(Failure::setup(format!("could not download: {}", names.join(" "))));
+        }
+        let mut files: Vec<PathBuf> = fs::read_dir(&folder)
+            .map_err(|error| broken(&folder, &error))?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect();
+        files.sort();
+        for file in files {
+            if stages::run(&Line::new("dpkg").arg("-x").arg(&file).arg(self.unpacked())) != 0 {
+                return Err(Failure::setup(format!("could not unpack {}", file.display())));
+            }
+        }
+        fs::remove_dir_all(&folder).map_err(|error| broken(&folder, &error))
+    }
+}
+
+/// Debian's name of this machine's architecture.
+pub(crate) fn host_architecture() -> Result<String, Failure> {
+    let name = stages::output(&Line::new("dpkg").arg("--print-architecture"));
+    let name = name.ok_or_else(|| Failure::setup("no dpkg here: guests take Debian's packages"))?;
+    Ok(name.trim().to_owned())
+}
+
+fn configuration(folder: &Path, host: &str, debian: &str, settings: &str) -> String {
+    let folder = folder.display();
+    format!(
+        "APT::Architectures {{ \"{host}\"; \"{debian}\"; }};\n\
+         Dir::State \"{folder}/apt/state\";\n\
+         Dir::State::status \"{folder}/apt/status\";\n\
+         Dir::Cache \"{folder}/apt/cache\";\n\
+         {settings}\n"
+    )
+}
+
+/// The packages with this beginning that the output of `apt-cache depends` names, without architectures.
+pub(crate) fn dependencies<'a>(output: &'a str, beginning: &'a str) -> impl Iterator<Item = &'a str> {
+    output
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("Depends: "))
+        .map(|name| name.split([':', ' ']).next().unwrap_or(name))
+        .filter(move |name| name.starts_with(beginning))
+}
+
+/// The versioned package that a meta package stands for: `linux-image-amd64` for `linux-image-6.1.0-30-amd64`.
+pub(crate) fn newest<'a>(output: &'a str, beginning: &'a str) -> Option<&'a str> {
+    dependencies(output, beginning)
+        .find(|name| name[beginning.len()..].starts_with(|digit: char| digit.is_ascii_digit()))
+}
+
+/// The first file or folder whose name begins so.
+pub(crate) fn beginning(folder: &Path, beginning: &str) -> Option<PathBuf> {
+    let mut found: Vec<PathBuf> = fs::read_dir(folder)
+        .ok()?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning)))
+        .collect();
+    found.sort();
+    found.into_iter().next()
+}
+
+/// The static busybox among unpacked packages; where it lies depends on the release of Debian.
+pub(crate) fn busybox(unpacked: &Path) -> Result<PathBuf, Failure> {
+    ["bin/busybox", "usr/bin/busybox"]
+        .into_iter()
+        .map(|path| unpacked.join(path))
+        .find(|path| path.exists())
+        .ok_or_else(|| Failure::setup("the package busybox-static has no busybox"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: &str = "linux-image-arm64:arm64\n  Depends: linux-image-6.1.0-41-arm64:arm64\n";
+    const HEADERS: &str = "linux-headers-6.12.48+deb13-amd64\n  Depends: linux-headers-6.12.48+deb13-common\n \
+                           |Depends: linux-image-6.12.48+deb13-amd64\n  Depends: <linux-image-unsigned>\n  \
+                           Depends: linux-kbuild-6.12.48+deb13\n  Depends: gcc-14-for-host\n";
+
+    #[test]
+    fn newest_kernel_is_what_the_meta_package_names() {
+        assert_eq!(newest(IMAGE, "linux-image-"), Some("linux-image-6.1.0-41-arm64"));
+        assert_eq!(newest(IMAGE, "linux-headers-"), None);
+        assert_eq!(newest("  Depends: linux-image-rt\n", "linux-image-"), None);
+        assert_eq!(newest("", "linux-image-"), None);
+    }
+
+    #[test]
+    fn headers_name_what_they_are_built_with() {
+        let common: Vec<&str> = dependencies(HEADERS, "linux-headers-").collect();
+        assert_eq!(common, ["linux-headers-6.12.48+deb13-common"]);
+        assert_eq!(
+            dependencies(HEADERS, "linux-kbuild-").collect::<Vec<_>>(),
+            ["linux-kbuild-6.12.48+deb13"]
+        );
+    }
+
+    #[test]
+    fn state_is_the_folders_own() {
+        let text = configuration(Path::new("/t/arm64"), "amd64", "arm64", "A \"b\";");
+        assert!(text.contains("APT::Architectures { \"amd64\"; \"arm64\"; };"), "{text}");
+        assert!(text.contains("Dir::State::status \"/t/arm64/apt/status\";"), "{text}");
+        assert!(text.ends_with("A \"b\";\n"), "{text}");
+    }
+
+    #[test]
+    fn apt_is_run_with_that_state() {
+        let packages = Packages::new("/t/arm64".into(), "arm64");
+        let line = packages.apt("apt-get").arg("update").to_string();
+        assert_eq!(line, "env APT_CONFIG=/t/arm64/apt.conf apt-get -o APT::Sandbox::User=root update");
+    }
+}

@@ -1,0 +1,117 @@
+//! Where things are in the working tree, and what the packages are called: the one file to change when they move.
+//!
+//! Paths are relative to the root of the tree, with forward slashes.
+
+use crate::line::Line;
+
+/// A cargo workspace of the project.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Workspace {
+    /// What messages call it.
+    pub(crate) name: &'static str,
+    /// The folder of its Cargo.toml and Cargo.lock; "." is the root of the tree.
+    pub(crate) folder: &'static str,
+}
+
+impl Workspace {
+    /// A line of cargo's for this workspace.
+    pub(crate) fn cargo(&self, arguments: &[&str]) -> Line {
+        let line = Line::new("cargo").args(arguments);
+        if self.folder == "." { line } else { line.within(self.folder) }
+    }
+}
+
+/// The folder of the workspace that has the laboratory.
+pub(crate) const RESEARCH: &str = "research";
+
+pub(crate) const PRODUCT_WORKSPACE: Workspace = Workspace { name: "the product", folder: "." };
+pub(crate) const RESEARCH_WORKSPACE: Workspace = Workspace { name: "the laboratory", folder: RESEARCH };
+
+/// The workspaces, in the order in which they are tested.
+pub(crate) const WORKSPACES: &[Workspace] = &[PRODUCT_WORKSPACE, RESEARCH_WORKSPACE];
+
+/// The fuzz targets and their corpus: a workspace of its own.
+pub(crate) const FUZZ: &str = "tests/fuzz";
+
+/// Firmware for bare metal: a workspace of its own.
+pub(crate) mod firmware {
+    pub(crate) const FOLDER: &str = "research/firmware";
+    pub(crate) const BINARY: &str = "memferry-firmware";
+    pub(crate) const EXPECTED_LINES: &str = "research/firmware/expected.txt";
+    pub(crate) const TARGET: &str = "armv6-none-eabi";
+    pub(crate) const CPU: &str = "arm1136j-s";
+}
+
+/// The packages that commands name.
+pub(crate) mod package {
+    pub(crate) const CLI: &str = "memferry-cli";
+    pub(crate) const CPU: &str = "memferry-cpu";
+    /// Crates with unsafe code that is not the copy kernels'.
+    pub(crate) const MEMORY: &[&str] = &["memferry-shm", "memferry-pool", "memferry-recording"];
+    pub(crate) const SHM: &str = "memferry-shm";
+    pub(crate) const KMOD: &str = "memferry-kmod";
+    pub(crate) const C: &str = "memferry-c";
+    pub(crate) const PRELOAD: &str = "memferry-preload";
+    pub(crate) const SOAK: &str = "memferry-soak";
+    pub(crate) const BENCH: &str = "memferry-bench";
+    pub(crate) const LAB: &str = "memferry-lab";
+    pub(crate) const XTASK: &str = "xtask";
+}
+
+/// What those packages build.
+pub(crate) mod binary {
+    pub(crate) const CLI: &str = "memferry";
+    pub(crate) const SOAK: &str = "memferry-soak";
+    pub(crate) const BENCH: &str = "memferry-bench";
+    pub(crate) const LAB: &str = "memferry-lab";
+    pub(crate) const C_LIBRARY: &str = "libmemferry_c.a";
+    pub(crate) const PRELOAD_LIBRARY: &str = "libmemferry_preload.so";
+}
+
+/// Integration tests that commands name.
+pub(crate) mod test {
+    /// In [`super::package::SHM`]: the rings' models.
+    pub(crate) const LOOM: &str = "loom";
+    /// The engines' suite on the Linux module: the package, and the test in it.
+    pub(crate) const KERNEL_SUITE: (&str, &str) = (super::package::KMOD, "module");
+    /// In [`super::package::CPU`]: they start themselves anew, which qemu-user cannot without binfmt.
+    pub(crate) const FORCES_KERNELS: &str = "it_can_be_forced_to";
+    /// In [`super::package::C`]: C programs under each compiler, sanitizer and checker that is installed.
+    pub(crate) const C_PROGRAMS: &str = "programs";
+}
+
+/// The verdicts that the lab's claims are known to have.
+pub(crate) const LAB_VERDICTS: &str = "research/lab/tests/verdicts.txt";
+
+pub(crate) const C_INSTALL: &str = "bindings/c/install";
+
+pub(crate) const PYTHON: &str = "bindings/python";
+pub(crate) const PYTHON_TESTS: &str = "bindings/python/tests";
+
+/// Clients of the soak that are not Rust.
+pub(crate) mod soak {
+    pub(crate) const C_CLIENT: &str = "tests/soak/clients/client.c";
+    pub(crate) const CLOCK: &str = "tests/soak/clients/clock.c";
+    pub(crate) const PYTHON_CLIENT: &str = "tests/soak/clients/client.py";
+}
+
+/// The Linux module, and what runs in its guests.
+pub(crate) mod module {
+    pub(crate) const FOLDER: &str = "kernel";
+    /// Folders with sources and headers that checkpatch looks at.
+    pub(crate) const STYLED: &[&str] =
+        &["kernel", "kernel/demo", "kernel/softdma", "kernel/include", "kernel/include/uapi"];
+    pub(crate) const INIT: &str = "kernel/guest/init";
+    pub(crate) const DEVICE_TREE: &str = "kernel/guest/zcu102.dts";
+    pub(crate) const DEBUG_CONFIG: &str = "kernel/guest/debug.config";
+}
+
+/// The guest of the 9P file server.
+pub(crate) mod ninep {
+    pub(crate) const INIT: &str = "crates/ninep/guest/init";
+    /// What is served to the guest: any source tree will do.
+    pub(crate) const SERVED: &str = "crates/ninep/src";
+}
+
+/// Scripts that shellcheck looks at.
+pub(crate) const SCRIPTS: &[&str] = &["x", ".ci/run", C_INSTALL, module::INIT, ninep::INIT];

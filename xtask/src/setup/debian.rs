@@ -1,0 +1,211 @@
+//! What commands need of Debian's packages, and how missing ones are installed.
+//!
+//! ```text
+//! Tool { package, proof } ──► proof absent ──► missing packages ──► apt-get update, apt-get install, as root or with sudo
+//! ```
+//!
+//! A tool is proved by a program or a file, not by the package: whatever put it there, it serves.
+
+use std::path::Path;
+
+use crate::line::Line;
+use crate::place;
+
+/// Something that a Debian package provides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tool {
+    package: &'static str,
+    proof: Proof,
+}
+
+/// What is there when the tool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Proof {
+    Program(&'static str),
+    File(&'static str),
+}
+
+impl Tool {
+    const fn program(package: &'static str, name: &'static str) -> Self {
+        Self { package, proof: Proof::Program(name) }
+    }
+
+    const fn file(package: &'static str, path: &'static str) -> Self {
+        Self { package, proof: Proof::File(path) }
+    }
+
+    fn is_there(&self) -> bool {
+        match self.proof {
+            Proof::Program(name) => place::program(name).is_some(),
+            Proof::File(path) => Path::new(path).exists(),
+        }
+    }
+}
+
+pub(crate) const C_COMPILER: &[Tool] =
+    &[Tool::program("gcc", "cc"), Tool::file("libc6-dev", "/usr/include/stdio.h")];
+pub(crate) const CPP_COMPILER: &[Tool] = &[Tool::program("g++", "c++")];
+/// What else the C programs of the tests are tried with.
+pub(crate) const C_CHECKERS: &[Tool] = &[
+    Tool::program("g++", "g++"),
+    Tool::program("clang", "clang"),
+    Tool::program("valgrind", "valgrind"),
+    Tool::program("pkg-config", "pkg-config"),
+];
+pub(crate) const ARM_EMULATION: &[Tool] = &[
+    Tool::program("qemu-user", "qemu-aarch64"),
+    Tool::program("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
+    Tool::file("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/include/stdio.h"),
+];
+pub(crate) const QEMU_ARM: &[Tool] = &[Tool::program("qemu-system-arm", "qemu-system-arm")];
+pub(crate) const QEMU_X86: &[Tool] = &[Tool::program("qemu-system-x86", "qemu-system-x86_64")];
+pub(crate) const ARM64_COMPILER: &[Tool] = &[
+    Tool::program("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),
+    Tool::file("libc6-dev-arm64-cross", "/usr/aarch64-linux-gnu/include/stdio.h"),
+];
+pub(crate) const ARMHF_COMPILER: &[Tool] = &[
+    Tool::program("gcc-arm-linux-gnueabihf", "arm-linux-gnueabihf-gcc"),
+    Tool::file("libc6-dev-armhf-cross", "/usr/arm-linux-gnueabihf/include/stdio.h"),
+];
+/// What builds a module, checks its style, and unpacks the kernel's packages.
+pub(crate) const MODULE_BUILD: &[Tool] = &[
+    Tool::program("make", "make"),
+    Tool::program("perl", "perl"),
+    Tool::program("xz-utils", "xz"),
+    Tool::program("device-tree-compiler", "dtc"),
+];
+/// What builds a whole kernel besides.
+pub(crate) const KERNEL_BUILD: &[Tool] =
+    &[Tool::program("flex", "flex"), Tool::program("bison", "bison"), Tool::program("bc", "bc")];
+pub(crate) const PYTHON: &[Tool] =
+    &[Tool::program("python3", "python3"), Tool::file("python3-venv", "/usr/share/python-wheels")];
+/// What lint, benchmarks and tests use where it is installed.
+pub(crate) const WHERE_INSTALLED: &[Tool] = &[
+    Tool::program("shellcheck", "shellcheck"),
+    Tool::program("sparse", "sparse"),
+    Tool::program("ucx-utils", "ucx_perftest"),
+];
+
+/// The packages of the tools that are not there, each once, in order.
+pub(crate) fn missing(tools: &[&[Tool]]) -> Vec<&'static str> {
+    missing_where(tools, Tool::is_there)
+}
+
+fn missing_where(tools: &[&[Tool]], is_there: impl Fn(&Tool) -> bool) -> Vec<&'static str> {
+    let mut packages = Vec::new();
+    for tool in tools.iter().copied().flatten() {
+        if !packages.contains(&tool.package) && !is_there(tool) {
+            packages.push(tool.package);
+        }
+    }
+    packages
+}
+
+/// How packages can be installed here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Installer {
+    Root,
+    Sudo,
+    /// Neither root nor sudo.
+    Forbidden,
+    /// Not a Debian system.
+    NoApt,
+}
+
+impl Installer {
+    pub(crate) fn at_hand() -> Self {
+        let has = |name| place::program(name).is_some();
+        Self::of(has("apt-get"), place::is_root(), has("sudo"))
+    }
+
+    fn of(has_apt: bool, is_root: bool, has_sudo: bool) -> Self {
+        match (has_apt, is_root, has_sudo) {
+            (false, _, _) => Self::NoApt,
+            (true, true, _) => Self::Root,
+            (true, false, true) => Self::Sudo,
+            (true, false, false) => Self::Forbidden,
+        }
+    }
+
+    /// Why the packages cannot be installed, if so.
+    pub(crate) fn refusal(self, packages: &[&str]) -> Option<String> {
+        let packages = packages.join(" ");
+        match self {
+            Self::Root | Self::Sudo => None,
+            Self::Forbidden => Some(format!(
+                "these Debian packages are missing, and to install them takes root or sudo; neither is at hand. \
+                 Let somebody run: apt-get install {packages}"
+            )),
+            Self::NoApt => Some(format!("no apt-get here: install by hand what Debian calls: {packages}")),
+        }
+    }
+
+    fn line(self) -> Line {
+        match self {
+            Self::Sudo => Line::new("sudo").arg("apt-get"),
+            Self::Root | Self::Forbidden | Self::NoApt => Line::new("apt-get"),
+        }
+    }
+
+    pub(crate) fn update(self) -> Line {
+        self.line().arg("update")
+    }
+
+    pub(crate) fn install(self, packages: &[&str]) -> Line {
+        let frontend = "DEBIAN_FRONTEND=noninteractive";
+        let line = match self {
+            Self::Sudo => Line::new("sudo").args(["env", frontend, "apt-get"]),
+            Self::Root | Self::Forbidden | Self::NoApt => Line::new("env").args([frontend, "apt-get"]),
+        };
+        line.args(["install", "-y", "--no-install-recommends"]).args(packages)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_packages_are_named_once() {
+        let tools = [ARM64_COMPILER, QEMU_ARM, ARM_EMULATION];
+        let found = missing_where(&tools, |tool| tool.package == "qemu-user");
+        assert_eq!(found, ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-system-arm"]);
+        assert!(missing_where(&tools, |_| true).is_empty());
+    }
+
+    #[test]
+    fn a_tool_is_there_by_its_program_or_file() {
+        assert!(Tool::program("dash", "sh").is_there());
+        assert!(Tool::file("base-files", "/etc").is_there());
+        assert!(!Tool::program("none", "no-such-program-anywhere").is_there());
+        assert!(!Tool::file("none", "/no/such/file").is_there());
+    }
+
+    #[test]
+    fn root_comes_before_sudo() {
+        assert_eq!(Installer::of(true, true, true), Installer::Root);
+        assert_eq!(Installer::of(true, false, true), Installer::Sudo);
+        assert_eq!(Installer::of(true, false, false), Installer::Forbidden);
+        assert_eq!(Installer::of(false, true, true), Installer::NoApt);
+    }
+
+    #[test]
+    fn refusal_says_what_to_install() {
+        for installer in [Installer::Root, Installer::Sudo] {
+            assert_eq!(installer.refusal(&["make"]), None);
+        }
+        assert!(Installer::Forbidden.refusal(&["make"]).unwrap().contains("apt-get install make"));
+        assert!(Installer::NoApt.refusal(&["make"]).unwrap().contains("make"));
+    }
+
+    #[test]
+    fn packages_are_installed_without_questions() {
+        assert_eq!(
+            Installer::Root.install(&["make", "perl"]).to_string(),
+            "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends make perl"
+        );
+        let sudo = Installer::Sudo.install(&["make"]).to_string();
+        assert!(sudo.starts_with("sudo env DEBIAN_FRONTEND=noninteractive apt-get install"), "{sudo}");
+        assert_eq!(Installer::Sudo.update().to_string(), "sudo apt-get update");
+    }
+}

@@ -1,0 +1,94 @@
+//! Environments of Python's below the folder of builds, with pinned packages.
+//!
+//! ```text
+//! target/NAME/pins, the same ──► it is there        otherwise ──► python3 -m venv, pip install, pins written last
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::line::Line;
+use crate::stages;
+
+/// An environment and what is installed in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Environment {
+    /// The folder, below that of builds.
+    pub(crate) name: &'static str,
+    pub(crate) pins: &'static [&'static str],
+}
+
+/// What builds and runs the Python package.
+pub(crate) const PACKAGE: Environment =
+    Environment { name: "python", pins: &["maturin==1.16.0", "numpy==2.4.6"] };
+/// What the benchmarks of pictures compare with.
+pub(crate) const OPENCV: Environment =
+    Environment { name: "bench-python", pins: &["numpy==2.4.6", "opencv-python-headless==5.0.0.93"] };
+
+impl Environment {
+    pub(crate) fn folder(&self, target: &Path) -> PathBuf {
+        target.join(self.name)
+    }
+
+    pub(crate) fn program(&self, target: &Path, name: &str) -> PathBuf {
+        self.folder(target).join("bin").join(name)
+    }
+
+    pub(crate) fn is_there(&self, target: &Path) -> bool {
+        let pins = fs::read_to_string(self.folder(target).join("pins"));
+        pins.is_ok_and(|pins| pins.trim() == self.pins.join(" "))
+    }
+
+    /// Makes the environment; false if something of it cannot be had.
+    pub(crate) fn make(&self, target: &Path) -> bool {
+        stages::run_all(&self.lines(target)) == 0
+            && fs::write(self.folder(target).join("pins"), self.pins.join(" ") + "\n").is_ok()
+    }
+
+    fn lines(&self, target: &Path) -> [Line; 2] {
+        let make = Line::new("python3").args(["-m", "venv"]).arg(self.folder(target));
+        let install = Line::new(self.program(target, "pip"));
+        [make, install.args(["install", "--quiet", "--disable-pip-version-check"]).args(self.pins)]
+    }
+}
+
+/// Whether the system's Python can make environments.
+pub(crate) fn can_make() -> bool {
+    python("import ensurepip")
+}
+
+/// Whether it is as new as the package needs.
+pub(crate) fn is_new_enough() -> bool {
+    python("import sys; sys.exit(sys.version_info < (3, 11))")
+}
+
+fn python(program: &str) -> bool {
+    stages::output(&Line::new("python3").args(["-c", program])).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_is_made_with_its_pins() {
+        let lines = PACKAGE.lines(Path::new("/t")).map(|line| line.to_string());
+        assert_eq!(lines[0], "python3 -m venv /t/python");
+        assert_eq!(
+            lines[1],
+            "/t/python/bin/pip install --quiet --disable-pip-version-check maturin==1.16.0 numpy==2.4.6"
+        );
+    }
+
+    #[test]
+    fn other_pins_are_another_environment() {
+        let target = std::env::temp_dir().join(format!("xtask-pins-{}", std::process::id()));
+        fs::create_dir_all(target.join("python")).unwrap();
+        assert!(!PACKAGE.is_there(&target));
+        fs::write(target.join("python/pins"), "maturin==1.0.0 numpy==2.4.6\n").unwrap();
+        assert!(!PACKAGE.is_there(&target));
+        fs::write(target.join("python/pins"), "maturin==1.16.0 numpy==2.4.6\n").unwrap();
+        assert!(PACKAGE.is_there(&target));
+        fs::remove_dir_all(&target).unwrap();
+    }
+}
