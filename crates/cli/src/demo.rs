@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_badge_is_round_on_a_ground_of_the_key() {
+    fn the_badge_is_round_on_the_key() {
         let badge = Picture::decode(Cursor::new(BADGE)).unwrap();
         let keyed = badge.pixels.chunks_exact(4).filter(|pixel| pixel[..3] == KEY).count() as f32;
         let outside = 256.0 * 256.0 - std::f32::consts::PI * 120.0 * 120.0;

@@ -89,7 +89,7 @@ fn flags_for(row: &Row, value: &Value) -> Vec<OsString> {
 }
 
 #[test]
-fn every_option_survives_being_written_and_read() {
+fn options_survive_being_written_and_read() {
     for (section, row) in rows() {
         let expected = changed(row);
         let value = row.place.to_file(&expected);
@@ -106,9 +106,7 @@ fn every_option_survives_being_written_and_read() {
 }
 
 #[test]
-fn every_option_is_documented_under_its_own_name() {
-    let (_, first) = rows().next().unwrap();
-    assert_eq!(first.key, "socket");
+fn every_option_is_documented() {
     let mut flags = std::collections::BTreeSet::new();
     for (section, row) in rows() {
         let words = row.help.split_whitespace().count();
@@ -119,7 +117,7 @@ fn every_option_is_documented_under_its_own_name() {
 }
 
 #[test]
-fn the_options_page_of_the_guide_is_up_to_date() {
+fn the_options_page_is_up_to_date() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/options.md");
     let written = text::guide();
     if std::env::var_os("MEMFERRY_WRITE_OPTIONS").is_some() {
@@ -177,7 +175,11 @@ fn empty_files_marks_of_editors_and_their_line_ends_are_no_mistakes() {
 
 #[test]
 fn unknown_names_are_refused_with_the_nearest_one() {
-    assert_mistake("[service]\nworker = 2\n", 2, &["[service] has no option 'worker'", "did you mean 'workers'?"]);
+    assert_mistake(
+        "[service]\nworker = 2\n",
+        2,
+        &["[service] has no option 'worker'", "did you mean 'workers'?"],
+    );
     assert_mistake("[service]\ngrace_ms = 2\n", 2, &["did you mean 'grace-ms'?"]);
     assert_mistake("[service]\n\nsessions = 2\n", 3, &["belongs below [quotas]"]);
     assert_mistake("[service]\nzzzzzzzzz = 2\n", 2, &["it has socket, mode, workers"]);

@@ -248,7 +248,7 @@ mod tests {
         status.module = Some(ModuleStatus { transfers: 3, bytes: 900, dma_bytes: 896, redone: 1 });
         let table = look(&status);
         assert!(table.contains("CPUs         37  100 bytes          -       -"), "{table}");
-        assert!(table.contains("Linux module           3  900 bytes  896 bytes       1"), "{table}");
+        assert!(table.contains("Linux module          3  900 bytes  896 bytes       1"), "{table}");
     }
 
     #[test]
