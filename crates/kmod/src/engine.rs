@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! post ──► channel: Job ──ring_doorbell──► Order ─► /dev/memferry ─► policy of the module ─► DMA engine, or the kernel's CPU
-//! poll ──► records ─► Finished              a suspended job is not handed over before it may go on
+//! poll ──► records ─► completion            a suspended job is not handed over before it may go on
 //! ```
 //!
 //! It performs [`ModuleEngine::OPERATIONS`]; lists whose pieces touch each other are done in order by the kernel's CPU. What

@@ -108,13 +108,13 @@ pub enum Fault {
 /// engine.post(Descriptor::new(0, fill)?).unwrap();
 /// engine.ring_doorbell();
 ///
-/// let mut finished = Vec::new();
-/// engine.poll(Instant::ORIGIN, &mut finished);
-/// assert!(finished.is_empty());
+/// let mut completions = Vec::new();
+/// engine.poll(Instant::ORIGIN, &mut completions);
+/// assert!(completions.is_empty());
 /// let end = engine.next_wake().unwrap();
 /// assert_eq!(end, Instant::from_picoseconds(540));
-/// engine.poll(end, &mut finished);
-/// assert_eq!((finished[0].bytes_done, memory.contents()), (4, vec![7; 4]));
+/// engine.poll(end, &mut completions);
+/// assert_eq!((completions[0].outcome.bytes_done, memory.contents()), (4, vec![7; 4]));
 /// # Ok::<(), memferry_transfer::engine::LeavesRegion>(())
 /// ```
 #[derive(Debug)]

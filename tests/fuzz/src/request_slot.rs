@@ -99,6 +99,6 @@ fn completion(slot: [u64; COMPLETION_WORDS]) {
             assert_eq!(again[3], slot[3], "{completion:?}");
         }
         assert_eq!(decode_completion(&again), decoded);
-        let _ = completion.outcome.map_err(|failure| failure.to_string());
+        let _ = completion.outcome.result.map_err(|failure| failure.to_string());
     }
 }

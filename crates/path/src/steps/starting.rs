@@ -100,7 +100,7 @@ impl<E: Engine> Path<E> {
     }
 
     /// Does a short request of a queue now, when nothing stands in the way: neither its terms, nor what came before it, nor
-    /// its memory, nor the policy. Nothing is reserved or delivered: its completion, for which there has to be `room`, is
+    /// its memory, nor the policy. Nothing is reserved or queued: its completion, for which there has to be `room`, is
     /// what this returns. On `None` the request goes the ordinary way.
     #[inline]
     pub fn try_at_once(
