@@ -34,7 +34,14 @@ impl Stages {
             for tag in 0..batch {
                 // As a worker does: at once if that is possible, else down the whole path.
                 let done = request.operation().and_then(|operation| {
-                    self.path.try_at_once(self.queue, CHANNELS, operation, &request.terms, &self.capabilities)
+                    self.path.perform(
+                        now,
+                        self.queue,
+                        CHANNELS,
+                        operation,
+                        &request.terms,
+                        &self.capabilities,
+                    )
                 });
                 if std::hint::black_box(&done).is_some() {
                     continue;

@@ -21,7 +21,7 @@ use crate::scheduling::SchedulingClass;
 use memferry_cpu::level::{self, LevelError};
 use memferry_cpu::team::CopyTeam;
 use memferry_cpu::tuning;
-use memferry_path::{Accepted, Capabilities, CapabilityError, Performing, Recipient, RevocationId};
+use memferry_path::{Accepted, Capabilities, CapabilityError, Immediate, Recipient, RevocationId};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
@@ -329,44 +329,44 @@ impl Service {
         Ok(Answer::Handle(handle))
     }
 
-    /// Does a transfer of `session` on the calling thread: embedded clients only, whose workers are not asked.
-    ///
-    /// # Errors
-    /// The [`Failure`] of admission.
-    pub fn perform(
-        &self,
-        session: SessionId,
-        operation: &Operation<Span>,
-        terms: &Terms,
-    ) -> Result<Outcome, Failure> {
-        let done = if operation.total_bytes() <= SHORT_BYTES {
-            let capabilities = self.capabilities();
+    /// Does a transfer of `session` on the calling thread: embedded clients only, whose workers are not asked. Terms that only a
+    /// queue can keep (links) are unsupported.
+    pub fn perform(&self, session: SessionId, operation: &Operation<Span>, terms: &Terms) -> Outcome {
+        let immediate = Immediate::on_own_thread(session, memferry_cpu::LONGEST_BYTES);
+        let performed = if operation.total_bytes() <= SHORT_BYTES {
             let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
-            Performing::at_once(&capabilities, session, operation, terms, memferry_cpu::LONGEST_BYTES, whole)?
+            immediate.perform(operation, terms, &self.capabilities(), whole)
         } else {
-            let performing = Performing::begin(
-                &mut self.capabilities(),
-                session,
-                operation,
-                terms,
-                memferry_cpu::LONGEST_BYTES,
-            )?;
-            let done = performing
-                .confined()
-                .ok()
-                .and_then(|confined| memferry_cpu::perform_whole(&confined, Some(&self.shared.team)));
-            let mut capabilities = self.capabilities();
-            performing.end(&mut capabilities);
-            if capabilities.has_news() {
-                self.shared.notify(Notice::Settled);
-            }
-            done
+            self.perform_long(&immediate, operation, terms)
         };
-        let done = done.ok_or(Failure::Unsupported)?;
-        if done.result == Err(Failure::MemoryFault) {
+        let outcome = performed.unwrap_or(Outcome::refused(Failure::Unsupported));
+        if outcome.result == Err(Failure::MemoryFault) {
             self.shared.notify(Notice::MemoryFault);
         }
-        Ok(done)
+        outcome
+    }
+
+    /// Does a transfer during which others need the capability table.
+    fn perform_long(
+        &self,
+        immediate: &Immediate,
+        operation: &Operation<Span>,
+        terms: &Terms,
+    ) -> Option<Outcome> {
+        let claimed = immediate.claim(operation, terms, &mut self.capabilities());
+        let claimed = match claimed {
+            Ok(claimed) => claimed,
+            Err(failure) => return Some(Outcome::refused(failure)),
+        };
+        let whole =
+            |confined: &Confined<'_, Mapping>| memferry_cpu::perform_whole(confined, Some(&self.shared.team));
+        let performed = claimed.perform(whole);
+        let mut capabilities = self.capabilities();
+        claimed.release(&mut capabilities);
+        if capabilities.has_news() {
+            self.shared.notify(Notice::Settled);
+        }
+        performed
     }
 
     fn accept(&self, session: SessionId, token: Handle) -> Result<Answer, Refusal> {

@@ -89,13 +89,9 @@ impl Queue {
         self.may_submit(transfer)?;
         let Some(operation) = transfer.request.operation() else { return Err(SubmitReason::Loop) };
         let ticket = Ticket { queue: self.identity, tag };
-        let ended = embedded.service().perform(self.session.id, operation, &transfer.request.terms);
-        Ok(match ended {
-            Ok(Outcome { result: outcome, bytes_done, value, engine }) => {
-                Completion { ticket, outcome, inherited: false, bytes_done, value, engine }
-            }
-            Err(failure) => Completion::without_engine(ticket, failure),
-        })
+        let Outcome { result: outcome, bytes_done, value, engine } =
+            embedded.service().perform(self.session.id, operation, &transfer.request.terms);
+        Ok(Completion { ticket, outcome, inherited: false, bytes_done, value, engine })
     }
 
     /// Does a short transfer on this thread, where that takes less than handing it over; its completion waits to be taken.

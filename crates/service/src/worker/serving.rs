@@ -223,9 +223,11 @@ impl Taking<'_> {
                 end.fetch_list(first, words)
             }),
         };
+        let deadline = decoded.as_ref().ok().and_then(|request| request.terms.deadline);
+        let now = deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
         let performed = match &decoded {
             Ok(Request { task: Task::Transfer(operation), terms }) if may_start => {
-                self.path.try_at_once(self.key, room, operation, terms, self.capabilities)
+                self.path.perform(now, self.key, room, operation, terms, self.capabilities)
             }
             _ => None,
         };
@@ -243,7 +245,6 @@ impl Taking<'_> {
             _ if cancelled => Failure::Cancelled,
             Err(error) => Failure::Malformed(error),
             Ok(request) => {
-                let now = request.terms.deadline.map_or(Instant::ORIGIN, |_| MonotonicClock.now());
                 self.path.submit(now, reservation, tag, &request, self.capabilities);
                 if self.queue.end.cancels_asked() && self.queue.end.stop_requested(tag) {
                     self.path.stop_loops(self.key, |candidate| candidate == tag);
