@@ -189,7 +189,7 @@ static int ended(const mf_completion *done) {
     static unsigned char found[BYTES];
     struct cell *cell = cells;
     while (cell < cells + CELLS &&
-           !(cell->busy && cell->ticket.tag == done->ticket.tag && cell->ticket.channel == done->ticket.channel))
+           !(cell->busy && cell->ticket.tag == done->ticket.tag && cell->ticket.queue == done->ticket.queue))
         cell++;
     if (cell == cells + CELLS)
         finding("a completion of no outstanding transfer");
