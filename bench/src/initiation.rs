@@ -13,7 +13,7 @@
 use std::io::IoSliceMut;
 use std::time::Instant;
 
-use memferry::{Client, Transfer};
+use memferry::{Client, copy};
 use memferry_charts::{DrawError, Group, Scale, Value};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -61,9 +61,9 @@ fn by_ring(pair: &mut Pair) -> Result<f64, BenchError> {
         let started = Instant::now();
         for start in 0..BURST {
             let at = (burst * BURST + start) % PLACES * BYTES;
-            let source = pair.source.range(at, BYTES);
-            let destination = pair.destination.range(at, BYTES);
-            pair.queue.submit(Transfer::copy(&source, &destination)?)?;
+            let source = pair.source.slice(at..at + BYTES);
+            let destination = pair.destination.slice(at..at + BYTES);
+            let _polled = pair.queue.submit(copy(&source, &destination))?;
         }
         spent += since_ns(started);
         drain(&mut pair.queue)?;

@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Client, Completion, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Queue, Ticket, Transfer,
+    Client, Done, Failure, Frame, PolicyKind, PolicySettings, PriorityClass, Queue, TicketId, TransferError,
+    copy,
 };
 
 use crate::BenchError;
@@ -51,7 +52,7 @@ struct Member {
     source: Frame,
     destination: Frame,
     next: u64,
-    sent: BTreeMap<Ticket, Instant>,
+    sent: BTreeMap<TicketId, Instant>,
 }
 
 /// What one of them got in a spell.
@@ -74,8 +75,8 @@ impl Got {
 impl Member {
     fn new(service: &Service) -> Result<(Client, Self), BenchError> {
         let client = Client::connect(service.socket())?;
-        let source = client.allocate(FRAME_BYTES)?;
-        let destination = client.allocate(FRAME_BYTES)?;
+        let source = client.frame(FRAME_BYTES).alloc()?;
+        let destination = client.frame(FRAME_BYTES).alloc()?;
         source.write(0, &random_bytes(FRAME_BYTES as usize, 17))?;
         destination.write(0, &random_bytes(FRAME_BYTES as usize, 19))?;
         let queue = client.queue(64)?;
@@ -83,34 +84,38 @@ impl Member {
     }
 
     /// Counts a completion; failures other than those of deadlines are errors.
-    fn take(&mut self, completion: Completion, got: &mut Got) -> Result<(), BenchError> {
-        let sent = self.sent.remove(&completion.ticket).ok_or("a completion of nothing came")?;
-        got.bytes += completion.bytes_done;
-        match completion.outcome {
-            Ok(()) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
-            Err(Failure::DeadlineUnreachable) => got.refused += 1,
-            Err(Failure::DeadlineExceeded) => got.late += 1,
-            Err(failure) => return Err(format!("a transfer failed: {failure}").into()),
+    fn take(&mut self, ended: Result<Done<u64>, TransferError>, got: &mut Got) -> Result<(), BenchError> {
+        let (id, bytes) = match &ended {
+            Ok(done) => (done.id, done.bytes_done),
+            Err(error) => (error.id, error.bytes_done),
+        };
+        let sent = self.sent.remove(&id).ok_or("a completion of nothing came")?;
+        got.bytes += bytes;
+        match ended {
+            Ok(_) => got.latencies.push(sent.elapsed().as_secs_f64() * 1e6),
+            Err(TransferError { failure: Failure::DeadlineUnreachable, .. }) => got.refused += 1,
+            Err(TransferError { failure: Failure::DeadlineExceeded, .. }) => got.late += 1,
+            Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
     /// Takes what has ended and submits as many again.
     fn turn(&mut self, load: &Load, got: &mut Got) -> Result<(), BenchError> {
-        while let Some(completion) = self.queue.poll() {
-            self.take(completion, got)?;
+        while let Some(ended) = self.queue.poll() {
+            self.take(ended, got)?;
         }
         while self.sent.len() < load.depth {
             self.next = (self.next + load.bytes) % (FRAME_BYTES - load.bytes);
             let at = self.next & !63;
             let copy =
-                Transfer::copy(&self.source.range(at, load.bytes), &self.destination.range(at, load.bytes))?;
+                copy(&self.source.slice(at..at + load.bytes), &self.destination.slice(at..at + load.bytes));
             let mut copy = copy.with_class(load.class);
             if load.deadline {
                 copy = copy.within(DEADLINE);
             }
             let ticket = self.queue.submit(copy)?;
-            self.sent.insert(ticket, Instant::now());
+            self.sent.insert(ticket.id(), Instant::now());
         }
         Ok(())
     }
@@ -119,8 +124,8 @@ impl Member {
     fn drain(&mut self) -> Result<(), BenchError> {
         let mut got = Got::default();
         while !self.sent.is_empty() {
-            let completion = self.queue.wait_any(None)?;
-            self.take(completion, &mut got)?;
+            let ended = self.queue.wait_any().transpose().ok_or("a transfer was lost")?;
+            self.take(ended, &mut got)?;
         }
         Ok(())
     }

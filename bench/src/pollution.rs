@@ -17,7 +17,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use fastrand::Rng;
-use memferry::{Client, Transfer};
+use memferry::{Client, copy, nop};
 use memferry_charts::Line;
 use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
@@ -92,7 +92,7 @@ fn offloaded(memory: &mut Memory, at: usize, bytes: usize) -> Result<(), BenchEr
     let at = at as u64;
     let bytes = bytes as u64;
     let started = Instant::now();
-    let transfer = Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?;
+    let transfer = copy(&pair.source.slice(at..at + bytes), &pair.destination.slice(at..at + bytes));
     let ticket = pair.queue.submit(transfer)?;
     poll_for(&mut pair.queue, ticket)?;
     memory.worker_ns = since_ns(started);
@@ -140,7 +140,7 @@ impl Victim {
     fn warm(&self, pair: &mut Pair) -> Result<(), BenchError> {
         let mut line = 0;
         for _ in 0..WARMING * WALK_PARTS {
-            let ticket = pair.queue.submit(Transfer::nop())?;
+            let ticket = pair.queue.submit(nop())?;
             poll_for(&mut pair.queue, ticket)?;
             line = black_box(self.walk(line, VICTIM / LINE / WALK_PARTS));
         }

@@ -5,9 +5,11 @@
 
 use std::time::Instant as Stopwatch;
 
-use memferry::{Clock, MonotonicClock, Rights, SessionId};
+use memferry::{Rights, SessionId};
+use memferry_clock::Clock;
 use memferry_cpu::{CpuEngine, DEFAULT_CHUNK_BYTES};
 use memferry_path::{Capabilities, Path, PathLimits, PolicyKind, QueueKey};
+use memferry_service::MonotonicClock;
 use memferry_shm::mapping::Mapping;
 use memferry_transfer::{Operation, Request, Span};
 

@@ -5,10 +5,10 @@
 mod harness;
 
 use allocator_api2::vec::Vec as ArenaVec;
-use harness::{SOON, Service};
+use harness::Service;
 use memferry::{
     AccessError, ArenaOptions, BufferError, CallError, Color24, CopyError, Count2d, Failure, Fill2d,
-    FrameArena, FrameError, PixelSize, Plane, Transfer,
+    FrameArena, FrameError, PixelSize, Plane, fill_2d,
 };
 use memferry_shm::frame::{self, Pages};
 use rustix::process::Signal;
@@ -24,7 +24,7 @@ fn is_lost(error: &BufferError) -> bool {
 }
 
 #[test]
-fn buffers_of_transfers_that_a_lost_service_never_ended_are_not_used_again() {
+fn buffers_of_lost_transfers_are_not_reused() {
     let mut service = Service::start(&[]);
     let (client, arena) = arena(&service);
     let mut queue = client.queue(4).unwrap();
@@ -33,10 +33,10 @@ fn buffers_of_transfers_that_a_lost_service_never_ended_are_not_used_again() {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let endless = Fill2d { count, destination, color: Color24::new(7).unwrap() };
-    queue.submit(Transfer::fill_2d(&buffer.range(), endless)).unwrap();
+    let ticket = queue.submit(fill_2d(&buffer, endless)).unwrap();
     service.signal(Signal::KILL);
     service.wait();
-    assert_eq!(queue.wait_any(Some(SOON)).unwrap().outcome, Err(Failure::ServiceLost));
+    assert_eq!(harness::failure(&mut queue, ticket), Failure::ServiceLost);
     drop(buffer);
     assert_eq!(arena.statistics().abandoned_bytes, 4096);
     // What room there is can still be had; more cannot.

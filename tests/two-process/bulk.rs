@@ -76,7 +76,7 @@ fn listen_index() -> usize {
 }
 
 #[test]
-fn every_mode_brings_every_frame_in_order_and_whole() {
+fn every_mode_brings_frames_in_order() {
     let service = Service::start(&[]);
     for (index, window) in [(0, 1), (1, 1), (2, 1), (2, 8)] {
         let client = service.client();
@@ -142,12 +142,12 @@ fn role_sleeps() {
 }
 
 #[test]
-fn a_killed_consumer_is_an_error_to_whoever_sends_or_waits() {
+fn a_killed_consumer_is_an_error_to_senders() {
     let service = Service::start(&[]);
     let (mut role, client, mut sender, mut receiver) = meet(&service, "role_sleeps");
     role.receive_line();
-    let frame = client.allocate(4096).unwrap();
-    let loan = sender.lend(1, &frame.all(), PATIENCE).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &frame, PATIENCE).unwrap();
     assert!(matches!(sender.settle(loan, Some(Duration::ZERO)), Err(SendError::TimedOut)));
     role.kill();
     assert!(matches!(sender.settle(loan, None), Err(SendError::PeerLost)), "without a limit");
@@ -161,16 +161,16 @@ fn a_killed_consumer_is_an_error_to_whoever_sends_or_waits() {
 fn role_lends() {
     let Some(socket) = playing() else { return };
     let (client, mut sender, _receiver) = join(&socket);
-    let frame = client.allocate(FRAME).unwrap();
+    let frame = client.frame(FRAME).alloc().unwrap();
     for number in 0..3u32 {
         sender.send(number, &number.to_le_bytes(), PATIENCE).unwrap();
     }
-    let _loan = sender.lend(3, &frame.all(), PATIENCE).unwrap();
+    let _loan = sender.lend(3, &frame, PATIENCE).unwrap();
     say("lent");
     listen();
-    client.revoke(frame.handle()).unwrap();
+    frame.revoke().unwrap();
     say("revoked");
-    let _loan = sender.lend(4, &client.allocate(FRAME).unwrap().all(), PATIENCE).unwrap();
+    let _loan = sender.lend(4, client.frame(FRAME).alloc().unwrap(), PATIENCE).unwrap();
     listen();
 }
 
@@ -184,41 +184,41 @@ fn pull_behind_others(client: &Client, receiver: &mut Receiver) -> (memferry::Qu
         );
     }
     let lent = lent_of(receiver).unwrap();
-    let busy = client.allocate(4096).unwrap();
+    let busy = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(64).unwrap();
     let tickets = (0..60).map(|_| queue.submit(endless(&busy)).unwrap()).collect();
-    let to = client.allocate(FRAME).unwrap();
-    receiver.pull(lent, &to.all()).unwrap();
+    let to = client.frame(FRAME).alloc().unwrap();
+    receiver.pull(lent, &to).unwrap();
     assert_eq!(receiver.finish(Some(Duration::ZERO)), Err(FinishError::TimedOut));
     (queue, tickets)
 }
 
 #[test]
-fn a_producer_killed_in_the_middle_is_an_error_after_all_it_sent() {
+fn a_killed_producer_is_an_error_at_the_end() {
     let service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
     role.receive_line();
-    let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
+    let (mut queue, tickets) = pull_behind_others(&client, &mut receiver);
     role.kill();
     let ended = receiver.finish(PATIENCE);
     assert!(matches!(ended, Err(FinishError::Failed { kind: 3, .. })), "{ended:?}");
     assert!(matches!(receiver.receive(None), Err(ReceiveError::PeerLost)));
-    tickets.into_iter().for_each(|ticket| channel.cancel(ticket).unwrap());
+    tickets.into_iter().for_each(|ticket| queue.cancel(ticket).unwrap());
     service.assert_serves();
 }
 
 #[test]
-fn a_frame_revoked_in_the_middle_is_an_error_and_the_next_is_lent() {
+fn a_frame_revoked_in_the_middle_is_an_error() {
     let service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
     role.receive_line();
-    let (mut channel, tickets) = pull_behind_others(&client, &mut receiver);
+    let (mut queue, tickets) = pull_behind_others(&client, &mut receiver);
     role.tell("revoke");
     let ended = receiver.finish(PATIENCE);
     let revoked = |failure| matches!(failure, Failure::Revoked { .. } | Failure::Cancelled);
     assert!(matches!(ended, Err(FinishError::Failed { kind: 3, failure }) if revoked(failure)), "{ended:?}");
     assert_eq!(role.receive_line(), "revoked");
-    tickets.into_iter().for_each(|ticket| channel.cancel(ticket).unwrap());
+    tickets.into_iter().for_each(|ticket| queue.cancel(ticket).unwrap());
     assert_eq!(lent_of(&mut receiver).unwrap().kind(), 4);
     role.tell("end");
 }
@@ -267,7 +267,7 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
 }
 
 #[test]
-fn a_service_lost_in_the_middle_fails_what_is_pulled() {
+fn a_lost_service_fails_what_is_pulled() {
     let mut service = Service::start(&["--workers", "1"]);
     let (mut role, client, _sender, mut receiver) = meet(&service, "role_lends");
     role.receive_line();
@@ -279,22 +279,22 @@ fn a_service_lost_in_the_middle_fails_what_is_pulled() {
 }
 
 #[test]
-fn messages_go_on_without_a_service_and_lent_frames_are_refused() {
+fn messages_go_on_without_a_service() {
     let mut service = Service::start(&[]);
     let (_role, client, mut sender, mut receiver) = meet(&service, "role_echoes");
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     // The other end has shaken hands too, for which it asks the service.
     sender.send(1, b"with it", PATIENCE).unwrap();
     assert_eq!(receiver.receive(PATIENCE).unwrap().kind, 1);
     service.signal(Signal::KILL);
     service.wait();
-    assert!(matches!(sender.lend(1, &frame.all(), PATIENCE), Err(SendError::Grant(_))));
+    assert!(matches!(sender.lend(1, &frame, PATIENCE), Err(SendError::Grant(_))));
     sender.send(2, b"without it", PATIENCE).unwrap();
     assert_eq!(receiver.receive(PATIENCE).unwrap().kind, 2);
 }
 
 #[test]
-fn clients_of_different_services_lend_frames_mapped_only() {
+fn other_services_are_lent_frames_mapped_only() {
     let service = Service::start(&[]);
     let other = Service::start(&[]);
     let listener = Listener::bind(meeting(&service.socket)).unwrap();
@@ -306,7 +306,7 @@ fn clients_of_different_services_lend_frames_mapped_only() {
         let (_sender, mut receiver) = there.join().unwrap();
         let frame = memferry_bulk::SharedFrame::allocate(&ours, 4096).unwrap();
         assert!(!sender.can_grant());
-        assert!(matches!(sender.lend(1, &frame.frame().all(), PATIENCE), Err(SendError::OtherService)));
+        assert!(matches!(sender.lend(1, frame.frame(), PATIENCE), Err(SendError::OtherService)));
         frame.frame().write(9, b"mapped").unwrap();
         let _loan = sender.lend_mapped(1, &frame, (9, 6), PATIENCE).unwrap();
         let mut bytes = [0; 6];

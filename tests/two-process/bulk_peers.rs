@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use harness::{Role, SOON, Service, listen, playing, say};
-use memferry::{Client, Grantee, Handle, Rights, ServiceId, SessionId};
+use memferry::{Client, Grantee, Rights, ServiceId, SessionId};
 use memferry_bulk::{ConnectError, Content, Listener, Options, ReceiveError, Receiver, Violation, connect};
 use memferry_conformance::noise;
 use memferry_shm::ring::{Producer, Slots};
@@ -79,10 +79,10 @@ fn accepted(listener: &Listener, client: &Client) -> Result<Receiver, ConnectErr
 fn role_grants() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     say(client.session());
     let session = SessionId(listen().parse().unwrap());
-    say(client.grant(&frame.all(), Rights::READ, Grantee::Session(session)).unwrap().bits());
+    say(client.grant(&frame, Rights::READ, Grantee::Session(session)).unwrap().token());
     listen();
 }
 
@@ -103,7 +103,7 @@ fn session_of(role: &mut Role) -> SessionId {
 }
 
 #[test]
-fn what_a_third_process_granted_is_not_taken_for_the_peers() {
+fn grants_of_a_third_process_are_refused() {
     let service = Service::start(&[]);
     let client = service.client();
     let listener = Listener::bind(service.socket.with_extension("meeting")).unwrap();
@@ -112,7 +112,7 @@ fn what_a_third_process_granted_is_not_taken_for_the_peers() {
     third.tell(&client.session().0.to_string());
     let token = third.receive_line();
     // It is a good token: who granted it may well have meant this process.
-    let frame = client.accept(Handle::from_bits(token.parse().unwrap())).unwrap();
+    let frame = client.accept(token.parse().unwrap()).unwrap();
     assert_eq!(frame.grantor(), Some(grantor));
     let mut peer = Role::start("role_hands_on_a_token", &service.socket);
     let mut receiver = accepted(&listener, &client).unwrap();
@@ -155,18 +155,18 @@ fn who_names_the_session_of_another_process_is_not_connected() {
 }
 
 #[test]
-fn a_peer_of_another_service_that_grants_all_the_same_is_cut_off() {
+fn a_grant_across_services_is_cut_off() {
     let service = Service::start(&[]);
     let client = service.client();
     let granting = service.client();
     let path = service.socket.with_extension("meeting");
     let listener = Listener::bind(&path).unwrap();
-    let frame = granting.allocate(4096).unwrap();
-    let token = granting.grant(&frame.all(), Rights::READ, Grantee::Session(client.session())).unwrap();
+    let frame = granting.frame(4096).alloc().unwrap();
+    let grant = granting.grant(&frame, Rights::READ, Grantee::Session(client.session())).unwrap();
     let mut peer = RawPeer::join(&path, ServiceId(7), granting.session());
     let (sender, mut receiver) = listener.accept(&client, Options::default(), PATIENCE).unwrap();
     assert!(!sender.can_grant());
-    peer.grant(token.bits(), 4096);
+    peer.grant(grant.token().to_raw(), 4096);
     let refused = receiver.receive(PATIENCE).map(|message| message.kind);
     assert!(matches!(refused, Err(ReceiveError::Broken(Violation::NoGrants))), "{refused:?}");
 }

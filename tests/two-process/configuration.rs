@@ -61,7 +61,7 @@ fn the_default_file_passes_its_own_check_and_starts_a_service() {
 }
 
 #[test]
-fn a_service_does_as_its_file_says_and_the_command_line_wins() {
+fn the_command_line_wins_over_the_file() {
     let socket = fresh_directory().join("of-the-file");
     let told = format!(
         "[service]\nsocket = \"{}\"\nmode = \"600\"\nworkers = 2\nchannels = 3\npolicy = \"exclusive\"\n[quotas]\nsessions = 2\n",
@@ -90,7 +90,7 @@ fn a_service_does_as_its_file_says_and_the_command_line_wins() {
 }
 
 #[test]
-fn mistakes_are_told_with_file_line_and_remedy_by_check_and_by_serve() {
+fn mistakes_name_file_line_and_remedy() {
     let file = File::new("\u{feff}[service]\r\nworker = 2\r\n\r\nchunk = 3\r\n[quotes]\r\n");
     let name = file.text();
     let expected = format!(
@@ -133,7 +133,7 @@ fn an_empty_file_is_no_mistake() {
 }
 
 #[test]
-fn impossible_settings_of_the_command_line_are_told_before_anything_is_made() {
+fn impossible_options_leave_nothing_behind() {
     let directory = fresh_directory();
     let socket = directory.join("s").display().to_string();
     for (option, value) in [("--workers", "0"), ("--channels", "1025"), ("--quota-waiting", "1048577")] {

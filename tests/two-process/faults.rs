@@ -10,7 +10,8 @@ use harness::{
     Role, SOON, Service, Sleeper, endless, endless_copy, fork_a_sleeper, listen, playing, say, wait_until,
 };
 use memferry::{
-    CallError, Client, Failure, Grantee, Handle, Pattern, Rights, Side, SubmitReason, Transfer, WaitError,
+    CallError, Client, Failure, GrantToken, Grantee, Pattern, Queue, Rights, Side, SubmitReason, Ticket,
+    TicketId, TransferError, copy, fill, nop,
 };
 use rustix::process::Signal;
 
@@ -18,17 +19,17 @@ use rustix::process::Signal;
 fn role_starts_transfers_and_is_killed() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
-    let frame = client.allocate(1 << 20).unwrap();
+    let frame = client.frame(1 << 20).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
     for _ in 0..8 {
-        queue.submit(endless(&frame)).unwrap();
+        let _endless = queue.submit(endless(&frame)).unwrap();
     }
     say("started");
     listen();
 }
 
 #[test]
-fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
+fn a_client_killed_mid_transfer_is_forgotten() {
     let service = Service::start(&["--channels=2"]);
     let observer = service.client();
     let frames = || service.proc("maps").matches("memferry-frame").count();
@@ -45,29 +46,30 @@ fn a_client_killed_mid_transfer_leaves_no_memory_and_no_stuck_channel_behind() {
 }
 
 #[test]
-fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon() {
+fn each_ticket_of_a_killed_service_ends_once() {
     let mut service = Service::start(&["--channels=2"]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
-    let mut tickets: Vec<_> = (0..8).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
+    let tickets: Vec<_> = (0..8).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
     service.signal(Signal::KILL);
     service.wait();
     let killed = Instant::now();
     let mut lost = Vec::new();
     for _ in 0..8 {
-        let completion = queue.wait_any(Some(SOON)).unwrap();
-        assert_eq!(completion.outcome, Err(Failure::ServiceLost));
-        lost.push(completion.ticket);
+        let TransferError { id, failure, .. } = harness::end_of_any(&mut queue).unwrap_err();
+        assert_eq!(failure, Failure::ServiceLost);
+        lost.push(id);
     }
     // A waiter looks every tenth of a second; the rest is for a machine that is busy with other tests.
     assert!(killed.elapsed() < Duration::from_secs(5), "{:?}", killed.elapsed());
     lost.sort();
-    tickets.sort();
-    assert_eq!(lost, tickets);
+    let mut submitted: Vec<TicketId> = tickets.iter().map(|ticket| ticket.id()).collect();
+    submitted.sort();
+    assert_eq!(lost, submitted);
     assert_eq!(queue.poll(), None);
-    assert_eq!(queue.wait(tickets[0], None), Err(WaitError::UnknownTicket));
-    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    assert_eq!(harness::failure(&mut queue, tickets[0]), Failure::UnknownTicket);
+    assert_eq!(queue.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
     assert!(matches!(client.status(), Err(CallError::ServiceLost)));
     // Embedded mode does not care, and a new service is a new connection away.
     harness::assert_moves_bytes(&Client::embedded().unwrap());
@@ -76,44 +78,45 @@ fn a_service_killed_mid_transfer_gives_one_lost_completion_for_each_ticket_soon(
 }
 
 #[test]
-fn a_poller_that_never_sleeps_learns_of_the_loss_too() {
+fn a_busy_poller_learns_of_the_loss_too() {
     let service = Service::start(&[]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(2).unwrap();
     let ticket = queue.submit(endless(&frame)).unwrap();
     service.signal(Signal::KILL);
     let started = Instant::now();
-    let completion = loop {
-        if let Some(completion) = queue.poll() {
-            break completion;
+    let ended = loop {
+        if let Some(ended) = queue.poll() {
+            break ended;
         }
         assert!(started.elapsed() < SOON);
     };
-    assert_eq!((completion.ticket, completion.outcome), (ticket, Err(Failure::ServiceLost)));
+    let TransferError { id, failure, .. } = ended.unwrap_err();
+    assert_eq!((id, failure), (ticket.id(), Failure::ServiceLost));
 }
 
 #[test]
-fn a_clean_end_finishes_or_reports_every_request() {
+fn a_clean_end_reports_every_request() {
     let mut service = Service::start(&["--channels=1", "--grace-ms=50"]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
-    let done = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
-    assert_eq!(queue.wait(done, Some(SOON)).unwrap().outcome, Ok(()));
+    let filled = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
+    harness::done(&mut queue, filled);
     let running = queue.submit(endless(&frame)).unwrap();
-    let waiting: Vec<_> = (0..5).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
-    // The worker has them once it refuses one for want of a queue.
-    let probe = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
-    queue.wait(probe, Some(SOON)).unwrap();
+    let waiting: Vec<_> = (0..5).map(|_| queue.submit(nop()).unwrap()).collect();
+    // The worker has them once it refuses one for want of an engine channel.
+    let probe = queue.submit(nop().refuse_when_busy()).unwrap();
+    assert!(matches!(harness::failure(&mut queue, probe), Failure::ChannelsBusy { .. }));
     service.signal(Signal::TERM);
     assert!(service.wait().success());
     assert!(!service.socket.exists());
     for ticket in waiting {
-        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::ServiceStopping));
+        assert_eq!(harness::failure(&mut queue, ticket), Failure::ServiceStopping);
     }
-    assert_eq!(queue.wait(running, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    assert_eq!(queue.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    assert_eq!(harness::failure(&mut queue, running), Failure::Cancelled);
+    assert_eq!(queue.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
 }
 
 /// Accepts a grant, copies from it for ever, and says how that ended and what came of another try.
@@ -122,45 +125,45 @@ fn role_copies_from_a_grant() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
     say(client.session());
-    let token = Handle::from_bits(listen().parse().unwrap());
+    let token: GrantToken = listen().parse().unwrap();
     let granted = client.accept(token).unwrap();
-    let own = client.allocate(4096).unwrap();
+    let own = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
-    let written = queue.submit(Transfer::copy(&own.all(), &granted.all()).unwrap()).unwrap();
-    say(queue.wait(written, Some(SOON)).unwrap().outcome.unwrap_err());
+    let written = queue.submit(copy(&own, &granted)).unwrap();
+    say(harness::failure(&mut queue, written));
     let ticket = queue.submit(endless_copy(&granted, &own)).unwrap();
     // Requests start in order: once this one is done, the other runs.
-    let next = queue.submit(Transfer::nop()).unwrap();
-    queue.wait(next, Some(SOON)).unwrap().outcome.unwrap();
+    let next = queue.submit(nop()).unwrap();
+    harness::done(&mut queue, next);
     say("copying");
-    say(queue.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err());
-    let again = queue.submit(Transfer::copy(&granted.all(), &own.all()).unwrap()).unwrap();
-    say(queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err());
+    say(harness::failure(&mut queue, ticket));
+    let again = queue.submit(copy(&granted, &own)).unwrap();
+    say(harness::failure(&mut queue, again));
     say(client.accept(token).unwrap_err());
     listen();
 }
 
 #[test]
-fn revocation_ends_a_running_transfer_of_another_process_and_all_access() {
+fn revocation_ends_the_transfers_of_others() {
     let service = Service::start(&[]);
     let owner = service.client();
-    let frame = owner.allocate(4096).unwrap();
+    let frame = owner.frame(4096).alloc().unwrap();
     frame.write(0, b"old").unwrap();
     let mut role = Role::start("role_copies_from_a_grant", &service.socket);
     let peer: u64 = role.receive_line().parse().unwrap();
     let to = Grantee::Session(memferry::SessionId(peer));
-    let token = owner.grant(&frame.range(0, 4096), Rights::READ, to).unwrap();
-    assert!(matches!(owner.accept(token), Err(CallError::Refused(_))), "made for another session");
-    role.tell(&token.bits().to_string());
+    let grant = owner.grant(frame.slice(..4096), Rights::READ, to).unwrap();
+    assert!(matches!(owner.accept(grant.token()), Err(CallError::Refused(_))), "made for another session");
+    role.tell(&grant.token().to_string());
     assert!(role.receive_line().contains("lacks that right"), "B writes to A's frame");
     assert_eq!(role.receive_line(), "copying");
-    owner.revoke(token).unwrap();
+    grant.revoke().unwrap();
     assert_eq!(role.receive_line(), "cancelled");
     assert!(role.receive_line().contains("was revoked"));
     assert!(role.receive_line().contains("names no grant"));
     let mut queue = owner.queue(2).unwrap();
-    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(0))).unwrap();
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()), "the owner still has it");
+    let ticket = queue.submit(fill(&frame, Pattern::Byte(0))).unwrap();
+    harness::done(&mut queue, ticket);
 }
 
 #[test]
@@ -168,38 +171,38 @@ fn a_dead_grantor_takes_its_grants_along() {
     let service = Service::start(&[]);
     let owner = service.client();
     let peer = service.client();
-    let frame = owner.allocate(4096).unwrap();
+    let frame = owner.frame(4096).alloc().unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());
-    let granted = peer.accept(owner.grant(&frame.all(), Rights::all(), user).unwrap()).unwrap();
+    let granted = peer.accept(owner.grant(&frame, Rights::all(), user).unwrap().token()).unwrap();
     let mut queue = peer.queue(4).unwrap();
     let ticket = queue.submit(endless(&granted)).unwrap();
     // Requests start in order: once this one is done, the other runs.
-    let next = queue.submit(Transfer::nop()).unwrap();
-    assert_eq!(queue.wait(next, Some(SOON)).unwrap().outcome, Ok(()));
+    let next = queue.submit(nop()).unwrap();
+    harness::done(&mut queue, next);
     drop(frame);
     drop(owner);
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    let again = queue.submit(Transfer::fill(&granted.all(), Pattern::Byte(0))).unwrap();
-    let failure = queue.wait(again, Some(SOON)).unwrap().outcome.unwrap_err();
+    assert_eq!(harness::failure(&mut queue, ticket), Failure::Cancelled);
+    let again = queue.submit(fill(&granted, Pattern::Byte(0))).unwrap();
+    let failure = harness::failure(&mut queue, again);
     assert_eq!(failure, Failure::Revoked { side: Side::Destination, handle: granted.handle() });
 }
 
 /// What a forked child finds, as the status it exits with: 0 when everything says that it was forked.
-fn in_the_child(client: &Client, queue: &mut memferry::Queue, ticket: memferry::Ticket) -> i32 {
-    let forked = |reason| matches!(reason, SubmitReason::Forked(_));
-    let submit = queue.submit(Transfer::nop()).is_err_and(|error| forked(error.reason));
-    let wait = matches!(queue.wait(ticket, Some(Duration::ZERO)), Err(WaitError::Forked(_)));
-    let cancel = matches!(queue.cancel(ticket), Err(WaitError::Forked(_)));
+fn in_the_child(client: &Client, queue: &mut Queue, ticket: Ticket) -> i32 {
+    let forked = |error: TransferError| error.failure == Failure::Forked;
+    let submit = queue.submit(nop()).is_err_and(|error| matches!(error.reason, SubmitReason::Forked(_)));
+    let wait = queue.wait_for(ticket, Duration::ZERO).is_err_and(forked);
+    let cancel = queue.cancel(ticket).is_err_and(forked);
     let poll = queue.poll().is_none();
     let status = matches!(client.status(), Err(CallError::Forked(_)));
     i32::from(!(submit && wait && cancel && poll && status))
 }
 
 #[test]
-fn a_forked_child_is_told_so_and_disturbs_nothing() {
+fn a_forked_child_disturbs_nothing() {
     let service = Service::start(&[]);
     for client in [service.client(), Client::embedded().unwrap()] {
-        let frame = client.allocate(4096).unwrap();
+        let frame = client.frame(4096).alloc().unwrap();
         let mut queue = client.queue(4).unwrap();
         let ticket = queue.submit(endless(&frame)).unwrap();
         // SAFETY: the child uses this library, which answers from memory, and leaves by _exit.
@@ -218,9 +221,9 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
         // SAFETY: waits for the child made above.
         unsafe { libc::waitpid(child, &mut status, 0) };
         assert_eq!(status, 0, "the child's exit status");
-        assert_eq!(queue.wait(ticket, Some(Duration::from_millis(1))), Err(WaitError::TimedOut));
+        assert_eq!(queue.wait_for(ticket, Duration::from_millis(1)), Ok(None));
         queue.cancel(ticket).unwrap();
-        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+        assert_eq!(harness::failure(&mut queue, ticket), Failure::Cancelled);
         harness::assert_moves_bytes(&client);
     }
 }
@@ -230,15 +233,15 @@ fn a_forked_child_is_told_so_and_disturbs_nothing() {
 fn role_forks_and_dies() {
     let Some(socket) = playing() else { return };
     let client = Client::connect(socket).unwrap();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(2).unwrap();
-    queue.submit(endless(&frame)).unwrap();
+    let _endless = queue.submit(endless(&frame)).unwrap();
     say(fork_a_sleeper());
     listen();
 }
 
 #[test]
-fn a_client_is_gone_when_it_died_although_its_child_holds_the_socket() {
+fn a_dead_clients_child_keeps_no_session() {
     let service = Service::start(&[]);
     let observer = service.client();
     let mut role = Role::start("role_forks_and_dies", &service.socket);
@@ -286,30 +289,30 @@ fn role_serves_with_failing_memory() {
 }
 
 #[test]
-fn memory_that_fails_in_a_worker_faults_its_owner_and_nobody_else() {
+fn failing_memory_faults_its_owner_only() {
     let directory = harness::fresh_directory();
     let socket = directory.join("socket");
     let mut role = Role::start("role_serves_with_failing_memory", &socket);
     assert_eq!(role.receive_line(), "ready");
     let owner = Client::connect(&socket).unwrap();
     let peer = Client::connect(&socket).unwrap();
-    let failing = owner.allocate(1 << 20).unwrap();
+    let failing = owner.frame(1 << 20).alloc().unwrap();
     let mut of_owner = owner.queue(4).unwrap();
     let user = Grantee::User(rustix::process::geteuid().as_raw());
-    let granted = peer.accept(owner.grant(&failing.all(), Rights::READ, user).unwrap()).unwrap();
-    let own = peer.allocate(1 << 19).unwrap();
+    let granted = peer.accept(owner.grant(&failing, Rights::READ, user).unwrap().token()).unwrap();
+    let own = peer.frame(1 << 19).alloc().unwrap();
     let mut of_peer = peer.queue(4).unwrap();
     role.tell("break");
     assert_eq!(role.receive_line(), "broken");
     // The peer touches the owner's memory first: its request fails, its session goes on.
-    let ticket = of_peer.submit(Transfer::copy(&granted.range(0, 1 << 19), &own.all()).unwrap()).unwrap();
-    assert_eq!(of_peer.wait(ticket, Some(SOON)).unwrap().outcome, Err(Failure::MemoryFault));
+    let ticket = of_peer.submit(copy(granted.slice(..1 << 19), &own)).unwrap();
+    assert_eq!(harness::failure(&mut of_peer, ticket), Failure::MemoryFault);
     wait_until("the owner's session ends", || {
         matches!(owner.status(), Err(CallError::Ended(_) | CallError::ServiceLost))
     });
-    assert_eq!(of_owner.submit(Transfer::nop()).unwrap_err().reason, SubmitReason::ServiceLost);
-    let ticket = of_peer.submit(Transfer::copy(&granted.range(0, 1 << 19), &own.all()).unwrap()).unwrap();
-    let failure = of_peer.wait(ticket, Some(SOON)).unwrap().outcome.unwrap_err();
+    assert_eq!(of_owner.submit(nop()).unwrap_err().reason, SubmitReason::ServiceLost);
+    let ticket = of_peer.submit(copy(granted.slice(..1 << 19), &own)).unwrap();
+    let failure = harness::failure(&mut of_peer, ticket);
     assert!(matches!(failure, Failure::Revoked { .. } | Failure::MemoryFault), "{failure}");
     harness::assert_moves_bytes(&peer);
     drop(of_owner);
@@ -324,12 +327,12 @@ fn an_idle_service_does_not_run() {
     let mut queue = client.queue(4).unwrap();
     harness::assert_moves_bytes(&client);
     service.assert_idle();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let ticket = queue.submit(endless(&frame)).unwrap();
-    let next = queue.submit(Transfer::nop()).unwrap();
-    queue.wait(next, Some(SOON)).unwrap();
+    let next = queue.submit(nop()).unwrap();
+    harness::done(&mut queue, next);
     assert!(!service.is_quiet(), "a service at work is not quiet, or this test could not fail");
     queue.cancel(ticket).unwrap();
-    queue.wait(ticket, Some(SOON)).unwrap();
+    assert_eq!(harness::failure(&mut queue, ticket), Failure::Cancelled);
     service.assert_idle();
 }

@@ -144,9 +144,9 @@ fn value(samples: &[(String, f64)], start: &str) -> f64 {
 fn metrics_printed_once_tell_what_clients_do() {
     let service = Service::start(&["--channels=4"]);
     let client = service.client();
-    let frame = client.allocate(8192).unwrap();
+    let frame = client.frame(8192).alloc().unwrap();
     let mut queue = client.queue(8).unwrap();
-    queue.submit(endless(&frame)).unwrap();
+    let _endless = queue.submit(endless(&frame)).unwrap();
     wait_until("taken", || client.status().unwrap().sessions[0].outstanding == 1);
     let output = Command::new(BINARY).args(["metrics", "--socket"]).arg(&service.socket).output().unwrap();
     assert!(output.status.success());

@@ -186,7 +186,7 @@ fn a_client_that_does_not_read_its_answers_is_shown_out() {
 }
 
 #[test]
-fn quotas_hold_for_sessions_frames_bytes_channels_and_capabilities() {
+fn quotas_hold_for_all_they_count() {
     let service = Service::start(&[
         "--quota-sessions=3",
         "--quota-frames=2",
@@ -196,21 +196,19 @@ fn quotas_hold_for_sessions_frames_bytes_channels_and_capabilities() {
     ]);
     let client = service.client();
     let over = |text: String, what: &str| assert!(text.contains("quota") && text.contains(what), "{text}");
-    over(client.allocate(16384).unwrap_err().to_string(), "bytes");
-    let first = client.allocate(4096).unwrap();
-    let second = client.allocate(4096).unwrap();
-    over(client.allocate(4096).unwrap_err().to_string(), "frames");
+    over(client.frame(16384).alloc().unwrap_err().to_string(), "bytes");
+    let first = client.frame(4096).alloc().unwrap();
+    let second = client.frame(4096).alloc().unwrap();
+    over(client.frame(4096).alloc().unwrap_err().to_string(), "frames");
     drop(second);
-    let second = client.allocate(8192).unwrap();
-    let _channels = [client.queue(2).unwrap(), client.queue(2).unwrap()];
+    let second = client.frame(8192).alloc().unwrap();
+    let _queues = [client.queue(2).unwrap(), client.queue(2).unwrap()];
     over(client.queue(2).err().unwrap().to_string(), "queues");
-    let _derived = [
-        client.derive(&first.all(), Rights::READ).unwrap(),
-        client.derive(&second.all(), Rights::READ).unwrap(),
-    ];
-    over(client.derive(&first.all(), Rights::READ).unwrap_err().to_string(), "capabilities");
+    let _derived =
+        [client.derive(&first, Rights::READ).unwrap(), client.derive(&second, Rights::READ).unwrap()];
+    over(client.derive(&first, Rights::READ).unwrap_err().to_string(), "capabilities");
     let others = [service.client(), service.client()];
-    over(others[0].allocate(8192).unwrap_err().to_string(), "quota");
+    over(others[0].frame(8192).alloc().unwrap_err().to_string(), "quota");
     let refused = memferry::Client::connect(&service.socket).err().unwrap().to_string();
     over(refused, "sessions");
     drop(others);
@@ -219,7 +217,7 @@ fn quotas_hold_for_sessions_frames_bytes_channels_and_capabilities() {
 }
 
 #[test]
-fn capacities_and_channels_that_cannot_be_are_refused() {
+fn impossible_queues_are_refused() {
     let service = Service::start(&[]);
     let mut raw = Raw::open(&service.socket);
     for capacity in [0, 1, 3, 5000, 8192, u32::MAX] {
@@ -315,7 +313,7 @@ fn what_cannot_be_closed_does_not_pile_up() {
 }
 
 #[test]
-fn memory_of_closed_channels_is_used_again_and_not_given_out_without_end() {
+fn memory_of_closed_queues_is_used_again() {
     let service = Service::start(&["--quota-queues=2"]);
     let mut raw = Raw::open(&service.socket);
     let mut held = Vec::new();

@@ -4,7 +4,7 @@ mod harness;
 
 use harness::{Raw, RawQueue, SOON, Service, endless};
 use memferry::{
-    Copy2d, Count2d, Failure, Handle, Pattern, PixelSize, Plane, Rights, Side, SubmitReason, Transfer,
+    Copy2d, Count2d, Failure, Handle, Pattern, PixelSize, Plane, Rights, Side, SubmitReason, copy, fill, nop,
 };
 use memferry_service::protocol::{Answer, Command, Violation};
 use memferry_shm::frame::{self, Pages};
@@ -133,29 +133,29 @@ fn two_dimensional_walks_at_their_limits_never_leave_the_frame() {
 #[test]
 fn stale_and_forged_handles_name_nothing() {
     let service = Service::start(&[]);
-    let (_other, _channel, foreign) = raw_client(&service, 4096, 2);
+    let (_other, _queue, foreign) = raw_client(&service, 4096, 2);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
-    let (mut raw, mut raw_channel, own) = raw_client(&service, 4096, 8);
+    let (mut raw, mut raw_queue, own) = raw_client(&service, 4096, 8);
     let read = |handle: Handle| {
         let source = Span::new(handle, 0);
         let request = Request::copy(source, Span::new(own, 0), 1);
         encoded(1, &request)
     };
-    assert_eq!(outcome(&mut raw_channel, &read(own)), Ok(()));
+    assert_eq!(outcome(&mut raw_queue, &read(own)), Ok(()));
     let mut forged = vec![foreign, frame.handle(), Handle::from_bits(0), Handle::from_bits(u64::MAX)];
     forged.extend((0..64).flat_map(|index| (0..4).map(move |generation| Handle::new(index, generation))));
     for handle in forged.into_iter().filter(|handle| *handle != own) {
-        let failure = outcome(&mut raw_channel, &read(handle)).unwrap_err();
+        let failure = outcome(&mut raw_queue, &read(handle)).unwrap_err();
         let nothing = matches!(failure, Failure::UnknownHandle { .. } | Failure::StaleHandle { .. });
         assert!(nothing, "{handle}: {failure}");
     }
     raw.command(Command::Revoke { handle: own }, &[]).0.unwrap();
-    let stale = outcome(&mut raw_channel, &read(own)).unwrap_err();
+    let stale = outcome(&mut raw_queue, &read(own)).unwrap_err();
     assert_eq!(stale, Failure::StaleHandle { side: Side::Source, handle: own });
-    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap();
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let ticket = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
+    harness::done(&mut queue, ticket);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn counts_that_jump_or_lie_end_the_session() {
 }
 
 #[test]
-fn garbage_all_over_the_ring_while_the_worker_reads_it_harms_nobody() {
+fn garbage_in_the_ring_harms_nobody() {
     let service = Service::start(&[]);
     let client = service.client();
     let (_raw, queue, _) = raw_client(&service, 4096, 16);
@@ -227,13 +227,13 @@ fn more_requests_than_completions_read_end_the_session() {
 }
 
 #[test]
-fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() {
+fn unread_completions_fill_the_queue() {
     let service = Service::start(&[]);
     let client = service.client();
     let mut queue = client.queue(4).unwrap();
-    let tickets: Vec<_> = (0..4).map(|_| queue.submit(Transfer::nop()).unwrap()).collect();
+    let tickets: Vec<_> = (0..4).map(|_| queue.submit(nop()).unwrap()).collect();
     for _ in 0..100 {
-        let refused = queue.submit(Transfer::nop()).unwrap_err();
+        let refused = queue.submit(nop()).unwrap_err();
         assert_eq!(refused.reason, SubmitReason::Full { capacity: 4 });
         queue = match refused.reason {
             SubmitReason::Full { .. } => queue,
@@ -242,9 +242,10 @@ fn a_client_that_never_reads_its_completions_is_told_that_its_channel_is_full() 
     }
     service.assert_serves();
     for ticket in tickets {
-        assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+        harness::done(&mut queue, ticket);
     }
-    queue.submit(Transfer::nop()).unwrap();
+    let ticket = queue.submit(nop()).unwrap();
+    harness::done(&mut queue, ticket);
 }
 
 #[test]
@@ -277,65 +278,65 @@ fn a_doorbell_that_is_full_blocking_or_emptied_stops_nobody() {
 }
 
 #[test]
-fn all_channels_busy_is_refused_or_waited_for_and_the_waiting_list_is_bounded() {
+fn busy_channels_are_refused_or_waited_for() {
     let service = Service::start(&["--channels=2", "--quota-waiting=1"]);
     let client = service.client();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(16).unwrap();
     let running: Vec<_> = (0..2).map(|_| queue.submit(endless(&frame)).unwrap()).collect();
-    let refused = queue.submit(Transfer::nop().refuse_when_busy()).unwrap();
-    let failure = queue.wait(refused, Some(SOON)).unwrap().outcome;
-    assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 2 }));
-    let waiting = queue.submit(Transfer::nop()).unwrap();
-    let over = queue.submit(Transfer::nop()).unwrap();
-    assert_eq!(queue.wait(over, Some(SOON)).unwrap().outcome, Err(Failure::WaitingQuota { limit: 1 }));
+    let refused = queue.submit(nop().refuse_when_busy()).unwrap();
+    let failure = harness::failure(&mut queue, refused);
+    assert_eq!(failure, Failure::ChannelsBusy { channels: 2 });
+    let waiting = queue.submit(nop()).unwrap();
+    let over = queue.submit(nop()).unwrap();
+    assert_eq!(harness::failure(&mut queue, over), Failure::WaitingQuota { limit: 1 });
     queue.cancel(running[0]).unwrap();
-    assert_eq!(queue.wait(running[0], Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
-    assert_eq!(queue.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
+    assert_eq!(harness::failure(&mut queue, running[0]), Failure::Cancelled);
+    harness::done(&mut queue, waiting);
     let overdue = queue.submit(endless(&frame).within(std::time::Duration::from_millis(5))).unwrap();
-    assert_eq!(queue.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
+    assert_eq!(harness::failure(&mut queue, overdue), Failure::DeadlineExceeded);
 }
 
 #[test]
-fn an_exclusive_channel_belongs_to_one_client_until_it_leaves() {
+fn an_exclusive_channel_has_one_client() {
     let service = Service::start(&["--channels=1", "--policy=exclusive"]);
     let first = service.client();
     let second = service.client();
     let mut of_first = first.queue(4).unwrap();
     let mut of_second = second.queue(4).unwrap();
-    let ticket = of_first.submit(Transfer::nop()).unwrap();
-    assert_eq!(of_first.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
-    let ticket = of_second.submit(Transfer::nop().refuse_when_busy()).unwrap();
-    let failure = of_second.wait(ticket, Some(SOON)).unwrap().outcome;
-    assert_eq!(failure, Err(Failure::ChannelsBusy { channels: 0 }));
-    let waiting = of_second.submit(Transfer::nop()).unwrap();
-    let overdue = of_second.submit(Transfer::nop().within(std::time::Duration::from_millis(300))).unwrap();
+    let ticket = of_first.submit(nop()).unwrap();
+    harness::done(&mut of_first, ticket);
+    let ticket = of_second.submit(nop().refuse_when_busy()).unwrap();
+    let failure = harness::failure(&mut of_second, ticket);
+    assert_eq!(failure, Failure::ChannelsBusy { channels: 0 });
+    let waiting = of_second.submit(nop()).unwrap();
+    let overdue = of_second.submit(nop().within(std::time::Duration::from_millis(300))).unwrap();
     service.assert_idle();
-    assert_eq!(of_second.wait(overdue, Some(SOON)).unwrap().outcome, Err(Failure::DeadlineExceeded));
-    let unwanted = of_second.submit(Transfer::nop()).unwrap();
+    assert_eq!(harness::failure(&mut of_second, overdue), Failure::DeadlineExceeded);
+    let unwanted = of_second.submit(nop()).unwrap();
     service.assert_idle();
     of_second.cancel(unwanted).unwrap();
-    assert_eq!(of_second.wait(unwanted, Some(SOON)).unwrap().outcome, Err(Failure::Cancelled));
+    assert_eq!(harness::failure(&mut of_second, unwanted), Failure::Cancelled);
     drop(of_first);
     drop(first);
-    assert_eq!(of_second.wait(waiting, Some(SOON)).unwrap().outcome, Ok(()));
+    harness::done(&mut of_second, waiting);
 }
 
 #[test]
-fn frames_of_huge_pages_are_served_where_the_machine_has_some() {
+fn frames_of_huge_pages_are_served() {
     let service = Service::start(&[]);
     let client = service.client();
-    let huge = match client.allocate_in(1, Pages::Huge) {
+    let huge = match client.frame(1).huge().alloc() {
         Ok(huge) => huge,
         Err(error) => return println!("no huge pages on this machine: {error}"),
     };
     assert!(huge.length() > 4096);
-    let small = client.allocate(4096).unwrap();
+    let small = client.frame(4096).alloc().unwrap();
     huge.write(huge.length() - 4, b"huge").unwrap();
     let mut queue = client.queue(4).unwrap();
-    let end = huge.range(huge.length() - 4096, 4096);
-    let ticket = queue.submit(Transfer::copy(&end, &small.all()).unwrap()).unwrap();
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let end = huge.slice(huge.length() - 4096..);
+    let ticket = queue.submit(copy(end, &small)).unwrap();
+    harness::done(&mut queue, ticket);
     let mut bytes = [0; 4];
     small.read(4092, &mut bytes).unwrap();
     assert_eq!(&bytes, b"huge");

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use harness::{SOON, Service, assert_moves_bytes, endless, fresh_directory};
-use memferry::{Client, Failure, Pattern, Queue, Ticket, Transfer};
+use memferry::{Client, Failure, Pattern, Queue, Ticket, TransferError, fill, nop};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -204,37 +204,41 @@ fn the_unit_files_pass_systemds_own_check() {
     );
 }
 
-/// Requests of which some end at once, some never, and some wait for a queue.
+/// Requests of which some end at once, some never, and some wait for an engine channel.
 fn load(client: &Client) -> (Queue, Vec<Ticket>) {
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(64).unwrap();
     let mut submit = |transfer| queue.submit(transfer).unwrap();
-    let mut tickets = vec![submit(Transfer::fill(&frame.all(), Pattern::Byte(1)))];
+    let mut tickets = vec![submit(fill(&frame, Pattern::Byte(1)))];
     tickets.extend((0..4).map(|_| submit(endless(&frame))));
-    tickets.extend((0..30).map(|_| submit(Transfer::nop())));
+    tickets.extend((0..30).map(|_| submit(nop())));
     (queue, tickets)
 }
 
 /// Every ticket gets one completion, of a kind that a stop or a death may give.
-fn assert_one_completion_each(mut queue: Queue, mut tickets: Vec<Ticket>, killed: bool) {
+fn assert_one_completion_each(mut queue: Queue, tickets: &[Ticket], killed: bool) {
     let mut ended = Vec::new();
     for _ in 0..tickets.len() {
-        let completion = queue.wait_any(Some(SOON)).unwrap();
-        match completion.outcome {
-            Ok(()) | Err(Failure::ServiceLost) => {}
-            Err(Failure::Cancelled | Failure::ServiceStopping) if !killed => {}
-            other => panic!("{other:?}"),
-        }
-        ended.push(completion.ticket);
+        ended.push(match harness::end_of_any(&mut queue) {
+            Ok(done) => done.id,
+            Err(TransferError { id, failure: Failure::ServiceLost, .. }) => id,
+            Err(TransferError { id, failure: Failure::Cancelled | Failure::ServiceStopping, .. })
+                if !killed =>
+            {
+                id
+            }
+            Err(other) => panic!("{other:?}"),
+        });
     }
     ended.sort();
-    tickets.sort();
-    assert_eq!(ended, tickets);
+    let mut submitted: Vec<_> = tickets.iter().map(|ticket| ticket.id()).collect();
+    submitted.sort();
+    assert_eq!(ended, submitted);
     assert_eq!(queue.poll(), None);
 }
 
 #[test]
-fn clients_that_connect_during_a_restart_wait_and_every_request_ends_once() {
+fn requests_end_once_across_restarts() {
     let place = Place::new();
     let path = place.path("s");
     let socket = listening(&path);
@@ -260,7 +264,7 @@ fn clients_that_connect_during_a_restart_wait_and_every_request_ends_once() {
         let ended = service.0.wait().unwrap();
         assert_eq!(ended.success(), signal == Signal::TERM, "{ended:?}");
         for (queue, tickets) in loads {
-            assert_one_completion_each(queue, tickets, signal == Signal::KILL);
+            assert_one_completion_each(queue, &tickets, signal == Signal::KILL);
         }
         service = start();
         comers.into_iter().for_each(|comer| comer.join().unwrap());

@@ -60,9 +60,9 @@ impl Set {
         let (mut sender, receiver) = connect(directory.join("meeting"), client, options())?;
         // The set that stands for a full cache is found last in it.
         let crowded = mode >= 3;
-        let crowd = client.allocate((OTHERS + 1) * 4096)?;
+        let crowd = client.frame((OTHERS + 1) * 4096).alloc()?;
         for index in 0..OTHERS * u64::from(crowded) {
-            sender.export(&crowd.range(index * 4096, 4096), None)?;
+            sender.export(&crowd.slice(index * 4096..index * 4096 + 4096), None)?;
         }
         let mode = if crowded { Mode::Offloaded } else { mode_of(mode) };
         let frames = usize::try_from(frames)?;

@@ -10,7 +10,7 @@
 //! runs.
 
 use fastrand::Rng;
-use memferry::{Client, Transfer};
+use memferry::{Client, Transfer, copy};
 
 use super::arena::{Field, Pages};
 use super::sides::{Heat, Piece, Point, Sides, Way, doubling, draw_speeds};
@@ -20,7 +20,7 @@ use crate::children::WORKER;
 use crate::placement::{Class, Kept, keep_threads_to};
 use crate::rows::{Row, Target};
 use crate::run::Run;
-use crate::service::pair::{Pair, done, poll_for};
+use crate::service::pair::{Pair, poll_for};
 
 const ROUNDS: usize = 41;
 const ORDINARY_ROUNDS: usize = 21;
@@ -62,13 +62,13 @@ fn alone(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchEr
 fn transfer(pair: &Pair, at: usize, piece: &Piece) -> Result<Transfer, BenchError> {
     let at = at as u64;
     let bytes = piece.bytes as u64;
-    Ok(Transfer::copy(&pair.source.range(at, bytes), &pair.destination.range(at, bytes))?)
+    Ok(copy(&pair.source.slice(at..at + bytes), &pair.destination.slice(at..at + bytes)))
 }
 
 fn perform(both: &mut Both, places: &[usize], piece: &Piece) -> Result<(), BenchError> {
     for at in places {
         let transfer = transfer(&both.pair, *at, piece)?;
-        done(both.pair.queue.perform(transfer)?)?;
+        both.pair.queue.run(transfer)?;
     }
     Ok(())
 }

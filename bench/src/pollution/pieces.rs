@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::time::Instant;
 
 use fastrand::Rng;
-use memferry::{Client, Transfer};
+use memferry::{Client, Transfer, copy, nop};
 use memferry_cpu::slices;
 use memferry_transfer::CacheHint;
 
@@ -58,7 +58,7 @@ const WAYS: [(&str, Way); 7] = [
         let source = &sides.source.bytes()[at..at + PIECE];
         Ok(slices::copy(&mut sides.destination, source, CacheHint::Stream)?)
     }),
-    ("the worker moving nothing", |sides, _| by_worker(sides, Transfer::nop())),
+    ("the worker moving nothing", |sides, _| by_worker(sides, nop())),
     ("the worker", |sides, at| offloaded(sides, at, CacheHint::Auto)),
     ("the worker, stream", |sides, at| offloaded(sides, at, CacheHint::Stream)),
 ];
@@ -66,9 +66,9 @@ const READ: usize = 1;
 const WORKER: usize = 5;
 
 fn offloaded(sides: &mut Sides, at: usize, hint: CacheHint) -> Result<(), BenchError> {
-    let source = sides.pair.source.range(at as u64, PIECE as u64);
-    let destination = sides.pair.destination.range(0, PIECE as u64);
-    by_worker(sides, Transfer::copy(&source, &destination)?.with_hint(hint))
+    let source = sides.pair.source.slice(at as u64..at as u64 + PIECE as u64);
+    let destination = sides.pair.destination.slice(..PIECE as u64);
+    by_worker(sides, copy(&source, &destination).with_hint(hint))
 }
 
 /// Polls meanwhile: a thread that sleeps leaves the caches to others.

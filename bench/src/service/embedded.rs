@@ -6,9 +6,9 @@
 //!
 //! The same buffers every time, on both sides, so small ones are in the caches. Neither side reads what it copied.
 
-use memferry::{Client, FrameRange, Queue, Transfer};
+use memferry::{Client, Queue, Region, copy};
 
-use super::pair::{Pair, done};
+use super::pair::Pair;
 use super::peer::Peer;
 use crate::BenchError;
 use crate::placement::{Class, Kept};
@@ -25,10 +25,11 @@ const SIZES: [(u64, &str, usize, f64); 3] =
 /// Copies by an embedded client, on this thread where the client can do that.
 pub(super) fn inline_copy(
     queue: &mut Queue,
-    source: &FrameRange,
-    destination: &FrameRange,
+    source: &Region,
+    destination: impl Into<Region>,
 ) -> Result<(), BenchError> {
-    done(queue.perform(Transfer::copy(source, destination)?)?)
+    queue.run(copy(source, destination))?;
+    Ok(())
 }
 
 pub(crate) fn measure(run: &Run, _: Class) -> Result<Vec<Row>, BenchError> {

@@ -9,7 +9,7 @@
 //! destination, since registering seals it against further writable mappings; so its memory is new as well, and finding and
 //! zeroing pages is part of the price. Embedded and through the service; the client polls.
 
-use memferry::{Client, Transfer};
+use memferry::{Client, copy};
 
 use super::embedded::inline_copy;
 use super::pair::{Pair, poll_for};
@@ -46,8 +46,8 @@ fn embedded_round(pair: &mut Pair, case: &Case) -> Result<(f64, f64), BenchError
     inline_copy(&mut pair.queue, &source, &destination)?;
     let mapped_before = each_ns(case.counts.0, || inline_copy(&mut pair.queue, &source, &destination))?;
     let mapped_each = each_ns(case.counts.1, || {
-        let frame = pair.client.allocate(case.bytes)?;
-        inline_copy(&mut pair.queue, &source, &frame.all())
+        let frame = pair.client.frame(case.bytes).alloc()?;
+        inline_copy(&mut pair.queue, &source, &frame)
     })?;
     Ok((mapped_before, mapped_each))
 }
@@ -57,10 +57,10 @@ fn service_round(pair: &mut Pair, case: &Case) -> Result<(f64, f64), BenchError>
     pair.wake()?;
     pair.copy(case.bytes)?;
     let mapped_before = each_ns(case.counts.0, || pair.copy(case.bytes))?;
-    let source = pair.source.range(0, case.bytes);
+    let source = pair.source.slice(..case.bytes);
     let mapped_each = each_ns(case.counts.1, || {
-        let frame = pair.client.allocate(case.bytes)?;
-        let ticket = pair.queue.submit(Transfer::copy(&source, &frame.all())?)?;
+        let frame = pair.client.frame(case.bytes).alloc()?;
+        let ticket = pair.queue.submit(copy(&source, &frame))?;
         poll_for(&mut pair.queue, ticket)
     })?;
     Ok((mapped_before, mapped_each))

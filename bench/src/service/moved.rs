@@ -9,9 +9,9 @@
 //! lines in the cache of the worker's core are written soonest and read latest. Beside it are reported: not reading, the hint
 //! that the destination will be read soon, and waiting instead of polling. The same buffers every time.
 
-use memferry::{CacheHint, Client, Transfer};
+use memferry::{CacheHint, Client, copy};
 
-use super::pair::{Pair, Reader, done, poll_for};
+use super::pair::{Pair, Reader, poll_for};
 use super::peer::Peer;
 use crate::BenchError;
 use crate::children::Service;
@@ -75,15 +75,15 @@ impl Sides {
         let unread = each_ns(count, || pair.copy(bytes))?;
         let kept = each_ns(count, || {
             let (source, destination) = pair.ranges(bytes);
-            let transfer = Transfer::copy(&source, &destination)?.with_hint(CacheHint::Keep);
+            let transfer = copy(&source, &destination).with_hint(CacheHint::Keep);
             let ticket = pair.queue.submit(transfer)?;
             poll_for(&mut pair.queue, ticket)?;
             reader.frame(&pair.destination, bytes)
         })?;
         let waited = each_ns(count, || {
             let (source, destination) = pair.ranges(bytes);
-            let ticket = pair.queue.submit(Transfer::copy(&source, &destination)?)?;
-            done(pair.queue.wait(ticket, None)?)?;
+            let ticket = pair.queue.submit(copy(&source, &destination))?;
+            pair.queue.wait(ticket)?;
             reader.frame(&pair.destination, bytes)
         })?;
         Ok(Measured { moved, unread, kept, waited, read, moved_lightly, read_lightly })

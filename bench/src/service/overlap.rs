@@ -9,7 +9,7 @@
 //! transfer is submitted, and the wake-up is part of the copy; the client computes meanwhile, unmeasured, until it does.
 //! Group `overlap` also goes through the sizes with the worker awake, for a plot.
 
-use memferry::{Client, Transfer};
+use memferry::{Client, copy};
 use memferry_charts::Line;
 
 use super::pair::{Pair, poll_for};
@@ -70,7 +70,7 @@ impl Sides {
         }
         let queue = &mut self.pair.queue;
         each_ns(case.block, || {
-            let ticket = queue.submit(Transfer::copy(&source, &destination)?)?;
+            let ticket = queue.submit(copy(&source, &destination))?;
             Work::run(turns);
             poll_for(queue, ticket)
         })

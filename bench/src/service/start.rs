@@ -10,9 +10,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use memferry::{Client, Queue, Transfer};
+use memferry::{Client, Queue, copy, nop};
 
-use super::pair::{Pair, Reader, ask_over_socket, done, drain};
+use super::pair::{Pair, Reader, ask_over_socket, drain};
 use crate::BenchError;
 use crate::children::Service;
 use crate::placement::{Class, Kept};
@@ -62,7 +62,7 @@ impl Sides {
             })?;
             self.pair.wake()?;
             let with = each_ns(BURST, || {
-                self.wide.submit(Transfer::nop())?;
+                let _drained = self.wide.submit(nop())?;
                 Work::run(self.turns);
                 Ok(())
             })?;
@@ -78,12 +78,12 @@ impl Sides {
         let mut all = Vec::new();
         for _ in 0..50 {
             let started = Instant::now();
-            self.pair.queue.submit_batch((0..BATCH).map(|_| Transfer::nop()))?;
+            self.pair.queue.submit_batch((0..BATCH).map(|_| nop()))?;
             submitting.push(since_ns(started) / BATCH as f64);
             let mut taken = 0;
             while taken < BATCH {
                 if let Some(completion) = self.pair.queue.poll() {
-                    done(completion)?;
+                    completion?;
                     taken += 1;
                 }
             }
@@ -104,8 +104,8 @@ impl Sides {
         let (staging, batch) = self.batch()?;
         let small = each_ns(1000, || {
             let (source, destination) = self.pair.ranges(64);
-            let ticket = self.pair.queue.submit(Transfer::copy(&source, &destination)?)?;
-            done(self.pair.queue.wait(ticket, None)?)?;
+            let ticket = self.pair.queue.submit(copy(&source, &destination))?;
+            self.pair.queue.wait(ticket)?;
             self.reader.frame(&self.pair.destination, 64)
         })?;
         let socket = each_ns(50, || ask_over_socket(&self.pair.client))?;

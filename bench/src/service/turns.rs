@@ -11,9 +11,9 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use memferry::{Client, Frame, Queue, Ticket, Transfer};
+use memferry::{Client, Frame, Queue, Ticket, copy};
 
-use super::pair::{Pair, done};
+use super::pair::Pair;
 use crate::BenchError;
 use crate::children::Service;
 use crate::placement::{Class, Kept};
@@ -55,8 +55,8 @@ fn rate(started: Instant) -> f64 {
 impl Sides {
     fn by_cpu(&mut self, place: impl Fn(usize) -> (usize, usize)) -> f64 {
         let started = Instant::now();
-        for copy in 0..COPIES {
-            let (frame, at) = place(copy);
+        for number in 0..COPIES {
+            let (frame, at) = place(number);
             let [source, destination] = &mut self.own[frame];
             destination.bytes_mut()[at..at + PAYLOAD].copy_from_slice(&source.bytes()[at..at + PAYLOAD]);
             black_box(destination);
@@ -67,14 +67,14 @@ impl Sides {
     fn offloaded(&mut self, outstanding: usize) -> Result<f64, BenchError> {
         let started = Instant::now();
         let mut submitted = VecDeque::with_capacity(outstanding);
-        for copy in 0..COPIES {
+        for number in 0..COPIES {
             if submitted.len() == outstanding {
                 self.take_oldest(&mut submitted)?;
             }
-            let (frame, at) = place(copy);
-            let range = |frame: &Frame| frame.range(at as u64, PAYLOAD as u64);
+            let (frame, at) = place(number);
+            let range = |frame: &Frame| frame.slice(at as u64..at as u64 + PAYLOAD as u64);
             let Pair { source, destination, .. } = &self.pairs[frame];
-            let transfer = Transfer::copy(&range(source), &range(destination))?;
+            let transfer = copy(&range(source), &range(destination));
             submitted.push_back(self.queue().submit(transfer)?);
         }
         while !submitted.is_empty() {
@@ -90,7 +90,8 @@ impl Sides {
 
     fn take_oldest(&mut self, submitted: &mut VecDeque<Ticket>) -> Result<(), BenchError> {
         let ticket = submitted.pop_front().ok_or("nothing is outstanding")?;
-        done(self.queue().wait(ticket, None)?)
+        self.queue().wait(ticket)?;
+        Ok(())
     }
 
     fn round(&mut self) -> Result<Measured, BenchError> {

@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use memferry::{Client, Ticket, Transfer};
+use memferry::{Client, Ticket, copy};
 
-use super::pair::{Pair, Reader, done};
+use super::pair::{Pair, Reader};
 use crate::BenchError;
 use crate::children::{Program, Service};
 use crate::placement::{Class, Kept, cpu};
@@ -173,11 +173,11 @@ fn our_bandwidth(pair: &mut Pair, test: &Test) -> Result<f64, BenchError> {
     let mut submitted = 0;
     while submitted < test.count || !under_way.is_empty() {
         if submitted < test.count && under_way.len() < WINDOW {
-            under_way.push_back(pair.queue.submit(Transfer::copy(&source, &destination)?)?);
+            under_way.push_back(pair.queue.submit(copy(&source, &destination))?);
             submitted += 1;
         } else if let Some(completion) = pair.queue.poll() {
-            under_way.retain(|ticket| *ticket != completion.ticket);
-            done(completion)?;
+            let id = completion?.id;
+            under_way.retain(|ticket| ticket.id() != id);
         } else {
             std::hint::spin_loop();
         }

@@ -105,7 +105,7 @@ impl Producer {
             match mode {
                 Mode::MappedEachRequest => {}
                 Mode::PreMapped => sender.export_mapped(frame, None)?,
-                Mode::Offloaded => sender.export(&frame.frame().all(), None)?,
+                Mode::Offloaded => sender.export(frame.frame(), None)?,
             }
         }
         Ok(Self { sender, lent: vec![None; frames.len()], frames, mode })
@@ -187,7 +187,7 @@ impl Consumer {
     /// [`TakeError`].
     pub fn new(receiver: Receiver, client: &Client, window: usize, bytes: u64) -> Result<Self, TakeError> {
         let window = window.max(1);
-        let frames = (0..=window).map(|_| client.allocate(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let frames = (0..=window).map(|_| client.frame(bytes).alloc()).collect::<Result<Vec<_>, _>>()?;
         Ok(Self { receiver, frames, window, next: 0, pulling: VecDeque::new(), behind: None })
     }
 
@@ -240,7 +240,7 @@ impl Consumer {
         let available = self.frames[index].length();
         let begun = match length > available {
             true => Err(TakeError::TooLong { length, available }),
-            false => self.receiver.pull(lent, &self.frames[index].all()).map_err(TakeError::from),
+            false => self.receiver.pull(lent, &self.frames[index]).map_err(TakeError::from),
         };
         match begun {
             Ok(()) => self.pulling.push_back(index),

@@ -113,7 +113,7 @@ pub enum ReceiveError {
     #[error("message of kind {kind} lends a frame that cannot be had: {source}")]
     Refused { kind: u32, source: CallError },
     /// A frame was lent mapped and this process has not what it takes to map it; the connection goes on. It is tried again
-    /// with the next message of it; without its descriptor the other end has to forget the frame first.
+    /// with the next lent of it; without its descriptor the other end has to forget the frame first.
     #[error("message of kind {kind} lends a frame that this process cannot map: {source}; close something")]
     Shortage { kind: u32, source: io::Error },
     /// Memory that the other process wrote a message to has failed; the connection is of no use any more.

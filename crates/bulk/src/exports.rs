@@ -10,7 +10,7 @@
 //! program named. Each direction has as many numbers as slots, so one without a lent frame under way is always there. Making and
 //! revoking grants is the sender's.
 
-use memferry::{Frame, FrameRange, Handle};
+use memferry::{Frame, GrantToken, Handle, Region};
 
 use crate::frames::SharedFrame;
 use crate::wire::EXPORTS;
@@ -18,7 +18,7 @@ use crate::wire::EXPORTS;
 /// How an export is lent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lending {
-    Granted(Handle),
+    Granted(GrantToken),
     Mapped,
 }
 
@@ -60,7 +60,7 @@ impl Exports {
     /// The number of an export of this sort that holds the range, and where the range begins in it.
     ///
     /// Handles name frames of one client; memory that is mapped may be any client's and is known by itself.
-    pub(crate) fn find(&mut self, range: &FrameRange, shared: Option<&SharedFrame>) -> Option<(u32, u64)> {
+    pub(crate) fn find(&mut self, range: &Region, shared: Option<&SharedFrame>) -> Option<(u32, u64)> {
         self.lookups += 1;
         let handle = range.frame().handle();
         let end = range.offset().checked_add(range.length())?;
@@ -82,7 +82,7 @@ impl Exports {
     /// Takes an export in; `retired` slots are done with. Returns its number and the lending that made room.
     pub(crate) fn place(
         &mut self,
-        range: &FrameRange,
+        range: &Region,
         shared: Option<SharedFrame>,
         lending: Lending,
         retired: u64,
@@ -144,20 +144,20 @@ mod tests {
     #[test]
     fn ranges_hit_what_holds_them_and_the_longest_unused_makes_room() {
         let client = Client::embedded().unwrap();
-        let frame = client.allocate(1 << 20).unwrap();
+        let frame = client.frame(1 << 20).alloc().unwrap();
         let shared = SharedFrame::allocate(&client, 1 << 20).unwrap();
         let mut exports = Exports::empty();
-        let token = |index: u64| Lending::Granted(Handle::new(index as u32, 1));
-        let range = |index: u64| frame.range(index * 4096, 4096);
+        let token = |index: u64| Lending::Granted(GrantToken::from_raw(index));
+        let range = |index: u64| frame.slice(index * 4096..(index + 1) * 4096);
         for index in 0..EXPORTS as u64 {
             let placed = exports.place(&range(index), None, token(index), 0).unwrap();
             assert_eq!(placed, (index as u32, None));
             exports.lent(placed.0, index + 1);
         }
-        assert_eq!(exports.find(&frame.range(4096 + 8, 16), None), Some((1, 8)));
-        assert_eq!(exports.find(&frame.range(4096, 16), Some(&shared)), None, "another way of lending");
-        assert_eq!(exports.find(&frame.range(4096 + 8, 4096), None), None, "beyond what was exported");
-        assert_eq!(exports.find(&frame.range(u64::MAX, 2), None), None);
+        assert_eq!(exports.find(&frame.slice(4104..4120), None), Some((1, 8)));
+        assert_eq!(exports.find(&frame.slice(4096..4112), Some(&shared)), None, "another way of lending");
+        assert_eq!(exports.find(&frame.slice(4104..8200), None), None, "beyond what was exported");
+        assert_eq!(exports.find(&frame.slice(u64::MAX - 1..u64::MAX), None), None);
         assert_eq!(exports.place(&range(100), None, token(100), 0), None, "all are being read");
         exports.find(&range(0), None).unwrap();
         // Those of the first three slots are done with: of these the last two were not looked up since, the first longest.

@@ -10,7 +10,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use memferry::{Client, Frame, FrameError, FrameRange, Pages};
+use memferry::{Client, Frame, FrameError, Pages, Region};
 use memferry_shm::frame;
 
 /// A frame with its descriptor. Clones share it.
@@ -40,8 +40,8 @@ impl SharedFrame {
     }
 
     /// A range of it.
-    pub fn range(&self, offset: u64, length: u64) -> FrameRange {
-        self.frame.range(offset, length)
+    pub fn range(&self, offset: u64, length: u64) -> Region {
+        self.frame.slice(offset..offset.saturating_add(length))
     }
 
     /// Whether both are clones of one.

@@ -8,12 +8,12 @@
 //! // One process:
 //! let client = Client::connect("/run/memferry.sock")?;
 //! let (_, mut receiver) = Listener::bind("/tmp/frames.sock")?.accept(&client, Options::default(), None)?;
-//! let own = client.allocate(1 << 20)?;
+//! let own = client.frame(1 << 20).alloc()?;
 //! loop {
 //!     match receiver.receive(None)?.content {
 //!         Content::Bytes(text) => println!("{} bytes", text.len()),
 //!         Content::Range(lent) => {
-//!             receiver.pull(lent, &own.all())?; // the engine moves it
+//!             receiver.pull(lent, &own)?; // the engine moves it
 //!             println!("{} bytes are there", receiver.finish(None)?.length);
 //!         }
 //!     }
@@ -26,7 +26,7 @@
 //! let frame = SharedFrame::allocate(&client, 1 << 20)?;
 //! sender.send(1, b"a picture comes", None)?;
 //! frame.frame().write(0, b"...")?;
-//! let loan = sender.lend(2, &frame.frame().all(), None)?;
+//! let loan = sender.lend(2, frame.frame(), None)?;
 //! sender.settle(loan, None)?; // the frame may be written again
 //! # Ok(())
 //! # }

@@ -22,8 +22,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    AccessError, Armed, CallError, Client, Failure, Frame, FrameRange, Handle, Queue, SessionId, Ticket,
-    Transfer, WaitError,
+    AccessError, Armed, CallError, Client, Frame, GrantToken, Queue, Region, SessionId, Ticket, copy,
 };
 use memferry_shm::bus_error::guarded;
 use memferry_shm::frame::{self, FrameRefused};
@@ -52,7 +51,7 @@ const LETTING_GO: Duration = Duration::from_secs(1);
 enum Import {
     Granted(Frame),
     /// A grant that could not be taken up yet.
-    Pending(Handle),
+    Pending(GrantToken),
     Mapped(Mapping),
     /// Memory of that length which could not be mapped, its descriptor unless that was not to be had either.
     Unmapped(Option<OwnedFd>, u64),
@@ -153,7 +152,7 @@ pub struct Receiver {
     ring: Consumer<SLOT_WORDS>,
     taken: u64,
     retirement: Arc<Retirement>,
-    /// By number, and whether each is for one message only.
+    /// By number, and whether each is for one lent only.
     imports: [Option<(Arc<Import>, bool)>; EXPORTS],
     buffer: Buffer,
     /// Kind and length of the message whose pieces are coming, and the bytes that have come.
@@ -380,8 +379,8 @@ impl Receiver {
     ///
     /// # Errors
     /// [`PullError`] with the lent.
-    pub fn pull(&mut self, lent: LentFrame, to: &FrameRange) -> Result<(), PullError> {
-        match self.begin(&lent, to) {
+    pub fn pull(&mut self, lent: LentFrame, to: impl Into<Region>) -> Result<(), PullError> {
+        match self.begin(&lent, to.into()) {
             Ok(ticket) => {
                 self.pulling.push_back((ticket, lent));
                 Ok(())
@@ -390,21 +389,20 @@ impl Receiver {
         }
     }
 
-    fn begin(&mut self, lent: &LentFrame, to: &FrameRange) -> Result<Ticket, PullReason> {
+    fn begin(&mut self, lent: &LentFrame, to: Region) -> Result<Ticket, PullReason> {
         let Import::Granted(frame) = &*lent.import else { return Err(PullReason::Mapped) };
         let length = lent.length;
         let available = to.length();
         if length > available {
             return Err(PullReason::Length { lent: length, available });
         }
-        let too_short = |_| PullReason::Length { lent: length, available };
-        let to = to.frame().range(to.offset(), length);
-        let transfer = Transfer::copy(&frame.range(lent.offset, length), &to).map_err(too_short)?;
-        let channel = match &mut self.queue {
-            Some(channel) => channel,
+        // The peer's numbers may add up to more than there are; what ends with these is out of bounds too.
+        let transfer = copy(frame.slice(lent.offset..lent.offset.saturating_add(length)), to);
+        let queue = match &mut self.queue {
+            Some(queue) => queue,
             none => none.insert(self.client.queue(SLOTS)?),
         };
-        channel.submit(transfer).map_err(|refused| PullReason::Submit(refused.reason))
+        queue.submit(transfer).map_err(|refused| PullReason::Submit(refused.reason))
     }
 
     /// Pulls that were begun and not finished.
@@ -418,14 +416,17 @@ impl Receiver {
     /// [`FinishError`].
     pub fn finish(&mut self, limit: Option<Duration>) -> Result<Pulled, FinishError> {
         self.peer.check_fork()?;
-        let (Some((ticket, _)), Some(channel)) = (self.pulling.front(), &mut self.queue) else {
+        let (Some((ticket, _)), Some(queue)) = (self.pulling.front(), &mut self.queue) else {
             return Err(FinishError::Nothing);
         };
-        let outcome = match channel.wait(*ticket, limit) {
-            Ok(completion) => completion.outcome,
-            Err(WaitError::TimedOut) => return Err(FinishError::TimedOut),
-            Err(WaitError::Forked(forked)) => return Err(forked.into()),
-            Err(WaitError::UnknownTicket) => Err(Failure::ServiceLost),
+        let ended = match limit {
+            None => queue.wait(*ticket).map(Some),
+            Some(limit) => queue.wait_for(*ticket, limit),
+        };
+        let outcome = match ended {
+            Ok(None) => return Err(FinishError::TimedOut),
+            Ok(Some(_)) => Ok(()),
+            Err(error) => Err(error.failure),
         };
         let Some((_, LentFrame { kind, length, .. })) = self.pulling.pop_front() else {
             return Err(FinishError::Nothing);
@@ -454,7 +455,7 @@ impl Receiver {
 fn accept(
     client: &Client,
     expected: Option<SessionId>,
-    token: Handle,
+    token: GrantToken,
 ) -> Result<Result<Frame, CallError>, Violation> {
     let expected = expected.ok_or(Violation::NoGrants)?;
     let frame = match client.accept(token) {
@@ -492,12 +493,12 @@ impl Drop for Receiver {
             return;
         }
         // Before the other end is told that nobody reads its frames any more.
-        if let Some(channel) = &mut self.queue {
+        if let Some(queue) = &mut self.queue {
             for (ticket, _) in &self.pulling {
-                let _ = channel.cancel(*ticket);
+                let _ = queue.cancel(*ticket);
             }
             for (ticket, _) in &self.pulling {
-                let _ = channel.wait(*ticket, Some(LETTING_GO));
+                let _ = queue.wait_for(*ticket, LETTING_GO);
             }
         }
         self.peer.own.word(RECEIVER_CLOSED).store(1, Ordering::Release);

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use memferry::{Armed, CallError, Client, FrameRange, Grantee, Handle, Rights, SessionId};
+use memferry::{Armed, CallError, Client, Grantee, Handle, Region, Rights, SessionId};
 use memferry_shm::parking::Spin;
 use memferry_shm::ring::Producer;
 use memferry_shm::storage::RingStorage;
@@ -51,7 +51,7 @@ pub struct Loan(u64);
 enum How<'a> {
     Granted,
     Mapped(&'a SharedFrame),
-    /// Mapped for this message only.
+    /// Mapped for this lent only.
     MappedOnce(&'a SharedFrame),
 }
 
@@ -146,10 +146,10 @@ impl Sender {
     pub fn lend(
         &mut self,
         kind: u32,
-        range: &FrameRange,
+        range: impl Into<Region>,
         limit: Option<Duration>,
     ) -> Result<Loan, SendError> {
-        self.lend_as(kind, range, How::Granted, deadline(limit))
+        self.lend_as(kind, &range.into(), How::Granted, deadline(limit))
     }
 
     /// Lends part of a frame by its memory: the other process maps all of the frame, once.
@@ -185,8 +185,8 @@ impl Sender {
     ///
     /// # Errors
     /// [`SendError`].
-    pub fn export(&mut self, range: &FrameRange, limit: Option<Duration>) -> Result<(), SendError> {
-        self.exported(range, How::Granted, deadline(limit)).map(|_| ())
+    pub fn export(&mut self, range: impl Into<Region>, limit: Option<Duration>) -> Result<(), SendError> {
+        self.exported(&range.into(), How::Granted, deadline(limit)).map(|_| ())
     }
 
     /// Lets the other process map a frame before anything of it is lent.
@@ -194,7 +194,7 @@ impl Sender {
     /// # Errors
     /// [`SendError`].
     pub fn export_mapped(&mut self, frame: &SharedFrame, limit: Option<Duration>) -> Result<(), SendError> {
-        self.exported(&frame.frame().all(), How::Mapped(frame), deadline(limit)).map(|_| ())
+        self.exported(&frame.frame().slice(..), How::Mapped(frame), deadline(limit)).map(|_| ())
     }
 
     /// Takes back what was granted of a frame. The other end's transfers that read it are cancelled first; later messages of it
@@ -263,7 +263,7 @@ impl Sender {
     fn lend_as(
         &mut self,
         kind: u32,
-        range: &FrameRange,
+        range: &Region,
         how: How<'_>,
         deadline: Option<Instant>,
     ) -> Result<Loan, SendError> {
@@ -286,7 +286,7 @@ impl Sender {
     /// The export that holds a range, made when there is none, and where the range begins in it.
     fn exported(
         &mut self,
-        range: &FrameRange,
+        range: &Region,
         how: How<'_>,
         deadline: Option<Instant>,
     ) -> Result<(u32, u64), SendError> {
@@ -312,12 +312,12 @@ impl Sender {
         self.room(deadline, |_| Some(()))?;
         let Some(shared) = shared else {
             let session = self.grants_to.ok_or(SendError::OtherService)?;
-            let token = self.client.grant(range, Rights::READ, Grantee::Session(session))?;
+            let token = self.client.grant(range, Rights::READ, Grantee::Session(session))?.token();
             let index = self.place(range, None, Lending::Granted(token))?;
             self.put(&Slot::Grant { index, token }, 0);
             return Ok((index, 0));
         };
-        let index = self.place(&shared.frame().all(), Some(shared.clone()), Lending::Mapped)?;
+        let index = self.place(&shared.frame().slice(..), Some(shared.clone()), Lending::Mapped)?;
         if let Err(error) = self.peer.socket.send(index, shared.descriptor()) {
             self.exports.remove(index);
             return Err(match error {
@@ -331,7 +331,7 @@ impl Sender {
 
     fn place(
         &mut self,
-        range: &FrameRange,
+        range: &Region,
         shared: Option<SharedFrame>,
         lending: Lending,
     ) -> Result<u32, SendError> {

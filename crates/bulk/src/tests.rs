@@ -143,18 +143,18 @@ fn what_is_too_long_is_refused_where_it_is_sent() {
 }
 
 #[test]
-fn lent_ranges_are_pulled_whole_at_any_place_and_length() {
+fn lent_ranges_are_pulled_whole() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(1 << 20).unwrap();
-    let to = theirs.allocate(2 << 20).unwrap();
+    let from = ours.frame(1 << 20).alloc().unwrap();
+    let to = theirs.frame(2 << 20).alloc().unwrap();
     let bytes = noise(1 << 20, 5);
     from.write(0, &bytes).unwrap();
     for (offset, length) in [(0, 1 << 20), (3, 4097), (77, 0), ((1 << 20) - 1, 1), (4095, 2)] {
-        let loan = sender.lend(9, &from.range(offset, length), SOON).unwrap();
+        let loan = sender.lend(9, from.slice(offset..offset + length), SOON).unwrap();
         let lent = lent_of(&mut receiver);
         assert_eq!((lent.kind(), lent.length(), lent.is_mapped()), (9, length, false));
         assert!(!sender.settled(loan).unwrap());
-        receiver.pull(lent, &to.range(1, length)).unwrap();
+        receiver.pull(lent, to.slice(1..1 + length)).unwrap();
         assert_eq!(receiver.finish(SOON).unwrap().length, length);
         sender.settle(loan, SOON).unwrap();
         let mut moved = vec![0; length as usize];
@@ -166,19 +166,18 @@ fn lent_ranges_are_pulled_whole_at_any_place_and_length() {
 }
 
 #[test]
-fn eight_pulls_are_under_way_at_once_and_end_in_order() {
+fn pulls_under_way_at_once_end_in_order() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(8 << 16).unwrap();
-    let to = theirs.allocate(8 << 16).unwrap();
+    let from = ours.frame(8 << 16).alloc().unwrap();
+    let to = theirs.frame(8 << 16).alloc().unwrap();
     let bytes = noise(8 << 16, 8);
     from.write(0, &bytes).unwrap();
-    let range = |index: u64| (index << 16, 1 << 16);
     let loans: Vec<_> = (0..8)
-        .map(|index| sender.lend(index as u32, &from.range(range(index).0, 1 << 16), SOON).unwrap())
+        .map(|index| sender.lend(index as u32, from.slice(index << 16..(index + 1) << 16), SOON).unwrap())
         .collect();
     for index in 0..8 {
         let lent = lent_of(&mut receiver);
-        receiver.pull(lent, &to.range(range(index).0, 1 << 16)).unwrap();
+        receiver.pull(lent, to.slice(index << 16..(index + 1) << 16)).unwrap();
     }
     assert_eq!(receiver.pulling(), 8);
     for (index, loan) in loans.into_iter().enumerate() {
@@ -195,7 +194,7 @@ fn eight_pulls_are_under_way_at_once_and_end_in_order() {
 fn mapped_lent_frames_are_copied_by_this_cpu_and_no_engine() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
     let from = SharedFrame::allocate(&ours, 8192).unwrap();
-    let to = theirs.allocate(8192).unwrap();
+    let to = theirs.frame(8192).alloc().unwrap();
     let bytes = noise(8192, 6);
     from.frame().write(0, &bytes).unwrap();
     for once in [false, true, true, false] {
@@ -214,7 +213,7 @@ fn mapped_lent_frames_are_copied_by_this_cpu_and_no_engine() {
         assert!(moved == bytes[5..8005]);
         lent.read(0, &mut moved).unwrap();
         assert!(moved == bytes[5..8005]);
-        let refused = receiver.pull(lent, &to.all()).unwrap_err();
+        let refused = receiver.pull(lent, &to).unwrap_err();
         assert!(matches!(refused.reason, PullReason::Mapped));
         assert!(!sender.settled(loan).unwrap());
         drop(refused);
@@ -225,19 +224,19 @@ fn mapped_lent_frames_are_copied_by_this_cpu_and_no_engine() {
 }
 
 #[test]
-fn a_range_that_leaves_its_frame_or_its_destination_is_refused() {
+fn ranges_outside_their_frames_are_refused() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let to = theirs.allocate(4096).unwrap();
-    for (offset, length) in [(1, 4096), (u64::MAX, 2), (0, u64::MAX)] {
-        let refused = sender.lend(1, &from.range(offset, length), SOON);
+    let from = ours.frame(4096).alloc().unwrap();
+    let to = theirs.frame(4096).alloc().unwrap();
+    for outside in [1..4097, u64::MAX - 1..u64::MAX, 0..u64::MAX] {
+        let refused = sender.lend(1, from.slice(outside), SOON);
         assert!(matches!(refused, Err(SendError::OutOfRange { .. })), "{refused:?}");
     }
-    let _loan = sender.lend(1, &from.all(), SOON).unwrap();
+    let _loan = sender.lend(1, &from, SOON).unwrap();
     let lent = lent_of(&mut receiver);
-    let refused = receiver.pull(lent, &to.range(0, 4095)).unwrap_err();
+    let refused = receiver.pull(lent, to.slice(..4095)).unwrap_err();
     assert!(matches!(refused.reason, PullReason::Length { lent: 4096, available: 4095 }));
-    receiver.pull(refused.lent, &to.range(1, 4096)).unwrap();
+    receiver.pull(refused.lent, to.slice(1..4097)).unwrap();
     let outside = receiver.finish(SOON);
     let of_service = FinishError::Failed {
         kind: 1,
@@ -247,19 +246,19 @@ fn a_range_that_leaves_its_frame_or_its_destination_is_refused() {
 }
 
 #[test]
-fn what_was_revoked_is_an_error_of_one_message_and_can_be_lent_again() {
+fn what_was_revoked_can_be_lent_again() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let to = theirs.allocate(4096).unwrap();
+    let from = ours.frame(4096).alloc().unwrap();
+    let to = theirs.frame(4096).alloc().unwrap();
     from.write(0, &[9; 4096]).unwrap();
     // Revoked after the other end took it up, and before.
     for taken_up in [true, false] {
-        let _loan = sender.lend(1, &from.all(), SOON).unwrap();
+        let _loan = sender.lend(1, &from, SOON).unwrap();
         let before = taken_up.then(|| lent_of(&mut receiver));
         sender.forget(from.handle()).unwrap();
         match before {
             Some(lent) => {
-                receiver.pull(lent, &to.all()).unwrap();
+                receiver.pull(lent, &to).unwrap();
                 let ended = receiver.finish(SOON);
                 assert!(matches!(ended, Err(FinishError::Failed { kind: 1, .. })), "{ended:?}");
             }
@@ -268,9 +267,9 @@ fn what_was_revoked_is_an_error_of_one_message_and_can_be_lent_again() {
                 assert!(matches!(refused, Err(ReceiveError::Refused { kind: 1, .. })), "{refused:?}");
             }
         }
-        let loan = sender.lend(2, &from.all(), SOON).unwrap();
+        let loan = sender.lend(2, &from, SOON).unwrap();
         let lent = lent_of(&mut receiver);
-        receiver.pull(lent, &to.all()).unwrap();
+        receiver.pull(lent, &to).unwrap();
         assert_eq!(receiver.finish(SOON).unwrap().kind, 2);
         sender.settle(loan, SOON).unwrap();
         sender.forget(from.handle()).unwrap();
@@ -278,17 +277,17 @@ fn what_was_revoked_is_an_error_of_one_message_and_can_be_lent_again() {
 }
 
 #[test]
-fn more_exports_than_there_are_numbers_take_turns() {
+fn exports_beyond_the_numbers_take_turns() {
     let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(100 << 12).unwrap();
-    let to = theirs.allocate(4096).unwrap();
+    let from = ours.frame(100 << 12).alloc().unwrap();
+    let to = theirs.frame(4096).alloc().unwrap();
     for index in 0..100u64 {
         from.write(index << 12, &[index as u8; 4096]).unwrap();
     }
     for index in (0..100).chain(0..100) {
-        let loan = sender.lend(1, &from.range(index << 12, 4096), SOON).unwrap();
+        let loan = sender.lend(1, from.slice(index << 12..(index + 1) << 12), SOON).unwrap();
         let lent = lent_of(&mut receiver);
-        receiver.pull(lent, &to.all()).unwrap();
+        receiver.pull(lent, &to).unwrap();
         receiver.finish(SOON).unwrap();
         sender.settle(loan, SOON).unwrap();
         let mut moved = [0; 4096];
@@ -299,10 +298,10 @@ fn more_exports_than_there_are_numbers_take_turns() {
 }
 
 #[test]
-fn an_lend_dropped_on_another_thread_is_given_back_though_the_receiver_sleeps() {
+fn a_frame_dropped_elsewhere_is_given_back() {
     let ((ours, mut sender, _here), (_other, mut back, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let loan = sender.lend(1, &from.all(), SOON).unwrap();
+    let from = ours.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &from, SOON).unwrap();
     let lent = lent_of(&mut receiver);
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(move || receiver.receive(SOON).map(|message| message.kind));
@@ -315,7 +314,7 @@ fn an_lend_dropped_on_another_thread_is_given_back_though_the_receiver_sleeps() 
 }
 
 #[test]
-fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
+fn mapped_and_granted_frames_come_in_order() {
     let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
     let frames: Vec<_> = (0..6).map(|_| SharedFrame::allocate(&ours, 4096).unwrap()).collect();
     for (index, frame) in frames.iter().enumerate() {
@@ -325,7 +324,7 @@ fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
         let _loan = match index % 3 {
             1 => sender.lend_mapped(kind, frame, all, SOON).unwrap(),
             2 => sender.lend_mapped_once(kind, frame, all, SOON).unwrap(),
-            _ => sender.lend(kind, &frame.frame().all(), SOON).unwrap(),
+            _ => sender.lend(kind, frame.frame(), SOON).unwrap(),
         };
     }
     let mut consumer = crate::Consumer::new(receiver, &theirs, 3, 4096).unwrap();
@@ -341,26 +340,26 @@ fn mapped_and_granted_frames_come_in_the_order_they_were_sent() {
 #[test]
 fn what_is_under_way_is_taken_though_a_slot_without_a_message_follows() {
     let ((ours, mut sender, _), (theirs, _, receiver)) = ends(Options::default());
-    let one = ours.allocate(4096).unwrap();
-    let other = ours.allocate(4096).unwrap();
-    let loan = sender.lend(1, &one.all(), SOON).unwrap();
-    sender.export(&other.all(), SOON).unwrap();
+    let one = ours.frame(4096).alloc().unwrap();
+    let other = ours.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &one, SOON).unwrap();
+    sender.export(&other, SOON).unwrap();
     let mut consumer = crate::Consumer::new(receiver, &theirs, 2, 4096).unwrap();
     assert_eq!(consumer.take(SOON).unwrap().from, 1);
     sender.settle(loan, SOON).unwrap();
 }
 
 #[test]
-fn frames_of_another_client_are_not_taken_for_this_ones() {
+fn frames_of_another_client_are_refused() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     // A service of its own gives the same handles again.
     let stranger = Client::embedded_with(memferry::ServiceConfig::default()).unwrap();
     let mine = SharedFrame::allocate(&ours, 4096).unwrap();
     let foreign = SharedFrame::allocate(&stranger, 4096).unwrap();
-    let _loan = sender.lend(1, &mine.frame().all(), SOON).unwrap();
-    let refused = sender.lend(2, &foreign.frame().all(), SOON);
+    let _loan = sender.lend(1, mine.frame(), SOON).unwrap();
+    let refused = sender.lend(2, foreign.frame(), SOON);
     assert!(matches!(refused, Err(SendError::ForeignFrame)), "{refused:?}");
-    assert!(ours.grant(&foreign.frame().all(), memferry::Rights::READ, memferry::Grantee::User(0)).is_err());
+    assert!(ours.grant(foreign.frame(), memferry::Rights::READ, memferry::Grantee::User(0)).is_err());
     drop(lent_of(&mut receiver));
     for (frame, byte) in [(&mine, 5), (&foreign, 6)] {
         frame.frame().write(0, &[byte]).unwrap();
@@ -372,7 +371,7 @@ fn frames_of_another_client_are_not_taken_for_this_ones() {
 }
 
 #[test]
-fn an_lend_given_up_after_its_descriptor_went_leaves_nothing_behind() {
+fn a_lend_given_up_leaves_nothing_behind() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
     let frame = SharedFrame::allocate(&ours, 4096).unwrap();
     (1..SLOTS).for_each(|number| sender.send(number, b"", NOW).unwrap());
@@ -433,10 +432,27 @@ fn every_broken_rule_ends_the_connection_with_its_name() {
 }
 
 #[test]
+fn a_forged_range_fails_its_own_pull() {
+    let ((ours, mut sender, _), (theirs, _, mut receiver)) = ends(Options::default());
+    let from = ours.frame(4096).alloc().unwrap();
+    let to = theirs.frame(4096).alloc().unwrap();
+    let _loan = sender.lend(1, &from, SOON).unwrap();
+    drop(lent_of(&mut receiver));
+    let forged = [(u64::MAX, 2), (u64::MAX, 0), (u64::MAX - 1, 4096), (4096, 1)];
+    for (kind, (offset, length)) in (2..).zip(forged) {
+        forge(&mut sender, Slot::Lent { kind, index: 0, offset, length }.encode());
+        let lent = lent_of(&mut receiver);
+        receiver.pull(lent, &to).unwrap();
+        let failure = Failure::OutOfBounds { side: Side::Source, available: 4096 };
+        assert_eq!(receiver.finish(SOON), Err(FinishError::Failed { kind, failure }));
+    }
+}
+
+#[test]
 fn slots_written_over_those_in_use_are_refused() {
     let ((ours, mut sender, _), (_other, _, mut receiver)) = ends(Options::default());
-    let from = ours.allocate(4096).unwrap();
-    let _loan = sender.lend(1, &from.all(), SOON).unwrap();
+    let from = ours.frame(4096).alloc().unwrap();
+    let _loan = sender.lend(1, &from, SOON).unwrap();
     let _held = lent_of(&mut receiver);
     let mut number = 0;
     let broken = loop {

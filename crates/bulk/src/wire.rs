@@ -9,7 +9,7 @@
 //! A slot is a private copy when it is decoded. What a number means for the connection (is there such an import, is this the
 //! piece that was to come) is the receiver's to check.
 
-use memferry::{Handle, SessionId};
+use memferry::{GrantToken, SessionId};
 use memferry_shm::frame::FrameRefused;
 use memferry_shm::ring::{ImpossibleCount, Slots};
 use thiserror::Error;
@@ -122,9 +122,9 @@ pub(crate) enum Slot {
     /// Export `index` is what this token grants.
     Grant {
         index: u32,
-        token: Handle,
+        token: GrantToken,
     },
-    /// Export `index` is the memory of the next descriptor on the socket; it is for one message only when `once`.
+    /// Export `index` is the memory of the next descriptor on the socket; it is for one lent only when `once`.
     Descriptor {
         index: u32,
         once: bool,
@@ -176,7 +176,7 @@ impl Slot {
             }
             Self::Grant { index, token } => {
                 head(GRANT, false);
-                (words[1], words[2]) = (pair(0, index), token.bits());
+                (words[1], words[2]) = (pair(0, index), token.to_raw());
             }
             Self::Descriptor { index, once, length } => {
                 head(DESCRIPTOR, once);
@@ -220,7 +220,7 @@ impl Slot {
             GRANT | DESCRIPTOR | LENT => {
                 within("export", u64::from(second), EXPORTS as u64 - 1)?;
                 Ok(match sort {
-                    GRANT => Self::Grant { index: second, token: Handle::from_bits(words[2]) },
+                    GRANT => Self::Grant { index: second, token: GrantToken::from_raw(words[2]) },
                     DESCRIPTOR => Self::Descriptor { index: second, once: bit, length: words[2] },
                     _ => Self::Lent { kind, index: second, offset: words[3], length: words[2] },
                 })
@@ -249,7 +249,7 @@ mod tests {
                 }
             ),
             (index.clone(), any::<u64>())
-                .prop_map(|(index, bits)| Slot::Grant { index, token: Handle::from_bits(bits) }),
+                .prop_map(|(index, bits)| Slot::Grant { index, token: GrantToken::from_raw(bits) }),
             (index.clone(), any::<bool>(), any::<u64>()).prop_map(|(index, once, length)| Slot::Descriptor {
                 index,
                 once,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memferry::{Client, Frame, Queue, Transfer};
+use memferry::{Client, Frame, Queue, copy, nop};
 use serde::Serialize;
 
 use crate::CommandError;
@@ -173,7 +173,7 @@ impl Sides {
     fn new() -> Result<Self, CommandError> {
         let client = Client::embedded()?;
         let length = usize::try_from(POOL)?;
-        let frames = (client.allocate(POOL)?, client.allocate(POOL)?);
+        let frames = (client.frame(POOL).alloc()?, client.frame(POOL).alloc()?);
         let own = (random_bytes(length, 11), random_bytes(length, 12));
         frames.0.write(0, &own.0)?;
         frames.1.write(0, &own.1)?;
@@ -233,16 +233,16 @@ impl Sides {
 
     fn transfers(&mut self, what: (u64, bool), count: u64, work: u64) -> Result<Duration, CommandError> {
         // A worker that sleeps is woken ahead: the question is what copies cost in a program that makes many.
-        let awake = self.queue.submit(Transfer::nop())?;
-        self.queue.wait(awake, None)?.outcome?;
+        let awake = self.queue.submit(nop())?;
+        self.queue.wait(awake)?;
         let started = Instant::now();
         for _ in 0..count {
             let at = Self::place(&mut self.at[1], what);
-            let source = self.frames.0.range(at, what.0);
-            let destination = self.frames.1.range(at, what.0);
-            let ticket = self.queue.submit(Transfer::copy(&source, &destination)?)?;
+            let source = self.frames.0.slice(at..at + what.0);
+            let destination = self.frames.1.slice(at..at + what.0);
+            let ticket = self.queue.submit(copy(&source, &destination))?;
             compute(work);
-            self.queue.wait(ticket, None)?.outcome?;
+            self.queue.wait(ticket)?;
         }
         Ok(started.elapsed())
     }

@@ -7,7 +7,7 @@
 //! A colour key follows the engine's transparent copy (Wicki 2014, 2.3.2.2): 24 bits, the upper eight of a 32-bit pixel
 //! ignored. In memory a pixel is R, G, B, alpha, so its little-endian number has R lowest and the alpha is what is ignored.
 
-use memferry::{Client, Color24, Frame, Image, Transfer, Turn, turned_copy};
+use memferry::{Client, Color24, Frame, Image, Transfer, Turn, copy_2d, turned_copy};
 
 use crate::CommandError;
 use crate::picture::{Colours, Kind, Picture};
@@ -61,7 +61,7 @@ pub(crate) struct Canvas {
 impl Canvas {
     /// A frame with the picture's pixels.
     pub(crate) fn of(client: &Client, picture: &Picture) -> Result<Self, CommandError> {
-        let frame = client.allocate(picture.pixels.len() as u64)?;
+        let frame = client.frame(picture.pixels.len() as u64).alloc()?;
         frame.write(0, &picture.pixels)?;
         let image = Image::packed(picture.width, picture.height, picture.kind.pixel());
         Ok(Self { frame, image, kind: picture.kind, colours: picture.colours.clone() })
@@ -71,11 +71,11 @@ impl Canvas {
     pub(crate) fn turned(&self, client: &Client, turn: Turn) -> Result<(Self, Transfer), CommandError> {
         let Image { width, height, pixel, .. } = self.image;
         let (width, height) = if turn.swaps_axes() { (height, width) } else { (width, height) };
-        let frame = client.allocate(self.bytes())?;
+        let frame = client.frame(self.bytes()).alloc()?;
         let image = Image::packed(width, height, pixel);
         let turned = Self { frame, image, kind: self.kind, colours: self.colours.clone() };
         let shape = turned_copy(&self.image, turn, &turned.image, None)?;
-        let transfer = Transfer::copy_2d(&self.frame.all(), &turned.frame.all(), shape);
+        let transfer = copy_2d(&self.frame, &turned.frame, shape);
         Ok((turned, transfer))
     }
 
@@ -100,7 +100,7 @@ impl Canvas {
         let source = top.image.crop(0, 0, width, height)?;
         let destination = self.image.crop(at.0, at.1, width, height)?;
         let shape = turned_copy(&source, Turn::Upright, &destination, key)?;
-        Ok(Transfer::copy_2d(&top.frame.all(), &self.frame.all(), shape))
+        Ok(copy_2d(&top.frame, &self.frame, shape))
     }
 
     /// Bytes of its pixels.

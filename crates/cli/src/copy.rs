@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memferry::{EngineKind, Frame, Ticket, Transfer};
+use memferry::{EngineKind, Frame, Ticket, Transfer, copy};
 
 use crate::measure::{Bytes, Rate, Samples, Time, rounds_for, thread_cpu};
 use crate::mover::Mover;
@@ -78,7 +78,7 @@ impl<'a> Copy<'a> {
         // A file may grow while it is read, and some say they are empty and are not: there is always room for a byte.
         let piece = expected.clamp(4096, PIECE_BYTES);
         let length = piece * SLOTS as u64;
-        let frames = (mover.client().allocate(length)?, mover.client().allocate(length)?);
+        let frames = (mover.client().frame(length).alloc()?, mover.client().frame(length).alloc()?);
         let buffer = vec![0; usize::try_from(piece)?];
         Ok(Self {
             mover,
@@ -118,8 +118,8 @@ impl<'a> Copy<'a> {
     fn start(&mut self, length: usize) -> Result<(), CommandError> {
         let offset = (self.pieces % SLOTS as u64) * self.buffers.0.len() as u64;
         self.frames.0.write(offset, &self.buffers.0[..length])?;
-        let range = |frame: &Frame| frame.range(offset, length as u64);
-        let transfer = Transfer::copy(&range(&self.frames.0), &range(&self.frames.1))?;
+        let range = |frame: &Frame| frame.slice(offset..offset + length as u64);
+        let transfer = copy(&range(&self.frames.0), &range(&self.frames.1));
         // The rest of a file would spoil the figures of whole pieces.
         if self.pieces.is_multiple_of(MEASURE_EVERY) && self.samples.are_of(length as u64) {
             self.measure(&transfer, length)?;

@@ -1,14 +1,14 @@
 //! A client with one queue: what a command moves bytes with, embedded or through a service.
 //!
 //! ```text
-//! open(socket) ─► Mover ─ submit ─► Ticket ─ wait ─► Completion, or why it failed
+//! open(socket) ─► Mover ─ submit ─► Ticket ─ wait ─► Done, or why the transfer failed
 //!                       └ carry_out: both
 //! ```
 
 use std::path::Path;
 use std::time::Duration;
 
-use memferry::{Client, Completion, EngineKind, Queue, Ticket, Transfer, WaitError};
+use memferry::{Client, Done, EngineKind, Output, Queue, Ticket, Transfer, TransferError};
 
 use crate::CommandError;
 
@@ -43,27 +43,29 @@ impl Mover {
         &mut self.queue
     }
 
-    pub(crate) fn submit(&mut self, transfer: Transfer) -> Result<Ticket, CommandError> {
-        Ok(self.queue.submit(transfer)?)
+    pub(crate) fn submit<T: Output>(&mut self, transfer: Transfer<T>) -> Result<Ticket<T>, CommandError> {
+        Ok(self.queue.submit(transfer).map_err(|error| error.untyped())?)
     }
 
-    /// Waits for the end of a transfer, however it ended.
-    pub(crate) fn end_of(&mut self, ticket: Ticket) -> Result<Completion, CommandError> {
-        self.queue.wait(ticket, Some(PATIENCE)).map_err(|error| match error {
-            WaitError::TimedOut => format!("no completion came within {} s", PATIENCE.as_secs()).into(),
-            other => other.into(),
-        })
+    /// Waits for the end of a transfer; the error inside is the transfer's own.
+    pub(crate) fn end_of<T: Output>(
+        &mut self,
+        ticket: Ticket<T>,
+    ) -> Result<Result<Done<T>, TransferError>, CommandError> {
+        match self.queue.wait_for(ticket, PATIENCE) {
+            Ok(None) => Err(format!("no completion came within {} s", PATIENCE.as_secs()).into()),
+            Ok(Some(done)) => Ok(Ok(done)),
+            Err(error) => Ok(Err(error)),
+        }
     }
 
     /// Waits for a transfer that must succeed.
-    pub(crate) fn wait(&mut self, ticket: Ticket) -> Result<Completion, CommandError> {
-        let completion = self.end_of(ticket)?;
-        completion.outcome.map_err(|failure| format!("the transfer failed: {failure}"))?;
-        Ok(completion)
+    pub(crate) fn wait<T: Output>(&mut self, ticket: Ticket<T>) -> Result<Done<T>, CommandError> {
+        Ok(self.end_of(ticket)?.map_err(|error| format!("the transfer failed: {error}"))?)
     }
 
     /// Submits a transfer and waits until it succeeded.
-    pub(crate) fn carry_out(&mut self, transfer: Transfer) -> Result<Completion, CommandError> {
+    pub(crate) fn carry_out<T: Output>(&mut self, transfer: Transfer<T>) -> Result<Done<T>, CommandError> {
         let ticket = self.submit(transfer)?;
         self.wait(ticket)
     }

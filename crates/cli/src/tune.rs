@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use memferry::{Client, Queue, Transfer};
+use memferry::{Client, Queue, copy, nop};
 use memferry_service::profile::measure::{self, NEVER};
 use memferry_service::profile::{self, Profile, Tuning};
 
@@ -121,16 +121,17 @@ pub(crate) fn hand_over_ns() -> Result<u128, CommandError> {
 }
 
 fn hand_over_and_wait(queue: &mut Queue) -> Result<(), CommandError> {
-    let ticket = queue.submit(Transfer::nop())?;
-    Ok(queue.wait(ticket, None)?.outcome?)
+    let ticket = queue.submit(nop())?;
+    queue.wait(ticket)?;
+    Ok(())
 }
 
 /// The longest copy that takes this thread less than to hand one over and get its completion, from a worker that is awake.
 fn inline_bytes() -> Result<u64, CommandError> {
     const TRIES: usize = 31;
     let client = Client::embedded()?;
-    let source = client.allocate(LONGEST)?;
-    let destination = client.allocate(LONGEST)?;
+    let source = client.frame(LONGEST).alloc()?;
+    let destination = client.frame(LONGEST).alloc()?;
     source.write(0, &random_bytes(usize::try_from(LONGEST)?, 5))?;
     let mut queue = client.queue(16)?;
     let mut found = 0;
@@ -142,8 +143,9 @@ fn inline_bytes() -> Result<u64, CommandError> {
         for _ in 0..TRIES {
             handed.push(each_ns(&mut queue, hand_over_and_wait)?);
             inline.push(each_ns(&mut queue, |queue| {
-                let copy = Transfer::copy(&source.range(0, bytes), &destination.range(0, bytes))?;
-                Ok(queue.perform(copy)?.outcome?)
+                let copy = copy(&source.slice(..bytes), &destination.slice(..bytes));
+                queue.run(copy)?;
+                Ok(())
             })?);
         }
         if median(&mut inline) > median(&mut handed) {

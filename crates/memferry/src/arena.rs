@@ -1,9 +1,9 @@
 //! An arena of memory that the service may move bytes in from the moment it is allocated.
 //!
 //! ```text
-//! Client::arena ─► FrameArena ─┬─ buffer(length) ─► Buffer ─ range ─► Transfer        no message to the service
+//! Client::arena ─► FrameArena ─┬─ buffer(length) ─► Buffer ─ slice ─► Transfer        no message to the service
 //!                              ├─ allocator() ─► collections ─ copy(queue, &from, &mut to)   waits
-//!                              └─ range_of(promised) ─► Transfer                      unsafe to promise
+//!                              └─ region_of(promised) ─► Transfer                     unsafe to promise
 //! segments: frames of 4 MiB or what one block needs, registered when they come, revoked when they go
 //! ```
 //!
@@ -12,12 +12,12 @@
 //! A destination that an engine may still write to must not be given to anybody else, and must not be referred to.
 //!
 //! * **A [`Buffer`]** has no references to its bytes: it is read and written by copy. Its block is owned by a window frame
-//!   that its ranges, the transfers made of them and the queue's slots hold; a slot lets go when its completion was
+//!   that its regions, the transfers made of them and the queue's slots hold; a slot lets go when its completion was
 //!   taken, and a completion comes when the engine can no longer touch the memory, or says that it may
-//!   ([`Completion::is_settled`](crate::Completion::is_settled): its queue failed and could not be stopped). There, and where
+//!   ([`TransferError::is_settled`](crate::TransferError::is_settled): its queue failed and could not be stopped). There, and where
 //!   a completion never comes (the service was lost, the queue was dropped with requests outstanding), the slot marks the block as
 //!   abandoned: its bytes are nobody's until the whole segment goes, and the pages of that stay pinned for as long as the engine
-//!   has them. Windows are bounded: a range or a 2-D walk that leaves the block is turned into
+//!   has them. Windows are bounded: a region or a 2-D walk that leaves the block is turned into
 //!   one that the service refuses. Peers get a window's memory only by a frame derived from it, which keeps the block
 //!   until its revocation is over.
 //! * **A collection** refers to its bytes, so no range of it is given to safe code. [`FrameArena::copy`] borrows both slices
@@ -31,21 +31,20 @@
 //! All this trusts the service to write only what was asked for, as every frame does. It does not choose buffers for
 //! anybody, and does not share them between processes.
 
-use std::os::fd::OwnedFd;
+use std::ops::RangeBounds;
+use std::sync::Arc;
 
-use memferry_shm::arena::{
-    Arena, ArenaError, Block, Memfds, Options, Promised, Registrar, SegmentError, Statistics,
-};
+use memferry_shm::arena::{Arena, ArenaError, Memfds, Options, Promised, SegmentError, Statistics};
 use memferry_shm::mapping::AccessError;
 use memferry_shm::placement::Placement;
 use memferry_transfer::{Failure, Side};
 use thiserror::Error;
 
-use crate::client::Client;
 use crate::error::FrameError;
-use crate::frame::{Frame, FrameRange};
-use crate::queue::{Queue, SubmitReason, WaitError};
-use crate::transfer::Transfer;
+use crate::frame::{Frame, Region, Segments};
+use crate::queue::{Queue, SubmitReason};
+use crate::session::Session;
+use crate::transfer::copy;
 
 /// How an arena works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,31 +72,6 @@ pub type BufferError = ArenaError<SegmentError<FrameError>>;
 
 /// Allocates for collections in an arena's memory: `allocator_api2::vec::Vec<u8, FrameAllocator>`.
 pub type FrameAllocator = Arena<Memfds<Segments>>;
-
-pub(crate) type SegmentBlock = Block<Memfds<Segments>>;
-
-/// Makes an arena's segments frames of a client.
-pub struct Segments {
-    client: Client,
-}
-
-/// A segment's frame, which nothing can be asked of: it is memory of everybody who has a block there.
-#[derive(Clone)]
-pub struct SegmentFrame(pub(crate) Frame);
-
-impl Registrar for Segments {
-    type Id = SegmentFrame;
-    type Error = FrameError;
-
-    fn register(&self, descriptor: OwnedFd, length: u64) -> Result<SegmentFrame, FrameError> {
-        self.client.register(descriptor, length, None).map(SegmentFrame)
-    }
-
-    fn retire(&self, segment: SegmentFrame) {
-        // The last clone revokes it, which waits for whatever was abandoned there.
-        drop(segment);
-    }
-}
 
 /// Bytes that a copy between slices moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -129,24 +103,23 @@ pub enum CopyError {
     /// The transfer failed.
     #[error("the copy failed: {0}")]
     Failed(Failure),
-    /// The completion could not be waited for.
-    #[error(transparent)]
-    Wait(WaitError),
 }
 
 /// Memory for buffers and collections. Clones share it.
 ///
 /// ```
+/// # #![deny(unused_must_use)]
 /// use allocator_api2::vec::Vec;
-/// use memferry::{ArenaOptions, Client, Transfer};
+/// use memferry::{ArenaOptions, Client, copy};
 ///
 /// let client = Client::embedded()?;
-/// let (arena, mut queue) = (client.arena(ArenaOptions::default())?, client.queue(64)?);
+/// let arena = client.arena(ArenaOptions::default())?;
+/// let mut queue = client.queue(64)?;
 /// // A buffer is owned, so a transfer may run while this thread does something else.
 /// let (from, to) = (arena.buffer(1 << 20)?, arena.buffer(1 << 20)?);
 /// from.write(0, b"moved")?;
-/// let ticket = queue.submit(Transfer::copy(&from.range(), &to.range())?)?;
-/// assert_eq!(queue.wait(ticket, None)?.outcome, Ok(()));
+/// let ticket = queue.submit(copy(&from, &to))?;
+/// queue.wait(ticket)?;
 /// // A collection is borrowed, so the call waits.
 /// let mut list = Vec::new_in(arena.allocator());
 /// list.resize(100_000, 7u8);
@@ -162,9 +135,9 @@ pub struct FrameArena {
 }
 
 impl FrameArena {
-    pub(crate) fn new(client: Client, options: ArenaOptions) -> Result<Self, FrameError> {
+    pub(crate) fn new(session: Arc<Session>, options: ArenaOptions) -> Result<Self, FrameError> {
         let ArenaOptions { placement, segment_bytes, zero_on_free, limit_bytes } = options;
-        let source = Memfds::new(Segments { client }, placement).map_err(FrameError::Guard)?;
+        let source = Memfds::new(Segments::new(session), placement).map_err(FrameError::Guard)?;
         Ok(Self { arena: Arena::new(source, Options { segment_bytes, zero_on_free, limit_bytes }) })
     }
 
@@ -189,11 +162,11 @@ impl FrameArena {
         Ok(Buffer { frame: Frame::of_block(self.arena.block(length, align)?) })
     }
 
-    /// The range that memory of this arena is, so that transfers can name it; `None` unless all of it lies in one of the
+    /// The region that memory of this arena is, so that transfers can name it; `None` unless all of it lies in one of the
     /// arena's segments. What has to be promised, [`Promised::new`] says.
-    pub fn range_of(&self, promised: Promised) -> Option<FrameRange> {
+    pub fn region_of(&self, promised: Promised) -> Option<Region> {
         let (segment, offset) = self.arena.locate_promised(promised)?;
-        Some(Frame::of_promise(segment.0, offset, promised.length_bytes()).all())
+        Some(Frame::of_promise(segment.0, offset, promised.length_bytes()).into())
     }
 
     /// Copies one slice of this arena to another of the same length, and waits until that is done. Other completions of the
@@ -211,7 +184,7 @@ impl FrameArena {
         let missing = CopyError::NotInArena;
         let whole = self.arena.whole_pages(to).ok_or(missing(Side::Destination))?;
         let (segment, offset) = self.arena.locate_slice(from).ok_or(missing(Side::Source))?;
-        let source = segment.0.range(offset + whole.start as u64, whole.len() as u64);
+        let source = segment.0.slice(offset + whole.start as u64..offset + whole.end as u64);
         let (head, rest) = to.split_at_mut(whole.start);
         let (pages, tail) = rest.split_at_mut(whole.len());
         head.copy_from_slice(&from[..whole.start]);
@@ -224,29 +197,24 @@ impl FrameArena {
         Ok(Copied { by_engine, by_caller })
     }
 
-    fn fill_pages(&self, queue: &mut Queue, source: &FrameRange, to: &mut [u8]) -> Result<(), CopyError> {
+    fn fill_pages(&self, queue: &mut Queue, source: &Region, to: &mut [u8]) -> Result<(), CopyError> {
         let length = to.len() as u64;
         let landing = self.arena.landing(to).ok_or(CopyError::NotInArena(Side::Destination))?;
-        let destination = landing.segment().0.range(landing.offset(), length);
-        // Of one length, so the only error there is does not arise.
-        let Ok(transfer) = Transfer::copy(source, &destination) else {
-            landing.settled();
-            return Err(CopyError::Lengths { from: source.length() as usize, to: length as usize });
-        };
-        let ticket = match queue.submit(transfer) {
+        let destination = landing.segment().0.slice(landing.offset()..landing.offset() + length);
+        let ticket = match queue.submit(copy(source, destination)) {
             Ok(ticket) => ticket,
             Err(refused) => {
                 landing.settled();
                 return Err(CopyError::Submit(refused.reason));
             }
         };
-        // From here on the landing is given up by being dropped, should the wait end without an answer or by a panic.
-        // So it is when the answer does not say that nobody writes there any more.
-        let completion = queue.wait(ticket, None).map_err(CopyError::Wait)?;
-        if completion.is_settled() {
+        // From here on the landing is given up by being dropped, should the wait end by a panic. So it is when the answer does
+        // not say that nobody writes there any more.
+        let ended = queue.wait(ticket);
+        if ended.is_ok() || ended.is_err_and(|error| error.is_settled()) {
             landing.settled();
         }
-        completion.outcome.map_err(CopyError::Failed)
+        ended.map(drop).map_err(|error| CopyError::Failed(error.failure))
     }
 
     /// Gives back the segment that is kept for the next allocation, if there is one.
@@ -266,7 +234,7 @@ impl std::fmt::Debug for FrameArena {
     }
 }
 
-/// Bytes of an arena that are owned, and go in and out by copy. They are given back when the last clone, range and
+/// Bytes of an arena that are owned, and go in and out by copy. They are given back when the last clone, region and
 /// unfinished transfer of them is gone.
 #[derive(Clone, Debug)]
 pub struct Buffer {
@@ -279,15 +247,9 @@ impl Buffer {
         self.frame.length()
     }
 
-    /// All of it.
-    pub fn range(&self) -> FrameRange {
-        self.frame.all()
-    }
-
-    /// `length` bytes at `offset`. Whether they are inside is checked when they are used: a transfer that leaves the buffer
-    /// completes with [`Failure::OutOfBounds`].
-    pub fn part(&self, offset: u64, length: u64) -> FrameRange {
-        self.frame.range(offset, length)
+    /// Part of it. Whether it lies inside is checked where it is used, as with [`Frame::slice`].
+    pub fn slice(&self, bounds: impl RangeBounds<u64>) -> Region {
+        self.frame.slice(bounds)
     }
 
     /// Copies bytes out.
@@ -304,6 +266,18 @@ impl Buffer {
     /// [`AccessError`].
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         self.frame.write(offset, bytes)
+    }
+}
+
+impl From<&Buffer> for Region {
+    fn from(buffer: &Buffer) -> Self {
+        Self::from(&buffer.frame)
+    }
+}
+
+impl From<Buffer> for Region {
+    fn from(buffer: Buffer) -> Self {
+        Self::from(buffer.frame)
     }
 }
 

@@ -6,55 +6,20 @@ use std::sync::Arc;
 
 use memferry_service::embedded::Embedded;
 use memferry_service::protocol::{
-    Answer, Command, EngineStatus, Identity, Refusal, RefusalKind, Status, ZeroedStatus,
+    Answer, Command, EngineStatus, Grantee, Identity, Refusal, RefusalKind, Status, ZeroedStatus,
 };
 use memferry_service::{PolicySettings, ServiceConfig};
-use memferry_shm::fork_guard::{ForkGuard, Forked};
-use memferry_shm::frame::{self, Pages};
+use memferry_shm::fork_guard::Forked;
 use memferry_shm::mapping::{Access, Lent, Mapping};
-use memferry_shm::parking::Fences;
-use memferry_shm::placement::Placement;
-use memferry_transfer::{Handle, Rights, SessionId};
-
-pub use memferry_service::protocol::Grantee;
+use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
 
 use crate::arena::{ArenaOptions, FrameArena};
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
-use crate::frame::{Frame, FrameRange};
+use crate::frame::{Frame, FrameBuilder, Region};
+use crate::future::AsyncQueue;
 use crate::link::{self, Link, Opened};
 use crate::queue::Queue;
-
-/// The session everything of a client shares.
-pub(crate) struct Session {
-    pub(crate) link: Link,
-    pub(crate) id: SessionId,
-    pub(crate) fences: Fences,
-    guard: ForkGuard,
-}
-
-impl Session {
-    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
-        self.guard.check()
-    }
-
-    pub(crate) fn call(
-        &self,
-        command: Command,
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
-        self.check_fork()?;
-        self.link.call(self.id, command, descriptors)
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        // In a forked child the session is the parent's.
-        if self.check_fork().is_ok() {
-            self.link.close(self.id);
-        }
-    }
-}
+use crate::session::{Session, expect_handle};
 
 /// A session with a service. Clones share it; it ends with the last of them, its frames and its queues.
 #[derive(Clone)]
@@ -88,9 +53,7 @@ impl Client {
     }
 
     fn open(opened: Opened) -> Result<Self, ConnectError> {
-        let guard = ForkGuard::new().map_err(ConnectError::Setup)?;
-        let session = Session { link: opened.link, id: opened.session, fences: opened.fences, guard };
-        Ok(Self { session: Arc::new(session) })
+        Ok(Self { session: Arc::new(Session::open(opened)?) })
     }
 
     pub(crate) fn check_fork(&self) -> Result<(), Forked> {
@@ -102,40 +65,9 @@ impl Client {
         self.session.id
     }
 
-    /// Allocates `length` bytes (rounded up to whole pages) that the service may move, zeroed, with all rights.
-    ///
-    /// # Errors
-    /// [`FrameError`].
-    pub fn allocate(&self, length: u64) -> Result<Frame, FrameError> {
-        self.allocate_in(length, Pages::Ordinary)
-    }
-
-    /// Allocates like [`allocate`](Self::allocate), in the given pages.
-    ///
-    /// # Errors
-    /// [`FrameError`].
-    pub fn allocate_in(&self, length: u64, pages: Pages) -> Result<Frame, FrameError> {
-        self.allocate_with(length, pages.into())
-    }
-
-    /// Allocates like [`allocate`](Self::allocate), with pages of the size and on the NUMA node that `placement` says.
-    ///
-    /// ```
-    /// # use memferry::{Client, FrameError, Placement};
-    /// let client = Client::embedded()?;
-    /// let near = client.allocate_with(1 << 20, Placement { node: Some(0), ..Placement::default() });
-    /// let refused = client.allocate_with(1 << 20, Placement::on_node(1023)).unwrap_err();
-    /// assert!(refused.to_string().contains("no memory node 1023"));
-    /// # drop(near);
-    /// # Ok::<(), memferry::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// [`FrameError`]; one that names the nodes there are when the machine has no such node.
-    pub fn allocate_with(&self, length: u64, placement: Placement) -> Result<Frame, FrameError> {
-        let (descriptor, mapping) = frame::allocate_placed(length, placement)?;
-        let length = mapping.length_bytes() as u64;
-        self.register(descriptor, length, Some(mapping))
+    /// Describes memory of `length` bytes that the service may move; [`FrameBuilder::alloc`] allocates it.
+    pub fn frame(&self, length: u64) -> FrameBuilder {
+        FrameBuilder::new(Arc::clone(&self.session), length)
     }
 
     /// Registers a memfd of this user as a frame: of exactly `length` bytes, all allocated, sealable. It is sealed
@@ -153,7 +85,7 @@ impl Client {
         // As the service judges it, by the same attempt to map it.
         let read_only = mapped.as_ref().is_some_and(|mapping: &Mapping| mapping.access() == Access::ReadOnly);
         let rights = if read_only { Rights::all().difference(Rights::WRITE) } else { Rights::all() };
-        self.register_as(descriptor, length, rights, mapped)
+        Frame::register(&self.session, descriptor, length, rights, mapped)
     }
 
     /// An arena whose memory this client's service can move bytes in: for buffers, and for collections that take an
@@ -162,27 +94,7 @@ impl Client {
     /// # Errors
     /// [`FrameError::Guard`].
     pub fn arena(&self, options: ArenaOptions) -> Result<FrameArena, FrameError> {
-        FrameArena::new(self.clone(), options)
-    }
-
-    pub(crate) fn register(
-        &self,
-        descriptor: OwnedFd,
-        length: u64,
-        mapping: Option<Mapping>,
-    ) -> Result<Frame, FrameError> {
-        self.register_as(descriptor, length, Rights::all(), mapping)
-    }
-
-    fn register_as(
-        &self,
-        descriptor: OwnedFd,
-        length: u64,
-        rights: Rights,
-        mapping: Option<Mapping>,
-    ) -> Result<Frame, FrameError> {
-        let (answer, _) = self.session.call(Command::Register { length, rights }, vec![descriptor])?;
-        Ok(Frame::new(Arc::clone(&self.session), expect_handle(answer)?, length, rights, mapping))
+        FrameArena::new(Arc::clone(&self.session), options)
     }
 
     /// Makes memory of this process a frame, without copying it. Embedded clients only.
@@ -244,21 +156,39 @@ impl Client {
         matches!(self.session.link, Link::Embedded(_))
     }
 
-    /// Offers a range with `rights` to another client, which takes it up with the token ([`accept`](Self::accept)). The
-    /// token is no secret: it is good only for whom it was made. Revoke it to take back what was granted.
+    /// Grants `rights` on a region to another client, which takes it up with the token ([`accept`](Self::accept)). The
+    /// token is no secret: it is good only for whom it was made.
+    ///
+    /// ```
+    /// # #![deny(unused_must_use)]
+    /// use memferry::{Client, Grantee, Rights, copy};
+    ///
+    /// let (owner, peer) = (Client::embedded()?, Client::embedded()?);
+    /// let frame = owner.frame(1 << 16).alloc()?;
+    /// let grant = owner.grant(frame.slice(..4096), Rights::READ, Grantee::Session(peer.session()))?;
+    /// // The peer gets the token by whatever way it likes.
+    /// let token = grant.token().to_string();
+    /// let granted = peer.accept(token.parse().expect("a token"))?;
+    /// let own = peer.frame(4096).alloc()?;
+    /// peer.queue(4)?.run(copy(&granted, &own))?;
+    /// grant.revoke()?;
+    /// assert!(peer.queue(4)?.run(copy(&granted, &own)).is_err());
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
     ///
     /// # Errors
     /// [`CallError`]; [`CallError::PartOfArena`] for memory of an arena, which others may get by a frame derived from it.
-    pub fn grant(&self, range: &FrameRange, rights: Rights, to: Grantee) -> Result<Handle, CallError> {
-        self.check_owns(range.frame())?;
+    pub fn grant(&self, region: impl Into<Region>, rights: Rights, to: Grantee) -> Result<Grant, CallError> {
+        let region = region.into();
+        self.check_owns(region.frame())?;
         // A grant has no end that the block could wait for; a derived frame's ends with the frame.
-        if range.frame().is_window() {
+        if region.frame().is_window() {
             return Err(CallError::PartOfArena);
         }
-        let offset = range.offset();
-        let length = range.length();
-        let command = Command::Grant { handle: range.frame().handle(), offset, length, rights, to };
-        expect_handle(self.session.call(command, Vec::new())?.0)
+        let (offset, length) = whole(&region)?;
+        let command = Command::Grant { handle: region.frame().handle(), offset, length, rights, to };
+        let token = expect_handle(self.session.call(command, Vec::new())?.0)?;
+        Ok(Grant { token: GrantToken::from_raw(token.bits()), client: self.clone() })
     }
 
     /// Whether a frame is this client's. Another's has a handle that may be a frame's of this one too.
@@ -279,39 +209,36 @@ impl Client {
     ///
     /// # Errors
     /// [`CallError`].
-    pub fn accept(&self, token: Handle) -> Result<Frame, CallError> {
+    pub fn accept(&self, token: GrantToken) -> Result<Frame, CallError> {
+        let token = Handle::from_bits(token.to_raw());
         match self.session.call(Command::Accept { token }, Vec::new())?.0 {
             Answer::Accepted { handle, length, rights, grantor } => {
                 Ok(Frame::granted(Arc::clone(&self.session), handle, (length, rights), grantor))
             }
-            _ => Err(CallError::Protocol("it answered something else")),
+            _ => Err(CallError::UNEXPECTED),
         }
     }
 
-    /// A capability with a narrower range or fewer rights, of this session. What it was derived from is kept for as long.
+    /// A capability for a region, with those rights and no others, of this session. What it was derived from is kept for as long.
     ///
     /// # Errors
     /// [`CallError`].
-    pub fn derive(&self, range: &FrameRange, rights: Rights) -> Result<Frame, CallError> {
-        self.check_owns(range.frame())?;
-        let span = range.span_for(range.length());
-        let length = range.length();
+    pub fn derive(&self, region: impl Into<Region>, rights: Rights) -> Result<Frame, CallError> {
+        let region = region.into();
+        self.check_owns(region.frame())?;
+        let (_, length) = whole(&region)?;
+        let span = region.span();
         let command = Command::Derive { handle: span.handle, offset: span.offset, length, rights };
         let handle = expect_handle(self.session.call(command, Vec::new())?.0)?;
-        Ok(Frame::derived(range.frame(), handle, length, rights))
+        Ok(Frame::derived(region.frame(), handle, length, rights))
     }
 
-    /// Takes a capability, or what was granted under a token, away from everyone it was passed to. Returns when no
-    /// transfer uses it any more: those running are cancelled.
+    /// Takes what was granted under a token away, from its grantee and everyone it was passed to, as [`Grant::revoke`].
     ///
     /// # Errors
-    /// [`CallError`]; [`CallError::Refused`] also when a transfer on it ended with
-    /// [`Failure::ChannelFaulted`](memferry_transfer::Failure): it is taken away, but the failed channel may still write there.
-    pub fn revoke(&self, handle: Handle) -> Result<(), CallError> {
-        match self.session.call(Command::Revoke { handle }, Vec::new())?.0 {
-            Answer::Revoked => Ok(()),
-            _ => Err(CallError::Protocol("it answered something else")),
-        }
+    /// As [`Grant::revoke`].
+    pub fn revoke(&self, token: GrantToken) -> Result<(), CallError> {
+        self.session.revoke(Handle::from_bits(token.to_raw()))
     }
 
     /// Opens a queue for up to `capacity` requests outstanding, a power of two from 2 to 4096.
@@ -321,12 +248,20 @@ impl Client {
     pub fn queue(&self, capacity: u32) -> Result<Queue, OpenError> {
         let (answer, descriptors) = self.session.call(Command::OpenQueue { capacity }, Vec::new())?;
         let Answer::Queue { queue, capacity } = answer else {
-            return Err(CallError::Protocol("it answered something else").into());
+            return Err(CallError::UNEXPECTED.into());
         };
         Queue::open(Arc::clone(&self.session), queue, capacity, descriptors).inspect_err(|_| {
             // Nobody else would: without a queue nothing is dropped that closes it.
             let _ = self.session.call(Command::CloseQueue { queue }, Vec::new());
         })
+    }
+
+    /// Opens a queue whose transfers are awaited, as [`queue`](Self::queue).
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn async_queue(&self, capacity: u32) -> Result<AsyncQueue, OpenError> {
+        self.queue(capacity).map(AsyncQueue::new)
     }
 
     /// What the engines can do for this client: kinds of operations, limits, the priority class it may use.
@@ -336,7 +271,7 @@ impl Client {
     pub fn engines(&self) -> Result<EngineStatus, CallError> {
         match self.session.call(Command::Engines, Vec::new())?.0 {
             Answer::Engines(status) => Ok(status),
-            _ => Err(CallError::Protocol("it answered something else")),
+            _ => Err(CallError::UNEXPECTED),
         }
     }
 
@@ -360,7 +295,7 @@ impl Client {
     fn change_policy(&self, change: Option<Box<PolicySettings>>) -> Result<PolicySettings, CallError> {
         match self.session.call(Command::Policy { change }, Vec::new())?.0 {
             Answer::Policy(settings) => Ok(*settings),
-            _ => Err(CallError::Protocol("it answered something else")),
+            _ => Err(CallError::UNEXPECTED),
         }
     }
 
@@ -369,7 +304,8 @@ impl Client {
     /// ```
     /// # use memferry::Client;
     /// let (client, other) = (Client::embedded()?, Client::embedded()?);
-    /// let (own, others) = (client.identify(client.session())?, client.identify(other.session())?);
+    /// let own = client.identify(client.session())?;
+    /// let others = client.identify(other.session())?;
     /// assert_eq!((own.service, own.process), (others.service, std::process::id()));
     /// # Ok::<(), memferry::Error>(())
     /// ```
@@ -379,7 +315,7 @@ impl Client {
     pub fn identify(&self, session: SessionId) -> Result<Identity, CallError> {
         match self.session.call(Command::Identify { session }, Vec::new())?.0 {
             Answer::Identity(identity) => Ok(identity),
-            _ => Err(CallError::Protocol("it answered something else")),
+            _ => Err(CallError::UNEXPECTED),
         }
     }
 
@@ -397,15 +333,50 @@ impl Client {
     pub fn status(&self) -> Result<Status, CallError> {
         match self.session.call(Command::Status, Vec::new())?.0 {
             Answer::Status(status) => Ok(status),
-            _ => Err(CallError::Protocol("it answered something else")),
+            _ => Err(CallError::UNEXPECTED),
         }
     }
 }
 
-fn expect_handle(answer: Answer) -> Result<Handle, CallError> {
-    match answer {
-        Answer::Handle(handle) => Ok(handle),
-        _ => Err(CallError::Protocol("it answered something else")),
+/// Where a region begins and how long it is; a refusal where it ends before it begins.
+fn whole(region: &Region) -> Result<(u64, u64), CallError> {
+    let bounds = region.bounds();
+    if bounds.start > bounds.end {
+        let message = format!("the slice {}..{} ends before it begins", bounds.start, bounds.end);
+        return Err(CallError::Refused(Refusal { kind: RefusalKind::Argument, message }));
+    }
+    Ok((region.offset(), region.length()))
+}
+
+/// What was granted to another client. It holds until it is revoked or the frame goes, also when this is dropped; the token is
+/// then what [`Client::revoke`] takes.
+#[derive(Clone)]
+#[must_use = "the grantee needs the token"]
+pub struct Grant {
+    token: GrantToken,
+    client: Client,
+}
+
+impl Grant {
+    /// What the grantee takes it up with ([`Client::accept`]): worth nothing to anybody else.
+    pub fn token(&self) -> GrantToken {
+        self.token
+    }
+
+    /// Takes it away, from its grantee and everyone it was passed to. Returns when no transfer uses the memory on their behalf any
+    /// more: those that run are cancelled.
+    ///
+    /// # Errors
+    /// [`CallError`]; [`CallError::Refused`] also when a transfer on it ended with
+    /// [`Failure::ChannelFaulted`](memferry_transfer::Failure): it is taken away, but the failed channel may still write there.
+    pub fn revoke(self) -> Result<(), CallError> {
+        self.client.revoke(self.token)
+    }
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Grant({})", self.token)
     }
 }
 
@@ -415,7 +386,7 @@ mod tests {
     use rustix::fs::{MemfdFlags, SealFlags};
 
     use super::*;
-    use crate::Transfer;
+    use crate::transfer::fill;
 
     fn memfd() -> OwnedFd {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -441,9 +412,10 @@ mod tests {
         for (memfd, rights) in [(sealed, less), (opened, less), (memfd(), Rights::all())] {
             let frame = client.register_memfd(memfd, 4096).unwrap();
             assert_eq!(frame.rights(), rights);
-            let filled = queue.perform(Transfer::fill(&frame.all(), Pattern::Byte(1))).unwrap().outcome;
+            let filled = queue.submit(fill(&frame, Pattern::Byte(1))).unwrap();
+            let failure = queue.wait(filled).map(drop).map_err(|error| error.failure);
             let lacks = Failure::MissingRight { side: Side::Destination, handle: frame.handle() };
-            assert_eq!(filled, if rights == less { Err(lacks) } else { Ok(()) });
+            assert_eq!(failure, if rights == less { Err(lacks) } else { Ok(()) });
         }
     }
 }

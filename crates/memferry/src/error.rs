@@ -1,4 +1,4 @@
-//! What can go wrong, one enum per operation. Failures of transfers come in completions, not here.
+//! What can go wrong between a client and its service, one enum per operation. Failures of transfers are in `completion`.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,12 +7,7 @@ use memferry_service::StartError;
 use memferry_service::protocol::{Refusal, RefusalKind, Violation};
 use memferry_shm::fork_guard::Forked;
 use memferry_shm::frame::AllocateError;
-use memferry_shm::mapping::AccessError;
 use thiserror::Error;
-
-use crate::{
-    AmemcpyError, BufferError, CopierError, CopyError, Frame, SubmitError, TransferError, WaitError,
-};
 
 /// A client could not be opened.
 #[derive(Debug, Error)]
@@ -56,8 +51,8 @@ pub enum CallError {
     /// The service is gone; connect again.
     #[error("the service was lost; connect again")]
     ServiceLost,
-    /// Memory of an arena is not granted itself.
-    #[error("this is memory of an arena; derive a frame of it, keep that, and grant it")]
+    /// Memory of an arena is not granted or revoked itself.
+    #[error("this is memory of an arena; derive a frame of it, keep that, and grant or revoke it")]
     PartOfArena,
     /// The command could not be sent; the client goes on.
     #[error("cannot send the command to the service: {0}")]
@@ -71,6 +66,9 @@ pub enum CallError {
 }
 
 impl CallError {
+    /// The answer is none to what was asked.
+    pub(crate) const UNEXPECTED: Self = Self::Protocol("it answered something else");
+
     /// Whether a revocation was refused because the capability was revoked before: that one waited too, so nothing touches the
     /// memory. Any other refusal promises nothing: a failed channel may still write there.
     pub fn is_revoked_before(&self) -> bool {
@@ -104,20 +102,6 @@ pub enum FrameError {
     Guard(io::Error),
 }
 
-/// Memory was not given back; the frame is.
-#[derive(Debug, Error)]
-pub enum TakeBackError {
-    /// Somebody else holds it too.
-    #[error("{0:?} is held by a clone, a range or an unfinished transfer too; drop these first")]
-    Shared(Frame),
-    /// It was not made of memory of this process.
-    #[error("{0:?} was not made of memory of this process")]
-    NotOwned(Frame),
-    /// The service could not be told.
-    #[error("the service did not let go of {1:?}: {0}")]
-    Call(CallError, Frame),
-}
-
 /// A queue could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
@@ -127,48 +111,4 @@ pub enum OpenError {
     /// The memory it sent could not be used.
     #[error("cannot map the queue: {0}")]
     Map(io::Error),
-}
-
-/// Any of them, for programs that only report.
-#[derive(Debug, Error)]
-pub enum Error {
-    /// Opening a client.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// Making a frame.
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-    /// A call to the control side.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// Opening a queue.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// Taking memory back.
-    #[error(transparent)]
-    TakeBack(#[from] TakeBackError),
-    /// Allocating in an arena.
-    #[error(transparent)]
-    Buffer(#[from] BufferError),
-    /// Copying between slices of an arena.
-    #[error(transparent)]
-    Copy(#[from] CopyError),
-    /// Making a copier.
-    #[error(transparent)]
-    Copier(#[from] CopierError),
-    /// Copying with it.
-    #[error(transparent)]
-    Amemcpy(#[from] AmemcpyError),
-    /// Reading or writing a frame.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// Describing a transfer.
-    #[error(transparent)]
-    Transfer(#[from] TransferError),
-    /// Submitting one.
-    #[error(transparent)]
-    Submit(#[from] SubmitError),
-    /// Waiting for one.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
 }

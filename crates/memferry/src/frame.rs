@@ -12,23 +12,64 @@
 //! ```
 //!
 //! The service checks a window's requests against its whole segment, so this module checks them against the window, in the
-//! one place where a range becomes a name in a request.
+//! one place where a region becomes a name in a request ([`Region`]).
 
+mod builder;
+mod region;
+mod segment;
+
+pub use builder::FrameBuilder;
+pub use region::Region;
+pub use segment::{SegmentFrame, Segments};
+
+use std::ops::{Bound, RangeBounds};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use memferry_service::protocol::Command;
 use memferry_shm::mapping::{Access, AccessError, Mapping};
-use memferry_transfer::{Count2d, Handle, Plane, Rights, SessionId, Span};
+use memferry_transfer::{Handle, Rights, SessionId};
+use thiserror::Error;
 
-use crate::arena::SegmentBlock;
-use crate::client::Session;
-use crate::error::TakeBackError;
+use crate::error::{CallError, FrameError};
+use crate::session::{Session, expect_handle};
+use segment::SegmentBlock;
 
 /// How long the service may take to let go of memory after it was revoked.
 const LETTING_GO: Duration = Duration::from_secs(1);
 
+/// Memory was not given back; the frame is.
+#[derive(Debug, Error)]
+pub enum TakeBackError {
+    /// Somebody else holds it too.
+    #[error("{0:?} is held by a clone, a region or an unfinished transfer too; drop these first")]
+    Shared(Frame),
+    /// It was not made of memory of this process.
+    #[error("{0:?} was not made of memory of this process")]
+    NotOwned(Frame),
+    /// The service did not let go of it.
+    #[error("the service did not let go of {1:?}: {0}")]
+    Call(CallError, Frame),
+}
+
 /// Memory the service may move bytes in, as far as its rights go.
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// use memferry::{Client, copy};
+///
+/// let client = Client::embedded()?;
+/// let source = client.frame(8192).alloc()?;
+/// let destination = client.frame(4096).alloc()?;
+/// source.write(4096, b"the second page")?;
+/// // A transfer names a whole frame, or a slice of one.
+/// client.queue(4)?.run(copy(source.slice(4096..), &destination))?;
+/// let mut text = [0; 15];
+/// destination.read(0, &mut text)?;
+/// assert_eq!(&text, b"the second page");
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct Frame(Arc<Inner>);
 
@@ -66,6 +107,18 @@ impl Frame {
     ) -> Self {
         let backing = mapping.map_or(Backing::Unmapped, Backing::Mapped);
         Self(Arc::new(Inner { session, handle, length, rights, backing }))
+    }
+
+    /// Makes a memfd a frame of the session.
+    pub(crate) fn register(
+        session: &Arc<Session>,
+        descriptor: OwnedFd,
+        length: u64,
+        rights: Rights,
+        mapping: Option<Mapping>,
+    ) -> Result<Self, FrameError> {
+        let (answer, _) = session.call(Command::Register { length, rights }, vec![descriptor])?;
+        Ok(Self::new(Arc::clone(session), expect_handle(answer)?, length, rights, mapping))
     }
 
     /// A capability for memory of that length with those rights, taken up from `grantor`.
@@ -150,14 +203,22 @@ impl Frame {
         }
     }
 
-    /// All of it.
-    pub fn all(&self) -> FrameRange {
-        self.range(0, self.0.length)
-    }
-
-    /// `length` bytes at `offset`. Whether they are inside is checked when they are used.
-    pub fn range(&self, offset: u64, length: u64) -> FrameRange {
-        FrameRange { frame: self.clone(), offset, length }
+    /// Part of it, as transfers and grants name it. Whether the part lies inside is checked where it is used: a transfer that
+    /// leaves the frame fails with [`Failure::OutOfBounds`](crate::Failure::OutOfBounds), and one of a slice that ends before
+    /// it begins is not submitted.
+    pub fn slice(&self, bounds: impl RangeBounds<u64>) -> Region {
+        // No frame reaches to the end of the numbers, so a bound that is cut off there is still out of bounds.
+        let start = match bounds.start_bound() {
+            Bound::Included(&start) => start,
+            Bound::Excluded(&before) => before.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match bounds.end_bound() {
+            Bound::Included(&last) => last.saturating_add(1),
+            Bound::Excluded(&end) => end,
+            Bound::Unbounded => self.length(),
+        };
+        Region::new(self.clone(), start, end)
     }
 
     /// Copies bytes out.
@@ -223,14 +284,14 @@ impl Frame {
     /// go of it first; what was granted of it ends.
     ///
     /// # Errors
-    /// [`TakeBackError`] with the frame: while a clone, a range, a frame derived from it or an unfinished transfer holds it too
+    /// [`TakeBackError`] with the frame: while a clone, a region, a frame derived from it or an unfinished transfer holds it too
     /// it stays what it was; so does a frame that was made otherwise.
     pub fn into_owned(self) -> Result<Vec<u8>, TakeBackError> {
         if !matches!(&self.0.backing, Backing::Mapped(mapping) if mapping.is_owned()) {
             return Err(TakeBackError::NotOwned(self));
         }
         let mut inner = Arc::try_unwrap(self.0).map_err(|shared| TakeBackError::Shared(Self(shared)))?;
-        match inner.session.call(Command::Revoke { handle: inner.handle }, Vec::new()) {
+        match inner.session.revoke(inner.handle) {
             Err(error) if !error.is_revoked_before() => {
                 return Err(TakeBackError::Call(error, Self(Arc::new(inner))));
             }
@@ -254,6 +315,21 @@ impl Frame {
         }
     }
 
+    /// Takes its capability away, from this client and from everybody it was granted to. Returns when no transfer uses the memory
+    /// any more: those that run are cancelled. This frame and its clones are of no use then.
+    ///
+    /// # Errors
+    /// [`CallError::PartOfArena`]; [`CallError::Refused`] also when a transfer on it ended with
+    /// [`Failure::ChannelFaulted`](crate::Failure::ChannelFaulted): the capability is taken away, but the failed channel may
+    /// still write there.
+    pub fn revoke(&self) -> Result<(), CallError> {
+        // Its capability is that of everybody's memory there.
+        if self.is_window() {
+            return Err(CallError::PartOfArena);
+        }
+        self.0.session.revoke(self.0.handle)
+    }
+
     pub(crate) fn is_of(&self, session: &Arc<Session>) -> bool {
         Arc::ptr_eq(&self.0.session, session)
     }
@@ -266,7 +342,7 @@ impl Inner {
             return None;
         }
         // A lost service forgot it already, and in a forked child it is the parent's.
-        let revoked = self.session.call(Command::Revoke { handle: self.handle }, Vec::new());
+        let revoked = self.session.revoke(self.handle);
         if let (Err(_), Backing::Derived(of)) = (revoked, &self.backing) {
             of.abandon();
         }
@@ -291,105 +367,5 @@ impl std::fmt::Debug for Frame {
     }
 }
 
-/// A range of a frame.
-#[derive(Clone, Debug)]
-pub struct FrameRange {
-    frame: Frame,
-    offset: u64,
-    length: u64,
-}
-
-impl FrameRange {
-    /// The frame.
-    pub fn frame(&self) -> &Frame {
-        &self.frame
-    }
-
-    /// Bytes from the frame's start.
-    pub fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Bytes.
-    pub fn length(&self) -> u64 {
-        self.length
-    }
-
-    /// The place of its first `length` bytes as requests say it. What leaves a window becomes a place that no frame has, so
-    /// that the service refuses it as out of bounds.
-    pub(crate) fn span_for(&self, length: u64) -> Span {
-        let end = self.offset.checked_add(length);
-        self.span_if(end.is_some_and(|end| end <= self.frame.length()))
-    }
-
-    /// The place that a 2-D walk counts from; as [`span_for`](Self::span_for).
-    pub(crate) fn span_for_walk(&self, count: &Count2d, plane: &Plane) -> Span {
-        let start = self.offset.checked_add(plane.start);
-        let extent = start.map(|start| Plane { start, ..*plane }.extent(count));
-        self.span_if(match extent {
-            Some(Ok(Some(extent))) => extent.first + extent.length <= self.frame.length(),
-            Some(Ok(None)) => true,
-            Some(Err(_)) | None => false,
-        })
-    }
-
-    fn span_if(&self, inside: bool) -> Span {
-        let offset = match self.frame.window() {
-            None => self.offset,
-            Some(base) if inside => base.saturating_add(self.offset),
-            Some(_) => u64::MAX,
-        };
-        Span::new(self.frame.handle(), offset)
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use memferry_service::{Quotas, ServiceConfig};
-
-    use crate::{Client, Pattern, Rights, TakeBackError, Transfer};
-
-    #[test]
-    fn a_derived_frame_keeps_what_it_was_derived_from() {
-        let client = Client::embedded().unwrap();
-        let mut queue = client.queue(4).unwrap();
-        let from = client.allocate(4096).unwrap();
-        let to = client.allocate(4096).unwrap();
-        from.write(100, &[7; 50]).unwrap();
-        let view = client.derive(&from.range(100, 50), Rights::READ).unwrap();
-        drop(from);
-        // On a worker and on this thread.
-        let copy = || Transfer::copy(&view.all(), &to.all()).unwrap();
-        let ticket = queue.stage(copy()).unwrap();
-        assert_eq!(queue.wait(ticket, None).unwrap().outcome, Ok(()));
-        assert_eq!(queue.perform(copy()).unwrap().outcome, Ok(()));
-        let mut moved = [0; 50];
-        to.read(0, &mut moved).unwrap();
-        assert_eq!(moved, [7; 50]);
-    }
-
-    #[test]
-    fn the_memory_of_a_frame_is_not_taken_back_while_a_derived_one_has_it() {
-        let client = Client::embedded().unwrap();
-        let frame = client.register_owned(vec![3; 10]).unwrap();
-        let view = client.derive(&frame.all(), Rights::WRITE).unwrap();
-        let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("it is in use") };
-        let filled = client.queue(2).unwrap().perform(Transfer::fill(&view.all(), Pattern::Byte(4)));
-        assert_eq!(filled.unwrap().outcome, Ok(()));
-        drop(view);
-        assert_eq!(frame.into_owned().unwrap(), [4; 10]);
-    }
-
-    #[test]
-    fn a_long_row_of_derived_frames_is_let_go_of_on_a_short_stack() {
-        let quotas = Quotas { capabilities: 20_000, ..Quotas::default() };
-        let client =
-            Client::embedded_with(ServiceConfig { quotas, workers: 1, ..ServiceConfig::default() }).unwrap();
-        let mut last = client.allocate(4096).unwrap();
-        for _ in 0..10_000 {
-            last = client.derive(&last.all(), Rights::READ).unwrap();
-        }
-        let thread = std::thread::Builder::new().stack_size(128 << 10);
-        thread.spawn(move || drop(last)).unwrap().join().unwrap();
-    }
-}
+mod tests;

@@ -22,15 +22,32 @@ use memferry_shm::queue_pair::{Sleeper, futex};
 use memferry_shm::storage::MappedWords;
 use memferry_transfer::Failure;
 
-use crate::client::Session;
-use crate::queue::{LIVENESS, Queue, SubmitError, SubmitReason, Ticket, WaitError};
+use crate::completion::{Completion, Done, Output, Ticket, TicketId, TransferError};
+use crate::queue::{LIVENESS, Queue, SubmitError, SubmitReason};
+use crate::session::Session;
 use crate::transfer::Transfer;
-use crate::{Completion, OpenError};
 
 /// Looks at the ring before a future waits: an awake worker answers a small request meanwhile.
 const LOOKS: u32 = 64;
 
 /// A queue whose transfers are awaited. Clones share it; it closes with the last of them and their futures.
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// use memferry::{Client, copy, crc32c};
+///
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+/// # runtime.block_on(async {
+/// let client = Client::embedded()?;
+/// let (source, destination) = (client.frame(4096).alloc()?, client.frame(4096).alloc()?);
+/// let queue = client.async_queue(64)?;
+/// queue.submit(copy(&source, &destination))?.await?;
+/// let crc: u32 = queue.submit(crc32c(&destination))?.await?.output;
+/// assert_eq!(crc, 0x98f9_4189); // of 4096 zeros
+/// # Ok::<(), memferry::Error>(())
+/// # })?;
+/// # Ok::<(), memferry::Error>(())
+/// ```
 #[derive(Clone)]
 pub struct AsyncQueue(Arc<Shared>);
 
@@ -42,7 +59,7 @@ struct Shared {
 
 struct State {
     queue: Queue,
-    tasks: HashMap<Ticket, Task>,
+    tasks: HashMap<TicketId, Task>,
     /// The driver thread runs.
     driven: bool,
 }
@@ -117,20 +134,16 @@ impl AsyncQueue {
     ///
     /// # Errors
     /// [`SubmitError`] with the transfer.
-    pub fn submit(&self, transfer: Transfer) -> Result<Pending, SubmitError> {
+    pub fn submit<T>(&self, transfer: Transfer<T>) -> Result<Pending<T>, SubmitError<T>> {
         let mut state = match self.0.lock() {
             Ok(state) => state,
-            Err(forked) => {
-                let reason = SubmitReason::Forked(forked);
-                let transfer = Box::new(transfer);
-                return Err(SubmitError { reason, transfer });
-            }
+            Err(forked) => return Err(SubmitError::new(SubmitReason::Forked(forked), transfer)),
         };
         // Completions of detached transfers hold slots of the ring until they are taken.
         let wakers = state.collect();
         let submitted = state.queue.submit(transfer);
-        if let Ok(ticket) = submitted {
-            state.tasks.insert(ticket, Task::Fresh);
+        if let Ok(ticket) = &submitted {
+            state.tasks.insert(ticket.id(), Task::Fresh);
         }
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
@@ -155,11 +168,11 @@ impl State {
     #[must_use = "who is not woken now never is"]
     fn collect(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
-        while let Some(completion) = self.queue.poll() {
-            match self.tasks.remove(&completion.ticket) {
+        while let Some(completion) = self.queue.poll_completion() {
+            match self.tasks.remove(&completion.id) {
                 Some(Task::Detached) | None => {}
                 Some(task) => {
-                    self.tasks.insert(completion.ticket, Task::Done(completion));
+                    self.tasks.insert(completion.id, Task::Done(completion));
                     if let Task::Waits(waker) = task {
                         wakers.push(waker);
                     }
@@ -176,51 +189,73 @@ impl State {
 
 /// A transfer under way. Dropping it lets the transfer go on.
 #[must_use = "a transfer runs without this, but its end is not seen"]
-pub struct Pending {
+pub struct Pending<T = ()> {
     shared: Arc<Shared>,
-    ticket: Ticket,
+    ticket: Ticket<T>,
 }
 
-impl Pending {
+impl<T> Pending<T> {
     /// What the queue knows the transfer by.
-    pub fn ticket(&self) -> Ticket {
+    pub fn ticket(&self) -> Ticket<T> {
         self.ticket
     }
 
     /// Asks that it end early; the future still has to be awaited to learn how it ended.
     ///
     /// # Errors
-    /// [`WaitError`], when it has ended.
-    pub fn cancel(&self) -> Result<(), WaitError> {
-        self.shared.lock().map_err(WaitError::Forked)?.queue.cancel(self.ticket)
+    /// [`Failure::UnknownTicket`] when it has ended, [`Failure::Forked`].
+    pub fn cancel(&self) -> Result<(), TransferError> {
+        match self.shared.lock() {
+            Ok(mut state) => state.queue.cancel(self.ticket),
+            Err(_) => Err(TransferError::without_engine(self.ticket.id(), Failure::Forked)),
+        }
     }
 }
 
-impl Future for Pending {
-    type Output = Completion;
+impl<T: Output> Future for Pending<T> {
+    type Output = Result<Done<T>, TransferError>;
 
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.shared.poll(self.ticket.id(), context).map(Completion::into_result)
+    }
+}
+
+impl<T> Drop for Pending<T> {
+    fn drop(&mut self) {
+        let id = self.ticket.id();
+        let Ok(mut state) = self.shared.lock() else { return };
+        let before = state.tasks.remove(&id);
+        if !matches!(before, Some(Task::Done(_)) | None) {
+            state.tasks.insert(id, Task::Detached);
+        }
+        drop(state);
+        drop(before);
+    }
+}
+
+impl Shared {
+    fn poll(self: &Arc<Self>, id: TicketId, context: &mut Context<'_>) -> Poll<Completion> {
         // Wakers are an executor's code: they are cloned, woken and dropped while the queue is not locked.
         let waker = context.waker().clone();
-        let lost = Completion::without_engine(self.ticket, Failure::ServiceLost);
-        // Nothing of its parent's transfers ever reaches a child of fork.
-        let Ok(mut state) = self.shared.lock() else { return Poll::Ready(lost) };
+        let Ok(mut state) = self.lock() else {
+            return Poll::Ready(Completion::without_engine(id, Failure::Forked));
+        };
         let mut wakers = Vec::new();
         for _ in 0..LOOKS {
             wakers.extend(state.collect());
-            if matches!(state.tasks.get(&self.ticket), Some(Task::Done(_)) | None) {
+            if matches!(state.tasks.get(&id), Some(Task::Done(_)) | None) {
                 break;
             }
             std::hint::spin_loop();
         }
-        let before = state.tasks.remove(&self.ticket);
+        let before = state.tasks.remove(&id);
         let polled = match &before {
             Some(Task::Done(completion)) => Poll::Ready(*completion),
             // Awaited to its end before.
-            None => Poll::Ready(lost),
+            None => Poll::Ready(Completion::without_engine(id, Failure::UnknownTicket)),
             Some(_) => {
-                state.tasks.insert(self.ticket, Task::Waits(waker));
-                wakers.extend(self.shared.drive(&mut state));
+                state.tasks.insert(id, Task::Waits(waker));
+                wakers.extend(self.drive(&mut state));
                 Poll::Pending
             }
         };
@@ -229,21 +264,7 @@ impl Future for Pending {
         wakers.into_iter().for_each(Waker::wake);
         polled
     }
-}
 
-impl Drop for Pending {
-    fn drop(&mut self) {
-        let Ok(mut state) = self.shared.lock() else { return };
-        let before = state.tasks.remove(&self.ticket);
-        if !matches!(before, Some(Task::Done(_)) | None) {
-            state.tasks.insert(self.ticket, Task::Detached);
-        }
-        drop(state);
-        drop(before);
-    }
-}
-
-impl Shared {
     /// Makes sure that the driver looks after those who wait; gives the wakers of all when there is no thread to spare for it.
     #[must_use = "who is not woken now never is"]
     fn drive(self: &Arc<Self>, state: &mut State) -> Vec<Waker> {
@@ -296,15 +317,5 @@ fn run(weak: &Weak<Shared>, bell: &Bell, sleeper: &Sleeper<MappedWords>) {
             drop(shared);
             wakers.into_iter().for_each(Waker::wake);
         }
-    }
-}
-
-impl crate::Client {
-    /// Opens a queue whose transfers are awaited, as [`queue`](Self::queue).
-    ///
-    /// # Errors
-    /// [`OpenError`].
-    pub fn async_queue(&self, capacity: u32) -> Result<AsyncQueue, OpenError> {
-        self.queue(capacity).map(AsyncQueue::new)
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! Requests start in the order they were submitted and may complete in any. When the service is lost, each outstanding
 //! ticket gets one completion with [`Failure::ServiceLost`]. A slot lets go of its frames with the completion; where that does not say
-//! that nobody touches them any more ([`Completion::is_settled`]), memory of an arena is abandoned, so that nobody else gets it.
+//! that nobody touches them any more ([`TransferError::is_settled`]), memory of an arena is abandoned, so that nobody else gets it.
 
 mod batch;
 mod notify;
@@ -16,10 +16,10 @@ mod notify;
 pub(crate) mod played;
 mod waiting;
 
-pub use batch::BatchError;
+pub use batch::{BatchError, RunError};
 pub use notify::Armed;
-pub use waiting::Arrival;
 pub(crate) use waiting::LIVENESS;
+pub use waiting::{Arrival, Completions, Progress};
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -33,39 +33,21 @@ use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Spin;
 use memferry_shm::queue_pair::{ClientEnd, Layout, Sleeper};
 use memferry_shm::storage::MappedWords;
-use memferry_transfer::wire::{self, SlotError};
+use memferry_transfer::wire;
 use memferry_transfer::{Failure, Operation, Outcome};
 use thiserror::Error;
 
-use crate::Completion;
-use crate::client::Session;
+use crate::completion::{Completion, Done, NO_TAG, Ticket, TicketId, TransferError};
 use crate::error::{CallError, OpenError};
 use crate::frame::Frame;
-use crate::transfer::{Held, Transfer};
+use crate::session::Session;
+use crate::transfer::{Description, Held, InvalidTransfer, Transfer};
 
 /// Empty polls between looks at the clock, whether to look if the service still lives: so few that a program that polls for every
 /// picture it shows learns of that within seconds.
 const POLLS_PER_GLANCE: u32 = 64;
 /// The same where they follow each other so fast that the clock, half a microsecond on some machines, would be felt.
 const MOST_POLLS_PER_GLANCE: u32 = 512;
-
-/// Names one submitted transfer of one queue.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub struct Ticket {
-    /// The queue's identity.
-    queue: u64,
-    tag: u64,
-}
-
-impl Ticket {
-    /// A ticket that no queue gives.
-    pub const NONE: Self = Self { queue: u64::MAX, tag: NO_TAG };
-
-    /// What tells it from the queue's other tickets, for programs in other languages to keep; see [`Queue::ticket`].
-    pub const fn tag(self) -> u64 {
-        self.tag
-    }
-}
 
 /// Why a transfer was not submitted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -76,14 +58,14 @@ pub enum SubmitReason {
         /// Its capacity.
         capacity: u32,
     },
+    /// It contradicts itself.
+    #[error(transparent)]
+    Invalid(InvalidTransfer),
     /// A frame belongs to another client object.
     #[error("a frame of this transfer belongs to another client")]
     ForeignFrame,
-    /// Offset and start of a 2-D walk do not fit 64 bits.
-    #[error(transparent)]
-    Shape(SlotError),
     /// A loop ends when what it repeats has ended, which has to be submitted first.
-    #[error("a loop cannot be performed alone; submit it with the transfers it repeats")]
+    #[error("a loop cannot be run alone; submit it with the transfers it repeats")]
     Loop,
     /// The service is gone.
     #[error("the service was lost; connect again")]
@@ -94,27 +76,44 @@ pub enum SubmitReason {
 }
 
 /// A transfer that was not submitted, given back.
-#[derive(Debug, Error)]
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// use memferry::{Client, InvalidTransfer, SubmitReason, copy};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let refused = client.queue(4)?.submit(copy(&frame, frame.slice(..100))).unwrap_err();
+/// let too_short = InvalidTransfer::TooShort { source_bytes: 4096, destination_bytes: 100 };
+/// assert_eq!(refused.reason, SubmitReason::Invalid(too_short));
+/// # Ok::<(), memferry::Error>(())
+/// ```
+#[derive(Error)]
 #[error("{reason}")]
-pub struct SubmitError {
+pub struct SubmitError<T = ()> {
     /// Why not.
     pub reason: SubmitReason,
     /// What was to be submitted.
-    pub transfer: Box<Transfer>,
+    pub transfer: Box<Transfer<T>>,
 }
 
-/// Why waiting ended without a completion.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum WaitError {
-    /// The time was up; the transfer goes on.
-    #[error("the transfer was not done in time; it goes on")]
-    TimedOut,
-    /// The ticket is none of this queue's outstanding ones.
-    #[error("the ticket is not outstanding on this queue")]
-    UnknownTicket,
-    /// This is a forked child.
-    #[error(transparent)]
-    Forked(Forked),
+impl<T> SubmitError<T> {
+    #[cold]
+    pub(crate) fn new(reason: SubmitReason, transfer: Transfer<T>) -> Self {
+        Self { reason, transfer: Box::new(transfer) }
+    }
+
+    /// The same error, with the transfer as [`Transfer::untyped`] gives it.
+    pub fn untyped(self) -> SubmitError<u64> {
+        SubmitError::new(self.reason, self.transfer.untyped())
+    }
+}
+
+impl<T> std::fmt::Debug for SubmitError<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { reason, transfer } = self;
+        f.debug_struct("SubmitError").field("reason", reason).field("transfer", transfer).finish()
+    }
 }
 
 struct Slot {
@@ -124,9 +123,6 @@ struct Slot {
     /// Bytes the whole of it visits.
     length: u64,
 }
-
-/// No request has this tag.
-const NO_TAG: u64 = u64::MAX;
 
 impl Slot {
     /// Nobody will learn when the service, or an engine that failed, stops touching the frames of this request. Which of them
@@ -139,7 +135,30 @@ impl Slot {
 /// The identity of the queue that is opened next.
 static NEXT_IDENTITY: AtomicU64 = AtomicU64::new(0);
 
-/// A private queue pair with a worker of the service.
+/// A private queue pair with a worker of the service: transfers are submitted here, and how they ended is learned here. It belongs
+/// to one thread at a time.
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// use memferry::{Client, copy};
+/// use std::time::Duration;
+///
+/// let client = Client::embedded()?;
+/// let (source, destination) = (client.frame(1 << 20).alloc()?, client.frame(1 << 20).alloc()?);
+/// let mut queue = client.queue(64)?;
+/// let ticket = queue.submit(copy(&source, &destination))?;
+/// if queue.wait_for(ticket, Duration::from_millis(5))?.is_none() {
+///     println!("not yet; it goes on");
+/// }
+/// for page in 0..4 {
+///     let page = page * 4096..(page + 1) * 4096;
+///     let _ = queue.submit(copy(source.slice(page.clone()), destination.slice(page)))?;
+/// }
+/// for done in queue.completions() {
+///     done?;
+/// }
+/// # Ok::<(), memferry::Error>(())
+/// ```
 pub struct Queue {
     session: Arc<Session>,
     /// Its name in commands, which is its own in this session only.
@@ -221,9 +240,10 @@ impl Queue {
         })
     }
 
-    /// This queue's ticket of that tag. A tag that the queue never gave makes a ticket that it does not know.
-    pub const fn ticket(&self, tag: u64) -> Ticket {
-        Ticket { queue: self.identity, tag }
+    /// This queue's name for the transfer of that [tag](TicketId::tag). A tag that the queue never gave makes a name that it does
+    /// not know.
+    pub const fn ticket(&self, tag: u64) -> TicketId {
+        TicketId { queue: self.identity, tag }
     }
 
     /// Requests that may be outstanding.
@@ -241,46 +261,62 @@ impl Queue {
     ///
     /// # Errors
     /// [`SubmitError`] with the transfer.
-    pub fn submit(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
-        if let Some(ticket) = self.submit_here(&transfer) {
-            return Ok(ticket);
+    #[inline]
+    pub fn submit<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
+        match self.submit_description(&mut transfer.description) {
+            Ok(id) => Ok(Ticket::of(id)),
+            Err(reason) => Err(SubmitError::new(reason, transfer)),
         }
-        let ticket = self.stage(transfer)?;
-        self.publish();
-        Ok(ticket)
     }
 
     /// Writes a transfer without starting it; [`publish`](Self::publish) starts all staged ones at once.
     ///
     /// # Errors
     /// [`SubmitError`] with the transfer.
-    pub fn stage(&mut self, transfer: Transfer) -> Result<Ticket, SubmitError> {
-        match self.try_stage(&transfer) {
-            Ok(tag) => {
-                let index = self.slot_of(tag);
-                let slot = &mut self.slots[index];
-                slot.tag = tag;
-                slot.length = transfer.request.operation().map_or(0, Operation::total_bytes);
-                if !transfer.held.is_empty() {
-                    slot.held = transfer.held;
-                }
-                self.staged = true;
-                Ok(Ticket { queue: self.identity, tag })
-            }
-            Err(reason) => Err(SubmitError { reason, transfer: Box::new(transfer) }),
+    #[inline]
+    pub fn stage<T>(&mut self, mut transfer: Transfer<T>) -> Result<Ticket<T>, SubmitError<T>> {
+        match self.stage_description(&mut transfer.description) {
+            Ok(id) => Ok(Ticket::of(id)),
+            Err(reason) => Err(SubmitError::new(reason, transfer)),
         }
     }
 
-    /// Whether this process and these frames belong to the session.
-    fn may_submit(&self, transfer: &Transfer) -> Result<(), SubmitReason> {
+    fn submit_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
+        if let Some(id) = self.submit_here(transfer) {
+            return Ok(id);
+        }
+        let id = self.stage_description(transfer)?;
+        self.publish();
+        Ok(id)
+    }
+
+    /// Stages a transfer; once it is staged, its slot has its frames.
+    fn stage_description(&mut self, transfer: &mut Description) -> Result<TicketId, SubmitReason> {
+        let tag = self.try_stage(transfer)?;
+        let index = self.slot_of(tag);
+        let slot = &mut self.slots[index];
+        slot.tag = tag;
+        slot.length = transfer.request.operation().map_or(0, Operation::total_bytes);
+        if !transfer.held.is_empty() {
+            slot.held = std::mem::take(&mut transfer.held);
+        }
+        self.staged = true;
+        Ok(self.ticket(tag))
+    }
+
+    /// Whether the transfer makes sense, and this process and these frames belong to the session.
+    fn may_submit(&self, transfer: &Description) -> Result<(), SubmitReason> {
         self.session.check_fork().map_err(SubmitReason::Forked)?;
+        if let Some(invalid) = transfer.invalid {
+            return Err(SubmitReason::Invalid(invalid));
+        }
         match transfer.held.iter().all(|frame| frame.is_of(&self.session)) {
             true => Ok(()),
             false => Err(SubmitReason::ForeignFrame),
         }
     }
 
-    fn try_stage(&mut self, transfer: &Transfer) -> Result<u64, SubmitReason> {
+    fn try_stage(&mut self, transfer: &Description) -> Result<u64, SubmitReason> {
         self.may_submit(transfer)?;
         if self.lost || self.end.closed() || self.session.link.known_lost() {
             return Err(SubmitReason::ServiceLost);
@@ -292,7 +328,7 @@ impl Queue {
         let mut slot = [0; wire::SUBMISSION_WORDS];
         self.list.clear();
         wire::encode_request(tag, &transfer.request, &mut slot, &mut self.list)
-            .map_err(SubmitReason::Shape)?;
+            .map_err(|shape| SubmitReason::Invalid(InvalidTransfer::Walk(shape)))?;
         if !self.list.is_empty() {
             wire::place_list(&mut slot, self.end.stage_list(&self.list).map_err(|_| full)?);
         }
@@ -315,16 +351,14 @@ impl Queue {
         let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
     }
 
-    /// Asks that the loop that `ticket`, of [`Transfer::repeat`], began end when its present round is whole.
+    /// Asks that the loop that `ticket`, of [`repeat`](crate::repeat), began end when its present round is whole.
     ///
     /// # Errors
     /// As [`cancel`](Self::cancel).
-    pub fn stop(&mut self, ticket: Ticket) -> Result<(), WaitError> {
-        self.session.check_fork().map_err(WaitError::Forked)?;
-        if !self.is_outstanding(ticket) {
-            return Err(WaitError::UnknownTicket);
-        }
-        if self.end.stop(ticket.tag) {
+    pub fn stop(&mut self, ticket: impl Into<TicketId>) -> Result<(), TransferError> {
+        let id = ticket.into();
+        self.check_outstanding(id)?;
+        if self.end.stop(id.tag) {
             self.ring_doorbell();
         }
         Ok(())
@@ -333,21 +367,31 @@ impl Queue {
     /// Asks that a transfer end early. Its completion comes in any case and says how it ended.
     ///
     /// # Errors
-    /// [`WaitError::UnknownTicket`] when it has ended and this queue knows, [`WaitError::Forked`].
-    pub fn cancel(&mut self, ticket: Ticket) -> Result<(), WaitError> {
-        self.session.check_fork().map_err(WaitError::Forked)?;
-        if !self.is_outstanding(ticket) {
-            return Err(WaitError::UnknownTicket);
-        }
-        if self.end.cancel(ticket.tag) {
+    /// [`Failure::UnknownTicket`] when it has ended and this queue knows, [`Failure::Forked`].
+    pub fn cancel(&mut self, ticket: impl Into<TicketId>) -> Result<(), TransferError> {
+        let id = ticket.into();
+        self.check_outstanding(id)?;
+        if self.end.cancel(id.tag) {
             self.ring_doorbell();
         }
         Ok(())
     }
 
-    fn is_outstanding(&self, ticket: Ticket) -> bool {
-        let known = ticket.queue == self.identity && ticket.tag != NO_TAG;
-        known && self.slots[self.slot_of(ticket.tag)].tag == ticket.tag
+    fn check_outstanding(&self, id: TicketId) -> Result<(), TransferError> {
+        let known = self.check_process().and_then(|()| match self.is_outstanding(id) {
+            true => Ok(()),
+            false => Err(Failure::UnknownTicket),
+        });
+        known.map_err(|failure| TransferError::without_engine(id, failure))
+    }
+
+    fn check_process(&self) -> Result<(), Failure> {
+        self.session.check_fork().map_err(|_| Failure::Forked)
+    }
+
+    fn is_outstanding(&self, id: TicketId) -> bool {
+        let known = id.queue == self.identity && id.tag != NO_TAG;
+        known && self.slots[self.slot_of(id.tag)].tag == id.tag
     }
 
     /// The capacity is a power of two.
@@ -370,9 +414,14 @@ impl Queue {
         self.end.sleeper()
     }
 
-    /// The next completion, if one is there. The loss of the service shows after a tenth of a second and
-    /// 512 polls that find nothing, at the latest.
-    pub fn poll(&mut self) -> Option<Completion> {
+    /// How the next transfer ended, if one has. The loss of the service shows after a tenth of a second and 512 polls that find
+    /// nothing, at the latest.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Result<Done<u64>, TransferError>> {
+        self.poll_completion().map(Completion::into_result)
+    }
+
+    pub(crate) fn poll_completion(&mut self) -> Option<Completion> {
         self.finished.pop_front().or_else(|| self.poll_ring())
     }
 
@@ -422,10 +471,15 @@ impl Queue {
             self.broken = true;
             return None;
         };
-        let ticket = Ticket { queue: self.identity, tag };
-        let inherited = completion.inherited;
-        let Outcome { result: outcome, bytes_done, value, engine } = completion.outcome;
-        let completion = Completion { ticket, outcome, inherited, bytes_done, value, engine };
+        let Outcome { result, bytes_done, value, engine } = completion.outcome;
+        let completion = Completion {
+            id: TicketId { queue: self.identity, tag },
+            outcome: result.map(|()| value),
+            inherited: completion.inherited,
+            bytes_done,
+            engine,
+            length: entry.length,
+        };
         entry.tag = NO_TAG;
         if !entry.held.is_empty() {
             if !completion.is_settled() {
@@ -449,8 +503,8 @@ impl Queue {
                 slot.abandon();
                 slot.held.clear();
                 self.free.push(index as u32);
-                let ticket = Ticket { queue: self.identity, tag };
-                self.finished.push_back(Completion::without_engine(ticket, Failure::ServiceLost));
+                let id = TicketId { queue: self.identity, tag };
+                self.finished.push_back(Completion::without_engine(id, Failure::ServiceLost));
             }
         }
         self.finished.pop_front()

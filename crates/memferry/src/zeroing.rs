@@ -1,7 +1,7 @@
 //! Zeroing in the background: buffers of a pool are made zero by the engine while nobody has them.
 //!
 //! ```text
-//! buffer given back ─► take_used ─► Transfer::zero, class low ─┬─ done: given back as zeros ─► Pool::take_zero hands it out
+//! buffer given back ─► take_used ─► zero(region), class low ─┬─ done: given back as zeros ─► Pool::take_zero hands it out
 //!                                                              ├─ failed: cleared by this thread, given back as zeros
 //!                                                              └─ somebody may still write there: nobody gets it again
 //! ```
@@ -26,10 +26,11 @@ use memferry_transfer::{Failure, PriorityClass};
 use thiserror::Error;
 
 use crate::client::Client;
+use crate::completion::Ticket;
 use crate::error::{FrameError, OpenError};
 use crate::frame::Frame;
-use crate::queue::{Queue, Ticket};
-use crate::transfer::Transfer;
+use crate::queue::Queue;
+use crate::transfer::zero;
 
 /// Buffers that are being zeroed at a time.
 const OUTSTANDING: u32 = 8;
@@ -149,12 +150,10 @@ impl Worker {
             }
             self.forget_retired();
             if let Some((ticket, used)) = self.under_way.pop_front() {
-                // Without a limit it ends with the completion: only then, and not with every one, does nobody write there any more.
-                match self.queue.wait(ticket, None) {
-                    Ok(completion) if completion.is_settled() => {
-                        self.settle(used, completion.outcome.map(|()| completion.bytes_done));
-                    }
-                    _ => self.give_up(used),
+                match self.queue.wait(ticket) {
+                    Ok(done) => self.settle(used, Ok(done.bytes_done)),
+                    Err(error) if error.is_settled() => self.settle(used, Err(error.failure)),
+                    Err(_) => self.give_up(used),
                 }
             }
         }
@@ -175,8 +174,9 @@ impl Worker {
             self.frames.insert(segment.id(), frame);
         }
         let frame = self.frames.get(&segment.id())?;
-        let range = frame.range(segment.offset_of(index) as u64, used.buffer().length() as u64);
-        self.queue.submit(Transfer::zero(&range).with_class(PriorityClass::Low)).ok()
+        let start = segment.offset_of(index) as u64;
+        let region = frame.slice(start..start + used.buffer().length() as u64);
+        self.queue.submit(zero(region).with_class(PriorityClass::Low)).ok()
     }
 
     fn frame(&self, mapping: memferry_shm::mapping::Mapping) -> Result<Frame, FrameError> {
@@ -313,7 +313,7 @@ mod tests {
         pool.take().unwrap().write(0, &[7; 1000]).unwrap();
         let used = pool.take_used(Duration::ZERO).unwrap();
         let ticket = worker.submit(&used).unwrap();
-        client.revoke(worker.frames.values().next().unwrap().handle()).unwrap();
+        worker.frames.values().next().unwrap().revoke().unwrap();
         worker.under_way.push_back((ticket, used));
         let second = {
             pool.take().unwrap().write(0, &[7; 1000]).unwrap();
@@ -355,7 +355,7 @@ mod tests {
         let mut buffers: Vec<_> = std::iter::from_fn(|| pool.take_zero().ok()).collect();
         buffers.iter_mut().for_each(|buffer| buffer.write(0, &[7; 128 << 10]).unwrap());
         // What the failed engine still writes.
-        assert_eq!(client.queue(2).unwrap().perform(late).unwrap().outcome, Ok(()));
+        client.queue(2).unwrap().run(late).unwrap();
         for buffer in &buffers {
             let mut bytes = vec![0; 128 << 10];
             buffer.read(0, &mut bytes).unwrap();

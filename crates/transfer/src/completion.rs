@@ -10,7 +10,8 @@
 //! [`Failure::EngineReset`]) may have moved a part; `bytes_done` says how much. The engine can no longer touch the memory, but
 //! for a channel that failed ([`Failure::ChannelFaulted`] of a request that an engine had): until that is reset, which may be
 //! never, it may write there at any time. The service keeps the memory as it is, and whose it is must not use it for anything else.
-//! Only [`Failure::ServiceLost`] leaves the outcome unknown.
+//! Only three failures leave the outcome unknown, and only the client library makes them: [`Failure::ServiceLost`],
+//! [`Failure::UnknownTicket`] and [`Failure::Forked`].
 
 use thiserror::Error;
 
@@ -184,6 +185,13 @@ pub enum Failure {
     /// The service died; whether and how far the transfer ran is unknown. Made by the client library.
     #[error("the service was lost; the outcome of this request is unknown")]
     ServiceLost,
+    /// The ticket names nothing that is outstanding on this queue: its end was taken before, or it is another queue's. Made by
+    /// the client library, never on the wire.
+    #[error("the ticket is not outstanding on this queue")]
+    UnknownTicket,
+    /// This process is a forked child, and the queue is its parent's. Made by the client library, never on the wire.
+    #[error("this process was forked from the one that opened the client; open a client of its own here")]
+    Forked,
 }
 
 /// How a request ended.

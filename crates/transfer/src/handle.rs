@@ -1,4 +1,4 @@
-//! Names for memory and for those who hold it: capability handles, rights and session ids.
+//! Names for memory and for those who hold it: capability handles, rights, grant tokens and session ids.
 //!
 //! A handle is an index with a generation into the capability table, good only in the session that holds it: in any other
 //! knowing its number gives nothing. A freed and reused index carries a new generation, so a stale
@@ -68,6 +68,45 @@ impl fmt::Debug for Handle {
 impl fmt::Display for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.index(), self.generation())
+    }
+}
+
+/// Names a grant, for its grantee to accept and its grantor to revoke: what is passed from one process to the other. Its number
+/// is worth nothing to anybody but the two.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GrantToken(u64);
+
+impl GrantToken {
+    /// The token with this number, as it came from another process: it may name nothing.
+    pub const fn from_raw(raw: u64) -> Self {
+        Self(raw)
+    }
+
+    /// The number to pass on.
+    pub const fn to_raw(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for GrantToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GrantToken({})", self.0)
+    }
+}
+
+/// The number in decimal, which [`str::parse`] reads again.
+impl fmt::Display for GrantToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl core::str::FromStr for GrantToken {
+    type Err = core::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
     }
 }
 

@@ -31,7 +31,7 @@ pub use engine::{
     Region, Ticket, Watermark,
 };
 pub use geometry::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
-pub use handle::{Handle, Rights, SessionId};
+pub use handle::{GrantToken, Handle, Rights, SessionId};
 pub use operation::{Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Operations, Pattern, Reach, Segment};
 pub use request::{CacheHint, PriorityClass, Request, Span, Task, Terms, WhenBusy};
 pub use synchronized::{SyncUnit, Synchronized};

@@ -32,7 +32,7 @@ use crate::saying::{Stop, Teller, say};
 /// Where the file server listens, where clients meet.
 pub(crate) const FILES: &str = files::SOCKET;
 /// How long anything may take on a machine that is busy and on which processes are stopped now and then.
-pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Between tries to reach a service that restarts.
 const PAUSE: Duration = Duration::from_millis(20);
 

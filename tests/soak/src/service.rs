@@ -17,9 +17,9 @@ use crate::random::Random;
 /// How long what must come may take on a machine that is this busy.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// Client queues a user may have open.
-pub(crate) const CHANNELS: u64 = 64;
+pub(crate) const QUEUES: u64 = 64;
 /// What a service keeps for ever of each: the two memories of a queue pair, in two sizes.
-const KEPT_DESCRIPTORS: u64 = 2 * 2 * CHANNELS;
+const KEPT_DESCRIPTORS: u64 = 2 * 2 * QUEUES;
 /// Descriptors that are opened for good after the first look: what the last client's end leaves until it is swept up.
 const SPARE_DESCRIPTORS: u64 = 8;
 /// What those memories, and the allocator's own leftovers, may take beyond what it began with.

@@ -17,7 +17,10 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use memferry::{Client, Copy2d, Count2d, Fill2d, Frame, PixelSize, Plane, Transfer};
+use memferry::{
+    Client, Copy2d, Count2d, Done, Failure, Fill2d, Frame, Output, PixelSize, Plane, Queue, Ticket, Transfer,
+    TransferError, copy, copy_2d, fill_2d,
+};
 use memferry_service::protocol::{
     self, Answer, Envelope, Hello, Refusal, Reply, VERSIONS, Violation, Welcome,
 };
@@ -166,15 +169,35 @@ pub fn wait_until(what: &str, so: impl Fn() -> bool) {
 
 /// A client moves bytes from one frame of its own to another.
 pub fn assert_moves_bytes(client: &Client) {
-    let source = client.allocate(4096).unwrap();
-    let destination = client.allocate(4096).unwrap();
+    let source = client.frame(4096).alloc().unwrap();
+    let destination = client.frame(4096).alloc().unwrap();
     source.write(7, b"still served").unwrap();
     let mut queue = client.queue(4).unwrap();
-    let ticket = queue.submit(Transfer::copy(&source.all(), &destination.all()).unwrap()).unwrap();
-    assert_eq!(queue.wait(ticket, Some(SOON)).unwrap().outcome, Ok(()));
+    let ticket = queue.submit(copy(&source, &destination)).unwrap();
+    done(&mut queue, ticket);
     let mut bytes = [0; 12];
     destination.read(7, &mut bytes).unwrap();
     assert_eq!(&bytes, b"still served");
+}
+
+/// How a transfer ended, which it does [`SOON`].
+pub fn end_of<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
+    queue.wait_for(ticket, SOON).map(|done| done.expect("in time"))
+}
+
+/// How any transfer ended, which one does [`SOON`].
+pub fn end_of_any(queue: &mut Queue) -> Result<Done<u64>, TransferError> {
+    queue.wait_any_for(SOON).map(|done| done.expect("in time"))
+}
+
+/// What a transfer did that has to succeed.
+pub fn done<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Done<T> {
+    end_of(queue, ticket).unwrap()
+}
+
+/// Why a transfer failed that has to fail.
+pub fn failure<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Failure {
+    end_of(queue, ticket).unwrap_err().failure
 }
 
 /// A fill that touches one byte for minutes unless it is cancelled.
@@ -182,7 +205,7 @@ pub fn endless(frame: &Frame) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let color = memferry::Color24::new(7).unwrap();
-    Transfer::fill_2d(&frame.all(), Fill2d { count, destination, color })
+    fill_2d(frame, Fill2d { count, destination, color })
 }
 
 /// A copy that reads and writes one byte for minutes unless it is cancelled.
@@ -190,7 +213,7 @@ pub fn endless_copy(source: &Frame, destination: &Frame) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let plane = Plane { start: 0, x_step: 0, y_step: 0 };
     let shape = Copy2d { count, source: plane, destination: plane, transparent: None };
-    Transfer::copy_2d(&source.all(), &destination.all(), shape)
+    copy_2d(source, destination, shape)
 }
 
 /// A client that speaks the protocol itself.

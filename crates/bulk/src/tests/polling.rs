@@ -104,8 +104,8 @@ fn a_sender_without_room_is_told_of_it_by_its_sides_descriptor() {
     sender.send(SLOTS, b"", NOW).unwrap();
     (0..SLOTS).for_each(|_| drop(bytes_of(&mut receiver)));
     // A loan is given back the same way.
-    let frame = ours.allocate(4096).unwrap();
-    let loan = sender.lend(1, &frame.all(), SOON).unwrap();
+    let frame = ours.frame(4096).alloc().unwrap();
+    let loan = sender.lend(1, &frame, SOON).unwrap();
     while sender.arm().unwrap() == Armed::Ready || here.arm().unwrap() == Armed::Ready {}
     drop(lent_of(&mut receiver));
     assert!(wakes(&epoll, SOON));
@@ -115,7 +115,7 @@ fn a_sender_without_room_is_told_of_it_by_its_sides_descriptor() {
 #[test]
 fn a_wake_up_for_room_that_a_frame_took_in_is_not_lost() {
     let ((ours, mut sender, mut here), (theirs, mut back, mut receiver)) = ends(Options::default());
-    let loan = sender.lend(1, &ours.allocate(4096).unwrap().all(), SOON).unwrap();
+    let loan = sender.lend(1, ours.frame(4096).alloc().unwrap(), SOON).unwrap();
     assert_eq!((sender.arm().unwrap(), here.arm().unwrap()), (Armed::Waiting, Armed::Waiting));
     drop(lent_of(&mut receiver));
     // Behind the wake-up comes a descriptor: who receives the frame takes in both.

@@ -20,9 +20,9 @@ fn clients_of_two_services_of_one_process_grant_each_other_nothing() {
         let there = scope.spawn(|| over(other, &theirs, Options::default()).unwrap());
         let (mut sender, _receiver) = over(one, &ours, Options::default()).unwrap();
         let _there = there.join().unwrap();
-        let frame = ours.allocate(4096).unwrap();
+        let frame = ours.frame(4096).alloc().unwrap();
         assert!(!sender.can_grant());
-        assert!(matches!(sender.lend(1, &frame.all(), SOON), Err(SendError::OtherService)));
+        assert!(matches!(sender.lend(1, &frame, SOON), Err(SendError::OtherService)));
     });
 }
 

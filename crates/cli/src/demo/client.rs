@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use memferry::{Client, Failure, Frame, Grantee, Handle, Rights, SessionId, Side, Transfer, Turn};
+use memferry::{
+    Client, Failure, Frame, GrantToken, Grantee, Handle, Rights, SessionId, Side, Transfer, Turn, copy,
+};
 use sha2::{Digest, Sha256};
 
 use super::lines::{Fetched, Order, Overlap, Report};
@@ -59,7 +61,7 @@ struct Player {
     /// Memory granted to it.
     theirs: Option<Frame>,
     /// The grant it made.
-    token: Option<Handle>,
+    token: Option<GrantToken>,
 }
 
 impl Player {
@@ -103,7 +105,7 @@ impl Player {
         let bytes =
             std::fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
         let length = bytes.len() as u64;
-        let frame = self.client().allocate(length)?;
+        let frame = self.client().frame(length).alloc()?;
         frame.write(0, &bytes)?;
         let handle = frame.handle();
         self.own = Some((frame, length));
@@ -112,16 +114,17 @@ impl Player {
 
     fn grant(&mut self, to: SessionId) -> Result<Report, CommandError> {
         let (frame, length) = self.own()?;
-        let token = self.client().grant(&frame.range(0, *length), Rights::READ, Grantee::Session(to))?;
+        let grant = self.client().grant(&frame.slice(..*length), Rights::READ, Grantee::Session(to))?;
+        let token = grant.token();
         self.token = Some(token);
         Ok(Report::Granted { token })
     }
 
-    fn fetch(&mut self, token: Handle) -> Result<Report, CommandError> {
+    fn fetch(&mut self, token: GrantToken) -> Result<Report, CommandError> {
         let theirs = self.client().accept(token)?;
         let length = theirs.length();
-        let own = self.client().allocate(length)?;
-        let transfer = Transfer::copy(&theirs.all(), &own.all())?;
+        let own = self.client().frame(length).alloc()?;
+        let transfer = copy(&theirs, &own);
         (self.theirs, self.own) = (Some(theirs), Some((own, length)));
         let started = Instant::now();
         self.mover.carry_out(transfer.clone())?;
@@ -152,8 +155,8 @@ impl Player {
                         break completion;
                     }
                 };
-                if completion.ticket != ticket || completion.outcome.is_err() {
-                    return Err(format!("a transfer ended with {:?}", completion.outcome).into());
+                if completion?.id != ticket.id() {
+                    return Err("the completion of another transfer came".into());
                 }
             }
             let took = started.elapsed();
@@ -201,14 +204,14 @@ impl Player {
     fn write(&mut self) -> Result<Report, CommandError> {
         let length = self.theirs()?.length();
         let own = &self.own()?.0;
-        let transfer = Transfer::copy(&own.range(0, length), &self.theirs()?.all())?;
+        let transfer = copy(&own.slice(..length), &self.theirs()?.slice(..));
         self.refused(transfer, |failure| {
             matches!(failure, Failure::MissingRight { side: Side::Destination, .. })
         })
     }
 
     fn forge(&mut self, handle: Handle) -> Result<Report, CommandError> {
-        match self.client().accept(handle) {
+        match self.client().accept(GrantToken::from_raw(handle.bits())) {
             Err(memferry::CallError::Refused(refusal)) => {
                 Ok(Report::Refused { message: refusal.to_string() })
             }
@@ -218,7 +221,7 @@ impl Player {
     }
 
     fn fetch_again(&mut self) -> Result<Report, CommandError> {
-        let transfer = Transfer::copy(&self.theirs()?.all(), &self.own()?.0.all())?;
+        let transfer = copy(&self.theirs()?.slice(..), &self.own()?.0.slice(..));
         self.refused(transfer, |failure| matches!(failure, Failure::Revoked { side: Side::Source, .. }))
     }
 
@@ -229,12 +232,11 @@ impl Player {
         expected: impl Fn(&Failure) -> bool,
     ) -> Result<Report, CommandError> {
         let ticket = self.mover.submit(transfer)?;
-        let completion = self.mover.end_of(ticket)?;
-        match completion.outcome {
-            Err(failure) if expected(&failure) && completion.bytes_done == 0 => {
-                Ok(Report::Refused { message: failure.to_string() })
+        match self.mover.end_of(ticket)? {
+            Err(error) if expected(&error.failure) && error.bytes_done == 0 => {
+                Ok(Report::Refused { message: error.failure.to_string() })
             }
-            outcome => Err(format!("it ended with {outcome:?} after {} bytes", completion.bytes_done).into()),
+            ended => Err(format!("it ended with {ended:?}").into()),
         }
     }
 }
@@ -261,11 +263,11 @@ mod tests {
 
     #[test]
     fn orders_survive_a_line() {
-        let order = Order::Fetch { token: Handle::new(3, 1) };
+        let order = Order::Fetch { token: GrantToken::from_raw(3) };
         let line = serde_json::to_string(&order).unwrap();
         assert!(!line.contains('\n'));
         assert!(
-            matches!(serde_json::from_str(&line).unwrap(), Order::Fetch { token } if token == Handle::new(3, 1))
+            matches!(serde_json::from_str(&line).unwrap(), Order::Fetch { token } if token == GrantToken::from_raw(3))
         );
     }
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use memferry::{Handle, SessionId};
+use memferry::{GrantToken, Handle, SessionId};
 use serde::{Deserialize, Serialize};
 
 use crate::measure::Comparison;
@@ -18,7 +18,7 @@ pub(crate) enum Order {
     /// Grant the file's bytes to a session, to read only.
     Grant { to: SessionId },
     /// Take up a grant and copy it into a frame of your own; measure that and compute meanwhile.
-    Fetch { token: Handle },
+    Fetch { token: GrantToken },
     /// Turn one picture by a quarter, lay another over it, write the result.
     Paint { base: PathBuf, badge: PathBuf, at: (u32, u32), key: String, output: PathBuf },
     /// Write to the memory that was granted for reading.
@@ -47,7 +47,7 @@ pub(crate) enum Report {
         checksum: String,
     },
     Granted {
-        token: Handle,
+        token: GrantToken,
     },
     Fetched(Box<Fetched>),
     Painted {

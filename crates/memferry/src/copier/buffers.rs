@@ -21,8 +21,8 @@ use thiserror::Error;
 
 use super::queue::{AddressSpace, CopierError, CopierStatistics, CopyQueue};
 use crate::client::Client;
-use crate::error::{FrameError, TakeBackError};
-use crate::frame::{Frame, FrameRange};
+use crate::error::FrameError;
+use crate::frame::{Frame, Region, TakeBackError};
 
 /// Addresses between two buffers.
 const GAP: u64 = 4096;
@@ -67,9 +67,10 @@ impl Buffers {
 }
 
 impl AddressSpace for Buffers {
-    fn frame_range(&self, address: u64, length: u64) -> Option<FrameRange> {
+    fn region(&self, address: u64, length: u64) -> Option<Region> {
         let (frame, offset) = self.find(address)?;
-        Some(frame.range(offset, length.min(frame.length().checked_sub(offset)?)))
+        let length = length.min(frame.length().checked_sub(offset)?);
+        Some(frame.slice(offset..offset + length))
     }
 
     fn copy(&self, to: u64, from: u64, length: u64) {

@@ -3,7 +3,7 @@
 //! ```text
 //! amemcpy ─ short and free of others? ─ yes ─► copied here
 //!              └ no ─► Pending ─► worker: piece after piece, 256 KiB at a time ─┐
-//! csync ─ what it needs, on this thread ────────────────────────────────────────┴─► engine (perform_by_cpu), else CPU
+//! csync ─ what it needs, on this thread ────────────────────────────────────────┴─► engine (run_by_cpu), else CPU
 //! ```
 //!
 //! Whoever needs bytes moves them itself, unless somebody is at it already. What the engine does not do, the CPU does, so a
@@ -21,9 +21,9 @@ use thiserror::Error;
 
 use super::pending::{Goal, Move, Obstacle, Pending, Step};
 use crate::client::Client;
-use crate::frame::FrameRange;
+use crate::frame::Region;
 use crate::queue::Queue;
-use crate::transfer::Transfer;
+use crate::transfer::copy;
 
 /// Copies up to here are made by the caller: handing them over takes about as long.
 const SHORT_BYTES: u64 = 8 << 10;
@@ -46,7 +46,7 @@ const ADDRESSES: u64 = 1 << 63;
 pub trait AddressSpace: Send + Sync + 'static {
     /// The bytes at `address` as part of a frame: at most `length` of them, fewer where the frame ends. `None` has the CPU
     /// move them.
-    fn frame_range(&self, address: u64, length: u64) -> Option<FrameRange>;
+    fn region(&self, address: u64, length: u64) -> Option<Region>;
 
     /// Copies with the calling CPU; the ranges may overlap, as with `memmove`. It must not panic, or who waits for the bytes
     /// waits for ever.
@@ -359,17 +359,17 @@ impl<A: AddressSpace> Shared<A> {
         if length < ENGINE_FROM {
             return None;
         }
-        let source = self.space.frame_range(from, length)?;
-        let destination = self.space.frame_range(to, length)?;
+        let source = self.space.region(from, length)?;
+        let destination = self.space.region(to, length)?;
         let length = source.length().min(destination.length());
-        let source = source.frame().range(source.offset(), length);
+        let source = source.frame().slice(source.offset()..source.offset() + length);
         let queue = self.queue()?;
-        let done = queue.perform_by_cpu(&Transfer::copy(&source, &destination).ok()?)?;
+        let ended = queue.run_by_cpu(&copy(source, destination))?;
         let mut kept = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         if kept.len() < KEPT {
             kept.push(queue);
         }
-        (length > 0 && done.outcome.is_ok() && done.bytes_done == length).then_some(length)
+        (length > 0 && ended.is_ok_and(|done| done.bytes_done == length)).then_some(length)
     }
 
     fn queue(&self) -> Option<Queue> {

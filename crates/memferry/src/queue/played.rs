@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Queue ─ submit ─► ring ─► PlayedWorker::end(outcome, engine) ─► ring ─► Queue
-//!                                  └─► the transfer, to be performed late, as an engine does that was not stopped
+//!                                  └─► the transfer, to be run late, as an engine does that was not stopped
 //! ```
 //!
 //! So there are engine channels that fail without a device that has them. The client and its memory are those of a real service.
@@ -18,7 +18,7 @@ use rustix::event::EventfdFlags;
 
 use super::Queue;
 use crate::client::Client;
-use crate::transfer::{Held, Transfer};
+use crate::transfer::Transfer;
 
 /// How a transfer ends whose engine channel failed.
 pub(crate) const FAULTED: Result<(), Failure> = Err(Failure::ChannelFaulted);
@@ -64,6 +64,6 @@ impl PlayedWorker {
             self.0.change_wake_word();
             futex::wake(self.0.wake_word());
         }
-        Transfer { request, held: Held::new() }
+        Transfer::of(request)
     }
 }

@@ -5,7 +5,7 @@ use memferry_transfer::{EngineKind, Pattern};
 
 use super::played::{FAULTED, PlayedWorker};
 use super::*;
-use crate::{ArenaOptions, Client, FrameArena};
+use crate::{ArenaOptions, Client, FrameArena, fill};
 
 const BYTES: usize = 4096;
 
@@ -18,12 +18,15 @@ fn fill_and_drop(client: &Client, arena: &FrameArena, end: (Result<(), Failure>,
     let (mut queue, mut worker) = PlayedWorker::beside(client, 4);
     let buffer = arena.buffer(BYTES).unwrap();
     // Staged, it is not done on this thread, short as it is.
-    let ticket = queue.stage(Transfer::fill(&buffer.range(), Pattern::Byte(0xee))).unwrap();
+    let ticket = queue.stage(fill(&buffer, Pattern::Byte(0xee))).unwrap();
     queue.publish();
     let asked = worker.end(end.0, end.1);
     drop(buffer);
-    let completion = queue.wait(ticket, None).unwrap();
-    assert_eq!((completion.outcome, completion.engine), end);
+    let ended = match queue.wait(ticket) {
+        Ok(done) => (Ok(()), done.engine),
+        Err(error) => (Err(error.failure), error.engine),
+    };
+    assert_eq!(ended, end);
     asked
 }
 
@@ -42,7 +45,7 @@ fn a_buffer_whose_engine_channel_failed_is_given_to_nobody_else() {
         .collect();
     assert_eq!(arena.statistics().segments, 1, "they would have had the room");
     // What the failed engine still writes.
-    assert_eq!(client.queue(2).unwrap().perform(late).unwrap().outcome, Ok(()));
+    client.queue(2).unwrap().run(late).unwrap();
     assert!(lists.iter().flatten().all(|byte| *byte == 0), "somebody's bytes were written");
     assert_eq!(arena.statistics().abandoned_bytes, BYTES as u64);
     drop((lists, keeps_the_segment));
@@ -71,16 +74,16 @@ fn a_buffer_that_nobody_touches_any_more_is_used_again() {
 }
 
 #[test]
-fn what_is_performed_by_the_cpu_is_never_handed_over() {
+fn what_the_cpu_runs_is_never_handed_over() {
     let client = Client::embedded().unwrap();
-    let frame = client.allocate(4096).unwrap();
+    let frame = client.frame(4096).alloc().unwrap();
     let mut queue = client.queue(4).unwrap();
-    let fill = || Transfer::fill(&frame.all(), Pattern::Byte(7));
-    let done = queue.perform_by_cpu(&fill()).unwrap();
-    assert_eq!((done.outcome, done.engine, done.bytes_done), (Ok(()), EngineKind::Cpu, 4096));
+    let fill = || fill(&frame, Pattern::Byte(7));
+    let done = queue.run_by_cpu(&fill()).unwrap().unwrap();
+    assert_eq!((done.engine, done.bytes_done), (EngineKind::Cpu, 4096));
     let hour = std::time::Duration::from_secs(3600);
     for other in [fill().linked(), fill().fenced(), fill().within(hour)] {
-        assert!(queue.perform_by_cpu(&other).is_none(), "{other:?} is the service's to order");
+        assert!(queue.run_by_cpu(&other).is_none(), "{other:?} is the service's to order");
     }
     assert_eq!((queue.outstanding(), queue.poll()), (0, None));
 }

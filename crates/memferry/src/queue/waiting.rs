@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use memferry_shm::parking::park;
 use memferry_shm::queue_pair::{ClientEnd, futex};
 use memferry_shm::storage::MappedWords;
+use memferry_transfer::Failure;
 
-use super::{Queue, Ticket, WaitError};
-use crate::Completion;
+use super::Queue;
+use crate::completion::{Completion, Done, Output, Ticket, TicketId, TransferError};
 
 /// The longest a wait spins before it sleeps: about what a wake-up across cores costs.
 pub(super) const SPIN: Duration = Duration::from_micros(50);
@@ -26,100 +27,229 @@ const SHORT_SPIN: u32 = 64;
 /// How often a sleeper looks whether the service still lives.
 pub(crate) const LIVENESS: Duration = Duration::from_millis(100);
 
-/// What ended the wait for a part of a transfer.
+/// What ended the wait for a part of a transfer. The bytes are in place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arrival {
-    /// The bytes are in place; the transfer goes on.
+    /// The transfer goes on.
     Moved,
-    /// The transfer has ended. Its completion, still to be taken, says how far it came.
+    /// The transfer has ended. Its completion is still to be taken.
     Ended,
 }
 
+/// How far a transfer has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// Bytes of its destination that are in place.
+    pub bytes: u64,
+    /// They are counted from the destination's last byte down, as when it overlaps the source from above.
+    pub downward: bool,
+}
+
+/// Takes the ends of all transfers of a queue, waiting for each; made by [`Queue::completions`].
+#[must_use = "ends are taken while this is iterated"]
+pub struct Completions<'a> {
+    queue: &'a mut Queue,
+    over: bool,
+}
+
+impl Iterator for Completions<'_> {
+    type Item = Result<Done<u64>, TransferError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let ended = self.queue.wait_any().transpose();
+        // In a forked child nothing ever ends.
+        self.over = matches!(ended, None | Some(Err(TransferError { failure: Failure::Forked, .. })));
+        ended
+    }
+}
+
+impl std::iter::FusedIterator for Completions<'_> {}
+
 impl Queue {
-    /// Waits until the transfer is done, at most for `limit`. Completions of others stay for [`poll`](Self::poll).
+    /// Waits until the transfer has ended. Completions of others stay for [`poll`](Self::poll).
     ///
     /// # Errors
-    /// [`WaitError`].
-    pub fn wait(&mut self, ticket: Ticket, limit: Option<Duration>) -> Result<Completion, WaitError> {
-        self.session.check_fork().map_err(WaitError::Forked)?;
-        if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
-            return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
+    /// How it failed; [`Failure::UnknownTicket`] where it is not outstanding here.
+    pub fn wait<T: Output>(&mut self, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
+        self.wait_completion(ticket.id()).into_result()
+    }
+
+    /// Waits until the transfer has ended, at most for `limit`: `None` when it goes on.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn wait_for<T: Output>(
+        &mut self,
+        ticket: Ticket<T>,
+        limit: Duration,
+    ) -> Result<Option<Done<T>>, TransferError> {
+        let ended = self.wait_limited(ticket.id(), Some(limit));
+        ended.map(Completion::into_result).transpose()
+    }
+
+    /// Waits until any transfer has ended: `None` when none is outstanding.
+    ///
+    /// # Errors
+    /// How it failed; its ticket is the error's [`id`](TransferError::id).
+    pub fn wait_any(&mut self) -> Result<Option<Done<u64>>, TransferError> {
+        self.wait_any_limited(None).map(Completion::into_result).transpose()
+    }
+
+    /// Waits until any transfer has ended, at most for `limit`: `None` when none has, or none is
+    /// [outstanding](Self::outstanding).
+    ///
+    /// # Errors
+    /// As [`wait_any`](Self::wait_any).
+    pub fn wait_any_for(&mut self, limit: Duration) -> Result<Option<Done<u64>>, TransferError> {
+        self.wait_any_limited(Some(limit)).map(Completion::into_result).transpose()
+    }
+
+    /// Takes the ends of all transfers, waiting for each, until none is outstanding.
+    ///
+    /// ```
+    /// # #![deny(unused_must_use)]
+    /// use memferry::{Client, zero};
+    ///
+    /// let client = Client::embedded()?;
+    /// let frame = client.frame(1 << 20).alloc()?;
+    /// let mut queue = client.queue(16)?;
+    /// let tickets = queue.submit_batch((0..16).map(|page| zero(frame.slice(page << 16..(page + 1) << 16))))?;
+    /// let mut bytes = 0;
+    /// for done in queue.completions() {
+    ///     bytes += done?.bytes_done;
+    /// }
+    /// assert_eq!((tickets.len(), bytes), (16, 1 << 20));
+    /// # Ok::<(), memferry::Error>(())
+    /// ```
+    pub fn completions(&mut self) -> Completions<'_> {
+        Completions { queue: self, over: false }
+    }
+
+    /// The completion of a transfer, waited for.
+    pub(super) fn wait_completion(&mut self, id: TicketId) -> Completion {
+        loop {
+            // Without a limit this ends with a completion.
+            if let Some(completion) = self.wait_limited(id, None) {
+                return completion;
+            }
         }
-        if !self.is_outstanding(ticket) {
-            return Err(WaitError::UnknownTicket);
+    }
+
+    fn wait_limited(&mut self, id: TicketId, limit: Option<Duration>) -> Option<Completion> {
+        if let Err(failure) = self.check_process() {
+            return Some(Completion::without_engine(id, failure));
+        }
+        if let Some(completion) = self.take_finished(id) {
+            return Some(completion);
+        }
+        if !self.is_outstanding(id) {
+            return Some(Completion::without_engine(id, Failure::UnknownTicket));
         }
         self.publish();
         // An awake worker answers a small request before it is worth looking at the clock.
         for _ in 0..SHORT_SPIN {
             if let Some(completion) = self.poll_ring() {
-                if completion.ticket == ticket {
-                    return Ok(completion);
+                if completion.id == id {
+                    return Some(completion);
                 }
                 self.finished.push_back(completion);
             }
         }
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         loop {
-            if let Some(index) = self.finished.iter().position(|completion| completion.ticket == ticket) {
-                return self.finished.remove(index).ok_or(WaitError::UnknownTicket);
+            if let Some(completion) = self.take_finished(id) {
+                return Some(completion);
             }
             let completion = self.next_from_ring(deadline)?;
-            if completion.ticket == ticket {
-                return Ok(completion);
+            if completion.id == id {
+                return Some(completion);
             }
             self.finished.push_back(completion);
         }
     }
 
-    /// Waits for any completion, at most for `limit`.
-    ///
-    /// # Errors
-    /// [`WaitError::TimedOut`], [`WaitError::UnknownTicket`] when nothing is outstanding, [`WaitError::Forked`].
-    pub fn wait_any(&mut self, limit: Option<Duration>) -> Result<Completion, WaitError> {
-        self.session.check_fork().map_err(WaitError::Forked)?;
+    /// The completion of a transfer that was taken from the ring before.
+    fn take_finished(&mut self, id: TicketId) -> Option<Completion> {
+        let index = self.finished.iter().position(|completion| completion.id == id)?;
+        self.finished.remove(index)
+    }
+
+    fn wait_any_limited(&mut self, limit: Option<Duration>) -> Option<Completion> {
+        if let Err(failure) = self.check_process() {
+            return Some(Completion::without_engine(TicketId::NONE, failure));
+        }
         if let Some(completion) = self.finished.pop_front() {
-            return Ok(completion);
+            return Some(completion);
         }
         if self.outstanding() == 0 {
-            return Err(WaitError::UnknownTicket);
+            return None;
         }
         self.next_from_ring(limit.and_then(|limit| Instant::now().checked_add(limit)))
     }
 
-    /// How far a transfer has come, when the service has said so: bytes of its destination that are in place, counted from
-    /// the last byte down when `true` goes along. It does so between chunks of copies and fills that take long; for 2-D
-    /// moves, segment lists and what only reads never.
-    pub fn watermark(&self, ticket: Ticket) -> Option<(u64, bool)> {
-        if self.session.check_fork().is_err() || !self.is_outstanding(ticket) {
+    /// How far a transfer has come, when the service has said so. It does so between chunks of copies and fills that take long;
+    /// for 2-D moves, segment lists and what only reads never.
+    pub fn progress(&self, ticket: impl Into<TicketId>) -> Option<Progress> {
+        let id = ticket.into();
+        if self.check_outstanding(id).is_err() {
             return None;
         }
-        self.end.progress(ticket.tag)
+        let (bytes, downward) = self.end.progress(id.tag)?;
+        Some(Progress { bytes, downward })
     }
 
-    /// Waits until `bytes` of the transfer's destination, counted from its first, are in place, at most for `limit`: often
-    /// long before the transfer ends. Where the service does not say how far it is, that is when the transfer ends.
+    /// Waits until `bytes` of the transfer's destination, counted from its first, are in place: often long before the transfer
+    /// ends. Where the service does not say how far it is, that is when the transfer ends.
     ///
     /// # Errors
-    /// [`WaitError`].
+    /// How the transfer failed, before or after these bytes; its completion is still to be taken.
     pub fn wait_range(
         &mut self,
-        ticket: Ticket,
+        ticket: impl Into<TicketId>,
         bytes: Range<u64>,
+    ) -> Result<Arrival, TransferError> {
+        let id = ticket.into();
+        loop {
+            // Without a limit this ends with the bytes or the transfer.
+            if let Some(arrival) = self.wait_range_limited(id, &bytes, None)? {
+                return Ok(arrival);
+            }
+        }
+    }
+
+    /// As [`wait_range`](Self::wait_range), at most for `limit`: `None` when the bytes are not in place then.
+    ///
+    /// # Errors
+    /// As [`wait_range`](Self::wait_range).
+    pub fn wait_range_for(
+        &mut self,
+        ticket: impl Into<TicketId>,
+        bytes: Range<u64>,
+        limit: Duration,
+    ) -> Result<Option<Arrival>, TransferError> {
+        self.wait_range_limited(ticket.into(), &bytes, Some(limit))
+    }
+
+    fn wait_range_limited(
+        &mut self,
+        id: TicketId,
+        bytes: &Range<u64>,
         limit: Option<Duration>,
-    ) -> Result<Arrival, WaitError> {
-        self.session.check_fork().map_err(WaitError::Forked)?;
+    ) -> Result<Option<Arrival>, TransferError> {
+        self.check_process().map_err(|failure| TransferError::without_engine(id, failure))?;
         self.publish();
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut spun = 0;
         loop {
-            if self.finished.iter().any(|completion| completion.ticket == ticket) {
-                return Ok(Arrival::Ended);
+            if let Some(completion) = self.finished.iter().find(|completion| completion.id == id) {
+                return completion.into_result::<u64>().map(|_| Some(Arrival::Ended));
             }
-            if !self.is_outstanding(ticket) {
-                return Err(WaitError::UnknownTicket);
-            }
-            if self.arrived(ticket, &bytes) {
-                return Ok(Arrival::Moved);
+            self.check_outstanding(id)?;
+            if self.arrived(id, bytes) {
+                return Ok(Some(Arrival::Moved));
             }
             if let Some(completion) = self.poll_ring() {
                 self.finished.push_back(completion);
@@ -132,11 +262,11 @@ impl Queue {
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Err(WaitError::TimedOut);
+                return Ok(None);
             }
             let parked = ClientEnd::<MappedWords>::parked_for_progress();
             let limit = left.map_or(LIVENESS, |left| left.min(LIVENESS));
-            self.sleep(limit, parked, || self.arrived(ticket, &bytes));
+            self.sleep(limit, parked, || self.arrived(id, bytes));
             if self.session.link.lost()
                 && let Some(completion) = self.give_up()
             {
@@ -146,28 +276,28 @@ impl Queue {
     }
 
     /// Whether bytes of a transfer are in place by the service's word.
-    fn arrived(&self, ticket: Ticket, bytes: &Range<u64>) -> bool {
-        let length = self.slots[self.slot_of(ticket.tag)].length;
-        match self.end.progress(ticket.tag) {
+    fn arrived(&self, id: TicketId, bytes: &Range<u64>) -> bool {
+        let length = self.slots[self.slot_of(id.tag)].length;
+        match self.end.progress(id.tag) {
             Some((done, false)) => bytes.end <= done,
             Some((done, true)) => bytes.end <= length && bytes.start >= length.saturating_sub(done),
             None => false,
         }
     }
 
-    /// Spins, then sleeps, until the ring gives a completion.
-    fn next_from_ring(&mut self, deadline: Option<Instant>) -> Result<Completion, WaitError> {
+    /// Spins, then sleeps, until the ring gives a completion or the time is up.
+    fn next_from_ring(&mut self, deadline: Option<Instant>) -> Option<Completion> {
         self.publish();
         if let Some(completion) = self.spin_for_completion(deadline) {
-            return Ok(completion);
+            return Some(completion);
         }
         loop {
             if let Some(completion) = self.poll_ring() {
-                return Ok(completion);
+                return Some(completion);
             }
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Err(WaitError::TimedOut);
+                return None;
             }
             let parked = ClientEnd::<MappedWords>::parked_for_completions();
             self.sleep(left.map_or(LIVENESS, |left| left.min(LIVENESS)), parked, || false);
@@ -175,7 +305,7 @@ impl Queue {
                 && self.session.link.lost()
                 && let Some(completion) = self.give_up()
             {
-                return Ok(completion);
+                return Some(completion);
             }
         }
     }

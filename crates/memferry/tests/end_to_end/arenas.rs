@@ -32,9 +32,9 @@ fn buffers_are_moved_and_only_one_registration_was_made_for_many() {
     let buffers: Vec<_> = (0..20).map(|_| arena.buffer(1000).expect("room")).collect();
     buffers[0].write(0, &[9; 1000]).expect("its own bytes");
     for pair in buffers.windows(2) {
-        let transfer = Transfer::copy(&pair[0].range(), &pair[1].range()).expect("fits");
+        let transfer = copy(&pair[0].range(), &pair[1].range()).expect("fits");
         let ticket = queue.submit(transfer).expect("room");
-        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(1000));
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(1000));
     }
     assert!(buffers.iter().all(|buffer| bytes_of(buffer) == [9; 1000]));
     let frames = client.status().expect("a status").sessions[0].frames;
@@ -61,7 +61,7 @@ fn a_transfer_keeps_its_buffers_until_its_completion_was_taken() {
     }
     assert_eq!(arena.statistics().live_bytes, held);
     queue.cancel(ticket).expect("outstanding");
-    assert_eq!(queue.wait(ticket, PATIENCE).expect("a completion").outcome, Err(Failure::Cancelled));
+    assert_eq!(end_of(&mut queue, ticket).outcome, Err(Failure::Cancelled));
     assert_eq!(arena.statistics().live_bytes, held - 4096);
 }
 
@@ -70,7 +70,7 @@ fn endless_in(buffer: &memferry::Buffer) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let color = Color24::new(0xee).expect("24 bits");
-    Transfer::fill_2d(&buffer.range(), Fill2d { count, destination, color })
+    fill_2d(&buffer, Fill2d { count, destination, color })
 }
 
 #[test]
@@ -107,19 +107,19 @@ fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
     let color = Color24::new(7).expect("24 bits");
     let walk = |start, x_step| Fill2d { count: one, destination: Plane { start, x_step, y_step: 0 }, color };
     let outside = [
-        Transfer::fill(&buffer.part(0, 4097), Pattern::Byte(7)),
-        Transfer::fill(&buffer.part(4096, 1), Pattern::Byte(7)),
-        Transfer::fill(&buffer.part(u64::MAX, 2), Pattern::Byte(7)),
-        Transfer::fill(&buffer.part(4096, 8), Pattern::Byte(7)),
-        Transfer::fill_2d(&buffer.range(), walk(4094, 1)),
-        Transfer::fill_2d(&buffer.range(), walk(1, -1)),
-        Transfer::fill_2d(&buffer.part(4000, 96), walk(94, 1)),
-        Transfer::fill_2d(&buffer.range(), walk(0, i64::MIN)),
+        fill(buffer.slice(0..4097), Pattern::Byte(7)),
+        fill(buffer.slice(4096..4097), Pattern::Byte(7)),
+        fill(&buffer.part(u64::MAX, 2), Pattern::Byte(7)),
+        fill(buffer.slice(4096..4104), Pattern::Byte(7)),
+        fill_2d(&buffer, walk(4094, 1)),
+        fill_2d(&buffer, walk(1, -1)),
+        fill_2d(buffer.slice(4000..4096), walk(94, 1)),
+        fill_2d(&buffer, walk(0, i64::MIN)),
     ];
     for transfer in outside {
         // A walk's place is refused before it is sent, a range's by the service.
         let Ok(ticket) = queue.submit(transfer.clone()) else { continue };
-        let end = outcome(queue.wait(ticket, PATIENCE).expect("a completion"));
+        let end = outcome(end_of(&mut queue, ticket));
         assert!(matches!(end, Err(Failure::OutOfBounds { .. })), "{transfer:?}: {end:?}");
     }
     let shape = Copy2d {
@@ -128,10 +128,10 @@ fn no_transfer_leaves_its_buffer_though_the_segment_goes_on() {
         destination: walk(0, 1).destination,
         transparent: None,
     };
-    assert!(queue.submit(Transfer::copy_2d(&buffer.range(), &after.range(), shape)).is_err());
+    assert!(queue.submit(copy_2d(&buffer.range(), &after.range(), shape)).is_err());
     for inside in [walk(4093, 1), walk(2, -1)] {
-        let ticket = queue.submit(Transfer::fill_2d(&buffer.range(), inside)).expect("room");
-        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(3));
+        let ticket = queue.submit(fill_2d(&buffer, inside)).expect("room");
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(3));
     }
     assert_eq!((bytes_of(&before), bytes_of(&after)), (vec![0; 4096], vec![0; 4096]));
 }
@@ -146,7 +146,7 @@ fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
     let rights = Rights::READ | Rights::WRITE | Rights::GRANT;
     let refused = owner.grant(&buffer.range(), rights, Grantee::Session(peer.session()));
     assert!(matches!(refused, Err(CallError::PartOfArena)));
-    assert!(owner.derive(&buffer.part(0, 4097), rights).is_err());
+    assert!(owner.derive(buffer.slice(0..4097), rights).is_err());
     let derived = owner.derive(&buffer.range(), rights).expect("derived");
     let token = owner.grant(&derived.all(), rights, Grantee::Session(peer.session())).expect("granted");
     let granted = peer.accept(token).expect("accepted");
@@ -158,7 +158,7 @@ fn peers_get_a_buffer_by_a_derived_frame_which_keeps_it() {
     drop(derived);
     assert_eq!(arena.statistics().live_bytes, held - 4096);
     assert_eq!(bytes_of(&arena.buffer(4096).expect("room")), [0; 4096]);
-    let completion = queue.wait(running, PATIENCE).expect("a completion");
+    let completion = end_of(&mut queue, running);
     assert!(completion.outcome.is_err());
 }
 
@@ -222,10 +222,10 @@ fn promised_memory_is_named_within_its_bounds() {
     assert_eq!((range.length(), range.frame().read(0, &mut [0]).is_err()), (300, true));
     let mut end_of = |transfer| {
         let ticket = queue.submit(transfer).expect("room");
-        outcome(queue.wait(ticket, PATIENCE).expect("a completion"))
+        outcome(end_of(&mut queue, ticket))
     };
-    assert!(end_of(Transfer::fill(&range.frame().range(299, 2), Pattern::Byte(5))).is_err());
-    assert_eq!(end_of(Transfer::fill(&range, Pattern::Byte(6))), Ok(300));
+    assert!(end_of(fill(&range.frame().range(299, 2), Pattern::Byte(5))).is_err());
+    assert_eq!(end_of(fill(&range, Pattern::Byte(6))), Ok(300));
     assert!(list.iter().all(|byte| *byte == 6));
 }
 
@@ -278,10 +278,10 @@ fn threads_allocate_move_and_free_at_once() {
                     let to = arena.buffer(length).expect("room");
                     assert!(bytes_of(&to) == vec![0; length], "an old byte is visible");
                     from.write(0, &vec![thread; length]).expect("its own bytes");
-                    let transfer = Transfer::copy(&from.range(), &to.range()).expect("fits");
+                    let transfer = copy(&from.range(), &to.range()).expect("fits");
                     let ticket = queue.submit(transfer).expect("room");
                     drop(from);
-                    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
+                    let completion = end_of(&mut queue, ticket);
                     assert_eq!(outcome(completion), Ok(length as u64));
                     assert!(bytes_of(&to) == vec![thread; length], "another's bytes");
                 }

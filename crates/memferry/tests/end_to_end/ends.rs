@@ -1,6 +1,8 @@
 //! Early ends: cancels, deadlines, revocation, and owners that go away while bytes move.
 
-use memferry::{EngineKind, Failure, Instant, Pattern, Side};
+use std::time::Instant;
+
+use memferry::{EngineKind, Failure, Frame, Pattern, Side, copy, fill, nop};
 
 use super::*;
 
@@ -12,10 +14,11 @@ fn a_cancelled_transfer_tells_what_it_did() {
     let ticket = queue.submit(endless(&to)).expect("room");
     until(|| contents(&to)[0] != 0);
     queue.cancel(ticket).expect("outstanding");
-    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-    assert_eq!((completion.outcome, completion.engine), (Err(Failure::Cancelled), EngineKind::Cpu));
-    assert!(completion.bytes_done > 0 && completion.bytes_done < 1 << 38);
-    assert_eq!((completion.bytes_done % 64, contents(&to)[1]), (0, 0));
+    let error = end_of(&mut queue, ticket).expect_err("cancelled");
+    assert_eq!((error.id, error.failure), (ticket.id(), Failure::Cancelled));
+    assert_eq!((error.engine, error.inherited), (EngineKind::Cpu, false));
+    assert!(error.bytes_done > 0 && error.bytes_done < 1 << 38);
+    assert_eq!((error.bytes_done % 64, contents(&to)[1]), (0, 0));
 }
 
 #[test]
@@ -26,9 +29,9 @@ fn a_transfer_cancelled_before_it_was_published_does_nothing_endless() {
     let ticket = queue.stage(endless(&to)).expect("room");
     queue.cancel(ticket).expect("outstanding");
     queue.publish();
-    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-    assert_eq!((completion.outcome, completion.bytes_done), (Err(Failure::Cancelled), 0));
-    assert_eq!(completion.engine, EngineKind::None);
+    let error = end_of(&mut queue, ticket).expect_err("cancelled");
+    assert_eq!((error.failure, error.bytes_done), (Failure::Cancelled, 0));
+    assert_eq!(error.engine, EngineKind::None);
 }
 
 #[test]
@@ -37,20 +40,19 @@ fn a_cancelled_transfer_that_waits_for_a_channel_never_runs() {
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     let running: Vec<_> = (0..3).map(|_| queue.submit(endless(&to)).expect("room")).collect();
-    let refused = queue.submit(Transfer::nop().refuse_when_busy()).expect("room");
-    let completion = queue.wait(refused, PATIENCE).expect("a completion");
-    assert_eq!(outcome(completion), Err(Failure::ChannelsBusy { channels: 3 }));
+    let refused = queue.submit(nop().refuse_when_busy()).expect("room");
+    let refused = outcome(end_of(&mut queue, refused));
+    assert_eq!(refused, Err(Failure::ChannelsBusy { channels: 3 }));
     // With a deadline it goes to the worker, short as it is.
-    let fill = Transfer::fill(&to.range(1, 9), Pattern::Byte(7)).within(Duration::from_secs(60));
+    let fill = fill(to.slice(1..10), Pattern::Byte(7)).within(Duration::from_secs(60));
     let waiting = queue.submit(fill).expect("room");
-    assert_eq!(queue.wait(waiting, Some(Duration::from_millis(5))), Err(memferry::WaitError::TimedOut));
+    assert_eq!(queue.wait_for(waiting, Duration::from_millis(5)), Ok(None));
     queue.cancel(waiting).expect("outstanding");
-    let completion = queue.wait(waiting, PATIENCE).expect("a completion");
-    assert_eq!((outcome(completion), completion.engine), (Err(Failure::Cancelled), EngineKind::None));
+    let error = end_of(&mut queue, waiting).expect_err("cancelled");
+    assert_eq!((error.failure, error.engine), (Failure::Cancelled, EngineKind::None));
     for ticket in running {
         queue.cancel(ticket).expect("outstanding");
-        let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-        assert_eq!(completion.outcome, Err(Failure::Cancelled));
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::Cancelled));
     }
     assert_eq!(contents(&to)[1..10], [0; 9]);
 }
@@ -61,29 +63,29 @@ fn deadlines_hold_before_the_start_while_waiting_and_while_running() {
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     for past in [
-        Transfer::nop().with_deadline(Instant::ORIGIN),
-        endless(&to).with_deadline(Instant::ORIGIN),
+        nop().with_deadline(Instant::now()),
+        endless(&to).with_deadline(Instant::now() - Duration::from_secs(1)),
         endless(&to).within(Duration::ZERO),
     ] {
         let ticket = queue.submit(past).expect("room");
-        let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-        assert_eq!((completion.outcome, completion.bytes_done), (Err(Failure::DeadlineExceeded), 0));
-        assert_eq!(completion.engine, EngineKind::None);
+        let error = end_of(&mut queue, ticket).expect_err("too late");
+        assert_eq!((error.failure, error.bytes_done), (Failure::DeadlineExceeded, 0));
+        assert_eq!(error.engine, EngineKind::None);
     }
     let places = [frame(&client), frame(&client), frame(&client)];
     let running = [0, 1, 2]
         .map(|place| queue.submit(endless(&places[place]).within(Duration::from_secs(1))).expect("room"));
     until(|| places.iter().all(|place| contents(place)[0] != 0));
     let waiting = queue.submit(endless(&to).within(Duration::from_millis(20))).expect("room");
-    let completion = queue.wait(waiting, PATIENCE).expect("a completion");
-    assert_eq!((outcome(completion), completion.engine), (Err(Failure::DeadlineExceeded), EngineKind::None));
+    let error = end_of(&mut queue, waiting).expect_err("too late");
+    assert_eq!((error.failure, error.engine), (Failure::DeadlineExceeded, EngineKind::None));
     for ticket in running {
-        let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-        assert_eq!(outcome(completion), Err(Failure::DeadlineExceeded));
-        assert!(completion.bytes_done > 0 && completion.engine == EngineKind::Cpu);
+        let error = end_of(&mut queue, ticket).expect_err("too late");
+        assert_eq!(error.failure, Failure::DeadlineExceeded);
+        assert!(error.bytes_done > 0 && error.engine == EngineKind::Cpu);
     }
-    let in_time = queue.submit(Transfer::nop().within(Duration::from_secs(60))).expect("room");
-    assert_eq!(outcome(queue.wait(in_time, PATIENCE).expect("a completion")), Ok(0));
+    let in_time = queue.submit(nop().within(Duration::from_secs(60))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, in_time)), Ok(0));
 }
 
 #[test]
@@ -96,15 +98,14 @@ fn frames_dropped_while_bytes_move_live_until_the_completion_was_taken() {
     from.write(0, &[9; FRAME_BYTES as usize]).expect("the frame's own bytes");
     // With a deadline they go to the worker, short as they are.
     let copy =
-        |to: &Frame| Transfer::copy(&from.all(), &to.all()).expect("fits").within(Duration::from_secs(60));
+        |to: &Frame| copy(&from, to).within(Duration::from_secs(60));
     let first = queue.submit(copy(&to)).expect("room");
     let second = queue.submit(copy(&kept)).expect("room");
     drop((from, to));
     let frames = || client.status().expect("a status").sessions[0].frames;
     assert_eq!(frames(), 3);
     for ticket in [first, second] {
-        let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-        assert_eq!(outcome(completion), Ok(FRAME_BYTES));
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(FRAME_BYTES));
     }
     assert_eq!(frames(), 1);
     assert!(contents(&kept) == [9; FRAME_BYTES as usize]);
@@ -116,7 +117,7 @@ fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     for _ in 0..5 {
-        queue.submit(endless(&to)).expect("room");
+        let _ = queue.submit(endless(&to)).expect("room");
     }
     until(|| contents(&to)[0] != 0);
     drop(queue);
@@ -126,9 +127,9 @@ fn a_dropped_channel_ends_its_transfers_and_lets_go_of_its_frames() {
     // The engine channels are free again.
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
-    let fill = Transfer::fill(&to.all(), Pattern::Byte(1)).refuse_when_busy();
+    let fill = fill(&to, Pattern::Byte(1)).refuse_when_busy();
     let ticket = queue.submit(fill).expect("room");
-    assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(FRAME_BYTES));
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(FRAME_BYTES));
 }
 
 #[test]
@@ -136,7 +137,7 @@ fn a_client_can_be_dropped_with_everything_running() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
-    queue.submit(endless(&to)).expect("room");
+    let _ = queue.submit(endless(&to)).expect("room");
     drop(client);
     drop(to);
     drop(queue);
@@ -149,12 +150,11 @@ fn revoking_a_frame_ends_its_transfers_and_its_handle() {
     let mut queue = client.queue(8).expect("a queue");
     let running = queue.submit(endless(&to)).expect("room");
     until(|| contents(&to)[0] != 0);
-    client.revoke(to.handle()).expect("revoked");
-    let completion = queue.wait(running, PATIENCE).expect("a completion");
-    assert_eq!(completion.outcome, Err(Failure::Cancelled));
-    let late = queue.submit(Transfer::fill(&to.all(), Pattern::Byte(1))).expect("room");
+    to.revoke().expect("revoked");
+    assert_eq!(outcome(end_of(&mut queue, running)), Err(Failure::Cancelled));
+    let late = queue.submit(fill(&to, Pattern::Byte(1))).expect("room");
     let stale = Failure::StaleHandle { side: Side::Destination, handle: to.handle() };
-    assert_eq!(outcome(queue.wait(late, PATIENCE).expect("a completion")), Err(stale));
+    assert_eq!(outcome(end_of(&mut queue, late)), Err(stale));
     // The mapping is the client's own and stays readable.
     assert_eq!(contents(&to)[0], 0xee);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
-use memferry::{AsyncQueue, Failure, Pattern, SubmitReason};
+use memferry::{AsyncQueue, Client, Failure, Pattern, SubmitReason, copy, crc32c, fill, nop};
 
 use super::*;
 
@@ -41,10 +41,12 @@ fn a_transfer_is_awaited_without_a_runtime() {
     source.write(0, &[7; FRAME_BYTES as usize]).expect("its bytes");
     let queue = open(&client, 4);
     for _ in 0..50 {
-        let copy = Transfer::copy(&source.all(), &destination.all()).expect("fits");
-        let completion = block_on(queue.submit(copy).expect("room"));
-        assert_eq!(outcome(completion), Ok(FRAME_BYTES));
+        let copy = copy(&source, &destination);
+        let ended = block_on(queue.submit(copy).expect("room"));
+        assert_eq!(outcome(ended), Ok(FRAME_BYTES));
     }
+    let crc = block_on(queue.submit(crc32c(&source)).expect("room")).expect("done").output;
+    assert_eq!(block_on(queue.submit(crc32c(&destination)).expect("room")).expect("done").output, crc);
     assert_eq!(contents(&destination), [7; FRAME_BYTES as usize]);
 }
 
@@ -59,9 +61,9 @@ fn many_tasks_of_tokio_share_a_channel() {
                 let queue = queue.clone();
                 let frame = frame(&client);
                 tokio::spawn(async move {
-                    let fill = Transfer::fill(&frame.all(), Pattern::Byte(byte));
-                    let completion = queue.submit(fill).expect("room").await;
-                    (outcome(completion), contents(&frame))
+                    let fill = fill(&frame, Pattern::Byte(byte));
+                    let ended = queue.submit(fill).expect("room").await;
+                    (outcome(ended), contents(&frame))
                 })
             })
             .collect();
@@ -79,7 +81,7 @@ fn a_dropped_future_detaches_and_its_room_comes_back() {
     let queue = open(&client, 2);
     for byte in 1..=20 {
         // Polled or not before it is dropped.
-        let pending = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(byte)));
+        let pending = queue.submit(fill(&frame, Pattern::Byte(byte)));
         let pending = pending.expect("room, for a detached transfer's end is taken");
         let waker = Waker::noop();
         let mut pending = Box::pin(pending);
@@ -87,8 +89,8 @@ fn a_dropped_future_detaches_and_its_room_comes_back() {
             let _ = pending.as_mut().poll(&mut Context::from_waker(waker));
         }
         drop(pending);
-        let last = block_on(queue.submit(Transfer::nop().fenced()).expect("room"));
-        assert_eq!(last.outcome, Ok(()));
+        let last = block_on(queue.submit(nop().fenced()).expect("room"));
+        assert_eq!(outcome(last), Ok(0));
         assert_eq!(contents(&frame)[17], byte, "the transfer went on");
     }
 }
@@ -99,14 +101,13 @@ fn a_full_channel_gives_the_transfer_back_and_a_cancelled_future_tells_so() {
     let frame = frame(&client);
     let queue = open(&client, 2);
     let pending = [(); 2].map(|()| queue.submit(endless(&frame)).expect("room"));
-    let refused = queue.submit(Transfer::nop()).err().expect("no room");
+    let refused = queue.submit(nop()).err().expect("no room");
     assert_eq!(refused.reason, SubmitReason::Full { capacity: 2 });
     for pending in pending {
         pending.cancel().expect("it runs");
-        let completion = block_on(pending);
-        assert_eq!(completion.outcome, Err(Failure::Cancelled));
+        assert_eq!(outcome(block_on(pending)), Err(Failure::Cancelled));
     }
-    assert_eq!(block_on(queue.submit(*refused.transfer).expect("room")).outcome, Ok(()));
+    assert_eq!(outcome(block_on(queue.submit(*refused.transfer).expect("room"))), Ok(0));
 }
 
 #[test]
@@ -129,6 +130,6 @@ fn futures_outlive_their_channel_and_wake_the_waker_they_were_polled_with_last()
         assert!(pending.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
     }
     pending.cancel().expect("it runs");
-    assert_eq!(block_on(pending.as_mut()).outcome, Err(Failure::Cancelled));
+    assert_eq!(outcome(block_on(pending.as_mut())), Err(Failure::Cancelled));
     assert_eq!(first.0.load(Ordering::SeqCst), 0, "another waker took its place");
 }

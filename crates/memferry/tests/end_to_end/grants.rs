@@ -1,6 +1,6 @@
 //! Grants between two sessions of the service that this process shares.
 
-use memferry::{AccessError, CallError, Failure, Grantee, Pattern, Rights, Side};
+use memferry::{AccessError, CallError, Failure, GrantToken, Grantee, Pattern, Rights, Side, Transfer, copy, fill};
 
 use super::*;
 
@@ -11,8 +11,9 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
     let shared = frame(&owner);
     let private = frame(&peer);
     shared.write(0, &[5; FRAME_BYTES as usize]).expect("the frame's own bytes");
-    let token = owner.grant(&shared.range(100, 50), Rights::READ, Grantee::Session(peer.session()));
-    let token = token.expect("granted");
+    let grant = owner.grant(shared.slice(100..150), Rights::READ, Grantee::Session(peer.session()));
+    let grant = grant.expect("granted");
+    let token = grant.token();
     let granted = peer.accept(token).expect("accepted");
     assert_eq!((granted.length(), granted.rights()), (50, Rights::READ));
     assert_eq!((granted.grantor(), shared.grantor()), (Some(owner.session()), None));
@@ -21,21 +22,21 @@ fn a_grant_lets_a_peer_move_within_its_range_and_rights_until_it_is_revoked() {
     let mut queue = peer.queue(4).expect("a queue");
     let mut outcome_of = |transfer: Transfer| {
         let ticket = queue.submit(transfer).expect("room");
-        outcome(queue.wait(ticket, PATIENCE).expect("a completion"))
+        outcome(end_of(&mut queue, ticket))
     };
-    let read = |length| Transfer::copy(&granted.range(0, length), &private.all()).expect("fits");
+    let read = |length| copy(granted.slice(..length), &private);
     assert_eq!(outcome_of(read(50)), Ok(50));
     assert_eq!(contents(&private)[..51], [[5; 50].as_slice(), &[0]].concat());
     assert_eq!(outcome_of(read(51)), Err(Failure::OutOfBounds { side: Side::Source, available: 50 }));
     let lacks = Failure::MissingRight { side: Side::Destination, handle: granted.handle() };
-    assert_eq!(outcome_of(Transfer::fill(&granted.all(), Pattern::Byte(1))), Err(lacks));
-    let narrower = peer.derive(&granted.range(10, 5), Rights::READ).expect("derived");
+    assert_eq!(outcome_of(fill(&granted, Pattern::Byte(1))), Err(lacks));
+    let narrower = peer.derive(granted.slice(10..15), Rights::READ).expect("derived");
     assert_eq!(narrower.write(0, &[1]), Err(AccessError::NotMapped));
-    assert_eq!(outcome_of(Transfer::copy(&narrower.all(), &private.all()).expect("fits")), Ok(5));
-    let widened = peer.derive(&granted.range(10, 5), Rights::WRITE);
+    assert_eq!(outcome_of(copy(&narrower, &private)), Ok(5));
+    let widened = peer.derive(granted.slice(10..15), Rights::WRITE);
     assert!(matches!(widened, Err(CallError::Refused(_))));
 
-    owner.revoke(token).expect("revoked");
+    grant.revoke().expect("revoked");
     let revoked = Failure::Revoked { side: Side::Source, handle: granted.handle() };
     assert_eq!(outcome_of(read(50)), Err(revoked));
     assert!(matches!(peer.accept(token), Err(CallError::Refused(_))));
@@ -47,16 +48,48 @@ fn revoking_a_grant_ends_the_peers_transfers_first() {
     let peer = Client::embedded().expect("another");
     let shared = frame(&owner);
     let rights = Rights::READ | Rights::WRITE;
-    let token = owner.grant(&shared.all(), rights, Grantee::Session(peer.session())).expect("granted");
-    let granted = peer.accept(token).expect("accepted");
+    let grant = owner.grant(&shared, rights, Grantee::Session(peer.session())).expect("granted");
+    let granted = peer.accept(grant.token()).expect("accepted");
     let mut queue = peer.queue(4).expect("a queue");
     let running = queue.submit(endless(&granted)).expect("room");
     while contents(&shared)[0] == 0 {
         std::thread::yield_now();
     }
-    owner.revoke(token).expect("revoked");
+    grant.revoke().expect("revoked");
     shared.write(0, &[0]).expect("the frame's own bytes");
-    let completion = queue.wait(running, PATIENCE).expect("a completion");
-    assert_eq!(completion.outcome, Err(Failure::Cancelled));
+    assert_eq!(outcome(end_of(&mut queue, running)), Err(Failure::Cancelled));
     assert_eq!(contents(&shared)[0], 0, "the peer wrote after the revocation");
+}
+
+#[test]
+fn a_grant_is_accepted_and_revoked_by_its_number() {
+    let owner = Client::embedded().expect("a client");
+    let shared = frame(&owner);
+    let user = Grantee::User(rustix::process::geteuid().as_raw());
+    let grant = owner.grant(&shared, Rights::READ, user).expect("granted");
+    let text = grant.token().to_string();
+    // Dropping the grant does not end it.
+    drop(grant);
+    let token: GrantToken = text.parse().expect("a number");
+    assert_eq!(GrantToken::from_raw(token.to_raw()), token);
+    let granted = owner.accept(token).expect("accepted");
+    assert_eq!(granted.length(), FRAME_BYTES);
+    owner.revoke(token).expect("revoked");
+    assert!(matches!(owner.accept(token), Err(CallError::Refused(_))));
+    assert!("17x".parse::<GrantToken>().is_err());
+}
+
+#[test]
+fn an_inverted_slice_is_neither_granted_nor_derived() {
+    let owner = Client::embedded().expect("a client");
+    let shared = frame(&owner);
+    let inverted = shared.slice(FRAME_BYTES + 1..);
+    let to = Grantee::Session(owner.session());
+    for refused in [
+        owner.grant(&inverted, Rights::READ, to).map(drop),
+        owner.derive(&inverted, Rights::READ).map(drop),
+    ] {
+        let Err(CallError::Refused(refusal)) = refused else { panic!("{refused:?}") };
+        assert_eq!(refusal.message, "the slice 4097..4096 ends before it begins");
+    }
 }

@@ -1,6 +1,6 @@
 //! What transfers do to memory: images pixel by pixel, memory of this process, fills that cannot be.
 
-use memferry::{Failure, Image, Pattern, Side, Turn, turned_copy};
+use memferry::{Color24, Failure, Image, Pattern, PixelSize, Side, Turn, copy, copy_2d, fill, fill_2d, turned_copy};
 use memferry_conformance::noise;
 
 use super::*;
@@ -46,9 +46,8 @@ fn images_are_cropped_and_turned_pixel_by_pixel() {
             let blank = vec![0xaa; FRAME_BYTES as usize];
             to.write(0, &blank).expect("the frame's own bytes");
             let shape = turned_copy(&source, turn, &target, None).expect("sizes that fit");
-            let ticket = queue.submit(Transfer::copy_2d(&from.all(), &to.all(), shape)).expect("room");
-            let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-            assert_eq!(outcome(completion), Ok(19 * 13 * size as u64));
+            let ticket = queue.submit(copy_2d(&from, &to, shape)).expect("room");
+            assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(19 * 13 * size as u64));
 
             let mut expected = blank;
             for (x, y) in (0..height).flat_map(|y| (0..width).map(move |x| (x, y))) {
@@ -68,9 +67,9 @@ fn a_filled_image_leaves_the_gaps_between_rows_alone() {
     let to = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
     let image = Image { origin: 8, width: 3, height: 4, pitch_bytes: 20, pixel: PixelSize::Bits32 };
-    let fill = image.fill(Color24::new(0x0a_0b0c).expect("24 bits")).expect("a good image");
-    let ticket = queue.submit(Transfer::fill_2d(&to.range(100, 0), fill)).expect("room");
-    assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(48));
+    let shape = image.fill(Color24::new(0x0a_0b0c).expect("24 bits")).expect("a good image");
+    let ticket = queue.submit(fill_2d(to.slice(100..), shape)).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(48));
     let mut expected = vec![0; FRAME_BYTES as usize];
     for (row, column) in (0..4).flat_map(|row| (0..3).map(move |column| (row, column))) {
         expected[108 + row * 20 + column * 4..][..4].copy_from_slice(&[0x0c, 0x0b, 0x0a, 0]);
@@ -83,11 +82,10 @@ fn a_fill_that_its_pattern_does_not_divide_is_refused() {
     let client = client();
     let to = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
-    let ticket = queue.submit(Transfer::fill(&to.range(0, 7), Pattern::Word(1))).expect("room");
-    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-    assert_eq!(outcome(completion), Err(Failure::FillLength { pattern_bytes: 4 }));
-    let ticket = queue.submit(Transfer::fill(&to.range(4090, 7), Pattern::Byte(1))).expect("room");
-    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
+    let ticket = queue.submit(fill(to.slice(0..7), Pattern::Word(1))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::FillLength { pattern_bytes: 4 }));
+    let ticket = queue.submit(fill(to.slice(4090..4097), Pattern::Byte(1))).expect("room");
+    let completion = end_of(&mut queue, ticket);
     let outside = Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES };
     assert_eq!(outcome(completion), Err(outside));
     assert!(contents(&to) == [0; FRAME_BYTES as usize]);
@@ -101,16 +99,14 @@ fn memory_of_this_process_can_be_moved_where_it_lies() {
     let bytes = noise(1001, 3);
     let own = client.register_owned(bytes.clone()).expect("an embedded service");
     assert_eq!(own.length(), 1001);
-    let ticket = queue.submit(Transfer::copy(&own.all(), &shared.range(7, 2000)).expect("fits"));
-    let completion = queue.wait(ticket.expect("room"), PATIENCE).expect("a completion");
-    assert_eq!(outcome(completion), Ok(1001));
+    let ticket = queue.submit(copy(&own, shared.slice(7..2007))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(1001));
     assert_eq!(contents(&shared)[7..1008], bytes);
 
     let back = client.register_owned(vec![0; 10]).expect("an embedded service");
-    let ticket = queue.submit(Transfer::copy(&shared.range(8, 9), &back.range(1, 9)).expect("fits"));
-    queue.wait(ticket.expect("room"), PATIENCE).expect("a completion").outcome.expect("done");
+    let ticket = queue.submit(copy(shared.slice(8..17), back.slice(1..10))).expect("room");
+    end_of(&mut queue, ticket).expect("done");
     assert_eq!(contents(&back)[1..], bytes[1..10]);
-    let ticket = queue.submit(Transfer::fill(&back.range(1, 10), Pattern::Byte(1))).expect("room");
-    let completion = queue.wait(ticket, PATIENCE).expect("a completion");
-    assert_eq!(outcome(completion), Err(Failure::OutOfBounds { side: Side::Destination, available: 10 }));
+    let ticket = queue.submit(fill(back.slice(1..11), Pattern::Byte(1))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::OutOfBounds { side: Side::Destination, available: 10 }));
 }

@@ -1,6 +1,9 @@
 //! Requests of every kind through a client, held against the oracle by the suite for whoever serves requests.
 
-use memferry::{Failure, Queue, TransferError};
+use memferry::{
+    Done, Failure, Frame, InvalidTransfer, Queue, RunError, SubmitReason, Transfer, compare, copy, copy_2d,
+    copy_crc32c, crc32c, dual_copy, fill, fill_2d, nop, scatter_gather, xor,
+};
 use memferry_conformance::requests::{self, Draft, RequestFixture, request_suite};
 use memferry_transfer::{Operation, Segment};
 
@@ -16,27 +19,29 @@ struct Served {
 
 impl RequestFixture for Served {
     fn run(&mut self, draft: &Draft) -> requests::Served {
-        let transfer = match transfer(draft, &self.frames) {
-            Ok(transfer) => transfer,
-            Err(TransferError::Unequal { one_bytes, .. }) => {
+        let transfer = transfer(draft, &self.frames);
+        self.turns += 1;
+        let submitted = match self.turns % 3 {
+            0 => self.queue.run(transfer),
+            1 => self.submitted(transfer),
+            // With a deadline it goes to the worker, short as it is.
+            _ => self.submitted(transfer.within(Duration::from_secs(60))),
+        };
+        match submitted {
+            Ok(done) => requests::Served { outcome: Ok(()), bytes_done: done.bytes_done, value: done.output },
+            Err(RunError::Transfer(error)) => {
+                let outcome = Err(error.failure);
+                requests::Served { outcome, bytes_done: error.bytes_done, value: 0 }
+            }
+            Err(RunError::Submit(refused)) => {
+                let SubmitReason::Invalid(InvalidTransfer::Unequal { one_bytes, .. }) = refused.reason else {
+                    panic!("{refused}")
+                };
                 // The library sees what the service would say.
                 let outcome = Err(Failure::SegmentTotals { source_bytes: one_bytes });
-                return requests::Served { outcome, bytes_done: 0, value: 0 };
+                requests::Served { outcome, bytes_done: 0, value: 0 }
             }
-            Err(error) => panic!("{error}"),
-        };
-        self.turns += 1;
-        let mut submitted = |transfer| {
-            let ticket = self.queue.submit(transfer).expect("room in the ring");
-            self.queue.wait(ticket, PATIENCE).expect("a completion")
-        };
-        let Completion { outcome, bytes_done, value, .. } = match self.turns % 3 {
-            0 => self.queue.perform(transfer).expect("room in the ring"),
-            1 => submitted(transfer),
-            // With a deadline it goes to the worker, short as it is.
-            _ => submitted(transfer.within(Duration::from_secs(60))),
-        };
-        requests::Served { outcome, bytes_done, value }
+        }
     }
 
     fn fill(&mut self, frame: usize, bytes: &[u8]) {
@@ -48,40 +53,47 @@ impl RequestFixture for Served {
     }
 }
 
+impl Served {
+    fn submitted(&mut self, transfer: Transfer<u64>) -> Result<Done<u64>, RunError<u64>> {
+        let ticket = self.queue.submit(transfer)?;
+        Ok(end_of(&mut self.queue, ticket)?)
+    }
+}
+
 /// The draft as a client writes it down.
-fn transfer(draft: &Draft, frames: &[Frame]) -> Result<Transfer, TransferError> {
-    let range = |(frame, offset): &(usize, u64), length| frames[*frame].range(*offset, length);
+fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer<u64> {
+    let range = |(frame, offset): &(usize, u64), length| frames[*frame].slice(*offset..*offset + length);
     let segments = |list: &[Segment<(usize, u64)>]| -> Vec<_> {
         list.iter().map(|segment| range(&segment.place, segment.length)).collect()
     };
     match draft {
-        Operation::Nop => Ok(Transfer::nop()),
+        Operation::Nop => nop().untyped(),
         Operation::Copy { source, destination, length } => {
-            Transfer::copy(&range(source, *length), &range(destination, *length))
+            copy(range(source, *length), range(destination, *length)).untyped()
         }
         Operation::Fill { destination, length, pattern } => {
-            Ok(Transfer::fill(&range(destination, *length), *pattern))
+            fill(range(destination, *length), *pattern).untyped()
         }
         Operation::Copy2d { source, destination, shape } => {
-            Ok(Transfer::copy_2d(&range(source, 0), &range(destination, 0), *shape))
+            copy_2d(range(source, 0), range(destination, 0), *shape).untyped()
         }
-        Operation::Fill2d { destination, shape } => Ok(Transfer::fill_2d(&range(destination, 0), *shape)),
+        Operation::Fill2d { destination, shape } => fill_2d(range(destination, 0), *shape).untyped(),
         Operation::ScatterGather { lists } => {
-            Transfer::scatter_gather(&segments(&lists.source), &segments(&lists.destination))
+            scatter_gather(segments(&lists.source), segments(&lists.destination)).untyped()
         }
         Operation::Xor { sources, destination, length } => {
-            let sources: Vec<_> = sources.iter().map(|source| range(source, *length)).collect();
-            Transfer::xor(&sources, &range(destination, *length))
+            let sources = sources.iter().map(|source| range(source, *length));
+            xor(sources, range(destination, *length)).untyped()
         }
         Operation::Compare { first, second, length } => {
-            Transfer::compare(&range(first, *length), &range(second, *length))
+            compare(range(first, *length), range(second, *length)).untyped()
         }
-        Operation::Crc { source, length, seed } => Ok(Transfer::crc32c(&range(source, *length), *seed)),
+        Operation::Crc { source, length, seed } => crc32c(range(source, *length)).seed(*seed).untyped(),
         Operation::CopyCrc { source, destination, length, seed } => {
-            Transfer::copy_crc32c(&range(source, *length), &range(destination, *length), *seed)
+            copy_crc32c(range(source, *length), range(destination, *length)).seed(*seed).untyped()
         }
         Operation::DualCopy { source, destinations: [one, other], length } => {
-            Transfer::dual_copy(&range(source, *length), [&range(one, *length), &range(other, *length)])
+            dual_copy(range(source, *length), [range(one, *length), range(other, *length)]).untyped()
         }
         Operation::Synchronized { .. } => unreachable!("clients of a CPU engine have no device to name"),
     }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use memferry::{Armed, CallError, Pattern, Queue};
+use memferry::{Armed, CallError, Pattern, Queue, fill, nop};
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::*;
@@ -35,21 +35,21 @@ fn an_armed_channel_signals_its_eventfd_and_an_idle_one_does_not() {
     let frame = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
     let Some(event) = event(&queue) else { return };
-    // Nobody asked for a signal.
-    let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).expect("room");
-    queue.wait(ticket, PATIENCE).expect("a completion");
+    // No signal was asked for yet.
+    let ticket = queue.submit(fill(&frame, Pattern::Byte(1))).expect("room");
+    end_of(&mut queue, ticket).expect("done");
     assert!(!readable(&event, true));
     for _ in 0..100 {
         assert_eq!(queue.arm(), Armed::Waiting);
-        queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(2))).expect("room");
+        let _ticket = queue.submit(fill(&frame, Pattern::Byte(2))).expect("room");
         assert!(readable(&event, false), "the signal came");
         rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
-        assert!(queue.poll().is_some(), "nothing signals before there is something");
+        queue.poll().expect("nothing signals before there is something").expect("done");
     }
     // What is there already is told instead of signalled.
-    let ticket = queue.submit(Transfer::nop()).expect("room");
+    let ticket = queue.submit(nop()).expect("room");
     while queue.arm() == Armed::Waiting {}
-    queue.wait(ticket, PATIENCE).expect("a completion");
+    end_of(&mut queue, ticket).expect("done");
 }
 
 #[test]
@@ -70,8 +70,8 @@ fn a_closed_eventfd_hurts_nobody() {
     drop(event);
     for _ in 0..20 {
         let _ = queue.arm();
-        let ticket = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(1))).expect("room");
-        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(FRAME_BYTES));
+        let ticket = queue.submit(fill(&frame, Pattern::Byte(1))).expect("room");
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(FRAME_BYTES));
     }
 }
 
@@ -91,17 +91,17 @@ fn completions_are_posted_to_the_programs_own_ring() {
         assert!(message.contains(NO_RING) || !client.is_embedded() && useless, "{message}");
         println!("{message}");
         // The client goes on.
-        let ticket = queue.submit(Transfer::nop()).expect("room");
-        queue.wait(ticket, PATIENCE).expect("a completion");
-        return assert_eq!(client.allocate(1).expect("a frame").length(), 4096);
+        let ticket = queue.submit(nop()).expect("room");
+        end_of(&mut queue, ticket).expect("done");
+        return assert_eq!(client.frame(1).alloc().expect("a frame").length(), 4096);
     }
     for _ in 0..20 {
         assert_eq!(queue.arm(), Armed::Waiting);
-        queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(3))).expect("room");
+        let _ticket = queue.submit(fill(&frame, Pattern::Byte(3))).expect("room");
         ring.submit_and_wait(1).expect("a completion of the ring");
         let posted: Vec<_> = ring.completion().map(|entry| (entry.user_data(), entry.result())).collect();
         assert_eq!(posted, [(0xfe_44, 0)]);
-        assert!(queue.poll().is_some());
+        queue.poll().expect("posted").expect("done");
     }
 }
 
@@ -119,11 +119,11 @@ fn the_programs_own_ring_can_wait_for_the_eventfd() {
         unsafe { ring.submission().push(&poll.build().user_data(round)) }.expect("room");
         ring.submit().expect("submitted");
         assert_eq!(queue.arm(), Armed::Waiting);
-        queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(4))).expect("room");
+        let _ticket = queue.submit(fill(&frame, Pattern::Byte(4))).expect("room");
         ring.submit_and_wait(1).expect("a completion of the ring");
         assert_eq!(ring.completion().next().map(|entry| entry.user_data()), Some(round));
         rustix::io::read(&event, &mut [0u8; 8]).expect("its count");
-        assert!(queue.poll().is_some());
+        queue.poll().expect("posted").expect("done");
     }
 }
 

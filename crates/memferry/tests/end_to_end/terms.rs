@@ -1,8 +1,9 @@
 //! Links, fences, loops, batches, classes, and parts of transfers waited for, through a live worker.
 
 use memferry::{
-    Arrival, CacheHint, Failure, Operations, Pattern, PolicyKind, PolicySettings, PriorityClass, Rights,
-    Side, SubmitReason, TransferError, WaitError,
+    Arrival, CacheHint, Client, Failure, InvalidTransfer, Operations, Pattern, PolicyKind, PolicySettings,
+    PriorityClass, Progress, Rights, RunError, Side, SubmitError, SubmitReason, TransferError, compare, copy,
+    fill, nop, repeat, scatter_gather, xor, zero,
 };
 
 use super::*;
@@ -12,23 +13,24 @@ fn linked_copies_hand_bytes_on_and_a_failure_stops_them() {
     let client = client();
     let frames = [(); 4].map(|()| frame(&client));
     let mut queue = client.queue(8).expect("a queue");
-    let copy = |from: usize, to: usize| Transfer::copy(&frames[from].all(), &frames[to].all()).expect("fits");
+    let copy = |from: usize, to: usize| copy(&frames[from], &frames[to]);
     for byte in 1..50 {
-        let fill = Transfer::fill(&frames[0].all(), Pattern::Byte(byte)).linked();
+        let fill = fill(&frames[0], Pattern::Byte(byte)).linked();
         let chain = [fill, copy(0, 1).linked(), copy(1, 2).linked(), copy(2, 3)];
         let tickets = queue.submit_batch(chain).expect("room");
         for ticket in &tickets {
-            assert_eq!(queue.wait(*ticket, PATIENCE).expect("a completion").outcome, Ok(()));
+            end_of(&mut queue, *ticket).expect("done");
         }
         assert_eq!(contents(&frames[3]), [byte; FRAME_BYTES as usize]);
     }
-    let bad = Transfer::fill(&frames[1].range(0, FRAME_BYTES + 1), Pattern::Byte(9)).linked();
+    let bad = fill(frames[1].slice(..FRAME_BYTES + 1), Pattern::Byte(9)).linked();
     let tickets = queue.submit_batch([bad, copy(1, 3).linked(), copy(3, 0), copy(2, 1)]).expect("room");
-    let ends: Vec<_> =
-        tickets.iter().map(|ticket| queue.wait(*ticket, PATIENCE).expect("a completion")).collect();
-    let outside = Err(Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES });
-    assert_eq!(ends.iter().map(|end| end.inherited).collect::<Vec<_>>(), [false, true, true, false]);
-    assert_eq!(ends.iter().map(|end| end.outcome).collect::<Vec<_>>(), [outside, outside, outside, Ok(())]);
+    let ends: Vec<_> = tickets.iter().map(|ticket| end_of(&mut queue, *ticket)).collect();
+    let outside = Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES };
+    let failed: Vec<_> = ends[..3].iter().map(|end| end.expect_err("outside")).collect();
+    assert!(failed.iter().all(|error| error.failure == outside), "{failed:?}");
+    assert_eq!(failed.iter().map(|error| error.inherited).collect::<Vec<_>>(), [false, true, true]);
+    ends[3].expect("the last is not linked to them");
     assert_eq!(contents(&frames[0]), [49; FRAME_BYTES as usize]);
 }
 
@@ -38,12 +40,13 @@ fn a_fenced_nop_ends_a_batch() {
     let frames: Vec<_> = (0..12).map(|_| frame(&client)).collect();
     let mut queue = client.queue(16).expect("a queue");
     for byte in 1..30 {
-        let fills = frames.iter().map(|frame| Transfer::fill(&frame.all(), Pattern::Byte(byte)));
-        let tickets = queue.submit_batch(fills.chain([Transfer::nop().fenced()])).expect("room");
+        let fills = frames.iter().map(|frame| fill(frame, Pattern::Byte(byte)));
+        let tickets = queue.submit_batch(fills.chain([nop().fenced()])).expect("room");
         let last = *tickets.last().expect("the fence");
-        assert_eq!(queue.wait(last, PATIENCE).expect("a completion").outcome, Ok(()));
+        end_of(&mut queue, last).expect("done");
         assert!(frames.iter().all(|frame| contents(frame) == [byte; FRAME_BYTES as usize]));
-        assert_eq!(std::iter::from_fn(|| queue.poll()).count(), 12, "their completions came before");
+        let before: Vec<_> = std::iter::from_fn(|| queue.poll()).collect();
+        assert!(before.len() == 12 && before.iter().all(Result::is_ok), "{before:?}");
     }
 }
 
@@ -53,64 +56,55 @@ fn a_loop_runs_its_rounds_or_until_stopped_and_others_are_served_meanwhile() {
     let one = frame(&client);
     let two = frame(&client);
     let mut queue = client.queue(8).expect("a queue");
-    let chain = |rounds| {
-        [
-            Transfer::repeat(rounds),
-            Transfer::copy(&one.all(), &two.all()).expect("fits").linked(),
-            Transfer::copy(&two.all(), &one.all()).expect("fits"),
-        ]
-    };
+    let chain = |rounds| [repeat(rounds), copy(&one, &two).linked().untyped(), copy(&two, &one).untyped()];
     let tickets = queue.submit_batch(chain(25)).expect("room");
-    let ends: Vec<_> =
-        tickets.iter().map(|ticket| queue.wait(*ticket, PATIENCE).expect("a completion")).collect();
-    assert_eq!((ends[0].outcome, ends[0].value), (Ok(()), 25));
+    let mut done = |ticket| end_of(&mut queue, ticket).expect("done");
+    let ends: Vec<_> = tickets.iter().map(|ticket| done(*ticket)).collect();
+    assert_eq!(ends[0].output, 25);
     assert_eq!([ends[1].bytes_done, ends[2].bytes_done], [25 * FRAME_BYTES; 2]);
 
     one.write(0, &[99]).expect("its byte");
     let tickets = queue.submit_batch(chain(0)).expect("room");
     let mut other = client.queue(2).expect("a queue");
     for _ in 0..100 {
-        let ticket = other.submit(Transfer::fill(&frame(&client).all(), Pattern::Byte(1))).expect("room");
-        assert_eq!(other.wait(ticket, PATIENCE).expect("served").outcome, Ok(()));
+        let ticket = other.submit(fill(frame(&client), Pattern::Byte(1))).expect("room");
+        end_of(&mut other, ticket).expect("done");
     }
     assert_eq!(queue.poll(), None, "it goes on");
     until(|| contents(&two)[0] == 99);
     queue.stop(tickets[0]).expect("it runs");
-    let whole = queue.wait(tickets[0], PATIENCE).expect("a completion");
-    assert!(whole.outcome == Ok(()) && whole.value > 0, "{whole:?}");
+    let whole = end_of(&mut queue, tickets[0]).expect("stopped, not cancelled").output;
+    assert!(whole > 0);
     for ticket in &tickets[1..] {
-        let end = queue.wait(*ticket, PATIENCE).expect("a completion");
-        assert_eq!((end.outcome, end.bytes_done), (Ok(()), whole.value * FRAME_BYTES));
+        assert_eq!(outcome(end_of(&mut queue, *ticket)), Ok(whole * FRAME_BYTES));
     }
-    assert_eq!(queue.stop(tickets[0]), Err(WaitError::UnknownTicket));
+    assert_eq!(queue.stop(tickets[0]).expect_err("it ended").failure, Failure::UnknownTicket);
 }
 
 #[test]
 fn loops_that_never_end_are_ended_by_cancel_and_by_closing() {
     let client = client();
     let mut queue = client.queue(8).expect("a queue");
-    let tickets = queue.submit_batch([Transfer::repeat(0), Transfer::nop()]).expect("room");
+    let tickets = queue.submit_batch([repeat(0), nop().untyped()]).expect("room");
     queue.cancel(tickets[1]).expect("it runs");
     for ticket in tickets {
-        assert_eq!(queue.wait(ticket, PATIENCE).expect("ends").outcome, Err(Failure::Cancelled));
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::Cancelled));
     }
-    queue.submit_batch([Transfer::repeat(0), Transfer::nop()]).expect("room");
+    let _endless = queue.submit_batch([repeat(0), nop().untyped()]).expect("room");
     drop(queue);
     let mut queue = client.queue(8).expect("a queue");
-    let ticket = queue.submit(Transfer::nop()).expect("room");
-    assert_eq!(queue.wait(ticket, PATIENCE).expect("served").outcome, Ok(()));
+    let ticket = queue.submit(nop()).expect("room");
+    end_of(&mut queue, ticket).expect("done");
 }
 
 #[test]
 fn a_loop_whose_members_never_come_ends_at_its_deadline_and_is_not_performed() {
     let client = client();
     let mut queue = client.queue(8).expect("a queue");
-    let repeat = Transfer::repeat(0).within(Duration::from_millis(5));
-    let ticket = queue.submit(repeat).expect("room");
-    let end = queue.wait(ticket, PATIENCE).expect("a completion");
-    assert_eq!(end.outcome, Err(Failure::DeadlineExceeded));
-    let refused = queue.perform(Transfer::repeat(1)).unwrap_err();
-    assert_eq!(refused.reason, SubmitReason::Loop);
+    let ticket = queue.submit(repeat(0).within(Duration::from_millis(5))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::DeadlineExceeded));
+    let refused = queue.run(repeat(1)).unwrap_err();
+    assert!(matches!(refused, RunError::Submit(SubmitError { reason: SubmitReason::Loop, .. })));
 }
 
 #[test]
@@ -120,20 +114,23 @@ fn a_batch_of_which_a_part_cannot_be_submitted_loses_nothing() {
     let own = frame(&client);
     let foreign = frame(&stranger);
     let mut queue = client.queue(4).expect("a queue");
-    let fill = |frame: &memferry::Frame, byte| Transfer::fill(&frame.all(), Pattern::Byte(byte));
+    let fill = |frame: &memferry::Frame, byte| fill(frame, Pattern::Byte(byte));
     let batch = [fill(&own, 1), fill(&foreign, 2), fill(&own, 3)];
     let refused = queue.submit_batch(batch).unwrap_err();
     assert_eq!(refused.error.reason, SubmitReason::ForeignFrame);
     assert_eq!((refused.submitted.len(), refused.rest.len()), (1, 1));
     assert!(refused.to_string().contains("transfer 2"), "{refused}");
-    let first = queue.wait(refused.submitted[0], PATIENCE).expect("it was submitted");
+    let first = end_of(&mut queue, refused.submitted[0]);
     assert_eq!(outcome(first), Ok(FRAME_BYTES));
     let tickets = queue.submit_batch(refused.rest).expect("the rest");
-    assert_eq!(outcome(queue.wait(tickets[0], PATIENCE).expect("a completion")), Ok(FRAME_BYTES));
+    assert_eq!(outcome(end_of(&mut queue, tickets[0])), Ok(FRAME_BYTES));
     let refused = queue.submit_batch((0..10).map(|_| endless(&own))).unwrap_err();
     assert_eq!(refused.error.reason, SubmitReason::Full { capacity: 4 });
     assert_eq!((refused.submitted.len(), refused.rest.len()), (4, 5));
 }
+
+/// No regions at all.
+const NOTHING: [memferry::Region; 0] = [];
 
 /// Lets so many bytes move and then, for years, no more; says which policy to go on with.
 fn hold_back_after(client: &Client, bytes: u64) -> PolicySettings {
@@ -152,49 +149,50 @@ fn hold_back_after(client: &Client, bytes: u64) -> PolicySettings {
 fn a_part_is_there_before_the_whole() {
     const BYTES: u64 = 32 << 20;
     let client = client();
-    let source = client.allocate(BYTES).expect("a frame");
-    let destination = client.allocate(BYTES).expect("a frame");
+    let source = client.frame(BYTES).alloc().expect("a frame");
+    let destination = client.frame(BYTES).alloc().expect("a frame");
     let mut queue = client.queue(2).expect("a queue");
     source.write(BYTES - 1, &[5]).expect("its byte");
     source.write(0, &[6]).expect("its byte");
     let usual = hold_back_after(&client, 1 << 20);
-    let copy = Transfer::copy(&source.all(), &destination.all()).expect("fits");
+    let copy = copy(&source, &destination);
     let ticket = queue.submit(copy).expect("room");
-    let arrival = queue.wait_range(ticket, 0..64, PATIENCE).expect("it comes");
-    assert_eq!(arrival, Arrival::Moved);
-    let (moved, downward) = queue.watermark(ticket).expect("it runs");
-    assert!((64..BYTES).contains(&moved) && !downward);
+    assert_eq!(queue.wait_range_for(ticket, 0..64, PATIENCE), Ok(Some(Arrival::Moved)));
+    let Progress { bytes, downward } = queue.progress(ticket).expect("it runs");
+    assert!((64..BYTES).contains(&bytes) && !downward);
     let mut byte = [0];
     destination.read(0, &mut byte).expect("its byte");
     assert_eq!(byte, [6]);
     client.set_policy(usual).expect("the usual policy");
-    assert_eq!(queue.wait_range(ticket, BYTES - 1..BYTES, PATIENCE).expect("it comes"), Arrival::Ended);
-    assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(BYTES));
-    assert_eq!(queue.wait_range(ticket, 0..1, PATIENCE), Err(WaitError::UnknownTicket));
+    assert_eq!(queue.wait_range_for(ticket, BYTES - 1..BYTES, PATIENCE), Ok(Some(Arrival::Ended)));
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(BYTES));
+    let unknown = queue.wait_range_for(ticket, 0..1, PATIENCE).expect_err("its completion was taken");
+    assert_eq!(unknown.failure, Failure::UnknownTicket);
 }
 
 #[test]
 fn the_part_of_an_overlapping_copy_that_is_there_first_is_the_last() {
     const BYTES: u64 = 16 << 20;
     let client = client();
-    let frame = client.allocate(BYTES + 4096).expect("a frame");
+    let frame = client.frame(BYTES + 4096).alloc().expect("a frame");
     let mut queue = client.queue(2).expect("a queue");
     frame.write(BYTES - 1, &[9]).expect("its byte");
     let usual = hold_back_after(&client, 1 << 20);
-    let up = Transfer::copy(&frame.range(0, BYTES), &frame.range(4096, BYTES)).expect("fits");
+    let up = copy(frame.slice(..BYTES), frame.slice(4096..4096 + BYTES));
     let ticket = queue.submit(up).expect("room");
-    assert_eq!(queue.wait_range(ticket, BYTES - 64..BYTES, PATIENCE).expect("it comes"), Arrival::Moved);
+    assert_eq!(queue.wait_range_for(ticket, BYTES - 64..BYTES, PATIENCE), Ok(Some(Arrival::Moved)));
     let mut byte = [0];
     frame.read(BYTES + 4095, &mut byte).expect("its byte");
     assert_eq!(byte, [9]);
     queue.cancel(ticket).expect("it runs");
     // A cancelled transfer ends the wait for a part that never came.
-    assert_eq!(queue.wait_range(ticket, 0..1, PATIENCE).expect("it ends"), Arrival::Ended);
-    queue.wait(ticket, PATIENCE).expect("a completion");
+    let cancelled = |error: TransferError| error.failure == Failure::Cancelled;
+    assert!(queue.wait_range_for(ticket, 0..1, PATIENCE).is_err_and(cancelled));
+    assert!(end_of(&mut queue, ticket).is_err_and(cancelled), "its completion is still there");
     client.set_policy(usual).expect("the usual policy");
-    let limit = Some(Duration::ZERO);
     let ticket = queue.submit(endless(&frame)).expect("room");
-    assert_eq!(queue.wait_range(ticket, 0..1, limit), Err(WaitError::TimedOut), "a 2-D fill does not tell");
+    let late = queue.wait_range_for(ticket, 0..1, Duration::ZERO);
+    assert_eq!(late, Ok(None), "of a 2-D fill nobody learns how far it is");
 }
 
 #[test]
@@ -206,9 +204,9 @@ fn classes_are_granted_and_engines_announced() {
     assert_eq!((engines.operations, engines.class), (Operations::OF_MEMORY, PriorityClass::High));
     assert_eq!((engines.channels, engines.engines, engines.preemption_bytes), (3, 1, Some(16 << 10)));
     for class in [PriorityClass::Low, PriorityClass::Normal, PriorityClass::High] {
-        let fill = Transfer::zero(&frame.all()).with_class(class).with_hint(CacheHint::Stream);
+        let fill = zero(&frame).with_class(class).with_hint(CacheHint::Stream);
         let ticket = queue.submit(fill).expect("room");
-        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(FRAME_BYTES));
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(FRAME_BYTES));
     }
 }
 
@@ -217,26 +215,31 @@ fn lists_that_cannot_be_are_refused_before_they_are_sent() {
     let client = client();
     let frame = frame(&client);
     let mut queue = client.queue(4).expect("a queue");
-    let million = vec![frame.range(0, 1); 1_000_000];
-    let refused = Transfer::scatter_gather(&million, &million).unwrap_err();
-    assert_eq!(refused, TransferError::Count { what: "segments", count: 1_000_000, least: 0, most: 1024 });
+    let million = vec![frame.slice(..1); 1_000_000];
+    let refused = queue.submit(scatter_gather(&million, &million)).unwrap_err();
+    let segments = InvalidTransfer::Segments { side: Side::Source, count: 1_000_000 };
+    assert_eq!(refused.reason, SubmitReason::Invalid(segments));
     assert!(refused.to_string().contains("split it"), "{refused}");
-    let uneven = Transfer::scatter_gather(&[frame.range(0, 2)], &[frame.range(0, 1)]).unwrap_err();
-    assert_eq!(uneven, TransferError::Unequal { one_bytes: 2, other_bytes: 1 });
-    assert!(matches!(Transfer::xor(&[], &frame.all()), Err(TransferError::Count { count: 0, .. })));
-    assert!(Transfer::compare(&frame.range(0, 1), &frame.range(0, 2)).is_err());
+    let uneven = queue.submit(scatter_gather([frame.slice(..2)], [frame.slice(..1)])).unwrap_err();
+    let unequal = InvalidTransfer::Unequal { one_bytes: 2, other_bytes: 1 };
+    assert_eq!(uneven.reason, SubmitReason::Invalid(unequal));
+    let sourceless = queue.submit(xor(NOTHING, &frame)).unwrap_err();
+    assert_eq!(sourceless.reason, SubmitReason::Invalid(InvalidTransfer::Sources { count: 0 }));
+    let unlike = queue.submit(compare(frame.slice(..1), frame.slice(..2))).unwrap_err();
+    let unequal = InvalidTransfer::Unequal { one_bytes: 1, other_bytes: 2 };
+    assert_eq!(unlike.reason, SubmitReason::Invalid(unequal));
     // As many as may be, again and again: the list area is used in turn.
-    let longest = vec![frame.range(0, 2); 1024];
+    let longest = vec![frame.slice(..2); 1024];
     for _ in 0..20 {
-        let gather = Transfer::scatter_gather(&longest, &longest).expect("as long as may be");
+        let gather = scatter_gather(&longest, &longest);
         let ticket = queue.submit(gather).expect("room");
-        assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(2048));
+        assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(2048));
     }
-    let nothing = Transfer::scatter_gather(&[], &[frame.range(0, 0)]).expect("no bytes on both sides");
-    let ticket = queue.submit(nothing).expect("room");
-    assert_eq!(outcome(queue.wait(ticket, PATIENCE).expect("a completion")), Ok(0));
-    let narrow = client.derive(&frame.all(), Rights::READ).expect("a narrower one");
-    let ticket = queue.submit(Transfer::zero(&narrow.all())).expect("room");
-    let end = queue.wait(ticket, PATIENCE).expect("a completion");
-    assert!(matches!(end.outcome, Err(Failure::MissingRight { side: Side::Destination, .. })));
+    let nothing = scatter_gather(NOTHING, [frame.slice(..0)]);
+    let ticket = queue.submit(nothing).expect("no bytes on both sides");
+    assert_eq!(outcome(end_of(&mut queue, ticket)), Ok(0));
+    let narrow = client.derive(&frame, Rights::READ).expect("a narrower one");
+    let ticket = queue.submit(zero(&narrow)).expect("room");
+    let failure = outcome(end_of(&mut queue, ticket));
+    assert!(matches!(failure, Err(Failure::MissingRight { side: Side::Destination, .. })));
 }

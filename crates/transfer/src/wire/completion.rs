@@ -54,7 +54,8 @@ fn encode_failure(failure: Failure) -> (u16, Side, u64) {
         Failure::ChannelFaulted => (14, none, 0),
         Failure::Unsupported => (15, none, 0),
         Failure::ServiceStopping => (16, none, 0),
-        Failure::ServiceLost => (17, none, 0),
+        // Only a client makes these, of requests that it cannot learn the end of.
+        Failure::ServiceLost | Failure::UnknownTicket | Failure::Forked => (17, none, 0),
         Failure::SegmentTotals { source_bytes } => (18, none, source_bytes),
         Failure::ClassNotGranted { granted } => (19, none, granted as u64),
         Failure::BadLoop => (20, none, 0),

@@ -6,7 +6,7 @@
 //!
 //! A request names a window (a capability for the middle of a memory), so that a byte outside of it that changes is seen.
 
-use memferry::{Client, Frame, Queue, Rights, ServiceConfig, Transfer};
+use memferry::{Client, Frame, Queue, Rights, ServiceConfig, copy_2d, fill_2d};
 use memferry_driven::SdmaOptions;
 use memferry_models::Ram;
 use memferry_models::sdma::{Config, Sdma};
@@ -106,11 +106,13 @@ impl Live {
     pub(super) fn new() -> Result<Self, BedError> {
         let client =
             Client::embedded_with(ServiceConfig { workers: 1, ..ServiceConfig::default() }).map_err(said)?;
-        let memory = || client.allocate(MEMORY_BYTES as u64).map_err(said);
+        let memory = || client.frame(MEMORY_BYTES as u64).alloc().map_err(said);
         let memories = [memory()?, memory()?];
         let rights = Rights::READ | Rights::WRITE;
         let window = |memory: &Frame| {
-            client.derive(&memory.range(WINDOW_AT as u64, WINDOW_BYTES as u64), rights).map_err(said)
+            client
+                .derive(&memory.slice(WINDOW_AT as u64..WINDOW_AT as u64 + WINDOW_BYTES as u64), rights)
+                .map_err(said)
         };
         let windows = [window(&memories[0])?, window(&memories[1])?];
         Ok(Self { queue: client.queue(4).map_err(said)?, memories, windows })
@@ -124,13 +126,13 @@ impl Bed for Live {
     }
 
     fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
-        let [source, destination] = self.windows.each_ref().map(Frame::all);
+        let [source, destination] = self.windows.each_ref().map(|frame| frame.slice(..));
         let transfer = match draft {
-            Draft::Copy(shape) => Transfer::copy_2d(&source, &destination, *shape),
-            Draft::Fill(shape) => Transfer::fill_2d(&destination, *shape),
+            Draft::Copy(shape) => copy_2d(&source, &destination, *shape),
+            Draft::Fill(shape) => fill_2d(&destination, *shape),
         };
         let ticket = self.queue.submit(transfer).map_err(said)?;
-        Ok(self.queue.wait(ticket, None).map_err(said)?.outcome)
+        Ok(self.queue.wait(ticket).map(drop).map_err(|error| error.failure))
     }
 
     fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {

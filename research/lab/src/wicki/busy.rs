@@ -7,7 +7,7 @@
 //!
 //! The copies are reported, never asserted: they are this machine's and of this moment.
 
-use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer};
+use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer, copy, fill_2d};
 use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
 
 use super::beds::BedError;
@@ -30,7 +30,7 @@ fn endless(frame: &Frame) -> Result<Transfer, BedError> {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let color = Color24::new(7).ok_or("a colour of 24 bits")?;
-    Ok(Transfer::fill_2d(&frame.all(), Fill2d { count, destination, color }))
+    Ok(fill_2d(frame, Fill2d { count, destination, color }))
 }
 
 fn contents(frame: &Frame) -> Result<Vec<u8>, BedError> {
@@ -46,7 +46,7 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     let config = ServiceConfig { workers: 1, channels_per_worker: CHANNELS, ..ServiceConfig::default() };
     let client = Client::embedded_with(config).map_err(said)?;
     let mut queue = client.queue(64).map_err(said)?;
-    let busy = client.allocate(64).map_err(said)?;
+    let busy = client.frame(64).alloc().map_err(said)?;
     let mut running = Vec::new();
     for _ in 0..CHANNELS {
         running.push(queue.submit(endless(&busy)?).map_err(said)?);
@@ -54,24 +54,24 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     let mut crowd = Crowd { refused: 0, waited: 0, wrong: 0 };
     let mut asked = Vec::new();
     for tag in 0..REQUESTS {
-        let frame = client.allocate(SHIFTED as u64).map_err(said)?;
+        let frame = client.frame(SHIFTED as u64).alloc().map_err(said)?;
         frame.write(0, &shift(tag)[0]).map_err(said)?;
         let length = SHIFTED as u64 - 1;
-        let copy = Transfer::copy(&frame.range(0, length), &frame.range(1, length)).map_err(said)?;
+        let copy = copy(&frame.slice(..length), &frame.slice(1..1 + length));
         let copy = if tag % 2 == 0 { copy } else { copy.refuse_when_busy() };
         asked.push((queue.submit(copy).map_err(said)?, frame));
     }
     // Those that would not wait have their answer while all channels are busy; then these are freed.
     let (waiting, refused): (Vec<_>, Vec<_>) = (0..).zip(asked).partition(|(tag, _)| tag % 2 == 0);
     for (tag, (ticket, frame)) in refused {
-        let outcome = queue.wait(ticket, None).map_err(said)?.outcome;
+        let outcome = queue.wait(ticket).map_err(|error| error.failure);
         let kept = contents(&frame)? == shift(tag)[0];
         let is_busy = matches!(outcome, Err(Failure::ChannelsBusy { .. }));
         *(if kept && is_busy { &mut crowd.refused } else { &mut crowd.wrong }) += 1;
     }
     running.into_iter().try_for_each(|ticket| queue.cancel(ticket).map_err(said))?;
     for (tag, (ticket, frame)) in waiting {
-        let outcome = queue.wait(ticket, None).map_err(said)?.outcome;
+        let outcome = queue.wait(ticket);
         let once = contents(&frame)? == shift(tag)[1];
         *(if once && outcome.is_ok() { &mut crowd.waited } else { &mut crowd.wrong }) += 1;
     }

@@ -7,7 +7,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use memferry::{CallError, Client, Completion, Failure, Frame, Handle, Pattern, Queue, Side, Transfer};
+use memferry::{
+    CallError, Client, Done, Failure, Frame, GrantToken, Pattern, Queue, Side, Transfer, TransferError, copy,
+    fill,
+};
 use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
@@ -16,7 +19,7 @@ use crate::random::Random;
 use crate::saying::{Stop, Teller, finding};
 
 struct LentFrame {
-    token: Handle,
+    token: GrantToken,
     length: u64,
     write: bool,
     seed: u64,
@@ -26,7 +29,7 @@ impl LentFrame {
     fn parse(text: &str) -> Option<Self> {
         let mut numbers = text.split_whitespace().map(|word| word.parse::<u64>().ok());
         let mut next = || numbers.next().flatten();
-        let token = Handle::from_bits(next()?);
+        let token = GrantToken::from_raw(next()?);
         let length = next()?;
         let write = next()? == 1;
         let seed = next()?;
@@ -74,21 +77,17 @@ fn borrow(
     random: &mut Random,
     teller: &mut Teller,
 ) -> Result<(), Stop> {
-    let own = client.allocate(lent.length)?;
+    let own = client.frame(lent.length).alloc()?;
     let expected = (!lent.write).then(|| {
         let start = lender::MARGIN as usize;
         noise(start + lent.length as usize, lent.seed)[start..].to_vec()
     });
     for _ in 0..random.between(1, 6) {
-        let to = own.range(0, lent.length);
-        let done = wait(
-            queue,
-            Transfer::copy(&frame.all(), &to).map_err(|error| Stop::Finding(error.to_string()))?,
-        )?;
-        if !may_end_so(&done) {
-            return finding(format!("a copy out of granted memory ended as {done:?}"));
+        let ended = wait(queue, copy(frame, own.slice(..lent.length)))?;
+        if !may_end_so(&ended) {
+            return finding(format!("a copy out of granted memory ended as {ended:?}"));
         }
-        if done.outcome.is_ok()
+        if ended.is_ok()
             && let Some(expected) = &expected
         {
             let mut found = vec![0; expected.len()];
@@ -97,38 +96,49 @@ fn borrow(
                 return finding("what was granted is not what was read before it was revoked");
             }
         }
-        teller.did(1, done.bytes_done);
-        let done = wait(queue, Transfer::fill(&frame.all(), Pattern::Byte(random.next() as u8)))?;
-        let refused = matches!(done.outcome, Err(Failure::MissingRight { side: Side::Destination, .. }));
-        let fair = may_end_so(&done) && (lent.write || done.outcome.is_err()) || !lent.write && refused;
+        teller.did(1, bytes_done(&ended));
+        let ended = wait(queue, fill(frame, Pattern::Byte(random.next() as u8)))?;
+        let failure = ended.map(drop).map_err(|error| error.failure);
+        let refused = matches!(failure, Err(Failure::MissingRight { side: Side::Destination, .. }));
+        let fair = may_end_so(&ended) && (lent.write || ended.is_err()) || !lent.write && refused;
         if !fair {
             return finding(format!(
-                "a fill of memory granted for writing: {}, ended as {done:?}",
+                "a fill of memory granted for writing: {}, ended as {ended:?}",
                 lent.write
             ));
         }
-        teller.did(1, done.bytes_done);
+        teller.did(1, bytes_done(&ended));
     }
     Ok(())
 }
 
-fn wait(queue: &mut Queue, transfer: Transfer) -> Result<Completion, Stop> {
+/// How a transfer ended.
+type Ended = Result<Done, TransferError>;
+
+fn bytes_done(ended: &Ended) -> u64 {
+    ended.map_or_else(|error| error.bytes_done, |done| done.bytes_done)
+}
+
+/// How the transfer ended, unless the service is gone or stops.
+fn wait(queue: &mut Queue, transfer: Transfer) -> Result<Ended, Stop> {
     let ticket = queue.submit(transfer).map_err(|error| Stop::from(error.reason))?;
-    let done = queue.wait(ticket, PATIENCE).map_err(|error| Stop::Finding(error.to_string()))?;
-    match done.outcome {
-        Err(Failure::ServiceLost) => Err(Stop::Lost),
-        Err(Failure::ServiceStopping) => Err(Stop::Refused("stopping", "stopping".to_owned())),
-        _ => Ok(done),
+    match queue.wait_for(ticket, PATIENCE).transpose() {
+        None => finding("a transfer of granted memory does not end"),
+        Some(Err(TransferError { failure: Failure::ServiceLost, .. })) => Err(Stop::Lost),
+        Some(Err(TransferError { failure: Failure::ServiceStopping, .. })) => {
+            Err(Stop::Refused("stopping", "stopping".to_owned()))
+        }
+        Some(ended) => Ok(ended),
     }
 }
 
 /// The lender may take it back or die at any moment.
-fn may_end_so(done: &Completion) -> bool {
+fn may_end_so(ended: &Ended) -> bool {
     use Failure::{Cancelled, Revoked, StaleHandle, UnknownHandle};
-    match done.outcome {
-        Ok(()) => true,
-        Err(failure) => {
-            matches!(failure, Cancelled | Revoked { .. } | StaleHandle { .. } | UnknownHandle { .. })
+    match ended {
+        Ok(_) => true,
+        Err(error) => {
+            matches!(error.failure, Cancelled | Revoked { .. } | StaleHandle { .. } | UnknownHandle { .. })
         }
     }
 }

@@ -15,10 +15,11 @@ use memferry_bulk::{
 use memferry_conformance::noise;
 use memferry_service::protocol::RefusalKind;
 
-use super::PATIENCE;
 use crate::random::Random;
 use crate::saying::{Stop, Teller, finding};
 
+/// How long anything may take.
+const PATIENCE: Option<Duration> = Some(super::PATIENCE);
 /// Where the two meet.
 const SOCKET: &str = "bulk";
 /// Bytes of a frame that is lent.
@@ -113,7 +114,7 @@ fn send(
             let offset = random.below(FRAME - length + 1);
             frame.frame().write(offset, &bytes).map_err(Stop::from)?;
             let loan = match way == 2 && sender.can_grant() {
-                true => sender.lend(number, &frame.range(offset, length), PATIENCE)?,
+                true => sender.lend(number, frame.range(offset, length), PATIENCE)?,
                 false => sender.lend_mapped(number, frame, (offset, length), PATIENCE)?,
             };
             // Until then the frame is the other end's.
@@ -139,7 +140,7 @@ pub(super) fn consume(client: &Client, meeting: &Path, teller: &mut Teller) -> R
 }
 
 fn receive(client: &Client, mut receiver: Receiver, teller: &mut Teller) -> Result<(), Over> {
-    let own = client.allocate(FRAME)?;
+    let own = client.frame(FRAME).alloc()?;
     let mut due = 0;
     let mut taken_back = false;
     loop {
@@ -197,7 +198,7 @@ fn pull(
     lent: memferry_bulk::LentFrame,
     own: &memferry::Frame,
 ) -> Result<bool, Over> {
-    let to = own.range(0, lent.length());
+    let to = own.slice(..lent.length());
     if let Err(refused) = receiver.pull(lent, &to) {
         return match refused.reason {
             PullReason::Open(error) => Err(error.into()),
@@ -209,7 +210,7 @@ fn pull(
         Ok(_) => Ok(true),
         Err(FinishError::Failed { failure, .. }) => match failure {
             Failure::ServiceLost => Err(client.status().map_or_else(Stop::from, |_| {
-                Stop::Finding("a channel was lost though its service answers".to_owned())
+                Stop::Finding("a queue was lost though its service answers".to_owned())
             }))?,
             Failure::ServiceStopping => Err(Stop::Refused("stopping", "stopping".to_owned()))?,
             Failure::Cancelled

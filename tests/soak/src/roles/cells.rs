@@ -21,7 +21,7 @@ impl Cell {
         let (count, bytes) = if long { (3, LONG) } else { (FRAMES, FRAME_BYTES) };
         let mut cell = Self { frames: Vec::new(), model: Vec::new(), long };
         for number in 0..count {
-            let frame = client.allocate(bytes)?;
+            let frame = client.frame(bytes).alloc()?;
             // Some are alike, so that comparisons go on for a while.
             let seed = if number == 1 { random.next() } else { random.next() % 4 };
             let bytes = noise(bytes as usize, seed);

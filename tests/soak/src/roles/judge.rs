@@ -9,12 +9,27 @@
 //! Where the oracle cannot say what a part leaves (pixels are visited in any order, overlapping copies from either
 //! end), the frame that was being written is not compared; all others are.
 
-use memferry::{Completion, Failure};
+use memferry::{Done, Failure, TransferError};
 use memferry_conformance::oracle;
 use memferry_conformance::requests::{Draft, Served, judged, placed};
 use memferry_transfer::{Operation, Side};
 
 use crate::saying::{Stop, finding};
+
+/// How a request ended, whatever it found as a number.
+pub(super) type Ended = Result<Done<u64>, TransferError>;
+
+pub(super) fn bytes_done(ended: &Ended) -> u64 {
+    ended.map_or_else(|error| error.bytes_done, |done| done.bytes_done)
+}
+
+/// The end in the oracle's words, in which what failed has found nothing.
+fn served(ended: &Ended) -> Served {
+    match ended {
+        Ok(done) => Served { outcome: Ok(()), bytes_done: done.bytes_done, value: done.output },
+        Err(error) => Served { outcome: Err(error.failure), bytes_done: error.bytes_done, value: 0 },
+    }
+}
 
 /// How the requests of a run follow each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,7 +75,7 @@ struct Knowledge {
 /// they were before.
 pub(super) fn judge(
     (order, drafts): (Order, &[Draft]),
-    ends: &[Completion],
+    ends: &[Ended],
     excuses: Excuses,
     model: &[Vec<u8>],
     contents: &[Vec<u8>],
@@ -84,30 +99,31 @@ pub(super) fn judge(
 }
 
 impl Knowledge {
-    fn sequence(&mut self, linked: bool, drafts: &[Draft], ends: &[Completion]) -> Result<(), Stop> {
+    fn sequence(&mut self, linked: bool, drafts: &[Draft], ends: &[Ended]) -> Result<(), Stop> {
         let mut failed = None;
         for (draft, end) in drafts.iter().zip(ends) {
+            let outcome = served(end).outcome;
             if linked && let Some(failure) = failed {
-                let excused = matches!(end.outcome, Err(own) if self.excuses.cover(own));
+                let inherited = matches!(end, Err(error) if error.inherited && error.failure == failure);
+                let excused = matches!(outcome, Err(own) if self.excuses.cover(own));
                 // What is wrong with it in itself is seen before what it is linked to has ended.
-                let refused =
-                    end.outcome.is_err() && end.outcome == judged(draft, &mut self.model.clone()).outcome;
-                if !(end.inherited && end.outcome == Err(failure) || excused || refused) {
+                let refused = outcome.is_err() && outcome == judged(draft, &mut self.model.clone()).outcome;
+                if !(inherited || excused || refused) {
                     return finding(format!("{draft:?} is linked to what failed with {failure:?}: {end:?}"));
                 }
-                failed = end.outcome.err();
+                failed = outcome.err();
                 continue;
             }
             self.one(draft, end)?;
-            failed = end.outcome.err();
+            failed = outcome.err();
         }
         Ok(())
     }
 
-    fn one(&mut self, draft: &Draft, end: &Completion) -> Result<(), Stop> {
+    fn one(&mut self, draft: &Draft, end: &Ended) -> Result<(), Stop> {
         let mut trial = self.model.clone();
         let expected = judged(draft, &mut trial);
-        let found = Served { outcome: end.outcome, bytes_done: end.bytes_done, value: end.value };
+        let found = served(end);
         // What it reads may be unknown; that it fits is not.
         let unsure = self.is_vague(draft) && found.outcome == expected.outcome;
         if found == expected || unsure {
@@ -117,10 +133,10 @@ impl Knowledge {
             }
             return Ok(());
         }
-        match end.outcome {
-            Err(failure) if self.excuses.cover(failure) => self.part(draft, end.bytes_done),
+        match found.outcome {
+            Err(failure) if self.excuses.cover(failure) => self.part(draft, found.bytes_done),
             Err(Failure::Cancelled | Failure::ServiceStopping) => {
-                return Err(Stop::Refused("stopping", format!("{:?}", end.outcome)));
+                return Err(Stop::Refused("stopping", format!("{:?}", found.outcome)));
             }
             _ => return finding(format!("{draft:?} ended as {found:?}, not as {expected:?}")),
         }
@@ -163,22 +179,22 @@ impl Knowledge {
         });
     }
 
-    fn looped(&mut self, rounds: u32, drafts: &[Draft], ends: &[Completion]) -> Result<(), Stop> {
+    fn looped(&mut self, rounds: u32, drafts: &[Draft], ends: &[Ended]) -> Result<(), Stop> {
         let Some((own, members)) = ends.split_first() else { return Ok(()) };
-        if let Err(failure) = own.outcome {
-            if !self.excuses.cover(failure) {
-                return Err(match failure {
-                    Failure::Cancelled | Failure::ServiceStopping => {
-                        Stop::Refused("stopping", format!("{failure:?}"))
-                    }
-                    _ => Stop::Finding(format!("a loop over {drafts:?} ended as {own:?}")),
-                });
+        let whole = match own {
+            Ok(done) => done.output,
+            Err(error) if self.excuses.cover(error.failure) => {
+                drafts.iter().for_each(|draft| self.blur(draft));
+                return Ok(());
             }
-            drafts.iter().for_each(|draft| self.blur(draft));
-            return Ok(());
-        }
-        let whole = own.value;
-        if rounds != 0 && whole != u64::from(rounds) || members.iter().any(|member| member.outcome.is_err()) {
+            Err(TransferError {
+                failure: failure @ (Failure::Cancelled | Failure::ServiceStopping), ..
+            }) => {
+                return Err(Stop::Refused("stopping", format!("{failure:?}")));
+            }
+            Err(_) => return finding(format!("a loop over {drafts:?} ended as {own:?}")),
+        };
+        if rounds != 0 && whole != u64::from(rounds) || members.iter().any(Result::is_err) {
             return finding(format!("a loop of {rounds} over {drafts:?} ended as {ends:?}"));
         }
         if whole > MOST_ROUNDS {
@@ -191,7 +207,7 @@ impl Knowledge {
                 *done += judged(draft, &mut self.model).bytes_done;
             }
         }
-        match members.iter().zip(&done).all(|(member, done)| member.bytes_done == *done) {
+        match members.iter().zip(&done).all(|(member, done)| bytes_done(member) == *done) {
             true => Ok(()),
             false => finding(format!("{whole} rounds of {drafts:?} moved {done:?} bytes: {ends:?}")),
         }
@@ -203,14 +219,17 @@ const MOST_ROUNDS: u64 = 40;
 
 #[cfg(test)]
 mod tests {
-    use memferry::{EngineKind, Pattern, Ticket};
+    use memferry::{EngineKind, Pattern, TicketId};
 
     use super::*;
 
-    fn ended(outcome: Result<(), Failure>, bytes_done: u64) -> Completion {
-        let ticket = Ticket::NONE;
+    fn done(bytes_done: u64, output: u64) -> Ended {
+        Ok(Done { id: TicketId::NONE, bytes_done, output, engine: EngineKind::Cpu })
+    }
+
+    fn failed(failure: Failure, bytes_done: u64, inherited: bool) -> Ended {
         let engine = EngineKind::Cpu;
-        Completion { ticket, outcome, inherited: false, bytes_done, value: 0, engine }
+        Err(TransferError { id: TicketId::NONE, failure, bytes_done, inherited, engine })
     }
 
     fn fill(length: u64) -> Draft {
@@ -222,48 +241,46 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_cancelled_requests_are_held_to_their_bytes() {
+    fn requests_are_held_to_their_bytes() {
         let before = [vec![1; 8]];
         let none = Excuses::default();
         let cancel = Excuses { cancelled: true, ..none };
         let of = |end, excuses, found: [u8; 8]| {
             judge((Order::Linked, &[fill(4)]), &[end], excuses, &before, &[found.to_vec()])
         };
-        let done = ended(Ok(()), 4);
-        let early = ended(Err(Failure::Cancelled), 2);
-        assert!(of(done, none, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
-        assert!(is_finding(of(done, none, [1, 7, 7, 7, 7, 7, 1, 1])), "a byte beside");
-        assert!(is_finding(of(ended(Ok(()), 3), none, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
+        let whole = done(4, 0);
+        let early = failed(Failure::Cancelled, 2, false);
+        assert!(of(whole, none, [1, 7, 7, 7, 7, 1, 1, 1]).is_ok());
+        assert!(is_finding(of(whole, none, [1, 7, 7, 7, 7, 7, 1, 1])), "a byte beside");
+        assert!(is_finding(of(done(3, 0), none, [1, 7, 7, 7, 7, 1, 1, 1])), "another count");
         assert!(of(early, cancel, [1, 7, 7, 1, 1, 1, 1, 1]).is_ok());
         assert!(is_finding(of(early, cancel, [1, 7, 7, 7, 1, 1, 1, 1])), "more than it says");
         assert!(matches!(of(early, none, [1, 7, 7, 1, 1, 1, 1, 1]), Err(Stop::Refused("stopping", _))));
-        assert!(is_finding(of(ended(Err(Failure::MemoryFault), 0), cancel, [1; 8])));
+        assert!(is_finding(of(failed(Failure::MemoryFault, 0, false), cancel, [1; 8])));
     }
 
     #[test]
-    fn what_is_linked_to_a_failure_has_to_inherit_it() {
+    fn what_is_linked_inherits_the_failure() {
         let drafts = [fill(9), fill(2)];
         let before = [vec![1; 8]];
         let beyond = Failure::OutOfBounds { side: Side::Destination, available: 8 };
-        let first = ended(Err(beyond), 0);
-        let mut second = ended(Err(beyond), 0);
+        let first = failed(beyond, 0, false);
         let of =
             |second| judge((Order::Linked, &drafts), &[first, second], Excuses::default(), &before, &before);
-        assert!(is_finding(of(second)));
-        second.inherited = true;
-        assert!(of(second).is_ok());
-        assert!(is_finding(of(ended(Ok(()), 2))));
+        assert!(is_finding(of(failed(beyond, 0, false))));
+        assert!(of(failed(beyond, 0, true)).is_ok());
+        assert!(is_finding(of(done(2, 0))));
     }
 
     #[test]
-    fn what_is_not_known_of_a_frame_excuses_nothing_in_another() {
+    fn a_vague_frame_excuses_no_other() {
         let before = [vec![1; 8], vec![1; 8]];
         let excuses = Excuses { cancelled: true, ..Excuses::default() };
         let overlapping = Operation::Copy { source: (0, 0), destination: (0, 2), length: 4 };
-        let early = ended(Err(Failure::Cancelled), 2);
+        let early = failed(Failure::Cancelled, 2, false);
         let of = |draft: Draft, bytes, found: [u8; 8]| {
             let drafts = [overlapping.clone(), draft];
-            let ends = [early, ended(Ok(()), bytes)];
+            let ends = [early, done(bytes, 0)];
             judge((Order::Fenced, &drafts), &ends, excuses, &before, &[vec![9; 8], found.to_vec()])
         };
         let fill = Operation::Fill { destination: (1, 1), length: 4, pattern: Pattern::Byte(7) };
@@ -282,8 +299,7 @@ mod tests {
         let before = [vec![1; 4]];
         let after = [vec![1, 7, 7, 1]];
         let of = |rounds, whole, bytes, found: &[Vec<u8>]| {
-            let own = Completion { value: whole, ..ended(Ok(()), 0) };
-            let ends = [own, ended(Ok(()), bytes)];
+            let ends = [done(0, whole), done(bytes, 0)];
             judge((Order::Loop { rounds }, &drafts), &ends, Excuses::default(), &before, found)
         };
         assert!(of(3, 3, 6, &after).is_ok() && of(0, 5, 10, &after).is_ok());

@@ -38,7 +38,7 @@ pub(super) fn session(
     let own = std::process::id();
     for number in 0..rounds {
         let length = random.between(1, LONGEST);
-        let frame = client.allocate(length + 2 * MARGIN)?;
+        let frame = client.frame(length + 2 * MARGIN).alloc()?;
         let seed = random.next();
         let bytes = noise(frame.length() as usize, seed);
         frame.write(0, &bytes)?;
@@ -46,15 +46,15 @@ pub(super) fn session(
         let offset = MARGIN;
         let rights = if write { Rights::READ | Rights::WRITE } else { Rights::READ };
         let user = Grantee::User(rustix::process::geteuid().as_raw());
-        let token = client.grant(&frame.range(offset, length), rights, user)?;
-        let lent = format!("{} {length} {} {seed}\n", token.bits(), u8::from(write));
+        let grant = client.grant(frame.slice(offset..offset + length), rights, user)?;
+        let lent = format!("{} {length} {} {seed}\n", grant.token().to_raw(), u8::from(write));
         let made = directory.join(format!(".{own}-{number}"));
         let path = directory.join(format!("{own}-{number}"));
         std::fs::write(&made, lent).map_err(failed)?;
         std::fs::rename(&made, &path).map_err(failed)?;
         std::thread::sleep(Duration::from_micros(random.below(40_000)));
         let _ = std::fs::remove_file(&path);
-        client.revoke(token)?;
+        grant.revoke()?;
         let read = || -> Result<Vec<u8>, Stop> {
             let mut found = vec![0; bytes.len()];
             frame.read(0, &mut found)?;

@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use memferry::{
-    Armed, CacheHint, Client, Completion, Failure, PriorityClass, Queue, SubmitReason, Ticket, Transfer,
-    WaitError,
+    Armed, CacheHint, Client, Failure, PriorityClass, Queue, SubmitReason, Ticket, TicketId, Transfer,
+    TransferError, nop, repeat,
 };
 use memferry_conformance::oracle;
 use memferry_conformance::requests::{Draft, placed};
@@ -21,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::PATIENCE;
 use super::cells::Cell;
-use super::judge::{Excuses, Order, judge};
+use super::judge::{Ended, Excuses, Order, bytes_done, judge};
 use super::transfers::{self, Drafts};
 use crate::random::Random;
 use crate::saying::{Stop, Teller, finding};
@@ -33,8 +33,8 @@ const LOOK_NS: i64 = 100_000_000;
 struct Run {
     order: Order,
     drafts: Vec<Draft>,
-    tickets: Vec<Ticket>,
-    ends: Vec<Option<Completion>>,
+    tickets: Vec<TicketId>,
+    ends: Vec<Option<Ended>>,
     excuses: Excuses,
 }
 
@@ -46,6 +46,10 @@ enum Meaning {
     Nothing,
 }
 
+fn id_of(ended: &Ended) -> TicketId {
+    ended.map_or_else(|error| error.id, |done| done.id)
+}
+
 struct Mover<'a> {
     client: &'a Client,
     random: &'a mut Random,
@@ -54,9 +58,9 @@ struct Mover<'a> {
     event: Option<std::os::fd::OwnedFd>,
     cells: Vec<Cell>,
     runs: Vec<Option<Run>>,
-    tickets: HashMap<Ticket, Meaning>,
-    /// A loop that ends when it is told to.
-    endless: Option<Ticket>,
+    tickets: HashMap<TicketId, Meaning>,
+    /// A loop that ends only when it is stopped.
+    endless: Option<TicketId>,
 }
 
 /// Works for so many rounds.
@@ -84,7 +88,7 @@ pub(super) fn session(
 /// What needs more than this process may have is refused, and the client goes on.
 pub(super) fn beyond_limits(client: &Client, hungry: Option<u64>) -> Result<(), Stop> {
     let Some(bytes) = hungry else { return Ok(()) };
-    match client.allocate(bytes) {
+    match client.frame(bytes).alloc() {
         Ok(_) => finding("a gigabyte could be had by a process that may not have one"),
         Err(error) => match Stop::from(error) {
             Stop::Refused("own", _) => Ok(()),
@@ -114,11 +118,11 @@ impl<'a> Mover<'a> {
     /// A lost service gives every ticket its completion, too.
     fn after(&mut self, done: Result<(), Stop>) -> Result<(), Stop> {
         let Err(Stop::Lost) = done else { return done };
-        let until = Instant::now() + PATIENCE.unwrap_or_default();
+        let until = Instant::now() + PATIENCE;
         while !self.tickets.is_empty() {
             match self.queue.poll() {
-                Some(completion) if self.tickets.remove(&completion.ticket).is_none() => {
-                    return finding(format!("a completion of no request, of a lost service: {completion:?}"));
+                Some(ended) if self.tickets.remove(&id_of(&ended)).is_none() => {
+                    return finding(format!("a completion of no request, of a lost service: {ended:?}"));
                 }
                 Some(_) => {}
                 None if Instant::now() > until => {
@@ -176,10 +180,9 @@ impl<'a> Mover<'a> {
                 true => transfers::long(self.random),
                 false => self.drafts.small().ok_or_else(|| Stop::Finding("nothing drawn".into()))?,
             };
-            // The library refuses uneven lists itself, and a loop would end with what leaves its frame.
-            let even = transfers::transfer(&draft, &self.cells[cell].frames).is_ok();
+            // A loop would end with what leaves its frame.
             let looped = matches!(order, Order::Loop { .. });
-            if even && (!looped || oracle::fits(&placed(&draft, bytes)).is_ok()) {
+            if transfers::is_even(&draft) && (!looped || oracle::fits(&placed(&draft, bytes)).is_ok()) {
                 drafts.push(draft);
             }
         }
@@ -202,11 +205,10 @@ impl<'a> Mover<'a> {
         let class = self.random.one_of(&[PriorityClass::Normal, PriorityClass::Normal, PriorityClass::Low]);
         let mut transfers = Vec::new();
         if let Order::Loop { rounds } = order {
-            transfers.push(Transfer::repeat(rounds));
+            transfers.push(repeat(rounds));
         }
         for (index, draft) in drafts.iter().enumerate() {
-            let transfer = transfers::transfer(draft, &self.cells[cell].frames)
-                .map_err(|error| Stop::Finding(error.to_string()))?;
+            let transfer = transfers::transfer(draft, &self.cells[cell].frames);
             let mut transfer = transfer.with_hint(hint).with_class(class);
             transfer = if let Some(limit) = limit { transfer.within(limit) } else { transfer };
             transfer = if excuses.busy { transfer.refuse_when_busy() } else { transfer };
@@ -232,18 +234,18 @@ impl<'a> Mover<'a> {
     }
 
     /// Submits one; waits for room where lists of segments fill the queue's area for them.
-    fn put(&mut self, mut transfer: Transfer, teller: &mut Teller) -> Result<Ticket, Stop> {
-        let until = Instant::now() + PATIENCE.unwrap_or_default();
+    fn put(&mut self, mut transfer: Transfer<u64>, teller: &mut Teller) -> Result<TicketId, Stop> {
+        let until = Instant::now() + PATIENCE;
         loop {
             let stage = self.random.once_in(2);
             let submitted = if stage { self.queue.stage(transfer) } else { self.queue.submit(transfer) };
             match submitted {
-                Ok(ticket) => return Ok(ticket),
+                Ok(ticket) => return Ok(ticket.id()),
                 Err(full) if matches!(full.reason, SubmitReason::Full { .. }) && Instant::now() < until => {
                     transfer = *full.transfer;
                     self.queue.publish();
-                    if let Some(completion) = self.queue.poll() {
-                        self.ended(completion, teller)?;
+                    if let Some(ended) = self.queue.poll() {
+                        self.ended(ended, teller)?;
                     }
                     std::thread::yield_now();
                 }
@@ -266,7 +268,7 @@ impl<'a> Mover<'a> {
         let ticket = self.random.one_of(&run.tickets);
         match self.queue.cancel(ticket) {
             // It may have ended, and been taken from the ring while another was waited for.
-            Ok(()) | Err(WaitError::UnknownTicket) => Ok(()),
+            Ok(()) | Err(TransferError { failure: Failure::UnknownTicket, .. }) => Ok(()),
             Err(error) => finding(format!("cancel: {error}")),
         }
     }
@@ -275,8 +277,8 @@ impl<'a> Mover<'a> {
     fn flood(&mut self, teller: &mut Teller) -> Result<(), Stop> {
         self.halt()?;
         loop {
-            match self.queue.stage(Transfer::nop()) {
-                Ok(ticket) => drop(self.tickets.insert(ticket, Meaning::Nothing)),
+            match self.queue.stage(nop()) {
+                Ok(ticket) => drop(self.tickets.insert(ticket.id(), Meaning::Nothing)),
                 Err(full) if matches!(full.reason, SubmitReason::Full { .. }) => break,
                 Err(error) => return Err(error.reason.into()),
             }
@@ -300,7 +302,7 @@ impl<'a> Mover<'a> {
     /// Ends the loop that does not end by itself.
     fn halt(&mut self) -> Result<(), Stop> {
         match self.endless.take().map(|ticket| self.queue.stop(ticket)) {
-            None | Some(Ok(()) | Err(WaitError::UnknownTicket)) => Ok(()),
+            None | Some(Ok(()) | Err(TransferError { failure: Failure::UnknownTicket, .. })) => Ok(()),
             Some(Err(error)) => finding(format!("stop: {error}")),
         }
     }
@@ -308,40 +310,48 @@ impl<'a> Mover<'a> {
     /// Takes completions in one of the ways there are.
     fn take(&mut self, teller: &mut Teller) -> Result<(), Stop> {
         self.halt()?;
-        let mut outstanding: Vec<Ticket> = self.tickets.keys().copied().collect();
+        let mut outstanding: Vec<TicketId> = self.tickets.keys().copied().collect();
         outstanding.sort();
         if outstanding.is_empty() {
             return Ok(());
         }
         let ticket = self.random.one_of(&outstanding);
         let waited = match self.random.below(5) {
-            0 => self.queue.wait(ticket, PATIENCE),
-            1 => {
-                let part = self.random.below(1 << 16);
-                match self.queue.wait_range(ticket, 0..part, PATIENCE) {
-                    Ok(_) => return Ok(()),
-                    Err(error) => Err(error),
-                }
-            }
+            0 => self.queue.wait_for(Ticket::from(ticket), PATIENCE),
+            1 => return self.wait_for_part(ticket),
             2 if self.event.is_some() => return self.signalled(teller),
-            _ => self.queue.wait_any(PATIENCE),
+            _ => self.queue.wait_any_for(PATIENCE),
         };
-        match waited {
-            Ok(completion) => self.ended(completion, teller)?,
-            Err(error) => return finding(format!("{error}, of {} outstanding", outstanding.len())),
+        match waited.transpose() {
+            Some(ended) => self.ended(ended, teller)?,
+            None => return finding(format!("none of {} outstanding requests ends", outstanding.len())),
         }
-        while let Some(completion) = self.queue.poll() {
-            self.ended(completion, teller)?;
+        while let Some(ended) = self.queue.poll() {
+            self.ended(ended, teller)?;
         }
         Ok(())
     }
 
+    /// Waits for the first bytes of a request, whose completion is taken later.
+    fn wait_for_part(&mut self, ticket: TicketId) -> Result<(), Stop> {
+        let part = self.random.below(1 << 16);
+        match self.queue.wait_range_for(ticket, 0..part, PATIENCE) {
+            Ok(Some(_)) => Ok(()),
+            Ok(None) => finding(format!("the first {part} bytes of a request do not come")),
+            Err(TransferError { failure: Failure::UnknownTicket | Failure::Forked, .. }) => {
+                finding("an outstanding request is not known")
+            }
+            // It failed; the completion, still to be taken, says the same.
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Waits for the descriptor, as programs with a loop of their own do.
     fn signalled(&mut self, teller: &mut Teller) -> Result<(), Stop> {
-        let until = Instant::now() + PATIENCE.unwrap_or_default();
+        let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
-            if let Some(completion) = self.queue.poll() {
-                return self.ended(completion, teller);
+            if let Some(ended) = self.queue.poll() {
+                return self.ended(ended, teller);
             }
             // Polling took the wish for a signal back.
             if self.queue.arm() == Armed::Waiting
@@ -359,30 +369,33 @@ impl<'a> Mover<'a> {
     }
 
     /// One completion: of a ticket that had none yet.
-    fn ended(&mut self, completion: Completion, teller: &mut Teller) -> Result<(), Stop> {
-        let Some(meaning) = self.tickets.remove(&completion.ticket) else {
-            return finding(format!("a completion of no outstanding request: {completion:?}"));
+    fn ended(&mut self, ended: Ended, teller: &mut Teller) -> Result<(), Stop> {
+        let Some(meaning) = self.tickets.remove(&id_of(&ended)) else {
+            return finding(format!("a completion of no outstanding request: {ended:?}"));
         };
-        match completion.outcome {
+        match ended.map_err(|error| error.failure) {
             Err(Failure::ServiceLost) => return Err(Stop::Lost),
             Err(Failure::ServiceStopping) => return Err(Stop::Refused("stopping", "stopping".to_owned())),
+            Err(failure @ (Failure::UnknownTicket | Failure::Forked)) => {
+                return finding(format!("an outstanding request ended as {failure:?}"));
+            }
             _ => {}
         }
-        teller.did(1, completion.bytes_done);
+        teller.did(1, bytes_done(&ended));
         let (cell, number) = match meaning {
             Meaning::Of(cell, number) => (cell, number),
             Meaning::Nothing => {
-                return match completion.outcome {
-                    Ok(()) | Err(Failure::WaitingQuota { .. }) => Ok(()),
+                return match ended.map_err(|error| error.failure) {
+                    Ok(_) | Err(Failure::WaitingQuota { .. }) => Ok(()),
                     Err(Failure::Cancelled) => Err(Stop::Refused("stopping", "cancelled".to_owned())),
-                    _ => finding(format!("what moves nothing ended as {completion:?}")),
+                    Err(_) => finding(format!("what moves nothing ended as {ended:?}")),
                 };
             }
         };
         if let Some(run) = &mut self.runs[cell] {
-            run.ends[number] = Some(completion);
+            run.ends[number] = Some(ended);
         }
-        let ends: Option<Vec<Completion>> =
+        let ends: Option<Vec<Ended>> =
             self.runs[cell].as_ref().and_then(|run| run.ends.iter().copied().collect());
         let (Some(ends), Some(run)) =
             (ends, self.runs[cell].take_if(|run| run.ends.iter().all(Option::is_some)))

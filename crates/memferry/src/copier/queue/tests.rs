@@ -53,8 +53,8 @@ impl Held {
 }
 
 impl AddressSpace for Held {
-    fn frame_range(&self, _: u64, length: u64) -> Option<FrameRange> {
-        Some(self.frame.as_ref()?.range(0, length))
+    fn region(&self, _: u64, length: u64) -> Option<Region> {
+        Some(self.frame.as_ref()?.slice(..length))
     }
 
     fn copy(&self, to: u64, from: u64, length: u64) {
@@ -139,8 +139,8 @@ fn csync_waits_for_bytes_that_somebody_else_is_moving() {
 #[test]
 fn what_the_engine_does_not_do_the_cpu_does() {
     let queue = Held::queue(true, |client| {
-        let frame = client.allocate(4096).unwrap();
-        client.revoke(frame.handle()).unwrap();
+        let frame = client.frame(4096).alloc().unwrap();
+        frame.revoke().unwrap();
         Some(frame)
     });
     queue.amemcpy(4 * MIB, 7, 3 * MIB).unwrap();

@@ -1,0 +1,112 @@
+//! Regions: the parts of frames that transfers and grants name, and how they become names in requests.
+
+use std::ops::Range;
+
+use memferry_transfer::{Count2d, Plane, Span};
+
+use super::Frame;
+
+/// Part of a [`Frame`], or all of it: what a transfer reads or writes. Whatever takes a region takes a reference to a whole
+/// frame too.
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// use memferry::{Client, copy, fill, Pattern};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// let mut queue = client.queue(4)?;
+/// queue.run(fill(&frame, Pattern::Byte(1)))?;
+/// queue.run(copy(frame.slice(..16), frame.slice(4080..)))?;
+/// assert_eq!(frame.slice(16..=31).length(), 16);
+/// // A slice may be described anywhere. What leaves its frame fails when it is moved.
+/// assert!(queue.run(fill(frame.slice(4000..5000), Pattern::Byte(2))).is_err());
+/// # Ok::<(), memferry::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Region {
+    frame: Frame,
+    start: u64,
+    end: u64,
+}
+
+impl Region {
+    pub(super) fn new(frame: Frame, start: u64, end: u64) -> Self {
+        Self { frame, start, end }
+    }
+
+    /// The frame.
+    pub fn frame(&self) -> &Frame {
+        &self.frame
+    }
+
+    /// Its first byte, counted from the frame's start.
+    pub fn offset(&self) -> u64 {
+        self.start
+    }
+
+    /// Bytes; none where it ends before it begins.
+    pub fn length(&self) -> u64 {
+        self.end.saturating_sub(self.start)
+    }
+
+    /// Its bounds as they were given.
+    pub(crate) fn bounds(&self) -> Range<u64> {
+        self.start..self.end
+    }
+
+    pub(crate) fn into_frame(self) -> Frame {
+        self.frame
+    }
+
+    /// The place of its bytes as requests say it. What leaves a window becomes a place that no frame has, so that the service
+    /// refuses it as out of bounds.
+    pub(crate) fn span(&self) -> Span {
+        self.span_if(self.start.max(self.end) <= self.frame.length())
+    }
+
+    /// The place of its first `length` bytes, which may be more than it has; as [`span`](Self::span).
+    pub(crate) fn span_for(&self, length: u64) -> Span {
+        let end = self.start.checked_add(length);
+        self.span_if(end.is_some_and(|end| end <= self.frame.length()))
+    }
+
+    /// The place that a 2-D walk counts from; as [`span`](Self::span).
+    pub(crate) fn span_for_walk(&self, count: &Count2d, plane: &Plane) -> Span {
+        let start = self.start.checked_add(plane.start);
+        let extent = start.map(|start| Plane { start, ..*plane }.extent(count));
+        self.span_if(match extent {
+            Some(Ok(Some(extent))) => extent.first + extent.length <= self.frame.length(),
+            Some(Ok(None)) => true,
+            Some(Err(_)) | None => false,
+        })
+    }
+
+    fn span_if(&self, inside: bool) -> Span {
+        let offset = match self.frame.window() {
+            None => self.start,
+            Some(base) if inside => base.saturating_add(self.start),
+            Some(_) => u64::MAX,
+        };
+        Span::new(self.frame.handle(), offset)
+    }
+}
+
+impl From<Frame> for Region {
+    fn from(frame: Frame) -> Self {
+        let end = frame.length();
+        Self { frame, start: 0, end }
+    }
+}
+
+impl From<&Frame> for Region {
+    fn from(frame: &Frame) -> Self {
+        frame.clone().into()
+    }
+}
+
+impl From<&Self> for Region {
+    fn from(region: &Self) -> Self {
+        region.clone()
+    }
+}

@@ -1,0 +1,64 @@
+//! The session that everything of one client shares: the link to the service, and the guard against use in a forked child.
+
+use std::os::fd::OwnedFd;
+
+use memferry_service::protocol::{Answer, Command};
+use memferry_shm::fork_guard::{ForkGuard, Forked};
+use memferry_shm::parking::Fences;
+use memferry_transfer::{Handle, SessionId};
+
+use crate::error::{CallError, ConnectError};
+use crate::link::{Link, Opened};
+
+pub(crate) struct Session {
+    pub(crate) link: Link,
+    pub(crate) id: SessionId,
+    pub(crate) fences: Fences,
+    guard: ForkGuard,
+}
+
+impl Session {
+    pub(crate) fn open(opened: Opened) -> Result<Self, ConnectError> {
+        let guard = ForkGuard::new().map_err(ConnectError::Setup)?;
+        Ok(Self { link: opened.link, id: opened.session, fences: opened.fences, guard })
+    }
+
+    #[inline]
+    pub(crate) fn check_fork(&self) -> Result<(), Forked> {
+        self.guard.check()
+    }
+
+    pub(crate) fn call(
+        &self,
+        command: Command,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<(Answer, Vec<OwnedFd>), CallError> {
+        self.check_fork()?;
+        self.link.call(self.id, command, descriptors)
+    }
+
+    /// Ends a capability; returns when no transfer uses it.
+    pub(crate) fn revoke(&self, handle: Handle) -> Result<(), CallError> {
+        match self.call(Command::Revoke { handle }, Vec::new())?.0 {
+            Answer::Revoked => Ok(()),
+            _ => Err(CallError::UNEXPECTED),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // In a forked child the session is the parent's.
+        if self.check_fork().is_ok() {
+            self.link.close(self.id);
+        }
+    }
+}
+
+/// The handle that a command was answered with.
+pub(crate) fn expect_handle(answer: Answer) -> Result<Handle, CallError> {
+    match answer {
+        Answer::Handle(handle) => Ok(handle),
+        _ => Err(CallError::UNEXPECTED),
+    }
+}

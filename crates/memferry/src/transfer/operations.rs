@@ -1,0 +1,255 @@
+//! The operations, each a function of the regions it reads and writes.
+
+use memferry_transfer::{
+    Copy2d, Fill2d, Lists, MAX_SEGMENTS, MAX_SOURCES, Operation, Pattern, Request, Segment, Side, Span, Task,
+};
+use smallvec::SmallVec;
+
+use super::{Held, InvalidTransfer, Transfer};
+use crate::frame::Region;
+
+/// Moves nothing and completes: measures the path. [`fenced`](Transfer::fenced), it is the end of all that came before.
+pub fn nop() -> Transfer {
+    describe(Operation::Nop, SmallVec::new(), None)
+}
+
+/// Copies the whole source to the start of the destination; they may overlap, as with `memmove` (`mem_copy` of
+/// Wicki 2014, listing 1).
+pub fn copy(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer {
+    let source = source.into();
+    let destination = destination.into();
+    let invalid = of_pair(&source, &destination).or_else(|| too_short(&source, &destination));
+    let length = source.length();
+    let operation =
+        Operation::Copy { source: source.span(), destination: destination.span_for(length), length };
+    describe(operation, frames([source, destination]), invalid)
+}
+
+/// Repeats a pattern over the whole destination, whose length it must divide (`mem_fill` of Wicki 2014, listing 1).
+pub fn fill(destination: impl Into<Region>, pattern: Pattern) -> Transfer {
+    let destination = destination.into();
+    let operation =
+        Operation::Fill { destination: destination.span(), length: destination.length(), pattern };
+    let invalid = inverted(Side::Destination, &destination);
+    describe(operation, frames([destination]), invalid)
+}
+
+/// Writes zeros over the whole destination.
+pub fn zero(destination: impl Into<Region>) -> Transfer {
+    fill(destination, Pattern::Byte(0))
+}
+
+/// Moves pixels (`mem_copy_2d` of Wicki 2014, listing 4). The shape's starts count from the regions' first bytes; the walk has to
+/// stay in the frames.
+pub fn copy_2d(source: impl Into<Region>, destination: impl Into<Region>, shape: Copy2d) -> Transfer {
+    let source = source.into();
+    let destination = destination.into();
+    let invalid = of_pair(&source, &destination);
+    let operation = Operation::Copy2d {
+        source: source.span_for_walk(&shape.count, &shape.source),
+        destination: destination.span_for_walk(&shape.count, &shape.destination),
+        shape,
+    };
+    describe(operation, frames([source, destination]), invalid)
+}
+
+/// Writes one colour to pixels (`mem_fill_2d` of Wicki 2014, listing 4). The shape's start counts from the region's first byte;
+/// the walk has to stay in the frame.
+pub fn fill_2d(destination: impl Into<Region>, shape: Fill2d) -> Transfer {
+    let destination = destination.into();
+    let invalid = inverted(Side::Destination, &destination);
+    let place = destination.span_for_walk(&shape.count, &shape.destination);
+    describe(Operation::Fill2d { destination: place, shape }, frames([destination]), invalid)
+}
+
+/// Moves the bytes of the sources, in order, to the destinations, in order; the two may be cut differently and hold equally many
+/// bytes. Piece by piece as with `memmove`: a later piece reads what an earlier one wrote.
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// use memferry::{Client, scatter_gather};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// frame.write(0, b"one, two")?;
+/// let words = [frame.slice(5..8), frame.slice(0..3)];
+/// client.queue(4)?.run(scatter_gather(&words, [frame.slice(100..106)]))?;
+/// let mut text = [0; 6];
+/// frame.read(100, &mut text)?;
+/// assert_eq!(&text, b"twoone");
+/// # Ok::<(), memferry::Error>(())
+/// ```
+pub fn scatter_gather(
+    sources: impl IntoIterator<Item = impl Into<Region>>,
+    destinations: impl IntoIterator<Item = impl Into<Region>>,
+) -> Transfer {
+    let mut held = Held::new();
+    let (source, of_source) = segments(Side::Source, sources, &mut held);
+    let (destination, of_destination) = segments(Side::Destination, destinations, &mut held);
+    let lists = Lists { source, destination };
+    let one = lists.total_bytes(Side::Source);
+    let other = lists.total_bytes(Side::Destination);
+    let invalid = of_source.or(of_destination).or_else(|| unequal(one, other));
+    describe(Operation::ScatterGather { lists: Box::new(lists) }, held, invalid)
+}
+
+/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them.
+pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: impl Into<Region>) -> Transfer {
+    let destination = destination.into();
+    let length = destination.length();
+    let mut held = Held::new();
+    let mut invalid = None;
+    let mut regions = sources.into_iter();
+    let mut take = |source: Region| {
+        let wrong = || inverted(Side::Source, &source).or_else(|| unequal(source.length(), length));
+        invalid = invalid.or_else(wrong);
+        let place = source.span();
+        held.push(source.into_frame());
+        place
+    };
+    let sources: Box<[Span]> = regions.by_ref().take(MAX_SOURCES).map(|source| take(source.into())).collect();
+    let count = sources.len() + regions.count();
+    if !(1..=MAX_SOURCES).contains(&count) {
+        invalid = Some(InvalidTransfer::Sources { count });
+    }
+    let invalid = invalid.or_else(|| inverted(Side::Destination, &destination));
+    let operation = Operation::Xor { sources, destination: destination.span(), length };
+    held.push(destination.into_frame());
+    describe(operation, held, invalid)
+}
+
+/// Finds the offset of the first byte that differs; `None` where all are equal. Both regions have one length.
+pub fn compare(first: impl Into<Region>, second: impl Into<Region>) -> Transfer<Option<u64>> {
+    let first = first.into();
+    let second = second.into();
+    let wrong = || unequal(first.length(), second.length());
+    let invalid = inverted(Side::Source, &first).or_else(|| inverted(Side::Source, &second)).or_else(wrong);
+    let operation = Operation::Compare { first: first.span(), second: second.span(), length: first.length() };
+    describe(operation, frames([first, second]), invalid)
+}
+
+/// Computes the CRC-32C of the source, going on from [`seed`](Transfer::seed).
+///
+/// ```
+/// # #![deny(unused_must_use)]
+/// use memferry::{Client, crc32c};
+///
+/// let client = Client::embedded()?;
+/// let frame = client.frame(4096).alloc()?;
+/// frame.write(0, b"123456789")?;
+/// let mut queue = client.queue(4)?;
+/// let begun: u32 = queue.run(crc32c(frame.slice(..4)))?.output;
+/// let whole: u32 = queue.run(crc32c(frame.slice(4..9)).seed(begun))?.output;
+/// assert_eq!(whole, 0xe306_9283); // the check value of CRC-32C
+/// # Ok::<(), memferry::Error>(())
+/// ```
+pub fn crc32c(source: impl Into<Region>) -> Transfer<u32> {
+    let source = source.into();
+    let operation = Operation::Crc { source: source.span(), length: source.length(), seed: 0 };
+    let invalid = inverted(Side::Source, &source);
+    describe(operation, frames([source]), invalid)
+}
+
+/// Copies as [`copy`] does, and computes the CRC-32C of the bytes as they were written, as [`crc32c`] does.
+pub fn copy_crc32c(source: impl Into<Region>, destination: impl Into<Region>) -> Transfer<u32> {
+    let source = source.into();
+    let destination = destination.into();
+    let invalid = of_pair(&source, &destination).or_else(|| too_short(&source, &destination));
+    let length = source.length();
+    let operation = Operation::CopyCrc {
+        source: source.span(),
+        destination: destination.span_for(length),
+        length,
+        seed: 0,
+    };
+    describe(operation, frames([source, destination]), invalid)
+}
+
+impl Transfer<u32> {
+    /// The same computation, going on from the CRC of what came before; without one it begins anew.
+    pub fn seed(mut self, before: u32) -> Self {
+        if let Task::Transfer(Operation::Crc { seed, .. } | Operation::CopyCrc { seed, .. }) =
+            &mut self.description.request.task
+        {
+            *seed = before;
+        }
+        self
+    }
+}
+
+/// Copies one source to the start of two destinations.
+pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]) -> Transfer {
+    let source = source.into();
+    let [one, other] = destinations.map(Into::into);
+    let invalid = of_pair(&source, &one)
+        .or_else(|| inverted(Side::Destination, &other))
+        .or_else(|| too_short(&source, &one))
+        .or_else(|| too_short(&source, &other));
+    let length = source.length();
+    let places = [one.span_for(length), other.span_for(length)];
+    let operation = Operation::DualCopy { source: source.span(), destinations: places, length };
+    describe(operation, frames([source, one, other]), invalid)
+}
+
+/// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until
+/// [`Queue::stop`](crate::Queue::stop) when 0. All complete when the loop has ended, this one with the number of whole rounds.
+/// What is submitted behind a loop starts when it has ended.
+pub fn repeat(rounds: u32) -> Transfer<u64> {
+    Transfer::new(Request::repeat(rounds), SmallVec::new(), None)
+}
+
+#[inline]
+fn describe<T>(operation: Operation<Span>, held: Held, invalid: Option<InvalidTransfer>) -> Transfer<T> {
+    Transfer::new(Request::new(operation), held, invalid)
+}
+
+#[inline]
+fn frames<const N: usize>(regions: [Region; N]) -> Held {
+    regions.into_iter().map(Region::into_frame).collect()
+}
+
+/// One list of a scatter-gather transfer, and what is wrong with it. Its frames go to `held`.
+fn segments(
+    side: Side,
+    regions: impl IntoIterator<Item = impl Into<Region>>,
+    held: &mut Held,
+) -> (Box<[Segment<Span>]>, Option<InvalidTransfer>) {
+    let mut regions = regions.into_iter();
+    let mut invalid = None;
+    let mut take = |region: Region| {
+        invalid = invalid.or_else(|| inverted(side, &region));
+        let segment = Segment { place: region.span(), length: region.length() };
+        held.push(region.into_frame());
+        segment
+    };
+    let list: Box<[_]> = regions.by_ref().take(MAX_SEGMENTS).map(|region| take(region.into())).collect();
+    let count = list.len() + regions.count();
+    if count > MAX_SEGMENTS {
+        invalid = Some(InvalidTransfer::Segments { side, count });
+    }
+    (list, invalid)
+}
+
+#[inline]
+fn inverted(side: Side, region: &Region) -> Option<InvalidTransfer> {
+    let bounds = region.bounds();
+    let wrong = InvalidTransfer::Inverted { side, start: bounds.start, end: bounds.end };
+    (bounds.start > bounds.end).then_some(wrong)
+}
+
+#[inline]
+fn of_pair(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
+    inverted(Side::Source, source).or_else(|| inverted(Side::Destination, destination))
+}
+
+#[inline]
+fn too_short(source: &Region, destination: &Region) -> Option<InvalidTransfer> {
+    let source_bytes = source.length();
+    let destination_bytes = destination.length();
+    let wrong = InvalidTransfer::TooShort { source_bytes, destination_bytes };
+    (source_bytes > destination_bytes).then_some(wrong)
+}
+
+fn unequal(one_bytes: u64, other_bytes: u64) -> Option<InvalidTransfer> {
+    (one_bytes != other_bytes).then_some(InvalidTransfer::Unequal { one_bytes, other_bytes })
+}

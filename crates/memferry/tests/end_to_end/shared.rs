@@ -1,0 +1,43 @@
+//! What tests of a client share, be its service embedded or in another process: frames, transfers, and how those ended.
+//!
+//! Whoever includes it defines `PATIENCE`.
+
+use memferry::{
+    Client, Color24, Count2d, Done, Failure, Fill2d, Frame, Output, PixelSize, Plane, Queue, Ticket,
+    Transfer, TransferError, fill_2d,
+};
+
+pub(crate) const FRAME_BYTES: u64 = 4096;
+
+pub(crate) fn frame(client: &Client) -> Frame {
+    client.frame(FRAME_BYTES).alloc().expect("a frame")
+}
+
+pub(crate) fn contents(frame: &Frame) -> Vec<u8> {
+    let mut bytes = vec![0; frame.length() as usize];
+    frame.read(0, &mut bytes).expect("the frame's own bytes");
+    bytes
+}
+
+/// A transfer that ends only when it is cancelled or stopped: 2^38 times the frame's first byte.
+pub(crate) fn endless(frame: &Frame) -> Transfer {
+    let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
+    let destination = Plane { start: 0, x_step: 0, y_step: 0 };
+    let color = Color24::new(0xee).expect("24 bits");
+    fill_2d(frame, Fill2d { count, destination, color })
+}
+
+/// How a transfer ended, waited for with patience.
+pub(crate) fn end_of<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
+    queue.wait_for(ticket, super::PATIENCE).map(|done| done.expect("it does not end"))
+}
+
+/// How any transfer ended, waited for with patience.
+pub(crate) fn end_of_any(queue: &mut Queue) -> Result<Done<u64>, TransferError> {
+    queue.wait_any_for(super::PATIENCE).map(|done| done.expect("none ends"))
+}
+
+/// The bytes that were done, or why the transfer failed.
+pub(crate) fn outcome<T>(ended: Result<Done<T>, TransferError>) -> Result<u64, Failure> {
+    ended.map(|done| done.bytes_done).map_err(|error| error.failure)
+}
