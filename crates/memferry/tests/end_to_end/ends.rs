@@ -97,8 +97,7 @@ fn frames_dropped_while_bytes_move_live_until_the_completion_was_taken() {
     let mut queue = client.queue(8).expect("a queue");
     from.write(0, &[9; FRAME_BYTES as usize]).expect("the frame's own bytes");
     // With a deadline they go to the worker, short as they are.
-    let copy =
-        |to: &Frame| copy(&from, to).within(Duration::from_secs(60));
+    let copy = |to: &Frame| copy(&from, to).within(Duration::from_secs(60));
     let first = queue.submit(copy(&to)).expect("room");
     let second = queue.submit(copy(&kept)).expect("room");
     drop((from, to));

@@ -130,12 +130,18 @@ fn slices_anywhere_fail_and_never_panic() {
     let frame = frame(&client);
     let mut queue = client.queue(2).expect("a queue");
     let end = FRAME_BYTES;
-    for slice in [frame.slice(..=u64::MAX), frame.slice(u64::MAX - 1..u64::MAX), frame.slice(end..end + 1)] {
+    let outside = Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES };
+    let too_long = Failure::TooLong { limit: 1 << 40 };
+    let slices = [
+        (frame.slice(..=u64::MAX), too_long),
+        (frame.slice(u64::MAX - 1..u64::MAX), outside),
+        (frame.slice(end..end + 1), outside),
+    ];
+    for (slice, failure) in slices {
         let Err(RunError::Transfer(error)) = queue.run(fill(&slice, Pattern::Byte(1))) else {
             panic!("{slice:?}")
         };
-        let outside = Failure::OutOfBounds { side: Side::Destination, available: FRAME_BYTES };
-        assert_eq!(error.failure, outside, "{slice:?}");
+        assert_eq!(error.failure, failure, "{slice:?}");
     }
     let beyond = frame.slice(FRAME_BYTES + 1..);
     let Err(RunError::Submit(refused)) = queue.run(fill(&beyond, Pattern::Byte(1))) else {

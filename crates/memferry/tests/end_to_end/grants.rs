@@ -1,6 +1,8 @@
 //! Grants between two sessions of the service that this process shares.
 
-use memferry::{AccessError, CallError, Failure, GrantToken, Grantee, Pattern, Rights, Side, Transfer, copy, fill};
+use memferry::{
+    AccessError, CallError, Failure, GrantToken, Grantee, Pattern, Rights, Side, Transfer, copy, fill,
+};
 
 use super::*;
 
@@ -85,10 +87,9 @@ fn an_inverted_slice_is_neither_granted_nor_derived() {
     let shared = frame(&owner);
     let inverted = shared.slice(FRAME_BYTES + 1..);
     let to = Grantee::Session(owner.session());
-    for refused in [
-        owner.grant(&inverted, Rights::READ, to).map(drop),
-        owner.derive(&inverted, Rights::READ).map(drop),
-    ] {
+    for refused in
+        [owner.grant(&inverted, Rights::READ, to).map(drop), owner.derive(&inverted, Rights::READ).map(drop)]
+    {
         let Err(CallError::Refused(refusal)) = refused else { panic!("{refused:?}") };
         assert_eq!(refusal.message, "the slice 4097..4096 ends before it begins");
     }

@@ -1,6 +1,8 @@
 //! What transfers do to memory: images pixel by pixel, memory of this process, fills that cannot be.
 
-use memferry::{Color24, Failure, Image, Pattern, PixelSize, Side, Turn, copy, copy_2d, fill, fill_2d, turned_copy};
+use memferry::{
+    Color24, Failure, Image, Pattern, PixelSize, Side, Turn, copy, copy_2d, fill, fill_2d, turned_copy,
+};
 use memferry_conformance::noise;
 
 use super::*;
@@ -108,5 +110,8 @@ fn memory_of_this_process_can_be_moved_where_it_lies() {
     end_of(&mut queue, ticket).expect("done");
     assert_eq!(contents(&back)[1..], bytes[1..10]);
     let ticket = queue.submit(fill(back.slice(1..11), Pattern::Byte(1))).expect("room");
-    assert_eq!(outcome(end_of(&mut queue, ticket)), Err(Failure::OutOfBounds { side: Side::Destination, available: 10 }));
+    assert_eq!(
+        outcome(end_of(&mut queue, ticket)),
+        Err(Failure::OutOfBounds { side: Side::Destination, available: 10 })
+    );
 }

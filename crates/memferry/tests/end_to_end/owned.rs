@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use memferry::{CallError, Failure, FrameError, Pattern, Side, TakeBackError};
+use memferry::{CallError, Failure, FrameError, Pattern, Region, Side, TakeBackError, fill};
 use rustix::fs::{FallocateFlags, MemfdFlags};
 
 use super::*;
@@ -48,16 +48,15 @@ fn a_memfd_whose_frame_was_revoked_registers_anew() {
     let stale = register();
     let mut queue = client.queue(4).expect("a queue");
     let running = queue.submit(endless(&stale)).expect("room");
-    client.revoke(stale.handle()).expect("revoked");
+    stale.revoke().expect("revoked");
     stale.write(0, &[0]).expect("its own bytes");
-    let completion = queue.wait(running, PATIENCE).expect("a completion");
-    assert!(completion.outcome.is_err());
+    end_of(&mut queue, running).expect_err("its frame was revoked");
     assert_eq!(contents(&stale)[0], 0, "the engine wrote after the revocation");
-    assert!(matches!(client.revoke(stale.handle()), Err(CallError::Refused(_))));
+    assert!(matches!(stale.revoke(), Err(CallError::Refused(_))));
     assert_ne!(register().handle(), stale.handle());
-    let late = queue.submit(Transfer::fill(&stale.all(), Pattern::Byte(1))).expect("room");
+    let late = queue.submit(fill(&stale, Pattern::Byte(1))).expect("room");
     let refused = Failure::StaleHandle { side: Side::Destination, handle: stale.handle() };
-    assert_eq!(outcome(queue.wait(late, PATIENCE).expect("a completion")), Err(refused));
+    assert_eq!(outcome(end_of(&mut queue, late)), Err(refused));
 }
 
 #[test]
@@ -70,9 +69,9 @@ fn a_vector_comes_back_with_what_was_moved_there() {
     let running = queue.submit(endless(&frame)).expect("room");
     let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("an engine writes there") };
     queue.cancel(running).expect("outstanding");
-    queue.wait(running, PATIENCE).expect("a completion").outcome.expect_err("cancelled");
-    let filled = queue.submit(Transfer::fill(&frame.all(), Pattern::Byte(7))).expect("room");
-    assert_eq!(outcome(queue.wait(filled, PATIENCE).expect("a completion")), Ok(100));
+    assert_eq!(outcome(end_of(&mut queue, running)), Err(Failure::Cancelled));
+    let filled = queue.submit(fill(&frame, Pattern::Byte(7))).expect("room");
+    assert_eq!(outcome(end_of(&mut queue, filled)), Ok(100));
     let memory = frame.into_owned().expect("nobody else holds it");
     assert_eq!((memory.as_ptr(), memory), (address, vec![7; 100]));
     assert_eq!(client.status().expect("a status").sessions[0].frames, 0);
@@ -82,10 +81,10 @@ fn a_vector_comes_back_with_what_was_moved_there() {
 fn only_the_last_holder_takes_the_vector_back() {
     let client = client();
     let frame = client.register_owned(vec![3; 10]).expect("taken");
-    let range = frame.all();
-    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("a range holds it") };
-    drop(range);
-    client.revoke(frame.handle()).expect("revoked");
+    let region = Region::from(&frame);
+    let Err(TakeBackError::Shared(frame)) = frame.into_owned() else { panic!("a region holds it") };
+    drop(region);
+    frame.revoke().expect("revoked");
     assert_eq!(frame.into_owned().expect("revoked before, and nobody else's"), [3; 10]);
     let allocated = self::frame(&client);
     assert!(matches!(allocated.into_owned(), Err(TakeBackError::NotOwned(_))));

@@ -1,8 +1,9 @@
 //! Requests of every kind through a client, held against the oracle by the suite for whoever serves requests.
 
 use memferry::{
-    Done, Failure, Frame, InvalidTransfer, Queue, RunError, SubmitReason, Transfer, compare, copy, copy_2d,
-    copy_crc32c, crc32c, dual_copy, fill, fill_2d, nop, scatter_gather, xor,
+    Done, Failure, Frame, InvalidTransfer, Queue, Region, RunError, SubmitError, SubmitReason, Transfer,
+    TransferError, compare, copy, copy_2d, copy_crc32c, crc32c, dual_copy, fill, fill_2d, nop,
+    scatter_gather, xor,
 };
 use memferry_conformance::requests::{self, Draft, RequestFixture, request_suite};
 use memferry_transfer::{Operation, Segment};
@@ -13,34 +14,44 @@ use super::*;
 struct Served {
     frames: Vec<Frame>,
     queue: Queue,
-    /// Requests are performed, submitted, and submitted to the worker by turns.
+    /// Requests are run, submitted, and submitted to the worker by turns.
     turns: u32,
+}
+
+impl Served {
+    /// Submits a transfer and waits for it.
+    fn submitted(&mut self, transfer: Transfer<u64>) -> Result<Done<u64>, RunError<u64>> {
+        let ticket = self.queue.submit(transfer)?;
+        Ok(end_of(&mut self.queue, ticket)?)
+    }
 }
 
 impl RequestFixture for Served {
     fn run(&mut self, draft: &Draft) -> requests::Served {
         let transfer = transfer(draft, &self.frames);
         self.turns += 1;
-        let submitted = match self.turns % 3 {
+        let ended = match self.turns % 3 {
             0 => self.queue.run(transfer),
             1 => self.submitted(transfer),
             // With a deadline it goes to the worker, short as it is.
             _ => self.submitted(transfer.within(Duration::from_secs(60))),
         };
-        match submitted {
-            Ok(done) => requests::Served { outcome: Ok(()), bytes_done: done.bytes_done, value: done.output },
-            Err(RunError::Transfer(error)) => {
-                let outcome = Err(error.failure);
-                requests::Served { outcome, bytes_done: error.bytes_done, value: 0 }
+        match ended {
+            Ok(Done { bytes_done, output, .. }) => {
+                requests::Served { outcome: Ok(()), bytes_done, value: output }
             }
-            Err(RunError::Submit(refused)) => {
-                let SubmitReason::Invalid(InvalidTransfer::Unequal { one_bytes, .. }) = refused.reason else {
-                    panic!("{refused}")
-                };
+            Err(RunError::Transfer(TransferError { failure, bytes_done, .. })) => {
+                requests::Served { outcome: Err(failure), bytes_done, value: 0 }
+            }
+            Err(RunError::Submit(SubmitError {
+                reason: SubmitReason::Invalid(InvalidTransfer::Unequal { one_bytes, .. }),
+                ..
+            })) => {
                 // The library sees what the service would say.
                 let outcome = Err(Failure::SegmentTotals { source_bytes: one_bytes });
                 requests::Served { outcome, bytes_done: 0, value: 0 }
             }
+            Err(error) => panic!("{error}"),
         }
     }
 
@@ -53,47 +64,42 @@ impl RequestFixture for Served {
     }
 }
 
-impl Served {
-    fn submitted(&mut self, transfer: Transfer<u64>) -> Result<Done<u64>, RunError<u64>> {
-        let ticket = self.queue.submit(transfer)?;
-        Ok(end_of(&mut self.queue, ticket)?)
-    }
-}
-
 /// The draft as a client writes it down.
 fn transfer(draft: &Draft, frames: &[Frame]) -> Transfer<u64> {
-    let range = |(frame, offset): &(usize, u64), length| frames[*frame].slice(*offset..*offset + length);
-    let segments = |list: &[Segment<(usize, u64)>]| -> Vec<_> {
-        list.iter().map(|segment| range(&segment.place, segment.length)).collect()
+    let region =
+        |(frame, offset): &(usize, u64), length: &u64| frames[*frame].slice(*offset..*offset + *length);
+    let place = |(frame, offset): &(usize, u64)| frames[*frame].slice(*offset..);
+    let regions = |list: &[Segment<(usize, u64)>]| -> Vec<Region> {
+        list.iter().map(|segment| region(&segment.place, &segment.length)).collect()
     };
     match draft {
         Operation::Nop => nop().untyped(),
         Operation::Copy { source, destination, length } => {
-            copy(range(source, *length), range(destination, *length)).untyped()
+            copy(region(source, length), region(destination, length)).untyped()
         }
         Operation::Fill { destination, length, pattern } => {
-            fill(range(destination, *length), *pattern).untyped()
+            fill(region(destination, length), *pattern).untyped()
         }
         Operation::Copy2d { source, destination, shape } => {
-            copy_2d(range(source, 0), range(destination, 0), *shape).untyped()
+            copy_2d(place(source), place(destination), *shape).untyped()
         }
-        Operation::Fill2d { destination, shape } => fill_2d(range(destination, 0), *shape).untyped(),
+        Operation::Fill2d { destination, shape } => fill_2d(place(destination), *shape).untyped(),
         Operation::ScatterGather { lists } => {
-            scatter_gather(segments(&lists.source), segments(&lists.destination)).untyped()
+            scatter_gather(regions(&lists.source), regions(&lists.destination)).untyped()
         }
         Operation::Xor { sources, destination, length } => {
-            let sources = sources.iter().map(|source| range(source, *length));
-            xor(sources, range(destination, *length)).untyped()
+            let sources = sources.iter().map(|source| region(source, length));
+            xor(sources, region(destination, length)).untyped()
         }
         Operation::Compare { first, second, length } => {
-            compare(range(first, *length), range(second, *length)).untyped()
+            compare(region(first, length), region(second, length)).untyped()
         }
-        Operation::Crc { source, length, seed } => crc32c(range(source, *length)).seed(*seed).untyped(),
+        Operation::Crc { source, length, seed } => crc32c(region(source, length)).seed(*seed).untyped(),
         Operation::CopyCrc { source, destination, length, seed } => {
-            copy_crc32c(range(source, *length), range(destination, *length)).seed(*seed).untyped()
+            copy_crc32c(region(source, length), region(destination, length)).seed(*seed).untyped()
         }
         Operation::DualCopy { source, destinations: [one, other], length } => {
-            dual_copy(range(source, *length), [range(one, *length), range(other, *length)]).untyped()
+            dual_copy(region(source, length), [region(one, length), region(other, length)]).untyped()
         }
         Operation::Synchronized { .. } => unreachable!("clients of a CPU engine have no device to name"),
     }

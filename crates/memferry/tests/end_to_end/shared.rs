@@ -3,7 +3,7 @@
 //! Whoever includes it defines `PATIENCE`.
 
 use memferry::{
-    Client, Color24, Count2d, Done, Failure, Fill2d, Frame, Output, PixelSize, Plane, Queue, Ticket,
+    Client, Color24, Count2d, Done, Failure, Fill2d, Frame, Output, PixelSize, Plane, Queue, Region, Ticket,
     Transfer, TransferError, fill_2d,
 };
 
@@ -19,22 +19,17 @@ pub(crate) fn contents(frame: &Frame) -> Vec<u8> {
     bytes
 }
 
-/// A transfer that ends only when it is cancelled or stopped: 2^38 times the frame's first byte.
-pub(crate) fn endless(frame: &Frame) -> Transfer {
+/// A transfer that ends only when it is cancelled or stopped: 2^38 times the region's first byte.
+pub(crate) fn endless(region: impl Into<Region>) -> Transfer {
     let count = Count2d { pixel: PixelSize::Bits8, x_count: 1 << 19, y_count: 1 << 19 };
     let destination = Plane { start: 0, x_step: 0, y_step: 0 };
     let color = Color24::new(0xee).expect("24 bits");
-    fill_2d(frame, Fill2d { count, destination, color })
+    fill_2d(region, Fill2d { count, destination, color })
 }
 
 /// How a transfer ended, waited for with patience.
 pub(crate) fn end_of<T: Output>(queue: &mut Queue, ticket: Ticket<T>) -> Result<Done<T>, TransferError> {
     queue.wait_for(ticket, super::PATIENCE).map(|done| done.expect("it does not end"))
-}
-
-/// How any transfer ended, waited for with patience.
-pub(crate) fn end_of_any(queue: &mut Queue) -> Result<Done<u64>, TransferError> {
-    queue.wait_any_for(super::PATIENCE).map(|done| done.expect("none ends"))
 }
 
 /// The bytes that were done, or why the transfer failed.
