@@ -12,11 +12,10 @@
 mod client;
 mod expected;
 mod lines;
-mod painting;
 mod stage;
 mod story;
 
-use std::io::Read;
+use std::io::{Cursor, Read};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -33,13 +32,20 @@ use story::Story;
 /// The most of a file the demo moves.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// The picture to turn when none is given: a ferry at sunset.
+const FERRY: &[u8] = include_bytes!("demo/ferry.png");
+/// A round badge to lay over it, on a ground of the colour [`KEY`].
+const BADGE: &[u8] = include_bytes!("demo/badge.png");
+/// The colour of the badge that is left out.
+const KEY: [u8; 3] = [255, 0, 255];
+
 /// Arguments of `demo`.
 #[derive(Args)]
 pub(crate) struct Arguments {
     /// File that A shares with B, up to its first 64 MiB; the program itself unless given.
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// PNG picture to turn, with 8 bits for a colour; one is drawn unless given.
+    /// PNG picture to turn, with 8 bits for a colour; a ferry at sunset unless given.
     #[arg(long, value_name = "PNG")]
     image: Option<PathBuf>,
     /// Directory for the resulting picture, made if need be.
@@ -72,9 +78,9 @@ fn props(arguments: &Arguments) -> Result<Props, CommandError> {
     }
     let picture = match &arguments.image {
         Some(path) => Picture::load(path)?,
-        None => painting::ferry(),
+        None => Picture::decode(Cursor::new(FERRY))?,
     };
-    let (picture, badge) = overlay::alike(picture, painting::badge())?;
+    let (picture, badge) = overlay::alike(picture, Picture::decode(Cursor::new(BADGE))?)?;
     let output = arguments.out.join("memferry-demo.png");
     std::fs::create_dir_all(&arguments.out)
         .map_err(|error| format!("cannot make the directory {}: {error}", arguments.out.display()))?;
@@ -94,4 +100,24 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     story.end()?;
     say!("\nAll five steps went as told, in {:.1} s.", started.elapsed().as_secs_f64());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_badge_is_round_on_the_key() {
+        let badge = Picture::decode(Cursor::new(BADGE)).unwrap();
+        let keyed = badge.pixels.chunks_exact(4).filter(|pixel| pixel[..3] == KEY).count() as f32;
+        let outside = 256.0 * 256.0 - std::f32::consts::PI * 120.0 * 120.0;
+        assert!((keyed / outside - 1.0).abs() < 0.02, "{keyed} of {outside}");
+        assert_eq!(badge.pixels[..3], KEY);
+    }
+
+    #[test]
+    fn the_ferry_has_the_size_that_is_measured() {
+        let ferry = Picture::decode(Cursor::new(FERRY)).unwrap();
+        assert_eq!((ferry.width, ferry.height, ferry.pixels.len()), (1024, 768, 1024 * 768 * 4));
+    }
 }

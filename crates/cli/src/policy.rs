@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::Args;
 use memferry::{Client, PolicyKind, PolicySettings, PriorityClass};
 
-use crate::config::{PolicyOptions, policy};
+use crate::config::{Flags, Policies, policy};
 use crate::output::say;
 use crate::{CommandError, socket};
 
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     #[arg(value_parser = policy)]
     kind: Option<PolicyKind>,
     #[command(flatten)]
-    numbers: PolicyOptions,
+    flags: Flags<Policies>,
     /// Socket of the service.
     #[arg(long, value_name = "PATH", default_value_os_t = socket::default_path())]
     socket: PathBuf,
@@ -35,8 +35,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CommandError> {
     let client = Client::connect(&arguments.socket)?;
     let mut settings = client.policy()?;
-    if arguments.kind.is_some() || !arguments.numbers.is_empty() {
-        settings = client.set_policy(arguments.numbers.clone().resolve(arguments.kind, settings))?;
+    if arguments.kind.is_some() || !arguments.flags.is_empty() {
+        settings.kind = arguments.kind.unwrap_or(settings.kind);
+        settings = client.set_policy(arguments.flags.apply_to(settings)?)?;
     }
     if arguments.json {
         say!("{}", serde_json::to_string_pretty(&settings)?);

@@ -8,11 +8,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use memferry_daemon::{DaemonOptions, Listener, serve_on};
+use memferry_daemon::{Listener, serve_on};
 use tracing_subscriber::EnvFilter;
 
 use crate::CommandError;
-use crate::config::{self, LogFormat, Options, Settings};
+use crate::config::{self, Everything, Flags, LogFormat, Settings};
 use crate::output::AlreadySaid;
 
 /// Arguments of `serve`.
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "config")]
     no_config: bool,
     #[command(flatten)]
-    options: Options,
+    flags: Flags<Everything>,
     /// Do not confine the process with seccomp.
     #[arg(long, conflicts_with = "sandbox")]
     no_sandbox: bool,
@@ -36,12 +36,13 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     fn settings(&self) -> Result<Settings, CommandError> {
-        let mut options = self.options.clone();
+        let mut settings =
+            if self.no_config { Settings::default() } else { config::load(self.config.as_deref())? };
+        self.flags.apply(&mut settings)?;
         if self.no_sandbox {
-            options.sandbox = Some(false);
+            settings.daemon.sandbox = false;
         }
-        let file = if self.no_config { Options::default() } else { config::load(self.config.as_deref())? };
-        Ok(options.over(file).resolve())
+        Ok(settings)
     }
 }
 
@@ -66,17 +67,11 @@ fn start(arguments: &Arguments, settings: Settings, activated: Option<Listener>)
     if arguments.stop_with_parent {
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
     }
-    settings.service.check()?;
+    let options = settings.daemon;
+    options.service.check()?;
     let listener = match activated {
         Some(listener) => listener,
-        None => Listener::bind(&settings.socket, settings.mode)?,
-    };
-    let options = DaemonOptions {
-        socket: settings.socket,
-        mode: settings.mode,
-        service: settings.service,
-        grace: settings.grace,
-        sandbox: settings.sandbox,
+        None => Listener::bind(&options.socket, options.mode)?,
     };
     let address = listener.address().to_owned();
     // Nobody has to be listening for this.

@@ -52,7 +52,7 @@ const NOBODY: u32 = u32::MAX;
 const FIRST_CONNECTION: u64 = 4;
 
 /// How the daemon is run.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DaemonOptions {
     pub socket: PathBuf,
     /// Permission bits of the socket: who may connect.

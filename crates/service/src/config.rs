@@ -1,5 +1,6 @@
 //! What a service is started with: workers, channels, policy and quotas. Reading it from files is the command line's.
 
+use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use crate::scheduling::SchedulingClass;
@@ -77,48 +78,58 @@ impl Default for ServiceConfig {
     }
 }
 
-/// What one number of a [`ServiceConfig`] may be.
-#[derive(Clone, Copy)]
-pub struct Limit {
-    /// Its name, that of the field.
-    pub name: &'static str,
-    /// The least it may be.
-    pub least: u64,
-    pub most: u64,
-    pub allowed: &'static str,
-    pub of: fn(&ServiceConfig) -> u64,
+/// The smallest and the largest value of a number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    pub min: u64,
+    pub max: u64,
 }
 
-/// What every number may be.
-pub const LIMITS: [Limit; 9] = [
-    limit("workers", (1, MOST_WORKERS as u64), "from 1 to 64", |config| config.workers.into()),
-    limit("channels_per_worker", (1, 1024), "from 1 to 1024", |config| config.channels_per_worker.into()),
-    limit("chunk_bytes", (64, 1 << 30), "from 64 to 2^30", |config| config.chunk_bytes),
-    limit("quotas.sessions", (1, 65536), "from 1 to 65536", |config| config.quotas.sessions.into()),
-    limit("quotas.frames", (1, 1 << 20), "from 1 to 2^20", |config| config.quotas.frames.into()),
-    limit("quotas.bytes", (1, 1 << 60), "from 1 to 2^60", |config| config.quotas.bytes),
-    limit("quotas.queues", (1, 65536), "from 1 to 65536", |config| config.quotas.queues.into()),
-    limit("quotas.capabilities", (1, 1 << 20), "from 1 to 2^20", |config| config.quotas.capabilities.into()),
-    limit("quotas.waiting", (0, 1 << 20), "from 0 to 2^20", |config| config.quotas.waiting.into()),
-];
+impl Bounds {
+    const fn new(min: u64, max: u64) -> Self {
+        Self { min, max }
+    }
 
-const fn limit(
-    name: &'static str,
-    (least, most): (u64, u64),
-    allowed: &'static str,
-    of: fn(&ServiceConfig) -> u64,
-) -> Limit {
-    Limit { name, least, most, allowed, of }
+    pub const fn contains(self, value: u64) -> bool {
+        self.min <= value && value <= self.max
+    }
+}
+
+impl Display for Bounds {
+    /// Powers of two too large to be read at a glance are written as such.
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(to, "from {} to ", self.min)?;
+        if self.max.is_power_of_two() && self.max >= 1 << 20 {
+            write!(to, "2^{}", self.max.ilog2())
+        } else {
+            self.max.fmt(to)
+        }
+    }
+}
+
+/// What the numbers of a [`ServiceConfig`] may be.
+pub mod bounds {
+    use super::{Bounds, MOST_WORKERS};
+
+    pub const WORKERS: Bounds = Bounds::new(1, MOST_WORKERS as u64);
+    pub const CHANNELS_PER_WORKER: Bounds = Bounds::new(1, 1024);
+    pub const CHUNK_BYTES: Bounds = Bounds::new(64, 1 << 30);
+    pub const QUOTA_SESSIONS: Bounds = Bounds::new(1, 65536);
+    pub const QUOTA_FRAMES: Bounds = Bounds::new(1, 1 << 20);
+    pub const QUOTA_BYTES: Bounds = Bounds::new(1, 1 << 60);
+    pub const QUOTA_QUEUES: Bounds = Bounds::new(1, 65536);
+    pub const QUOTA_CAPABILITIES: Bounds = Bounds::new(1, 1 << 20);
+    pub const QUOTA_WAITING: Bounds = Bounds::new(0, 1 << 20);
 }
 
 /// A configured value is outside its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("{name} is {value}, it has to be {allowed}")]
+#[error("{name} is {value}, it has to be {bounds}")]
 pub struct ValueError {
     pub name: &'static str,
     pub value: u64,
     /// What it may be.
-    pub allowed: &'static str,
+    pub bounds: Bounds,
 }
 
 /// Why a configuration is refused.
@@ -143,11 +154,22 @@ impl ServiceConfig {
     /// # Errors
     /// [`ConfigError`] for the first that is outside its range.
     pub fn check(&self) -> Result<(), ConfigError> {
-        for limit in LIMITS {
-            let value = (limit.of)(self);
-            if !(limit.least..=limit.most).contains(&value) {
-                return Err(ValueError { name: limit.name, value, allowed: limit.allowed }.into());
-            }
+        let quotas = &self.quotas;
+        let numbers = [
+            ("workers", self.workers.into(), bounds::WORKERS),
+            ("channels_per_worker", self.channels_per_worker.into(), bounds::CHANNELS_PER_WORKER),
+            ("chunk_bytes", self.chunk_bytes, bounds::CHUNK_BYTES),
+            ("quotas.sessions", quotas.sessions.into(), bounds::QUOTA_SESSIONS),
+            ("quotas.frames", quotas.frames.into(), bounds::QUOTA_FRAMES),
+            ("quotas.bytes", quotas.bytes, bounds::QUOTA_BYTES),
+            ("quotas.queues", quotas.queues.into(), bounds::QUOTA_QUEUES),
+            ("quotas.capabilities", quotas.capabilities.into(), bounds::QUOTA_CAPABILITIES),
+            ("quotas.waiting", quotas.waiting.into(), bounds::QUOTA_WAITING),
+        ];
+        if let Some((name, value, bounds)) =
+            numbers.into_iter().find(|(_, value, bounds)| !bounds.contains(*value))
+        {
+            return Err(ValueError { name, value, bounds }.into());
         }
         Ok(self.policy.check()?)
     }

@@ -1,9 +1,17 @@
-//! What files say, what is wrong in them, and that the default file is in step with the code.
+//! What files say, what is wrong in them, and that flags, files and documentation follow from the table.
+//!
+//! `MEMFERRY_WRITE_OPTIONS=1 cargo test -p memferry-cli options_page` writes the page of the guide anew.
+
+use std::ffi::OsString;
+use std::path::Path;
 
 use memferry_service::PolicyKind;
+use memferry_service::config::ConfigError;
+use toml::Value;
 
+use super::file::parse;
+use super::table::{Row, SECTIONS};
 use super::*;
-use crate::config::options::Options;
 
 fn mistakes(text: &str) -> Vec<(usize, String)> {
     let mistakes = parse(text).unwrap_err();
@@ -20,42 +28,148 @@ fn assert_mistake(text: &str, line: usize, parts: &[&str]) {
     }
 }
 
+/// The settings of a text under the flags that are given.
+fn under_flags(text: &str, flags: &[&str]) -> Settings {
+    use clap::FromArgMatches;
+    let command = Flags::<Everything>::augment_args(clap::Command::new("serve").no_binary_name(true));
+    let matches = command.try_get_matches_from(flags).unwrap();
+    let mut settings = parse(text).unwrap();
+    Flags::<Everything>::from_arg_matches(&matches).unwrap().apply(&mut settings).unwrap();
+    settings
+}
+
+fn rows() -> impl Iterator<Item = (&'static str, &'static Row)> {
+    SECTIONS.iter().flat_map(|section| section.rows.iter().map(|row| (section.name, row)))
+}
+
+/// A line such as `#workers = 3` is an option, `# workers are …` is prose.
+fn is_option(line: &str) -> bool {
+    line.strip_prefix('#').is_some_and(|rest| rest.starts_with(char::is_alphabetic))
+}
+
 #[test]
 fn the_default_file_changes_nothing_and_its_lines_are_the_defaults() {
     let file = text::default_file();
-    assert_eq!(parse(&file), Ok(Options::default()));
-    // A line such as `#workers = 3` is an option, `# workers are …` is prose.
-    let is_option =
-        |line: &str| line.strip_prefix('#').is_some_and(|rest| rest.starts_with(char::is_alphabetic));
+    assert_eq!(parse(&file), Ok(Settings::default()));
     let taken_off: Vec<_> =
         file.lines().map(|line| if is_option(line) { &line[1..] } else { line }).collect();
-    let options = parse(&taken_off.join("\n")).unwrap();
-    assert_eq!(options.clone().resolve(), Options::default().resolve());
-    let named = SECTIONS.iter().map(|section| section.entries.len()).sum::<usize>();
-    assert_eq!(file.lines().filter(|line| is_option(line)).count(), named);
-    // Every field is set by some line: none of the debug form is `None`.
-    let told = format!("{options:?}").replace("OwnPolicy(None)", "none").replace("ModulePath(None)", "off");
-    assert!(!told.contains("None"), "{told}");
-    options.resolve().service.check().unwrap();
+    assert_eq!(parse(&taken_off.join("\n")), Ok(Settings::default()));
+    assert_eq!(file.lines().filter(|line| is_option(line)).count(), rows().count());
+    Settings::default().daemon.service.check().unwrap();
+}
+
+/// Settings in which this option alone is not the default.
+fn changed(row: &Row) -> Settings {
+    let defaults = Settings::default();
+    let mut candidates: Vec<Value> = row.place.choices().into_iter().map(Value::from).collect();
+    match row.place.to_file(&defaults) {
+        Value::Integer(number) => candidates.push(Value::Integer(number + 1)),
+        Value::Boolean(switch) => candidates.push(Value::Boolean(!switch)),
+        _ => {
+            candidates.extend([Value::from("/elsewhere"), Value::from("640")]);
+            candidates.extend([Value::from(vec![3, 2, 1]), Value::from(vec![7]), Value::from(vec!["7=2"])]);
+        }
+    }
+    let set = |value| {
+        let mut settings = Settings::default();
+        row.set_from_file(&mut settings, &value).ok().map(|()| settings)
+    };
+    let found = candidates.into_iter().filter_map(set).find(|settings| *settings != defaults);
+    found.unwrap_or_else(|| panic!("no value but the default is known for '{}'", row.key))
+}
+
+/// A value as flags are given it, once for each element where the flag is repeated.
+fn flags_for(row: &Row, value: &Value) -> Vec<OsString> {
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match value {
+        Value::Array(list) if row.place.is_repeated() => list.iter().map(|one| text(one).into()).collect(),
+        Value::Array(list) => vec![list.iter().map(text).collect::<Vec<_>>().join(",").into()],
+        value => vec![text(value).into()],
+    }
+}
+
+#[test]
+fn options_survive_being_written_and_read() {
+    for (section, row) in rows() {
+        let expected = changed(row);
+        let value = row.place.to_file(&expected);
+        assert_eq!(parse(&format!("[{section}]\n{} = {value}\n", row.key)), Ok(expected.clone()));
+        let mut settings = Settings::default();
+        row.place.set_from_flag(&mut settings, &flags_for(row, &value)).unwrap();
+        assert_eq!(settings, expected, "--{}", row.flag);
+        let others = rows().filter(|(_, other)| !std::ptr::eq(*other, row));
+        for (_, other) in others {
+            let shared = other.place.to_file(&expected) != other.place.to_file(&Settings::default());
+            assert!(!shared, "'{}' and '{}' set the same", row.key, other.key);
+        }
+    }
+}
+
+#[test]
+fn every_option_is_documented() {
+    let mut flags = std::collections::BTreeSet::new();
+    for (section, row) in rows() {
+        let words = row.help.split_whitespace().count();
+        assert!(words >= 2 && !row.help.ends_with('.'), "[{section}] {}: '{}'", row.key, row.help);
+        assert!(!row.unit.is_empty(), "[{section}] {}", row.key);
+        assert!(flags.insert(row.flag), "--{} is there twice", row.flag);
+    }
+}
+
+#[test]
+fn the_options_page_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/options.md");
+    let written = text::guide();
+    if std::env::var_os("MEMFERRY_WRITE_OPTIONS").is_some() {
+        std::fs::write(&path, &written).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(committed == written, "{} is not what the table says: MEMFERRY_WRITE_OPTIONS=1", path.display());
+}
+
+/// What the service says of a number given behind a flag, which no row checks.
+fn refusal(row: &Row, number: u64) -> Option<ConfigError> {
+    let mut settings = Settings::default();
+    row.place.set_from_flag(&mut settings, &[number.to_string().into()]).ok()?;
+    settings.daemon.service.check().err()
+}
+
+#[test]
+fn the_service_allows_numbers_as_rows_say() {
+    for (section, row) in rows() {
+        let Some(bounds) = row.bounds else {
+            let refused = [0, u64::from(u32::MAX), u64::MAX].map(|number| refusal(row, number));
+            let refused = refused.iter().any(|error| matches!(error, Some(ConfigError::Value(_))));
+            assert!(!refused, "[{section}] {} has bounds that its row does not state", row.key);
+            continue;
+        };
+        assert_eq!([bounds.min, bounds.max].map(|number| refusal(row, number)), [None, None], "{}", row.key);
+        let beyond = refusal(row, bounds.max + 1);
+        assert!(matches!(beyond, Some(ConfigError::Value(error)) if error.bounds == bounds), "{}", row.key);
+    }
 }
 
 #[test]
 fn a_file_sets_what_it_names_and_the_command_line_wins() {
-    let file = parse("[service]\nworkers = 2\nmode = \"660\"\n[quotas]\nbytes = 0x10\n").unwrap();
-    assert_eq!((file.workers, file.mode, file.quota_bytes), (Some(2), Some(0o660), Some(16)));
-    let line = Options { workers: Some(5), ..Options::default() };
-    let settings = line.over(file).resolve();
+    let text = "[service]\nworkers = 2\nmode = \"660\"\n[quotas]\nbytes = 0x10\n";
+    let file = parse(text).unwrap().daemon;
+    assert_eq!((file.service.workers, file.mode, file.service.quotas.bytes), (2, 0o660, 16));
+    let settings = under_flags(text, &["--workers", "5"]).daemon;
     assert_eq!((settings.service.workers, settings.mode, settings.service.quotas.bytes), (5, 0o660, 16));
     assert_eq!(settings.service.channels_per_worker, 32);
+    let lists = "[classes]\nhigh-users = [1, 2]\n[policy]\nuser-weights = [\"1=2\"]\n";
+    let settings = under_flags(lists, &["--high-user", "7", "--high-user", "8", "--user-weight=3=4"]);
+    assert_eq!(settings.daemon.service.high_users, [7, 8]);
+    assert_eq!(settings.daemon.service.policy.user_weights, [(3, 4)].into());
 }
 
 #[test]
 fn empty_files_marks_of_editors_and_their_line_ends_are_no_mistakes() {
     for text in ["", "\n\n", "# nothing\n", "\u{feff}", "[service]\n"] {
-        assert_eq!(parse(text), Ok(Options::default()), "{text:?}");
+        assert_eq!(parse(text), Ok(Settings::default()), "{text:?}");
     }
     let windows = "\u{feff}[service]\r\nworkers = 2\r\nchannels = 4\r\n";
-    assert_eq!(parse(windows).unwrap().channels, Some(4));
+    assert_eq!(parse(windows).unwrap().daemon.service.channels_per_worker, 4);
     assert_mistake("\u{feff}[service]\r\nworkers = 2\r\nworker = 4\r\n", 3, &["did you mean 'workers'?"]);
 }
 
@@ -138,7 +252,7 @@ fn numbers_of_policies_are_checked_alone_and_together() {
         assert_mistake(&format!("[service]\nworkers = 1\n[policy]\n{lines}\n"), 3, &[expected]);
     }
     let text = "[service]\npolicy = \"priority\"\n[policy]\nlow-policy = \"rate-limit\"\nslice-us = 5\nuser-weights = [\"7=2\"]\n";
-    let settings = parse(text).unwrap().resolve().service.policy;
+    let settings = parse(text).unwrap().daemon.service.policy;
     assert_eq!((settings.kind, settings.classes[0]), (PolicyKind::Priority, Some(PolicyKind::RateLimit)));
     assert_eq!((settings.slice.as_micros(), settings.user_weights.get(&7)), (5, Some(&2)));
 }
@@ -163,26 +277,16 @@ fn all_mistakes_are_told_in_the_order_of_their_lines() {
 
 #[test]
 fn the_help_names_the_defaults_as_they_are() {
-    use clap::Args;
-    let command = Options::augment_args(clap::Command::new("serve"));
-    let settings = Options::default().resolve();
-    let of_quota = |section: &str, key: &str| match section {
-        "quotas" => format!("quota-{key}"),
-        // Given once for each user on the command line.
-        "classes" => key.trim_end_matches('s').to_owned(),
-        "policy" if key == "user-weights" => "user-weight".to_owned(),
-        _ => key.to_owned(),
-    };
-    for (section, entry) in
-        SECTIONS.iter().flat_map(|section| section.entries.iter().map(move |entry| (section, entry)))
-    {
-        let name = of_quota(section.name, entry.key);
-        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(&name));
-        let help = argument.unwrap_or_else(|| panic!("there is no --{name}")).get_help().unwrap().to_string();
-        let shown = (entry.shown)(&settings).replace('"', "").replace("[]", "none");
+    let command = Flags::<Everything>::augment_args(clap::Command::new("serve"));
+    let settings = Settings::default();
+    for (_, row) in rows() {
+        let argument = command.get_arguments().find(|argument| argument.get_long() == Some(row.flag));
+        let help =
+            argument.unwrap_or_else(|| panic!("there is no --{}", row.flag)).get_help().unwrap().to_string();
+        let shown = row.place.to_file(&settings).to_string().replace('"', "").replace("[]", "none");
         let shown = shown.replace(['[', ']', ' '], "");
         // These depend on the machine and the user, and are told in words.
-        let told = matches!(entry.key, "workers" | "socket") || help.contains(&format!("[default: {shown}]"));
-        assert!(told, "--{name}: {help} is not {shown}");
+        let told = matches!(row.key, "workers" | "socket") || help.contains(&format!("[default: {shown}]"));
+        assert!(told, "--{}: {help} is not {shown}", row.flag);
     }
 }

@@ -4,7 +4,7 @@ use memferry::{Client, Handle, SessionId};
 
 use super::lines::{Fetched, Order, Report};
 use super::stage::{Actor, Part, Service, Stage};
-use super::{Props, expected, painting};
+use super::{KEY, Props, expected};
 use crate::measure::{Bytes, Comparison, Time};
 use crate::output::say;
 use crate::picture::Picture;
@@ -98,7 +98,7 @@ impl<'a> Story<'a> {
             base: self.stage.give(Part::B, "picture.png", &picture.encode()?)?,
             badge: self.stage.give(Part::B, "badge.png", &badge.encode()?)?,
             at,
-            key: painting::KEY.map(|part| format!("{part:02x}")).concat(),
+            key: KEY.map(|part| format!("{part:02x}")).concat(),
             output: self.stage.place_of(Part::B, "result.png"),
         };
         let (turned, overlaid) = match self.b.ask(&order)? {
@@ -114,7 +114,7 @@ impl<'a> Story<'a> {
         say!("   Laying {} x {} pixels over it, each compared with the key:", badge.width, badge.height);
         tell(&overlaid)?;
         let result = Picture::load(&self.stage.place_of(Part::B, "result.png"))?;
-        let wanted = expected::overlaid(&expected::turned(picture), badge, at, painting::KEY);
+        let wanted = expected::turned_with_badge(picture, badge, at, KEY);
         if (result.width, result.height, &result.pixels) != (wanted.width, wanted.height, &wanted.pixels) {
             return Err("the picture is not what turning it pixel by pixel gives".into());
         }

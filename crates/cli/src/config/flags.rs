@@ -1,0 +1,125 @@
+//! The options as flags of a command, made from their rows.
+//!
+//! ```text
+//! rows ─► flags with help ─► texts given, each checked by its row ─ apply ─► Settings
+//! ```
+
+use std::ffi::OsString;
+use std::marker::PhantomData;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use memferry_service::PolicySettings;
+use toml::Value;
+
+use super::settings::Settings;
+use super::table::{Row, SECTIONS};
+
+/// Which options a command has flags for.
+pub(crate) trait Scope {
+    fn has(section: &str) -> bool;
+}
+
+/// All.
+pub(crate) enum Everything {}
+
+impl Scope for Everything {
+    fn has(_section: &str) -> bool {
+        true
+    }
+}
+
+/// Those of the policies.
+pub(crate) enum Policies {}
+
+impl Scope for Policies {
+    fn has(section: &str) -> bool {
+        section == "policy"
+    }
+}
+
+/// The flags that were given, with their texts.
+pub(crate) struct Flags<S> {
+    given: Vec<(&'static Row, Vec<OsString>)>,
+    scope: PhantomData<S>,
+}
+
+impl<S: Scope> Flags<S> {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    /// Changes what was given in `settings`.
+    pub(crate) fn apply(&self, settings: &mut Settings) -> Result<(), String> {
+        self.given.iter().try_for_each(|(row, texts)| row.place.set_from_flag(settings, texts))
+    }
+
+    fn rows() -> impl Iterator<Item = &'static Row> {
+        SECTIONS.iter().filter(|section| S::has(section.name)).flat_map(|section| section.rows)
+    }
+}
+
+impl Flags<Policies> {
+    /// Changes what was given in the settings of a policy.
+    pub(crate) fn apply_to(&self, policy: PolicySettings) -> Result<PolicySettings, String> {
+        let mut settings = Settings::default();
+        settings.daemon.service.policy = policy;
+        self.apply(&mut settings)?;
+        Ok(settings.daemon.service.policy)
+    }
+}
+
+impl<S: Scope> Args for Flags<S> {
+    fn augment_args(command: Command) -> Command {
+        let defaults = Settings::default();
+        command.args(Self::rows().map(|row| flag(row, &defaults)))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl<S: Scope> FromArgMatches for Flags<S> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let texts = |row: &Row| matches.get_many(row.flag).map(|texts| texts.cloned().collect());
+        let given = Self::rows().filter_map(|row| texts(row).map(|texts| (row, texts))).collect();
+        Ok(Self { given, scope: PhantomData })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn flag(row: &'static Row, defaults: &Settings) -> Arg {
+    let check = |text: OsString| {
+        let texts = [text];
+        row.place.set_from_flag(&mut Settings::default(), &texts)?;
+        let [text] = texts;
+        Ok::<_, String>(text)
+    };
+    let is_repeated = row.place.is_repeated();
+    let again = if is_repeated { "; may be given again" } else { "" };
+    let default = match row.default {
+        Some(words) => words.to_owned(),
+        None => plain(&row.place.to_file(defaults)),
+    };
+    Arg::new(row.flag)
+        .long(row.flag)
+        .value_name(row.unit)
+        .help(format!("{}{again} [default: {default}]", row.about(str::to_owned)))
+        .action(if is_repeated { ArgAction::Append } else { ArgAction::Set })
+        .value_parser(OsStringValueParser::new().try_map(check))
+}
+
+/// A value as it is written behind a flag.
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(list) if list.is_empty() => "none".to_owned(),
+        Value::Array(list) => list.iter().map(plain).collect::<Vec<_>>().join(","),
+        other => other.to_string(),
+    }
+}
