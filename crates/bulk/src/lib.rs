@@ -44,6 +44,9 @@
 //! Senders and receivers can be sent to another thread and belong to one at a time. A forked child can use neither. There is
 //! no discovery and no encryption; who may connect is a matter of the socket's directory.
 
+// No example ignores a failure.
+#![doc(test(attr(deny(unused_must_use))))]
+
 mod area;
 mod buffer;
 mod bulk;

@@ -31,6 +31,8 @@
 //! [`Frame::write`], never by reference. A queue belongs to one thread at a time.
 
 #![deny(missing_docs)]
+// No example ignores a failure.
+#![doc(test(attr(deny(unused_must_use))))]
 
 mod any_error;
 mod arena;
@@ -84,6 +86,11 @@ pub use transfer::{
     repeat, scatter_gather, xor, zero,
 };
 pub use zeroing::{Zeroing, ZeroingError};
+
+/// README's example, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+mod readme {}
 
 /// The guide's examples, as tests.
 #[cfg(doctest)]
