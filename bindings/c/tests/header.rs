@@ -1,6 +1,6 @@
-//! The committed header is what the code declares, and the version script exports exactly that.
+//! The committed header matches the code, and the version script exports exactly its functions.
 //!
-//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` writes the header anew.
+//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` rewrites the header.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ fn read(name: &str) -> String {
 }
 
 #[test]
-fn the_committed_header_is_what_the_code_declares() {
+fn the_header_matches_the_code() {
     let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).unwrap();
     let bindings = cbindgen::Builder::new().with_crate(CRATE).with_config(config).generate().unwrap();
     let mut written = Vec::new();
@@ -24,7 +24,7 @@ fn the_committed_header_is_what_the_code_declares() {
     let differs = written.lines().zip(committed.lines()).find(|(new, old)| new != old);
     assert!(
         written == committed,
-        "memferry.h is not what the code declares; write it anew with MEMFERRY_WRITE_HEADER=1. First: {differs:?}"
+        "memferry.h does not match the code; rewrite it with MEMFERRY_WRITE_HEADER=1. First difference: {differs:?}"
     );
 }
 
@@ -44,7 +44,7 @@ fn declared() -> Vec<String> {
 }
 
 #[test]
-fn every_function_of_the_header_is_exported_under_a_version() {
+fn every_function_is_exported() {
     let script = read("memferry.map");
     let mut exported: Vec<_> = script
         .lines()
@@ -53,11 +53,11 @@ fn every_function_of_the_header_is_exported_under_a_version() {
         .map(str::to_owned)
         .collect();
     exported.sort();
-    assert_eq!(declared(), exported, "memferry.map is not what memferry.h declares");
+    assert_eq!(declared(), exported, "memferry.map does not export what memferry.h declares");
 }
 
 #[test]
-fn every_function_states_who_may_call_it() {
+fn every_function_states_its_threads() {
     let header = read("memferry.h");
     for name in declared() {
         let at = header.find(&format!(" {name}(")).or_else(|| header.find(&format!("*{name}("))).unwrap();
