@@ -22,6 +22,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+
 /* The compiler warns where the result is ignored. */
 #ifdef __GNUC__
 #define MF_MUST_USE __attribute__((warn_unused_result))
