@@ -409,3 +409,35 @@ impl From<SubmitReason> for Fault {
         Self::new(number, reason.to_string())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use memferry::Side;
+
+    use super::*;
+
+    #[test]
+    fn failed_calls_are_below_100() {
+        for failure in [Failure::UnknownTicket, Failure::Forked] {
+            assert!(is_call_error(failure) && (mf_error::from(failure) as i32) < 100, "{failure}");
+        }
+        let out = Failure::OutOfBounds { side: Side::Source, available: 9 };
+        for failure in [out, Failure::Cancelled, Failure::ServiceLost, Failure::DeadlineUnreachable] {
+            assert!(!is_call_error(failure) && mf_error::from(failure) as i32 >= 100, "{failure}");
+        }
+    }
+
+    #[test]
+    fn invalid_transfers_have_their_numbers() {
+        let pairs = [
+            (InvalidTransfer::TooShort { source_bytes: 2, destination_bytes: 1 }, mf_error::Length),
+            (InvalidTransfer::Unequal { one_bytes: 2, other_bytes: 1 }, mf_error::Length),
+            (InvalidTransfer::Segments { side: Side::Source, count: 9999 }, mf_error::Argument),
+            (InvalidTransfer::Sources { count: 0 }, mf_error::Argument),
+            (InvalidTransfer::Inverted { side: Side::Source, start: 2, end: 1 }, mf_error::OutOfRange),
+        ];
+        for (invalid, number) in pairs {
+            assert_eq!(Fault::from(SubmitReason::Invalid(invalid)).number, number, "{invalid}");
+        }
+    }
+}

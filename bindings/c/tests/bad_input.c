@@ -138,6 +138,10 @@ static void values(void) {
     EXPECT(MF_ERROR_OUT_OF_BOUNDS,
            run(mf_submit_copy(queue, mf_part(frame, UINT64_MAX - 1, 9), mf_all(other), NULL, &ticket), ticket));
     EXPECT(MF_ERROR_OUT_OF_RANGE, mf_frame_write(frame, 4090, "0123456789", 10));
+    shape.reserved = 0;
+    shape.source.start = UINT64_MAX;
+    EXPECT(MF_ERROR_OUT_OF_RANGE,
+           mf_submit_copy_2d(queue, mf_part(frame, 9, 1), mf_all(other), &shape, NULL, &ticket));
     /* Wrong lists: */
     for (int i = 0; i < 65; i++)
         many[i] = mf_part(frame, 0, 16);

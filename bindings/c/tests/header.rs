@@ -2,6 +2,9 @@
 //!
 //! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` rewrites the header.
 
+#![allow(unsafe_code, reason = "the C interface returns pointers")]
+
+use std::ffi::CStr;
 use std::path::Path;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
@@ -65,5 +68,21 @@ fn every_function_states_its_threads() {
         let states =
             ["Any thread", "One thread at a time", "Each thread"].iter().any(|word| above.contains(word));
         assert!(states, "{name} does not say which threads may call it:\n{above}");
+    }
+}
+
+#[test]
+fn every_error_has_a_text() {
+    let header = read("memferry.h");
+    let numbers: Vec<i32> = header
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("MF_ERROR_")?.strip_suffix(',')?.split_once(" = "))
+        .map(|(_, number)| number.parse().unwrap())
+        .collect();
+    assert!(!numbers.is_empty(), "memferry.h declares no error");
+    for number in numbers {
+        // SAFETY: a constant string.
+        let text = unsafe { CStr::from_ptr(memferry_c::mf_error_text(number)) };
+        assert_ne!(text, c"unknown error", "{number}");
     }
 }
