@@ -1,5 +1,5 @@
-/* Asynchronous copies of plain memory: a message goes through two buffers, is looked at where it arrives, and the buffer
- * between is never filled.
+/* Asynchronous copies of plain memory: a message is copied through two buffers and read from the last one. The buffer between
+ * is never filled.
  *
  *     cc amemcpy.c $(pkg-config --cflags --libs memferry) */
 #include <memferry.h>
@@ -9,7 +9,7 @@
 
 enum { BYTES = 4 << 20, HEADER = 64 };
 
-/* Ends main when something went wrong, with the words for it. */
+/* Ends main with a message when a call fails. */
 #define CHECK(call)                                                                                                   \
     do {                                                                                                              \
         mf_error error = (call);                                                                                      \
@@ -35,15 +35,15 @@ int main(void) {
     CHECK(mf_copier_open(client, &copier));
 
     CHECK(mf_amemcpy(copier, between, received, BYTES)); /* returns at once */
-    CHECK(mf_amemcpy(copier, kept, between, BYTES));     /* copied from `received`, where the bytes are */
-    CHECK(mf_cforget(copier, between, BYTES));           /* so this need not be filled any more */
+    CHECK(mf_amemcpy(copier, kept, between, BYTES));     /* copies from `received`, where the bytes still are */
+    CHECK(mf_cforget(copier, between, BYTES));           /* so `between` need not be filled */
     free(between);
 
-    CHECK(mf_csync(copier, kept, HEADER)); /* the header is there */
+    CHECK(mf_csync(copier, kept, HEADER)); /* the header is in place */
     printf("%s", kept);
-    for (unsigned i = 0; i < 1000; i++) /* computing meanwhile */
+    for (unsigned i = 0; i < 1000; i++) /* compute meanwhile */
         sum += i;
-    CHECK(mf_csync_to_write(copier, received, BYTES)); /* before the source changes, as its copy was forgotten */
+    CHECK(mf_csync_to_write(copier, received, BYTES)); /* the source changes, and one copy of it was forgotten */
     memset(received, 'c', BYTES);
     CHECK(mf_csync(copier, kept, BYTES));
     printf(", its last byte %c, and %u\n", kept[BYTES - 1], sum);

@@ -1,13 +1,13 @@
-/* Moves a mebibyte while this thread computes: the example of README.md.
+/* Moves a mebibyte while this thread computes.
  *
  *     cc copy.c $(pkg-config --cflags --libs memferry)
  *
- * With the path of a service's socket as its argument it connects there; without one the service is in this process. */
+ * The argument is the path of a service's socket; without one the service is in this process. */
 #include <memferry.h>
 #include <stdio.h>
 #include <string.h>
 
-/* Ends main when something went wrong, with the words for it. */
+/* Ends main with a message when a call fails. */
 #define CHECK(call)                                                                                                   \
     do {                                                                                                              \
         mf_error error = (call);                                                                                      \
@@ -35,10 +35,10 @@ int main(int argc, char **argv) {
     CHECK(mf_frame_map(source, &bytes, NULL));
     strcpy(bytes, "moved without this thread");
     CHECK(mf_submit_copy(queue, mf_all(source), mf_all(destination), NULL, &ticket));
-    for (unsigned i = 0; i < 1000; i++) /* computing meanwhile */
+    for (unsigned i = 0; i < 1000; i++) /* compute meanwhile */
         sum += i;
-    CHECK(mf_wait_range(queue, ticket, 0, 4096, MF_FOREVER, NULL)); /* the first page is there */
-    CHECK(mf_wait(queue, ticket, MF_FOREVER, &done));
+    CHECK(mf_wait_range(queue, ticket, 0, 4096, MF_FOREVER, NULL)); /* the first page is in place */
+    CHECK(mf_wait(queue, ticket, MF_FOREVER, &done));               /* an error when the copy failed */
 
     CHECK(mf_frame_map(destination, &bytes, NULL));
     printf("%s: %llu bytes, and %u\n", (char *)bytes, (unsigned long long)done.bytes_done, sum);

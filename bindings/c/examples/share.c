@@ -1,6 +1,7 @@
-/* Two sessions share a frame by a grant: one may read what the other wrote, and nothing else, until that takes it back.
+/* Two sessions share a frame by a grant: the reader may read what the owner wrote, and nothing else, until the owner revokes it.
  *
- * With the path of a service's socket as its argument it connects there; the two might be two processes then. */
+ * The argument is the path of a service's socket, where the two could also be two processes; without one the service is in this
+ * process. */
 #include <memferry.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@
         }                                                                                                             \
     } while (0)
 
-/* Says what was refused; 0 when it was refused so. */
+/* Prints the refusal; 0 when it is the expected one. */
 static int refused(mf_error expected, mf_error error) {
     printf("refused: %s\n", mf_last_message());
     return error != expected;
@@ -25,7 +26,8 @@ int main(int argc, char **argv) {
     mf_frame secret, granted, copy;
     mf_queue queue;
     mf_ticket ticket;
-    uint64_t reader_session, owner_session, grantor, token;
+    uint64_t reader_session, owner_session, grantor;
+    mf_grant_token token; /* token.value is the number that another process needs */
     char text[32];
 
     CHECK(argc > 1 ? mf_connect(argv[1], &owner) : mf_embed(&owner));
@@ -40,7 +42,7 @@ int main(int argc, char **argv) {
     CHECK(mf_frame_grantor(granted, &grantor));
     CHECK(mf_session(owner, &owner_session));
     if (grantor != owner_session) {
-        fprintf(stderr, "session %llu granted it\n", (unsigned long long)grantor);
+        fprintf(stderr, "another session granted it: %llu\n", (unsigned long long)grantor);
         return 1;
     }
     CHECK(mf_frame_allocate(reader, 4096, &copy));

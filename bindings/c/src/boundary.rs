@@ -1,18 +1,18 @@
-//! The way from C into Rust and back: panics stay here, pointers are checked before they are used.
+//! The boundary between C and Rust: catches panics, and checks pointers before they are used.
 //!
 //! ```text
 //! call(body) ─ catch_unwind ─► mf_error
-//! Out::new(pointer)? ─ null, alignment ─► store          input, slice, text ─► values copied out of C's memory
+//! Out::new(pointer)? ─ null, alignment ─► store          input, array, text ─► values copied out of C's memory
 //! ```
 //!
-//! Whether a pointer that is neither null nor misaligned is good nobody can check for less than a system call; that is C1.
+//! More than null and alignment cannot be checked without a system call; C1 covers the rest.
 
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Fault, mf_error};
 
-/// Runs what a function of the interface does, and keeps its message.
+/// Runs the body of an exported function, and keeps the message of its failure.
 pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> mf_error {
     let fault = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return mf_error::None,
@@ -20,8 +20,9 @@ pub(crate) fn call(body: impl FnOnce() -> Result<(), Fault>) -> mf_error {
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            let fault = Fault::new(mf_error::Panicked, format!("a mistake in the library: {text}"));
-            // What was thrown might throw when it is dropped.
+            let fault =
+                Fault::new(mf_error::Panicked, format!("the library panicked: {text}; please report this"));
+            // The payload's own drop might panic.
             std::mem::forget(panic);
             fault
         }
@@ -35,13 +36,13 @@ fn checked<T>(what: &str, pointer: *const T) -> Result<(), Fault> {
         return Err(Fault::new(mf_error::NullPointer, format!("{what} is null")));
     }
     if !pointer.is_aligned() {
-        let message = format!("{what} is at {pointer:p}, which is no multiple of {}", align_of::<T>());
+        let message = format!("{what} is at {pointer:p}, which is not a multiple of {}", align_of::<T>());
         return Err(Fault::new(mf_error::Unaligned, message));
     }
     Ok(())
 }
 
-/// Where a result goes.
+/// A pointer to a result.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
@@ -50,13 +51,13 @@ impl<T> Out<T> {
         Ok(Self(pointer))
     }
 
-    /// One that may be null: then nothing is stored.
+    /// A pointer that may be null: then nothing is stored.
     pub(crate) fn optional(what: &str, pointer: *mut T) -> Result<Option<Self>, Fault> {
         if pointer.is_null() { Ok(None) } else { Self::new(what, pointer).map(Some) }
     }
 
     pub(crate) fn store(self, value: T) {
-        // SAFETY: C1: neither null nor misaligned, so good to be written during the call that made it.
+        // SAFETY: C1: neither null nor misaligned, so it may be written during this call.
         unsafe { self.0.write(value) }
     }
 }
@@ -68,7 +69,7 @@ pub(crate) fn input<T: Copy>(what: &str, pointer: *const T) -> Result<T, Fault> 
     Ok(unsafe { pointer.read() })
 }
 
-/// An array that C passed; `most` bounds what a wrong count can do.
+/// An array that C passed; `most` limits the bytes that a wrong count makes this read.
 pub(crate) fn array<T: Copy>(
     what: &str,
     pointer: *const T,
@@ -79,23 +80,23 @@ pub(crate) fn array<T: Copy>(
         return Ok(Vec::new());
     }
     if count > most {
-        let message = format!("{count} {what}; there may be {most} at most, split the transfer");
+        let message = format!("{count} {what}; at most {most} are allowed, split the transfer");
         return Err(Fault::new(mf_error::Argument, message));
     }
     checked(what, pointer)?;
-    // SAFETY: C1: an array of `count`, of structures of integers.
+    // SAFETY: C1: an array of `count` structures of integers.
     Ok(unsafe { std::slice::from_raw_parts(pointer, count) }.to_vec())
 }
 
 /// A string that C passed.
 pub(crate) fn text<'a>(what: &str, pointer: *const c_char) -> Result<&'a str, Fault> {
     checked(what, pointer)?;
-    // SAFETY: C1: a string with its end, which stays as it is during the call; the reference does not outlive that.
+    // SAFETY: C1: a terminated string that does not change during the call; the reference does not outlive the call.
     let string = unsafe { CStr::from_ptr(pointer) };
     string.to_str().map_err(|error| Fault::new(mf_error::Text, format!("{what} is not UTF-8: {error}")))
 }
 
-/// Bytes that a function reads or writes; an empty range may be null.
+/// Checks bytes that a function reads or writes; an empty range may be null.
 pub(crate) fn bytes(what: &str, pointer: *const u8, length: usize) -> Result<(), Fault> {
     if length == 0 {
         return Ok(());
@@ -103,7 +104,9 @@ pub(crate) fn bytes(what: &str, pointer: *const u8, length: usize) -> Result<(),
     checked(what, pointer)?;
     match (pointer as usize).checked_add(length) {
         Some(_) if isize::try_from(length).is_ok() => Ok(()),
-        _ => Err(Fault::new(mf_error::Argument, format!("{what}: {length} bytes go beyond all addresses"))),
+        _ => {
+            Err(Fault::new(mf_error::Argument, format!("{what}: {length} bytes reach past the last address")))
+        }
     }
 }
 
@@ -112,10 +115,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_a_number_and_its_message_is_kept() {
+    fn a_panic_becomes_an_error_with_a_message() {
         assert_eq!(call(|| panic!("of {}", "some kind")), mf_error::Panicked);
         let message = text("the message", crate::mf_last_message()).unwrap();
-        assert_eq!(message, "a mistake in the library: of some kind");
+        assert_eq!(message, "the library panicked: of some kind; please report this");
     }
 
     #[test]
@@ -123,10 +126,10 @@ mod tests {
         let number =
             |result: Result<(), Fault>| result.map_or_else(|fault| fault.number, |()| mf_error::None);
         let mut words = [0_u64; 2];
-        let askew = words.as_mut_ptr().wrapping_byte_add(1);
-        assert_eq!(number(Out::new("it", askew).map(drop)), mf_error::Unaligned);
+        let misaligned = words.as_mut_ptr().wrapping_byte_add(1);
+        assert_eq!(number(Out::new("it", misaligned).map(drop)), mf_error::Unaligned);
         assert_eq!(number(Out::<u64>::new("it", std::ptr::null_mut()).map(drop)), mf_error::NullPointer);
-        assert_eq!(number(input("it", askew.cast_const()).map(drop)), mf_error::Unaligned);
+        assert_eq!(number(input("it", misaligned.cast_const()).map(drop)), mf_error::Unaligned);
         assert_eq!(number(array("them", words.as_ptr(), 2, 1).map(drop)), mf_error::Argument);
         assert_eq!(array("them", words.as_ptr(), 2, 2).unwrap(), [0, 0]);
         assert_eq!(number(bytes("it", words.as_ptr().cast(), usize::MAX)), mf_error::Argument);

@@ -1,7 +1,7 @@
-//! Clients: opening and closing them, and what they are.
+//! Clients: opening and closing sessions, and their names.
 //!
 //! ```text
-//! mf_connect(path), mf_embed ─► mf_client ─► frames, queues ─► mf_disconnect; the session ends with the last of all of these
+//! mf_connect(path), mf_embed ─► mf_client ─► frames, queues ─► mf_disconnect; the session ends with the last of these
 //! ```
 
 use std::ffi::c_char;
@@ -13,7 +13,7 @@ use crate::error::{Fault, mf_error};
 use crate::table;
 use crate::types::{MF_VERSION, mf_client};
 
-/// The version of the library that is loaded, as MF_VERSION is of the header.
+/// The version of the loaded library, as MF_VERSION is that of the header.
 ///
 /// Any thread, any time.
 #[unsafe(no_mangle)]
@@ -21,15 +21,16 @@ pub extern "C" fn mf_version() -> u32 {
     MF_VERSION
 }
 
-/// Whether the library serves a program that was compiled with the header of `version`: pass MF_VERSION. MF_ERROR_VERSION when
-/// it does not.
+/// Checks that the library serves a program that was compiled with the header of `version`: pass MF_VERSION.
 ///
-/// Any thread, any time.
+/// MF_ERROR_VERSION when it does not. Any thread, any time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_check_version(version: u32) -> mf_error {
     call(|| {
         let parts = |version: u32| (version >> 16, version & 0xffff);
-        let ((major, minor), (own_major, own_minor)) = (parts(version), parts(MF_VERSION));
+        let (major, minor) = parts(version);
+        let (own_major, own_minor) = parts(MF_VERSION);
         if major == own_major && minor <= own_minor {
             return Ok(());
         }
@@ -50,21 +51,23 @@ fn open(client: *mut mf_client, connect: impl FnOnce() -> Result<Client, Fault>)
     })
 }
 
-/// Opens a session with the service that listens on `path`, and waits for its welcome without a limit.
+/// Opens a session with the service that listens on `path`, and waits for its answer without a limit.
 ///
-/// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. In a forked child too, where the handles of the
-/// parent are of no use.
+/// MF_ERROR_NO_SERVICE, MF_ERROR_VERSION, MF_ERROR_REFUSED_QUOTA, MF_ERROR_TEXT. Any thread. A forked child cannot use its parent's
+/// handles and opens its own session.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_connect(path: *const c_char, client: *mut mf_client) -> mf_error {
     open(client, || Ok(Client::connect(text("path", path)?)?))
 }
 
-/// Opens a session with the service inside this process, which starts with the first session and needs no daemon. With the service
-/// begin threads of its own, and a handler of SIGBUS is installed for the process: memory that fails under a transfer is that
-/// transfer's error, any other SIGBUS goes to the handler there was before, or ends the process. Who installs another one later
-/// hands on what it does not know.
+/// Opens a session with the service inside this process, which starts with the first session and needs no daemon. The service
+/// starts threads and installs a SIGBUS handler for the process: memory that fails under a transfer becomes that transfer's error;
+/// any other SIGBUS goes to the previous handler, or ends the process. A handler installed later has to call this one for signals
+/// that it does not handle.
 ///
-/// MF_ERROR_SYSTEM. Any thread. In a forked child too.
+/// MF_ERROR_SYSTEM. Any thread, and in a forked child.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_embed(client: *mut mf_client) -> mf_error {
     open(client, || Ok(Client::embedded()?))
@@ -78,9 +81,10 @@ pub extern "C" fn mf_disconnect(client: mf_client) -> mf_error {
     call(|| table::take_client(client).map(drop))
 }
 
-/// The session's public name, to which others grant (mf_grant_session).
+/// Gives the session's public name, which others pass to mf_grant_session.
 ///
 /// MF_ERROR_BAD_HANDLE. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_session(client: mf_client, session: *mut u64) -> mf_error {
     call(|| {

@@ -1,37 +1,37 @@
-//! Numbered errors, their texts, and the message of the last one on each thread.
+//! Numbered errors, their texts, and each thread's last message.
 //!
 //! ```text
-//! ConnectError, FrameError, CallError, ... ─► Fault { number, message } ─► returned: the number
-//!                                                                       └► kept for this thread: the message
+//! ConnectError, FrameError, TransferError, ... ─► Fault { number, message } ─► the number is returned
+//!                                                                           └► the thread keeps the message
 //! ```
 //!
-//! Numbers never change their meaning. Those from 100 are ends of transfers; below, a call did not do what it was asked.
+//! Numbers never change their meaning. From 100 a transfer failed and its completion was taken; below 100 the call itself failed.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
 use memferry::{
-    AccessError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError, OpenError,
-    RefusalKind, SubmitReason, TransferError, Violation, WaitError,
+    AccessError, CallError, ConnectError, CopierError, Failure, FrameError, ImageError, InvalidTransfer,
+    OpenError, RefusalKind, SubmitReason, TransferError, Violation,
 };
 
-/// What went wrong, by number. MF_ERROR_NONE is 0.
+/// The result of a call. MF_ERROR_NONE is 0; from 100 a transfer failed, below 100 the call itself.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_error {
-    /// Nothing.
+    /// No error.
     None = 0,
-    /// A pointer that is needed is null.
+    /// A required pointer is null.
     NullPointer = 1,
-    /// A pointer is not aligned for what it points to.
+    /// A pointer is not aligned for its type.
     Unaligned = 2,
-    /// The handle was freed, or no call gave it.
+    /// The handle was freed or never valid.
     BadHandle = 3,
     /// A value is outside its range.
     Argument = 4,
-    /// Source and destination overlap where that has no defined result.
+    /// Operands overlap in part where that has no defined result.
     Overlap = 5,
-    /// The lengths or sizes do not fit each other.
+    /// Lengths or sizes do not match.
     Length = 6,
     /// The bytes are not inside the frame.
     OutOfRange = 7,
@@ -39,11 +39,11 @@ pub enum mf_error {
     ReadOnly = 8,
     /// The memory is not mapped in this process.
     NotMapped = 9,
-    /// Program, library and service are of versions that do not fit.
+    /// Program, library and service have incompatible versions.
     Version = 10,
     /// A string is not UTF-8.
     Text = 11,
-    /// Nobody listens at the path, or this user may not connect.
+    /// No service listens at the path, or this user may not connect.
     NoService = 20,
     /// The service is gone; connect again.
     ServiceLost = 21,
@@ -53,7 +53,7 @@ pub enum mf_error {
     Protocol = 23,
     /// The service refused: the memory cannot be a frame.
     RefusedFrame = 24,
-    /// The service refused: no such capability, or it does not allow that.
+    /// The service refused: the capability does not exist or does not allow that.
     RefusedCapability = 25,
     /// The service refused: a quota is reached.
     RefusedQuota = 26,
@@ -61,124 +61,125 @@ pub enum mf_error {
     RefusedArgument = 27,
     /// The service refused: it is stopping.
     RefusedStopping = 28,
-    /// The service refused: its machine would not give what is needed.
+    /// The service refused: its system lacks a resource.
     RefusedSystem = 29,
-    /// The system would not give what is needed.
+    /// This process's system lacks a resource.
     System = 30,
-    /// Only a client with its service embedded can do that.
+    /// Only a client of mf_embed can do that.
     NotEmbedded = 31,
-    /// This process was forked from the one that the handle belongs to.
+    /// The handle belongs to the process that this one was forked from.
     Forked = 40,
     /// Another thread is using the queue.
     InUse = 41,
-    /// The frames of one transfer have to be of the queue's client.
+    /// A frame of the transfer belongs to another client than the queue.
     ForeignFrame = 42,
     /// The queue holds as many transfers as it can; take completions first.
     QueueFull = 43,
-    /// The time was up; the transfer goes on.
+    /// The time limit was reached; the transfer continues.
     TimedOut = 44,
-    /// The ticket is none of this queue's outstanding ones.
+    /// The ticket is not outstanding on this queue: its completion was taken, or it belongs to another queue.
     UnknownTicket = 45,
     /// There is no completion now.
     Nothing = 46,
-    /// A mistake in the library. What was being done may be half done.
+    /// The library panicked. The call may have been done in part.
     Panicked = 47,
     /// The request was malformed.
     Malformed = 100,
     /// The service does not know the frame.
     UnknownHandle = 101,
-    /// The frame was given back.
+    /// The frame was freed.
     StaleHandle = 102,
     /// The frame was revoked.
     Revoked = 103,
     /// The frame lacks the right: a source needs MF_RIGHTS_READ, a destination MF_RIGHTS_WRITE.
     MissingRight = 104,
-    /// The transfer leaves its frame.
+    /// The transfer reaches outside its frame.
     OutOfBounds = 105,
-    /// Longer than one transfer may be.
+    /// The transfer is too long.
     TooLong = 106,
-    /// The fill's length is no multiple of its pattern.
+    /// The fill's length is not a multiple of its pattern's.
     FillLength = 107,
     /// The two lists hold different numbers of bytes.
     SegmentTotals = 108,
     /// This client may not use that priority.
     PriorityNotGranted = 109,
-    /// A loop without anything to repeat, or within another.
+    /// A loop that repeats nothing, or is inside another loop.
     BadLoop = 110,
-    /// All engine channels are busy, and the transfer would not wait.
+    /// All engine channels are busy, and the transfer asked not to wait.
     ChannelsBusy = 111,
-    /// As many requests wait already as this user may have waiting.
+    /// This user's quota of waiting requests is used up.
     WaitingQuota = 112,
     /// Cancelled, or its memory was revoked.
     Cancelled = 113,
-    /// Its time was up.
+    /// The deadline passed.
     DeadlineExceeded = 114,
     /// The memory failed under the engine.
     MemoryFault = 115,
-    /// The engine channel failed, and may still write to the memory it had: do not use that for anything else. mf_frame_free of
-    /// lent memory says whether it may be used again.
+    /// The engine channel failed and may still write to the transfer's memory: do not reuse it. mf_frame_free of lent memory tells
+    /// whether it may be reused.
     ChannelFaulted = 116,
-    /// No engine of this service can do it.
+    /// No engine of this service performs the operation.
     Unsupported = 117,
     /// The engine did not report the end in time.
     EngineTimedOut = 118,
-    /// The device asked again before its last request was served.
+    /// The device made a request before its previous one was served.
     RequestDropped = 119,
-    /// The engine was reset meanwhile.
+    /// The engine was reset during the transfer.
     EngineReset = 120,
-    /// The deadline cannot be met beside those promised to others; it was not started.
-    DeadlineUnreachable = 123,
-    /// The service was stopping and did not start it.
+    /// The service was stopping and did not start the transfer.
     ServiceStopping = 121,
     /// The service was lost; the outcome is unknown.
     OutcomeUnknown = 122,
+    /// The deadline conflicts with earlier promises to other transfers; the transfer was not started.
+    DeadlineUnreachable = 123,
+    /// A source of an xor overlaps the destination in part.
+    OperandOverlap = 124,
 }
 
-/// Every number with its text.
 const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::None, c"no error"),
-    (mf_error::NullPointer, c"a pointer that is needed is null"),
-    (mf_error::Unaligned, c"a pointer is not aligned for what it points to"),
-    (mf_error::BadHandle, c"the handle was freed, or no call gave it"),
+    (mf_error::NullPointer, c"a required pointer is null"),
+    (mf_error::Unaligned, c"a pointer is not aligned for its type"),
+    (mf_error::BadHandle, c"the handle was freed or never valid"),
     (mf_error::Argument, c"a value is outside its range"),
-    (mf_error::Overlap, c"source and destination overlap"),
-    (mf_error::Length, c"lengths or sizes do not fit each other"),
+    (mf_error::Overlap, c"operands overlap in part, which has no defined result"),
+    (mf_error::Length, c"lengths or sizes do not match"),
     (mf_error::OutOfRange, c"the bytes are not inside the frame"),
     (mf_error::ReadOnly, c"the memory may not be written"),
     (mf_error::NotMapped, c"the memory is not mapped in this process"),
-    (mf_error::Version, c"program, library and service are of versions that do not fit"),
+    (mf_error::Version, c"program, library and service have incompatible versions"),
     (mf_error::Text, c"a string is not UTF-8"),
     (
         mf_error::NoService,
-        c"nobody listens there, or this user may not connect; is `memferry serve` running?",
+        c"no service listens there, or this user may not connect; is `memferry serve` running?",
     ),
     (mf_error::ServiceLost, c"the service is gone; connect again"),
     (mf_error::SessionEnded, c"the service ended this session"),
     (mf_error::Protocol, c"the service broke the protocol"),
     (mf_error::RefusedFrame, c"refused: the memory cannot be a frame"),
-    (mf_error::RefusedCapability, c"refused: no such capability, or it does not allow that"),
+    (mf_error::RefusedCapability, c"refused: the capability does not exist or does not allow that"),
     (mf_error::RefusedQuota, c"refused: a quota is reached"),
     (mf_error::RefusedArgument, c"refused: an argument is outside its range"),
     (mf_error::RefusedStopping, c"refused: the service is stopping"),
-    (mf_error::RefusedSystem, c"refused: the service's machine would not give what is needed"),
-    (mf_error::System, c"the system would not give what is needed"),
-    (mf_error::NotEmbedded, c"only a client with its service embedded can do that"),
-    (mf_error::Forked, c"this process was forked from the one the handle belongs to; open a client here"),
+    (mf_error::RefusedSystem, c"refused: the service's system lacks a resource"),
+    (mf_error::System, c"the system lacks a resource"),
+    (mf_error::NotEmbedded, c"only a client of mf_embed can do that"),
+    (mf_error::Forked, c"the handle belongs to the process this one was forked from; open a client here"),
     (mf_error::InUse, c"another thread is using the queue"),
     (mf_error::ForeignFrame, c"a frame of the transfer belongs to another client than the queue"),
     (mf_error::QueueFull, c"the queue holds as many transfers as it can; take completions first"),
-    (mf_error::TimedOut, c"the time was up; the transfer goes on"),
-    (mf_error::UnknownTicket, c"the ticket is none of this queue's outstanding ones"),
+    (mf_error::TimedOut, c"the time limit was reached; the transfer continues"),
+    (mf_error::UnknownTicket, c"the ticket is not outstanding on this queue"),
     (mf_error::Nothing, c"there is no completion now"),
-    (mf_error::Panicked, c"a mistake in the library; please report the message"),
+    (mf_error::Panicked, c"the library panicked; please report the message"),
     (mf_error::Malformed, c"the request was malformed"),
     (mf_error::UnknownHandle, c"the service does not know the frame"),
-    (mf_error::StaleHandle, c"the frame was given back"),
+    (mf_error::StaleHandle, c"the frame was freed"),
     (mf_error::Revoked, c"the frame was revoked"),
     (mf_error::MissingRight, c"the frame lacks the right to be read or written"),
-    (mf_error::OutOfBounds, c"the transfer leaves its frame"),
-    (mf_error::TooLong, c"longer than one transfer may be; split it"),
-    (mf_error::FillLength, c"the fill's length is no multiple of its pattern"),
+    (mf_error::OutOfBounds, c"the transfer reaches outside its frame"),
+    (mf_error::TooLong, c"the transfer is too long; split it"),
+    (mf_error::FillLength, c"the fill's length is not a multiple of its pattern's"),
     (mf_error::SegmentTotals, c"the two lists hold different numbers of bytes"),
     (mf_error::PriorityNotGranted, c"this client may not use that priority"),
     (
@@ -186,23 +187,24 @@ const TEXTS: &[(mf_error, &CStr)] = &[
         c"a loop repeats the linked transfers that follow it: at least one, and no other loop",
     ),
     (mf_error::ChannelsBusy, c"all engine channels are busy; retry, or let the transfer wait"),
-    (mf_error::WaitingQuota, c"as many requests wait already as this user may have waiting"),
+    (mf_error::WaitingQuota, c"this user's quota of waiting requests is used up; wait for some to end"),
     (mf_error::Cancelled, c"cancelled"),
     (mf_error::DeadlineExceeded, c"the deadline passed"),
     (mf_error::MemoryFault, c"the memory failed under the engine"),
-    (mf_error::ChannelFaulted, c"the engine channel failed and may still write to the memory it had"),
-    (mf_error::Unsupported, c"no engine of this service can do it"),
+    (mf_error::ChannelFaulted, c"the engine channel failed and may still write to the transfer's memory"),
+    (mf_error::Unsupported, c"no engine of this service performs the operation"),
     (mf_error::EngineTimedOut, c"the engine did not report the end in time and was stopped"),
-    (mf_error::RequestDropped, c"the device asked again before its last request was served"),
-    (mf_error::EngineReset, c"the engine was reset meanwhile"),
-    (mf_error::DeadlineUnreachable, c"the deadline cannot be met beside those promised to others"),
-    (mf_error::ServiceStopping, c"the service was stopping and did not start it"),
+    (mf_error::RequestDropped, c"the device made a request before its previous one was served"),
+    (mf_error::EngineReset, c"the engine was reset during the transfer"),
+    (mf_error::ServiceStopping, c"the service was stopping and did not start the transfer"),
     (mf_error::OutcomeUnknown, c"the service was lost; the outcome is unknown"),
+    (mf_error::DeadlineUnreachable, c"the deadline conflicts with earlier promises to other transfers"),
+    (mf_error::OperandOverlap, c"a source of the xor overlaps the destination in part"),
 ];
 
-/// What an error's number means: a constant string, "unknown error" for a number that has no meaning.
+/// Describes an error's number: a constant string, "unknown error" for an undefined number.
 ///
-/// Any thread, any time; in a signal handler too.
+/// Any thread, any time, also in a signal handler.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_error_text(error: i32) -> *const c_char {
     let known = TEXTS.iter().find(|(number, _)| *number as i32 == error);
@@ -213,17 +215,17 @@ thread_local! {
     static MESSAGE: RefCell<Option<CString>> = const { RefCell::new(None) };
 }
 
-/// What the last failed call on this thread said, or the last failed completion it took: the operands, and what to do. Empty when
-/// there was none.
+/// Describes the last call of this thread that failed, with operands and advice; taking the completion of a failed transfer counts
+/// as one. Empty when no call failed.
 ///
-/// Each thread has its own. The string is good until the next call of this library on the thread.
+/// Each thread has its own. The string is valid until the next call of this library on the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_last_message() -> *const c_char {
     let kept = MESSAGE.try_with(|message| message.borrow().as_ref().map(|text| text.as_ptr()));
     kept.ok().flatten().unwrap_or(c"".as_ptr())
 }
 
-/// Why a call did not do what it was asked.
+/// A failed call: its result and its message.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) number: mf_error,
@@ -235,10 +237,10 @@ impl Fault {
         Self { number, message: message.into() }
     }
 
-    /// Keeps the message for this thread.
+    /// Makes this the thread's last message.
     pub(crate) fn remember(&self) {
         let text: Vec<u8> = self.message.bytes().filter(|byte| *byte != 0).collect();
-        // A thread that is ending has no messages any more.
+        // The message of an ending thread is gone already.
         let _ = MESSAGE.try_with(|message| *message.borrow_mut() = CString::new(text).ok());
     }
 }
@@ -270,13 +272,20 @@ impl From<Failure> for mf_error {
             Failure::DeadlineUnreachable => Self::DeadlineUnreachable,
             Failure::ServiceStopping => Self::ServiceStopping,
             Failure::ServiceLost => Self::OutcomeUnknown,
+            Failure::UnknownTicket => Self::UnknownTicket,
+            Failure::Forked => Self::Forked,
         }
     }
 }
 
-impl From<Failure> for Fault {
-    fn from(failure: Failure) -> Self {
-        Self::new(failure.into(), failure.to_string())
+/// Whether a wait failed for the call's sake and took no completion: its number is below 100.
+pub(crate) fn is_call_error(failure: Failure) -> bool {
+    matches!(failure, Failure::UnknownTicket | Failure::Forked)
+}
+
+impl From<TransferError> for Fault {
+    fn from(error: TransferError) -> Self {
+        Self::new(error.failure.into(), error.to_string())
     }
 }
 
@@ -368,16 +377,6 @@ impl From<CopierError> for Fault {
     }
 }
 
-impl From<TransferError> for Fault {
-    fn from(error: TransferError) -> Self {
-        let number = match &error {
-            TransferError::TooShort { .. } | TransferError::Unequal { .. } => mf_error::Length,
-            TransferError::Count { .. } => mf_error::Argument,
-        };
-        Self::new(number, error.to_string())
-    }
-}
-
 impl From<ImageError> for Fault {
     fn from(error: ImageError) -> Self {
         let number = match &error {
@@ -389,12 +388,20 @@ impl From<ImageError> for Fault {
     }
 }
 
+fn of_invalid(invalid: &InvalidTransfer) -> mf_error {
+    match invalid {
+        InvalidTransfer::TooShort { .. } | InvalidTransfer::Unequal { .. } => mf_error::Length,
+        InvalidTransfer::Segments { .. } | InvalidTransfer::Sources { .. } => mf_error::Argument,
+        InvalidTransfer::Inverted { .. } | InvalidTransfer::Walk(_) => mf_error::OutOfRange,
+    }
+}
+
 impl From<SubmitReason> for Fault {
     fn from(reason: SubmitReason) -> Self {
         let number = match &reason {
             SubmitReason::Full { .. } => mf_error::QueueFull,
+            SubmitReason::Invalid(invalid) => of_invalid(invalid),
             SubmitReason::ForeignFrame => mf_error::ForeignFrame,
-            SubmitReason::Shape(_) => mf_error::OutOfRange,
             SubmitReason::Loop => mf_error::Argument,
             SubmitReason::ServiceLost => mf_error::ServiceLost,
             SubmitReason::Forked(_) => mf_error::Forked,
@@ -403,13 +410,34 @@ impl From<SubmitReason> for Fault {
     }
 }
 
-impl From<WaitError> for Fault {
-    fn from(error: WaitError) -> Self {
-        let number = match &error {
-            WaitError::TimedOut => mf_error::TimedOut,
-            WaitError::UnknownTicket => mf_error::UnknownTicket,
-            WaitError::Forked(_) => mf_error::Forked,
-        };
-        Self::new(number, error.to_string())
+#[cfg(test)]
+mod tests {
+    use memferry::Side;
+
+    use super::*;
+
+    #[test]
+    fn failed_calls_are_below_100() {
+        for failure in [Failure::UnknownTicket, Failure::Forked] {
+            assert!(is_call_error(failure) && (mf_error::from(failure) as i32) < 100, "{failure}");
+        }
+        let out = Failure::OutOfBounds { side: Side::Source, available: 9 };
+        for failure in [out, Failure::Cancelled, Failure::ServiceLost, Failure::DeadlineUnreachable] {
+            assert!(!is_call_error(failure) && mf_error::from(failure) as i32 >= 100, "{failure}");
+        }
+    }
+
+    #[test]
+    fn invalid_transfers_have_their_numbers() {
+        let pairs = [
+            (InvalidTransfer::TooShort { source_bytes: 2, destination_bytes: 1 }, mf_error::Length),
+            (InvalidTransfer::Unequal { one_bytes: 2, other_bytes: 1 }, mf_error::Length),
+            (InvalidTransfer::Segments { side: Side::Source, count: 9999 }, mf_error::Argument),
+            (InvalidTransfer::Sources { count: 0 }, mf_error::Argument),
+            (InvalidTransfer::Inverted { side: Side::Source, start: 2, end: 1 }, mf_error::OutOfRange),
+        ];
+        for (invalid, number) in pairs {
+            assert_eq!(Fault::from(SubmitReason::Invalid(invalid)).number, number, "{invalid}");
+        }
     }
 }

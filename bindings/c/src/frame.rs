@@ -1,22 +1,22 @@
-//! Frames: memory the service may move bytes in, and the rights others are given to it.
+//! Frames: memory the service may move bytes in, and grants of it to other sessions.
 //!
 //! ```text
 //! mf_frame_allocate, _register (a memfd), _lend (plain memory) ─► mf_frame ─► mf_frame_map, _read, _write
-//! mf_grant_* ─► token ─ any way ─► mf_accept in another session ─► mf_frame, not mapped        mf_revoke(token)
+//! mf_grant_* ─► mf_grant_token ─ any way ─► mf_accept in another session ─► mf_frame, not mapped        mf_revoke(token)
 //! ```
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::BorrowedFd;
 
-use memferry::{Access, AccessError, Client, Frame, Grantee, Handle, Lent, Rights, SessionId};
+use memferry::{Access, AccessError, Client, Frame, GrantToken, Grantee, Lent, Rights, SessionId};
 
 use crate::boundary::{Out, bytes, call};
 use crate::error::{Fault, mf_error};
 use crate::plain;
 use crate::table::{self, FrameEntry, Shared};
-use crate::types::{mf_client, mf_frame, mf_range};
+use crate::types::{mf_client, mf_frame, mf_grant_token, mf_range};
 
-fn keep(client: &Client, frame: Frame, lent: bool) -> Result<mf_frame, Fault> {
+fn insert(client: &Client, frame: Frame, lent: bool) -> Result<mf_frame, Fault> {
     let entry = FrameEntry { client: client.clone(), frame, lent };
     Ok(mf_frame { id: table::current_or_new()?.frames.insert(entry)? })
 }
@@ -24,33 +24,37 @@ fn keep(client: &Client, frame: Frame, lent: bool) -> Result<mf_frame, Fault> {
 fn make(
     client: mf_client,
     frame: *mut mf_frame,
-    how: impl FnOnce(&Client) -> Result<Frame, Fault>,
+    create: impl FnOnce(&Client) -> Result<Frame, Fault>,
 ) -> mf_error {
     call(|| {
         let frame = Out::new("frame", frame)?;
         let client = table::client(client)?;
-        frame.store(keep(&client, how(&client)?, false)?);
+        frame.store(insert(&client, create(&client)?, false)?);
         Ok(())
     })
 }
 
 fn rights(bits: u32) -> Result<Rights, Fault> {
     let known = u8::try_from(bits).ok().and_then(Rights::from_bits);
-    known.ok_or_else(|| Fault::new(mf_error::Argument, format!("there are no mf_rights {bits:#x}")))
+    known.ok_or_else(|| {
+        Fault::new(mf_error::Argument, format!("{bits:#x} has bits that mf_rights does not define"))
+    })
 }
 
 /// Allocates at least `length` bytes, in whole pages, zeroed, with all rights, mapped in this process.
 ///
 /// MF_ERROR_SYSTEM, MF_ERROR_REFUSED_QUOTA. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_allocate(client: mf_client, length: u64, frame: *mut mf_frame) -> mf_error {
-    make(client, frame, |client| Ok(client.allocate(length)?))
+    make(client, frame, |client| Ok(client.frame(length).alloc()?))
 }
 
-/// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed for good. One that is sealed
-/// against writing, or was opened to be read, is a frame without MF_RIGHTS_WRITE. The descriptor stays the caller's.
+/// Registers a memfd of this user, of exactly `length` bytes, all allocated, sealable. It is sealed permanently. A memfd that is
+/// sealed against writing, or was opened read-only, becomes a frame without MF_RIGHTS_WRITE. The caller keeps the descriptor.
 ///
-/// MF_ERROR_ARGUMENT when it is no descriptor, MF_ERROR_REFUSED_FRAME, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
+/// MF_ERROR_ARGUMENT for an invalid descriptor, MF_ERROR_REFUSED_FRAME, MF_ERROR_REFUSED_QUOTA, MF_ERROR_SYSTEM. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_register(
     client: mf_client,
@@ -60,9 +64,9 @@ pub unsafe extern "C" fn mf_frame_register(
 ) -> mf_error {
     make(client, frame, |client| {
         if memfd < 0 {
-            return Err(Fault::new(mf_error::Argument, format!("{memfd} is no descriptor")));
+            return Err(Fault::new(mf_error::Argument, format!("{memfd} is not a file descriptor")));
         }
-        // SAFETY: not -1, and only duplicated, which tells a closed one; C1 says that nobody closes it meanwhile.
+        // SAFETY: not -1, and only duplicated, which detects a closed one; C1: no thread closes it meanwhile.
         let borrowed = unsafe { BorrowedFd::borrow_raw(memfd) };
         let copy = rustix::io::fcntl_dupfd_cloexec(borrowed, 0)
             .map_err(|error| Fault::new(mf_error::Argument, format!("descriptor {memfd}: {error}")))?;
@@ -70,11 +74,12 @@ pub unsafe extern "C" fn mf_frame_register(
     })
 }
 
-/// Makes plain memory of this process a frame, without copying it: `length` bytes at `memory`, to be read only when `read_only` is
-/// not 0. The memory stays the caller's, who keeps it mapped until mf_frame_free has returned. Only for clients of mf_embed.
+/// Makes plain memory of this process a frame, without copying it: `length` bytes at `memory`, read-only when `read_only` is not 0.
+/// The caller keeps the memory mapped until mf_frame_free has returned. Only for clients of mf_embed.
 ///
-/// MF_ERROR_ARGUMENT for no bytes or a range beyond all addresses, MF_ERROR_NOT_EMBEDDED, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY,
-/// MF_ERROR_REFUSED_QUOTA. Any thread.
+/// MF_ERROR_ARGUMENT for no bytes or a range past the last address, MF_ERROR_NOT_EMBEDDED, MF_ERROR_NOT_MAPPED,
+/// MF_ERROR_READ_ONLY, MF_ERROR_REFUSED_QUOTA. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_lend(
     client: mf_client,
@@ -93,21 +98,20 @@ pub unsafe extern "C" fn mf_frame_lend(
         }
         let access = if read_only == 0 { Access::ReadWrite } else { Access::ReadOnly };
         plain::check("memory", memory, length, access)?;
-        // SAFETY: C1, and the caller keeps the memory until `mf_frame_free`, which revokes the frame before it returns.
+        // SAFETY: C1; the caller keeps the memory until `mf_frame_free`, which revokes the frame before it returns.
         let lent = unsafe { Lent::new(memory, length, access) };
         let lent = lent.ok_or_else(|| Fault::new(mf_error::NullPointer, "memory is null"))?;
-        frame.store(keep(&client, client.register_lent(lent)?, true)?);
+        frame.store(insert(&client, client.register_lent(lent)?, true)?);
         Ok(())
     })
 }
 
-/// Frees the handle. Transfers under way keep the memory until their completions were taken, and frames of mf_derive until they are
-/// freed; when nothing keeps it any more, what was granted of it ends. Lent memory is not kept: transfers that use it are cancelled,
-/// its grants and the frames derived from it end, and when this returns nothing touches it any more. Pointers of mf_frame_map are
-/// good no more.
+/// Frees the handle; pointers of mf_frame_map become invalid. Transfers under way keep the memory until their completions were
+/// taken, and frames of mf_derive keep it until they are freed; its grants end after the last of these. Lent memory is not kept:
+/// transfers that use it are cancelled, its grants and the frames derived from it end, and when this returns nothing accesses it.
 ///
-/// MF_ERROR_BAD_HANDLE; MF_ERROR_REFUSED_SYSTEM of lent memory that an engine which failed may still write to: the handle is gone, but
-/// leave the memory alone. Any thread.
+/// MF_ERROR_BAD_HANDLE; for lent memory MF_ERROR_REFUSED_SYSTEM when a failed engine may still write to it: the handle is freed, but
+/// do not reuse the memory. Any thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
     call(|| {
@@ -115,9 +119,9 @@ pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
         if !entry.lent {
             return Ok(());
         }
-        let revoked = entry.client.revoke(entry.frame.handle());
-        // A call of another thread, as mf_frame_read, may be copying there.
-        table::last(entry);
+        let revoked = entry.frame.revoke();
+        // Another thread's mf_frame_read may still be copying there.
+        table::wait_for_drop(entry);
         match revoked {
             Err(error) if !error.is_revoked_before() => Err(error.into()),
             _ => Ok(()),
@@ -125,9 +129,10 @@ pub extern "C" fn mf_frame_free(frame: mf_frame) -> mf_error {
     })
 }
 
-/// Bytes of the frame, and bits of mf_rights; each may be null.
+/// Gives the frame's length in bytes and its bits of mf_rights; each pointer may be null.
 ///
 /// MF_ERROR_BAD_HANDLE. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_describe(frame: mf_frame, length: *mut u64, rights: *mut u32) -> mf_error {
     call(|| {
@@ -144,26 +149,28 @@ pub unsafe extern "C" fn mf_frame_describe(frame: mf_frame, length: *mut u64, ri
     })
 }
 
-/// The session that granted the frame: compare it with that of the peer you expect, for a token alone tells nothing of who
-/// made it.
+/// Gives the session that granted the frame. Compare it with the session of the peer you expect: a token does not identify its
+/// grantor.
 ///
 /// MF_ERROR_ARGUMENT for a frame that mf_accept did not give. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_grantor(frame: mf_frame, session: *mut u64) -> mf_error {
     call(|| {
         let session = Out::new("session", session)?;
         let grantor = table::frame(frame)?.frame.grantor().ok_or_else(|| {
-            Fault::new(mf_error::Argument, "nobody granted this frame: mf_accept did not give it")
+            Fault::new(mf_error::Argument, "the frame has no grantor: it does not come from mf_accept")
         })?;
         session.store(grantor.0);
         Ok(())
     })
 }
 
-/// Where the frame's bytes are in this process, and how many; `length` may be null. Good until the frame is freed. The service
-/// writes there when a transfer asks it to: look at a destination when its completion was taken.
+/// Gives the address of the frame's bytes in this process, and how many there are; `length` may be null. Valid until the frame is
+/// freed. Transfers write there: read a destination after its completion was taken.
 ///
 /// MF_ERROR_NOT_MAPPED for a frame that was accepted or derived. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_map(
     frame: mf_frame,
@@ -190,10 +197,10 @@ fn not_mapped() -> Fault {
     )
 }
 
-/// Where an access by this process begins, with what keeps the memory there.
+/// The first byte of an access by this process, and the entry that keeps the memory mapped.
 ///
-/// The buffer may lie in the mapping of this frame, or in that of another that the service writes. So no reference to it may be
-/// formed, and the two may overlap.
+/// The buffer may lie in the mapping of this frame, or of another that the service writes. So no reference to it may be formed, and
+/// the two may overlap.
 fn mapped(
     frame: mf_frame,
     offset: u64,
@@ -214,9 +221,10 @@ fn mapped(
     Ok((base.wrapping_add(offset as usize), entry))
 }
 
-/// Copies bytes out of the frame, on this thread, as memmove does: the buffer may lie in a frame, also in this one.
+/// Copies bytes out of the frame on this thread, as memmove does: the buffer may lie in any frame, also in this one.
 ///
 /// MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_read(
     frame: mf_frame,
@@ -228,7 +236,7 @@ pub unsafe extern "C" fn mf_frame_read(
         let buffer: *mut u8 = buffer.cast();
         let (from, _kept) = mapped(frame, offset, (buffer, length), Access::ReadOnly)?;
         if length > 0 {
-            // SAFETY: M1: `mapped` checked the range, which the entry keeps mapped; C1: `length` bytes to be written. Copied raw
+            // SAFETY: M1: `mapped` checked the range, which the entry keeps mapped; C1: `length` bytes may be written. Copied raw
             // (M2), and they may overlap.
             unsafe { std::ptr::copy(from, buffer, length) };
         }
@@ -236,9 +244,10 @@ pub unsafe extern "C" fn mf_frame_read(
     })
 }
 
-/// Copies bytes into the frame, on this thread, as memmove does: the buffer may lie in a frame, also in this one.
+/// Copies bytes into the frame on this thread, as memmove does: the buffer may lie in any frame, also in this one.
 ///
 /// MF_ERROR_OUT_OF_RANGE, MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_frame_write(
     frame: mf_frame,
@@ -251,71 +260,87 @@ pub unsafe extern "C" fn mf_frame_write(
         let (to, _kept) = mapped(frame, offset, (buffer, length), Access::ReadWrite)?;
         if length > 0 {
             // SAFETY: M1, M3: `mapped` checked the range and that it may be written, and the entry keeps it mapped; C1: `length`
-            // bytes to be read. Copied raw (M2), and they may overlap.
+            // bytes may be read. Copied raw (M2), and they may overlap.
             unsafe { std::ptr::copy(buffer, to, length) };
         }
         Ok(())
     })
 }
 
-fn grant(range: mf_range, bits: u32, to: Grantee, token: *mut u64) -> mf_error {
+fn grant(range: mf_range, bits: u32, to: Grantee, token: *mut mf_grant_token) -> mf_error {
     call(|| {
         let token = Out::new("token", token)?;
         let rights = rights(bits)?;
-        let (entry, range) = table::range_of(range)?;
-        token.store(entry.client.grant(&range, rights, to)?.bits());
+        let (entry, region) = table::resolve(range)?;
+        let grant = entry.client.grant(region, rights, to)?;
+        token.store(mf_grant_token { value: grant.token().to_raw() });
         Ok(())
     })
 }
 
-/// Offers a range to every session of a user, with bits of mf_rights. The token is no secret: it is good for that user only.
+/// Grants bits of mf_rights on a range to every session of a user. The token is not secret: only that user can accept it. The
+/// grant lasts until mf_revoke or the end of the frame.
 ///
 /// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mf_grant_user(range: mf_range, rights: u32, user: u32, token: *mut u64) -> mf_error {
+pub unsafe extern "C" fn mf_grant_user(
+    range: mf_range,
+    rights: u32,
+    user: u32,
+    token: *mut mf_grant_token,
+) -> mf_error {
     grant(range, rights, Grantee::User(user), token)
 }
 
-/// Offers a range to one session, as mf_grant_user.
+/// Grants rights on a range to one session, as mf_grant_user.
 ///
 /// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_grant_session(
     range: mf_range,
     rights: u32,
     session: u64,
-    token: *mut u64,
+    token: *mut mf_grant_token,
 ) -> mf_error {
     grant(range, rights, Grantee::Session(SessionId(session)), token)
 }
 
-/// Takes up a grant. The frame is not mapped here: the service moves bytes there, within the rights granted.
+/// Accepts a grant. The frame is not mapped in this process: transfers move bytes there, within the rights granted.
 ///
 /// MF_ERROR_REFUSED_CAPABILITY. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn mf_accept(client: mf_client, token: u64, frame: *mut mf_frame) -> mf_error {
-    make(client, frame, |client| Ok(client.accept(Handle::from_bits(token))?))
+pub unsafe extern "C" fn mf_accept(
+    client: mf_client,
+    token: mf_grant_token,
+    frame: *mut mf_frame,
+) -> mf_error {
+    make(client, frame, |client| Ok(client.accept(GrantToken::from_raw(token.value))?))
 }
 
-/// Takes away what was granted under a token. Returns when no transfer uses it any more: those running are cancelled.
+/// Revokes a grant that this client made. Cancels the transfers that use it, and returns when none uses it any more.
 ///
-/// MF_ERROR_REFUSED_CAPABILITY. Any thread.
+/// MF_ERROR_REFUSED_CAPABILITY; MF_ERROR_REFUSED_SYSTEM when a failed engine may still write to the memory. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
-pub extern "C" fn mf_revoke(client: mf_client, token: u64) -> mf_error {
-    call(|| Ok(table::client(client)?.revoke(Handle::from_bits(token))?))
+pub extern "C" fn mf_revoke(client: mf_client, token: mf_grant_token) -> mf_error {
+    call(|| Ok(table::client(client)?.revoke(GrantToken::from_raw(token.value))?))
 }
 
-/// A frame of a narrower range or with fewer rights, of the same session. It keeps the memory though the other frame is freed, but
-/// for lent memory.
+/// Makes a frame of a narrower range or with fewer rights, in the same session. It keeps the memory when the other frame is freed,
+/// unless the memory is lent.
 ///
 /// MF_ERROR_REFUSED_CAPABILITY, MF_ERROR_REFUSED_ARGUMENT. Any thread.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_derive(range: mf_range, rights: u32, frame: *mut mf_frame) -> mf_error {
     call(|| {
         let frame = Out::new("frame", frame)?;
         let bits = self::rights(rights)?;
-        let (entry, range) = table::range_of(range)?;
-        frame.store(keep(&entry.client, entry.client.derive(&range, bits)?, false)?);
+        let (entry, region) = table::resolve(range)?;
+        frame.store(insert(&entry.client, entry.client.derive(region, bits)?, false)?);
         Ok(())
     })
 }
@@ -328,7 +353,7 @@ mod tests {
     use crate::client::mf_embed;
 
     #[test]
-    fn bytes_are_read_and_written_within_one_frame_though_they_overlap() {
+    fn overlapping_reads_and_writes_are_right() {
         let mut client = mf_client::default();
         let mut frame = mf_frame::default();
         let mut memory: *mut c_void = std::ptr::null_mut();
@@ -361,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_is_free_when_no_other_call_touches_it() {
+    fn freeing_lent_memory_waits_for_other_calls() {
         let mut client = mf_client::default();
         let mut frame = mf_frame::default();
         let mut memory = vec![0_u8; 4096];
@@ -373,19 +398,19 @@ mod tests {
                 mf_error::None
             );
         }
-        // As another thread's mf_frame_read has it.
-        let reads = table::frame(frame).unwrap();
-        let over = AtomicBool::new(false);
+        // Stands for another thread's mf_frame_read.
+        let reader = table::frame(frame).unwrap();
+        let reader_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let frees = scope.spawn(|| (mf_frame_free(frame), over.load(Ordering::SeqCst)));
+            let free = scope.spawn(|| (mf_frame_free(frame), reader_done.load(Ordering::SeqCst)));
             while table::frame(frame).is_ok() {
                 std::thread::yield_now();
             }
             // Time for the revoke to return: it takes microseconds.
             (0..10_000).for_each(|_| std::thread::yield_now());
-            over.store(true, Ordering::SeqCst);
-            drop(reads);
-            assert_eq!(frees.join().unwrap(), (mf_error::None, true));
+            reader_done.store(true, Ordering::SeqCst);
+            drop(reader);
+            assert_eq!(free.join().unwrap(), (mf_error::None, true));
         });
         assert_eq!(mf_frame_free(frame), mf_error::BadHandle);
         crate::client::mf_disconnect(client);

@@ -1,21 +1,20 @@
-//! One copy over plain pointers, done by this process and its workers before it returns.
+//! One copy between plain pointers, done before the call returns.
 //!
 //! ```text
-//! mf_copy ─ both ranges looked at by the kernel ─┬─ short: memmove
-//!                                                └─ long: lent to the embedded service ─► this thread and its workers
+//! mf_copy ─ the kernel checks both ranges ─┬─ short: memmove
+//!                                          └─ long: lent to the embedded service ─► this thread and the workers
 //! ```
 //!
-//! A look says whether a range is mapped and may be read or written, where touching it would end the process. It is one ioctl
-//! for each mapping (`PROCMAP_QUERY`, Linux 6.11), or else `madvise(MADV_POPULATE_*)` (Linux 5.14), which visits every page; on an
-//! older system nothing is looked at. What another thread unmaps meanwhile is that thread's mistake, and a mapped file that
-//! was cut short is not seen by the ioctl.
+//! The check tells whether a range is mapped and may be read or written, so that a wrong pointer is an error and not a signal. It
+//! is one ioctl for each mapping (`PROCMAP_QUERY`, Linux 6.11), or else `madvise(MADV_POPULATE_*)` (Linux 5.14), which visits
+//! every page; older systems check nothing. It does not cover memory that another thread unmaps meanwhile, and the ioctl does not
+//! see that a mapped file was truncated.
 
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
-use memferry::{Access, Client, Frame, Lent, Queue, Transfer};
-use rustix::fs::{Mode, OFlags};
+use memferry::{Access, Client, Frame, Lent, RunError, copy};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use rustix::mm::Advice;
@@ -24,54 +23,11 @@ use crate::boundary::{bytes, call};
 use crate::error::{Fault, mf_error};
 use crate::table;
 
-/// Bytes from which lending both ranges, which takes about 50 microseconds, costs less than the workers gain.
+/// Bytes from which the workers gain more than the 50 microseconds that lending both ranges takes.
 const LENDING_PAYS: usize = 4 << 20;
-/// Channels kept for threads to come.
-const KEPT: usize = 8;
 
-/// The client that plain copies are made with, and its queues that no thread uses now.
-#[derive(Default)]
-pub(crate) struct CopyTeam {
-    idle: Mutex<Idle>,
-    /// This process's list of mappings.
-    maps: OnceLock<Option<OwnedFd>>,
-}
-
-#[derive(Default)]
-struct Idle {
-    client: Option<Client>,
-    queues: Vec<Queue>,
-}
-
-impl CopyTeam {
-    fn claim(&self) -> Result<(Client, Queue), Fault> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = match &idle.client {
-            Some(client) => client.clone(),
-            None => idle.client.insert(Client::embedded()?).clone(),
-        };
-        let queue = idle.queues.pop();
-        drop(idle);
-        let queue = queue.map_or_else(|| client.queue(2), Ok)?;
-        Ok((client, queue))
-    }
-
-    fn maps(&self) -> Option<&OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let open = || rustix::fs::open("/proc/self/maps", flags, Mode::empty()).ok();
-        self.maps.get_or_init(open).as_ref()
-    }
-
-    fn give_back(&self, queue: Queue) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.queues.len() < KEPT {
-            idle.queues.push(queue);
-        }
-    }
-}
-
-/// Has the kernel look at the pages of a range.
-fn look(start: *const u8, length: usize, advice: Advice) -> Result<(), Errno> {
+/// Makes the kernel populate the pages of a range.
+fn populate(start: *const u8, length: usize, advice: Advice) -> Result<(), Errno> {
     let page = rustix::param::page_size();
     let first = start.wrapping_byte_sub(start.addr() % page);
     let length = (start.addr() % page).saturating_add(length).checked_next_multiple_of(page);
@@ -80,13 +36,13 @@ fn look(start: *const u8, length: usize, advice: Advice) -> Result<(), Errno> {
     unsafe { rustix::mm::madvise(first.cast_mut().cast(), length, advice) }
 }
 
-/// Whether the kernel can say that.
-fn can_look() -> bool {
+/// Whether this kernel knows `MADV_POPULATE_READ`.
+fn can_populate() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
-    *CAN.get_or_init(|| look(std::ptr::from_ref(&CAN).cast(), 1, Advice::LinuxPopulateRead).is_ok())
+    *CAN.get_or_init(|| populate(std::ptr::from_ref(&CAN).cast(), 1, Advice::LinuxPopulateRead).is_ok())
 }
 
-/// A mapping as the kernel tells of it: `struct procmap_query` of linux/fs.h.
+/// `struct procmap_query` of linux/fs.h.
 #[repr(C)]
 #[derive(Default)]
 struct Query {
@@ -111,100 +67,103 @@ const WRITABLE: u64 = 2;
 fn query(maps: &OwnedFd, address: u64) -> Result<Query, Errno> {
     const OPCODE: Opcode = opcode::read_write::<Query>(b'f', 17);
     let mut query = Query { size: size_of::<Query>() as u64, address, ..Query::default() };
-    // SAFETY: the number and the layout are those of linux/fs.h; nothing of the caller's is written but `query`.
+    // SAFETY: number and layout are those of linux/fs.h; the kernel writes only `query`.
     unsafe { ioctl(maps, Updater::<OPCODE, Query>::new(&mut query)) }?;
     Ok(query)
 }
 
-/// What a look found.
-enum Found {
+/// The result of a check.
+enum Usability {
     Usable,
     Missing,
     Forbidden,
-    /// The system failed otherwise.
     Failed(Errno),
 }
 
-/// Asks for the mappings of a range; `None` where the kernel does not answer that.
-fn ask(maps: &OwnedFd, start: *const u8, length: usize, access: Access) -> Option<Found> {
+/// Checks a range by its mappings; `None` where the kernel does not answer the ioctl.
+fn query_range(maps: &OwnedFd, start: *const u8, length: usize, access: Access) -> Option<Usability> {
     let mut at = start.addr() as u64;
     let end = (start.addr() + length) as u64;
     while at < end {
         match query(maps, at) {
-            Ok(found) if found.found & READABLE == 0 => return Some(Found::Missing),
-            Ok(found) if access == Access::ReadWrite && found.found & WRITABLE == 0 => {
-                return Some(Found::Forbidden);
+            Ok(mapping) if mapping.found & READABLE == 0 => return Some(Usability::Missing),
+            Ok(mapping) if access == Access::ReadWrite && mapping.found & WRITABLE == 0 => {
+                return Some(Usability::Forbidden);
             }
-            Ok(found) if found.end > at => at = found.end,
-            Err(Errno::NOENT) => return Some(Found::Missing),
+            Ok(mapping) if mapping.end > at => at = mapping.end,
+            Err(Errno::NOENT) => return Some(Usability::Missing),
             _ => return None,
         }
     }
-    Some(Found::Usable)
+    Some(Usability::Usable)
 }
 
-/// Has the kernel visit the pages of a range.
-fn visit(start: *const u8, length: usize, access: Access) -> Found {
-    if !can_look() {
-        return Found::Usable;
+/// Checks a range by populating its pages.
+fn populate_range(start: *const u8, length: usize, access: Access) -> Usability {
+    if !can_populate() {
+        return Usability::Usable;
     }
     let advice = match access {
         Access::ReadOnly => Advice::LinuxPopulateRead,
         Access::ReadWrite => Advice::LinuxPopulateWrite,
     };
     loop {
-        return match look(start, length, advice) {
-            Ok(()) => Found::Usable,
+        return match populate(start, length, advice) {
+            Ok(()) => Usability::Usable,
             Err(Errno::INTR | Errno::AGAIN) => continue,
-            Err(Errno::INVAL) if access == Access::ReadWrite => Found::Forbidden,
-            Err(Errno::NOMEM | Errno::INVAL) => Found::Missing,
-            Err(error) => Found::Failed(error),
+            Err(Errno::INVAL) if access == Access::ReadWrite => Usability::Forbidden,
+            Err(Errno::NOMEM | Errno::INVAL) => Usability::Missing,
+            Err(error) => Usability::Failed(error),
         };
     }
 }
 
-/// Whether memory of this process may be used so, where the kernel can say.
+/// Refuses memory of this process that does not allow that access, where the kernel can tell.
 pub(crate) fn check(what: &str, start: *const u8, length: usize, access: Access) -> Result<(), Fault> {
     if length == 0 {
         return Ok(());
     }
     let maps = table::current_or_new()?.team.maps();
-    let asked = maps.and_then(|maps| ask(maps, start, length, access));
-    let (number, problem) = match asked.unwrap_or_else(|| visit(start, length, access)) {
-        Found::Usable => return Ok(()),
-        Found::Missing => (mf_error::NotMapped, "are not all mapped to be read".to_owned()),
-        Found::Forbidden => (mf_error::ReadOnly, "may not be written".to_owned()),
-        Found::Failed(error) => (mf_error::MemoryFault, format!("cannot be used: {error}")),
+    let queried = maps.and_then(|maps| query_range(maps, start, length, access));
+    let (number, problem) = match queried.unwrap_or_else(|| populate_range(start, length, access)) {
+        Usability::Usable => return Ok(()),
+        Usability::Missing => (mf_error::NotMapped, "are not all mapped to be read".to_owned()),
+        Usability::Forbidden => (mf_error::ReadOnly, "may not be written".to_owned()),
+        Usability::Failed(error) => (mf_error::MemoryFault, format!("cannot be used: {error}")),
     };
     Err(Fault::new(number, format!("{what}: {length} bytes at {start:p} {problem}")))
 }
 
 fn lend(client: &Client, start: *mut u8, length: usize, access: Access) -> Result<Frame, Fault> {
-    // SAFETY: C1: the range is good during the call, and both frames are dropped, which revokes them, before it ends.
+    // SAFETY: C1: the range is valid during the call, and both frames are dropped, which revokes them, before it ends.
     let lent = unsafe { Lent::new(start, length, access) };
     let lent = lent.ok_or_else(|| Fault::new(mf_error::NullPointer, "memory is null"))?;
     Ok(client.register_lent(lent)?)
 }
 
-/// Has this process's workers help: `Err` when it could not begin, else how it ended.
+/// Copies with the help of this process's workers. The outer error: the copy did not start.
 fn with_workers(destination: *mut u8, source: *const u8, length: usize) -> Result<Result<(), Fault>, Fault> {
     let team = &table::current_or_new()?.team;
     let (client, mut queue) = team.claim()?;
     let from = lend(&client, source.cast_mut(), length, Access::ReadOnly)?;
     let to = lend(&client, destination, length, Access::ReadWrite)?;
-    let done = queue.perform(Transfer::copy(&from.all(), &to.all())?);
-    let done = done.map_err(|error| Fault::from(error.reason))?;
+    let ended = match queue.run(copy(&from, &to)) {
+        Ok(_) => Ok(()),
+        Err(RunError::Transfer(error)) => Err(error.into()),
+        Err(RunError::Submit(error)) => return Err(error.reason.into()),
+    };
     team.give_back(queue);
-    Ok(done.outcome.map_err(Fault::from))
+    Ok(ended)
 }
 
 /// Copies `length` bytes between plain memory of this process and returns when it is done; the ranges may overlap, as with memmove.
-/// Long copies go past the caches where that is faster, and are shared by the workers of the embedded service, which starts with the
-/// first. What is not mapped or may not be read or written is an error and not a signal; the look costs a system call for each
-/// side (and on Linux before 6.11 a visit of every page), so memcpy is better for a few bytes.
+/// Long copies bypass the caches where that is faster, and the workers of the embedded service, which the first long copy starts,
+/// share them. Memory that is not mapped or may not be read or written gives an error and not a signal. That check costs a system
+/// call for each side (and before Linux 6.11 a visit of every page), so memcpy is better for a few bytes.
 ///
-/// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT (beyond all addresses), MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY, MF_ERROR_MEMORY_FAULT,
-/// MF_ERROR_SYSTEM; nothing was written. Any thread, and in a forked child.
+/// MF_ERROR_NULL_POINTER, MF_ERROR_ARGUMENT (past the last address), MF_ERROR_NOT_MAPPED, MF_ERROR_READ_ONLY,
+/// MF_ERROR_MEMORY_FAULT, MF_ERROR_SYSTEM; nothing was written. Any thread, and in a forked child.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_copy(destination: *mut c_void, source: *const c_void, length: usize) -> mf_error {
     call(|| {
@@ -214,14 +173,14 @@ pub unsafe extern "C" fn mf_copy(destination: *mut c_void, source: *const c_void
         bytes("source", source, length)?;
         check("source", source, length, Access::ReadOnly)?;
         check("destination", destination, length, Access::ReadWrite)?;
-        // Without workers, a quota or descriptors to spare the C library's way is left.
+        // When the workers cannot start it (no threads, quota or descriptors), memmove remains.
         if length >= LENDING_PAYS
             && let Ok(ended) = with_workers(destination, source, length)
         {
             return ended;
         }
         if length > 0 {
-            // SAFETY: C1: readable and writable during the call, as the kernel agreed where it can; they may overlap.
+            // SAFETY: C1: readable and writable during the call, as the kernel confirmed where it can; they may overlap.
             unsafe { std::ptr::copy(source, destination, length) };
         }
         Ok(())
@@ -231,17 +190,18 @@ pub unsafe extern "C" fn mf_copy(destination: *mut c_void, source: *const c_void
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::team::CopyTeam;
 
     static CONSTANT: [u8; 4] = [1, 2, 3, 4];
 
     #[test]
-    fn both_ways_of_looking_say_the_same() {
+    fn both_checks_agree() {
         let team = CopyTeam::default();
-        let kind = |found: Found| match found {
-            Found::Usable => 'u',
-            Found::Missing => 'm',
-            Found::Forbidden => 'f',
-            Found::Failed(error) => panic!("{error}"),
+        let kind = |usability: Usability| match usability {
+            Usability::Usable => 'u',
+            Usability::Missing => 'm',
+            Usability::Forbidden => 'f',
+            Usability::Failed(error) => panic!("{error}"),
         };
         let mut own = vec![0_u8; 100_000];
         let cases = [
@@ -252,10 +212,11 @@ mod tests {
             (own.as_ptr(), 1 << 46, Access::ReadOnly, 'm'),
         ];
         for (start, length, access, expected) in cases {
-            let found = team.maps().and_then(|maps| ask(maps, start, length, access));
-            assert_eq!(found.map_or(expected, kind), expected, "{start:p} {access:?}");
-            if can_look() {
-                assert_eq!(kind(visit(start, length.min(1 << 40), access)), expected, "{start:p} {access:?}");
+            let queried = team.maps().and_then(|maps| query_range(maps, start, length, access));
+            assert_eq!(queried.map_or(expected, kind), expected, "{start:p} {access:?}");
+            if can_populate() {
+                let populated = populate_range(start, length.min(1 << 40), access);
+                assert_eq!(kind(populated), expected, "{start:p} {access:?}");
             }
         }
     }

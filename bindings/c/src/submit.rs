@@ -1,48 +1,51 @@
 //! Submitting: one function for each kind of transfer.
 //!
 //! ```text
-//! mf_range, ... ─► FrameRange, ... ─► Transfer ─ terms ─► Queue::submit, or stage ─► mf_ticket
+//! mf_range, ... ─► Region, ... ─► Transfer ─ terms ─► Queue::submit, or stage ─► mf_ticket
 //! ```
 //!
-//! Frames are held by the transfer until its completion was taken. Where a partial overlap has no defined result (xor, dual copy)
-//! it is refused here; who names one frame by two handles is not found out.
+//! A transfer keeps its frames until its completion was taken.
 
-use memferry::{FrameRange, Pattern, Transfer, turned_copy};
+use memferry::{
+    Fill2d, Pattern, Region, Transfer, compare, copy, copy_2d, copy_crc32c, crc32c, dual_copy, fill, fill_2d,
+    nop, repeat, scatter_gather, turned_copy, xor,
+};
 
 use crate::boundary::{Out, array, call, input};
 use crate::error::{Fault, mf_error};
 use crate::queue::with;
-use crate::table::range;
+use crate::table::region;
 use crate::types::{color, mf_image, mf_queue, mf_range, mf_shape_2d, mf_terms, mf_ticket, turn};
 
-/// Segments of one list, or sources of one xor, that are read from C's memory at most.
-const MOST: usize = 1024;
+/// Longest list of ranges that is read from C's memory.
+const MAX_RANGES: usize = 1024;
 
-fn submit(
+fn submit<T>(
     queue: mf_queue,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
-    describe: impl FnOnce() -> Result<Transfer, Fault>,
+    describe: impl FnOnce() -> Result<Transfer<T>, Fault>,
 ) -> mf_error {
     call(|| {
         let to = Out::optional("ticket", ticket)?;
         let terms = if terms.is_null() { mf_terms::PLAIN } else { input("terms", terms)? };
-        let ticket = with(queue, |queue| {
+        let id = with(queue, |open| {
             let transfer = terms.apply(describe()?)?;
-            let submitted = if terms.staged() { queue.stage(transfer) } else { queue.submit(transfer) };
+            let submitted = if terms.staged() { open.stage(transfer) } else { open.submit(transfer) };
             submitted.map_err(|error| error.reason.into())
-        })?;
+        })?
+        .id();
         if let Some(to) = to {
-            to.store(mf_ticket::of(queue, ticket));
+            to.store(mf_ticket::of(queue, id));
         }
         Ok(())
     })
 }
 
-/// Whether two ranges have some bytes in common but are not the same.
-fn refuse_partial_overlap(one: &FrameRange, other: &FrameRange) -> Result<(), Fault> {
+/// Refuses two ranges that have some bytes in common but do not start together: the result of a dual copy would depend on order.
+fn refuse_partial_overlap(one: &Region, other: &Region) -> Result<(), Fault> {
     let same_frame = one.frame().handle() == other.frame().handle();
-    let end = |range: &FrameRange| range.offset().saturating_add(range.length());
+    let end = |region: &Region| region.offset().saturating_add(region.length());
     let apart = one.offset() >= end(other) || other.offset() >= end(one);
     if !same_frame || apart || one.offset() == other.offset() {
         return Ok(());
@@ -57,29 +60,31 @@ fn refuse_partial_overlap(one: &FrameRange, other: &FrameRange) -> Result<(), Fa
     Err(Fault::new(mf_error::Overlap, message))
 }
 
-fn ranges(what: &str, list: *const mf_range, count: usize) -> Result<Vec<FrameRange>, Fault> {
-    array(what, list, count, MOST)?.into_iter().map(range).collect()
+fn regions(what: &str, list: *const mf_range, count: usize) -> Result<Vec<Region>, Fault> {
+    array(what, list, count, MAX_RANGES)?.into_iter().map(region).collect()
 }
 
-/// Submits what moves nothing. With MF_FLAG_FENCED it is the end of all that came before.
+/// Submits a transfer that moves nothing. With MF_FLAG_FENCED it ends when all earlier ones have ended.
 ///
-/// For this and every mf_submit_ function: `terms` may be null, `ticket` may be null for who takes completions by mf_poll. What is
-/// outside its frame or lacks a right is told by the completion. MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
+/// For this and every mf_submit_ function: `terms` may be null; `ticket` may be null in a program that takes completions by mf_poll.
+/// The completion reports ranges outside their frames and missing rights. MF_ERROR_BAD_HANDLE, MF_ERROR_QUEUE_FULL,
 /// MF_ERROR_FOREIGN_FRAME, MF_ERROR_IN_USE, MF_ERROR_SERVICE_LOST, MF_ERROR_FORKED, MF_ERROR_VERSION (terms of another size),
-/// MF_ERROR_ARGUMENT (terms that there are not), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end). One thread at a time in a
-/// queue.
+/// MF_ERROR_ARGUMENT (unknown terms), MF_ERROR_OUT_OF_RANGE (MF_TO_END from beyond the end); nothing was submitted. One thread at a
+/// time in a queue.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_nop(
     queue: mf_queue,
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || Ok(Transfer::nop()))
+    submit(queue, terms, ticket, || Ok(nop()))
 }
 
 /// Submits a copy of the whole source to the start of the destination; they may overlap, as with memmove.
 ///
 /// MF_ERROR_LENGTH when the destination is shorter, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_copy(
     queue: mf_queue,
@@ -88,12 +93,13 @@ pub unsafe extern "C" fn mf_submit_copy(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || Ok(Transfer::copy(&range(source)?, &range(destination)?)?))
+    submit(queue, terms, ticket, || Ok(copy(region(source)?, region(destination)?)))
 }
 
 /// Submits a fill of the destination with a pattern of `pattern_bytes` 1, 2 or 4, little-endian, which must divide its length.
 ///
 /// MF_ERROR_ARGUMENT for another width or a pattern too large for it, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_fill(
     queue: mf_queue,
@@ -110,18 +116,19 @@ pub unsafe extern "C" fn mf_submit_fill(
             (4, ..) => Pattern::Word(pattern),
             _ => {
                 let message =
-                    format!("{pattern:#x} is no pattern of {pattern_bytes} bytes; these are 1, 2 or 4");
+                    format!("{pattern:#x} does not fit a pattern of {pattern_bytes} bytes; take 1, 2 or 4");
                 return Err(Fault::new(mf_error::Argument, message));
             }
         };
-        Ok(Transfer::fill(&range(destination)?, pattern))
+        Ok(fill(region(destination)?, pattern))
     })
 }
 
 /// Submits a move of pixels (mem_copy_2d of Wicki 2014, listing 4). The walks' starts count from the ranges' offsets, and the walks
-/// have to stay in the frames; the ranges' lengths are not looked at.
+/// have to stay in the frames; the ranges' lengths are ignored.
 ///
 /// MF_ERROR_ARGUMENT, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_copy_2d(
     queue: mf_queue,
@@ -133,13 +140,14 @@ pub unsafe extern "C" fn mf_submit_copy_2d(
 ) -> mf_error {
     submit(queue, terms, ticket, || {
         let shape = input("shape", shape)?.copy()?;
-        Ok(Transfer::copy_2d(&range(source)?, &range(destination)?, shape))
+        Ok(copy_2d(region(source)?, region(destination)?, shape))
     })
 }
 
 /// Submits a fill of pixels with one colour (mem_fill_2d of Wicki 2014, listing 4), as mf_submit_copy_2d.
 ///
 /// As mf_submit_copy_2d. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_fill_2d(
     queue: mf_queue,
@@ -152,16 +160,17 @@ pub unsafe extern "C" fn mf_submit_fill_2d(
         let shape = input("shape", shape)?;
         let count = shape.count()?;
         let color = color(shape.color)?;
-        let fill = memferry::Fill2d { count, destination: shape.destination.plane(), color };
-        Ok(Transfer::fill_2d(&range(destination)?, fill))
+        let filled = Fill2d { count, destination: shape.destination.plane(), color };
+        Ok(fill_2d(region(destination)?, filled))
     })
 }
 
 /// Submits a copy of a picture, turned by one of mf_turn. With `transparent` not 0, source pixels of `color` are left out. The
-/// destination has to have the size that the turn gives. The pictures count from the ranges' offsets and have to stay in the frames;
-/// the ranges' lengths are not looked at.
+/// destination must have the size that the turn gives. The pictures count from the ranges' offsets and have to stay in the frames;
+/// the ranges' lengths are ignored.
 ///
 /// MF_ERROR_ARGUMENT, MF_ERROR_LENGTH, MF_ERROR_OUT_OF_RANGE, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_turn(
     queue: mf_queue,
@@ -180,14 +189,15 @@ pub unsafe extern "C" fn mf_submit_turn(
         let to = input("destination_image", destination_image)?.image()?;
         let key = if transparent == 0 { None } else { Some(self::color(color)?) };
         let shape = turned_copy(&from, self::turn(turn)?, &to, key)?;
-        Ok(Transfer::copy_2d(&range(source)?, &range(destination)?, shape))
+        Ok(copy_2d(region(source)?, region(destination)?, shape))
     })
 }
 
-/// Submits a move of the bytes of the source's ranges, in order, to those of the destination, in order. The lists may be cut
-/// differently and hold equally many bytes; up to 1024 ranges each.
+/// Submits a move of the bytes of the source ranges, in order, to the destination ranges, in order. The lists may be cut
+/// differently and must hold equally many bytes; up to 1024 ranges each.
 ///
 /// MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_scatter_gather(
     queue: mf_queue,
@@ -199,15 +209,17 @@ pub unsafe extern "C" fn mf_submit_scatter_gather(
     ticket: *mut mf_ticket,
 ) -> mf_error {
     submit(queue, terms, ticket, || {
-        let from = ranges("sources", sources, source_count)?;
-        let to = ranges("destinations", destinations, destination_count)?;
-        Ok(Transfer::scatter_gather(&from, &to)?)
+        let from = regions("sources", sources, source_count)?;
+        let to = regions("destinations", destinations, destination_count)?;
+        Ok(scatter_gather(from, to))
     })
 }
 
-/// Submits, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination, which may be one of them.
+/// Submits, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination. The destination may be one of them,
+/// but may not overlap one in part.
 ///
-/// MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
+/// MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_xor(
     queue: mf_queue,
@@ -217,17 +229,13 @@ pub unsafe extern "C" fn mf_submit_xor(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || {
-        let from = ranges("sources", sources, source_count)?;
-        let to = range(destination)?;
-        from.iter().try_for_each(|source| refuse_partial_overlap(source, &to))?;
-        Ok(Transfer::xor(&from, &to)?)
-    })
+    submit(queue, terms, ticket, || Ok(xor(regions("sources", sources, source_count)?, region(destination)?)))
 }
 
 /// Submits a comparison. The completion's value is the offset of the first byte that differs, or the length.
 ///
 /// MF_ERROR_LENGTH, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_compare(
     queue: mf_queue,
@@ -236,12 +244,13 @@ pub unsafe extern "C" fn mf_submit_compare(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || Ok(Transfer::compare(&range(one)?, &range(other)?)?))
+    submit(queue, terms, ticket, || Ok(compare(region(one)?, region(other)?)))
 }
 
-/// Submits a CRC-32C of the source, going on from `seed`, the CRC of what came before, 0 to begin. It is the completion's value.
+/// Submits a CRC-32C of the source. `seed` is the CRC of the bytes before it, 0 for none. The CRC is the completion's value.
 ///
 /// As mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_crc32c(
     queue: mf_queue,
@@ -250,12 +259,13 @@ pub unsafe extern "C" fn mf_submit_crc32c(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || Ok(Transfer::crc32c(&range(source)?, seed)))
+    submit(queue, terms, ticket, || Ok(crc32c(region(source)?).seed(seed)))
 }
 
-/// Submits a copy with the CRC-32C of the bytes as they were written.
+/// Submits a copy that also computes the CRC-32C of the bytes written.
 ///
 /// As mf_submit_copy. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_copy_crc32c(
     queue: mf_queue,
@@ -265,12 +275,13 @@ pub unsafe extern "C" fn mf_submit_copy_crc32c(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || Ok(Transfer::copy_crc32c(&range(source)?, &range(destination)?, seed)?))
+    submit(queue, terms, ticket, || Ok(copy_crc32c(region(source)?, region(destination)?).seed(seed)))
 }
 
-/// Submits a copy of one source to the start of two destinations, none of which may overlap another in part.
+/// Submits a copy of one source to the start of two destinations. None of the three may overlap another in part.
 ///
 /// MF_ERROR_LENGTH, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_dual_copy(
     queue: mf_queue,
@@ -281,24 +292,25 @@ pub unsafe extern "C" fn mf_submit_dual_copy(
     ticket: *mut mf_ticket,
 ) -> mf_error {
     submit(queue, terms, ticket, || {
-        let from = range(source)?;
-        let one = range(first)?;
-        let other = range(second)?;
-        let written = |to: &FrameRange| to.frame().range(to.offset(), from.length());
+        let from = region(source)?;
+        let one = region(first)?;
+        let other = region(second)?;
+        let written = |to: &Region| to.frame().slice(to.offset()..to.offset().saturating_add(from.length()));
         let pairs = [
             (from.clone(), written(&one)),
             (from.clone(), written(&other)),
             (written(&one), written(&other)),
         ];
         pairs.iter().try_for_each(|(left, right)| refuse_partial_overlap(left, right))?;
-        Ok(Transfer::dual_copy(&from, [&one, &other])?)
+        Ok(dual_copy(from, [one, other]))
     })
 }
 
 /// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until mf_stop
-/// when 0. All end when the loop has ended; the value of this one's completion is the number of whole rounds.
+/// when `rounds` is 0. All end when the loop has ended; the value of the loop's own completion is the number of whole rounds.
 ///
 /// As mf_submit_nop. One thread at a time.
+#[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_repeat(
     queue: mf_queue,
@@ -306,5 +318,5 @@ pub unsafe extern "C" fn mf_submit_repeat(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || Ok(Transfer::repeat(rounds)))
+    submit(queue, terms, ticket, || Ok(repeat(rounds)))
 }

@@ -1,15 +1,15 @@
-//! What handles stand for, in this process.
+//! The objects of this process, by their handles.
 //!
 //! ```text
 //! u64 = process epoch : 12 | kind : 4 | generation : 24 | index : 24
 //! current() ─ forked? ─► Objects ─ clients, frames, queues, copiers: Slots ─ get(id) ─► Shared<object>
 //! ```
 //!
-//! A slot's generation grows when it is freed, so a freed handle is recognised; a slot whose generations are used up is never
-//! used again. A call holds what it looked up, so freeing a handle in another thread meanwhile takes nothing from under it.
+//! Freeing a slot increments its generation, so a freed handle is recognised; a slot with no generations left is never reused.
+//! A call shares the object it looked up, so the object survives when another thread frees the handle meanwhile.
 //!
-//! Locks that a thread held when the process was forked stay locked in the child. So the child, which the guard page tells
-//! apart, never touches its parent's table: it gets a table of its own, of the next epoch, with the first client it opens.
+//! Locks that a thread held at a fork stay locked in the child. So the child, which the guard page detects, never uses its
+//! parent's table: it makes its own, with the next epoch, when it opens its first client.
 
 use std::convert::Infallible;
 use std::ops::Deref;
@@ -17,14 +17,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 
-use memferry::{Client, ForkGuard, Frame, FrameRange, Queue};
+use memferry::{Client, ForkGuard, Frame, Queue, Region};
 
-use crate::copier::CopierEntry;
+use crate::address_space::CopierEntry;
 use crate::error::{Fault, mf_error};
-use crate::plain::CopyTeam;
+use crate::team::CopyTeam;
 use crate::types::{MF_TO_END, mf_client, mf_copier, mf_frame, mf_queue, mf_range};
 
-/// What handles are to.
+/// The kind of object in a handle.
 #[derive(Clone, Copy)]
 enum Kind {
     Client = 1,
@@ -38,19 +38,19 @@ const FIELD_MASK: u64 = (1 << FIELD) - 1;
 const KIND_AT: u32 = 2 * FIELD;
 const EPOCH_AT: u32 = KIND_AT + 4;
 
-/// An object that a handle stands for, and who waits for its end.
+/// An object that a handle names.
 pub(crate) struct Held<T> {
     object: T,
-    /// Dropped after the object: the other end of it sees that.
-    end: OnceLock<Sender<Infallible>>,
+    /// Dropped after the object, which the receiver in [`wait_for_drop`] notices.
+    dropped: OnceLock<Sender<Infallible>>,
 }
 
-/// An object as calls hold it that looked it up.
+/// An object while calls use it.
 pub(crate) type Shared<T> = Arc<Held<T>>;
 
 impl<T> Held<T> {
     fn share(object: T) -> Shared<T> {
-        Arc::new(Self { object, end: OnceLock::new() })
+        Arc::new(Self { object, dropped: OnceLock::new() })
     }
 }
 
@@ -72,7 +72,7 @@ struct Places<T> {
     free: Vec<usize>,
 }
 
-/// Objects of one kind by their handles.
+/// Objects of one kind, by handle.
 pub(crate) struct Slots<T> {
     prefix: u64,
     places: RwLock<Places<T>>,
@@ -84,7 +84,6 @@ impl<T> Slots<T> {
         Self { prefix, places: RwLock::new(Places { slots: Vec::new(), free: Vec::new() }) }
     }
 
-    /// Gives the object a handle.
     pub(crate) fn insert(&self, object: T) -> Result<u64, Fault> {
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
         let index = match places.free.pop() {
@@ -113,7 +112,7 @@ impl<T> Slots<T> {
         places.slots.get(index).filter(|slot| slot.generation == generation)?.held.clone()
     }
 
-    /// Ends the handle; the object lives on while a call holds it.
+    /// Frees the handle; the object remains while a call shares it.
     fn take(&self, id: u64) -> Option<Shared<T>> {
         let (index, generation) = self.place(id)?;
         let mut places = self.places.write().unwrap_or_else(PoisonError::into_inner);
@@ -127,15 +126,15 @@ impl<T> Slots<T> {
     }
 }
 
-/// A frame with the client it belongs to.
+/// A frame and its client.
 pub(crate) struct FrameEntry {
     pub(crate) client: Client,
     pub(crate) frame: Frame,
-    /// The memory is the program's, which may free it as soon as the frame is.
+    /// The program owns the memory and may free it as soon as the frame is freed.
     pub(crate) lent: bool,
 }
 
-/// A queue, which one thread at a time may use.
+/// A queue for one thread at a time.
 pub(crate) struct QueueEntry(Mutex<Queue>);
 
 impl QueueEntry {
@@ -143,7 +142,7 @@ impl QueueEntry {
         Self(Mutex::new(queue))
     }
 
-    /// The queue for this call. It does not wait for another thread, whose wait may have no end.
+    /// The queue for this call. Does not wait for another thread, which may wait without a limit.
     pub(crate) fn claim(&self) -> Result<MutexGuard<'_, Queue>, Fault> {
         match self.0.try_lock() {
             Ok(queue) => Ok(queue),
@@ -152,14 +151,14 @@ impl QueueEntry {
                 Err(Fault::new(mf_error::InUse, message))
             }
             Err(TryLockError::Poisoned(_)) => {
-                let message = "a mistake in the library broke the queue; close it";
+                let message = "the library panicked in the queue; close it";
                 Err(Fault::new(mf_error::Panicked, message))
             }
         }
     }
 }
 
-/// Everything that this process has handles to.
+/// All objects of this process.
 pub(crate) struct Objects {
     guard: ForkGuard,
     epoch: u64,
@@ -167,15 +166,15 @@ pub(crate) struct Objects {
     pub(crate) frames: Slots<FrameEntry>,
     pub(crate) queues: Slots<QueueEntry>,
     pub(crate) copiers: Slots<CopierEntry>,
-    /// For copies over plain pointers.
+    /// For copies of plain memory.
     pub(crate) team: CopyTeam,
 }
 
 static CURRENT: AtomicPtr<Objects> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The table there is, a parent's too.
+/// The installed table, which may be the parent's.
 fn installed() -> Option<&'static Objects> {
-    // SAFETY: what is stored there was leaked by `current_or_new`, whole, and is never freed.
+    // SAFETY: `current_or_new` stores only complete tables that it leaked, and none is ever freed.
     unsafe { CURRENT.load(Ordering::Acquire).as_ref() }
 }
 
@@ -186,7 +185,7 @@ fn current() -> Result<&'static Objects, Fault> {
     Ok(objects)
 }
 
-/// The table of this process, made when there is none.
+/// The table of this process, created when there is none.
 pub(crate) fn current_or_new() -> Result<&'static Objects, Fault> {
     loop {
         let before = installed();
@@ -206,26 +205,29 @@ pub(crate) fn current_or_new() -> Result<&'static Objects, Fault> {
         }));
         let expected = before.map_or(std::ptr::null_mut(), |objects| std::ptr::from_ref(objects).cast_mut());
         if CURRENT.compare_exchange(expected, objects, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // SAFETY: another thread's table was installed, so this one is known to nobody else.
+            // SAFETY: another thread's table was installed, so no other thread has this one.
             drop(unsafe { Box::from_raw(objects) });
         }
     }
 }
 
 fn bad_handle() -> Fault {
-    Fault::new(mf_error::BadHandle, "the handle was freed, or no call gave it")
+    Fault::new(mf_error::BadHandle, "the handle was freed or never valid")
 }
 
 fn look_up<T: 'static>(
     id: u64,
     of: impl FnOnce(&'static Objects) -> &'static Slots<T>,
-    how: impl FnOnce(&Slots<T>, u64) -> Option<Shared<T>>,
+    get: impl FnOnce(&Slots<T>, u64) -> Option<Shared<T>>,
 ) -> Result<Shared<T>, Fault> {
     let objects = current()?;
-    how(of(objects), id).ok_or_else(|| {
+    get(of(objects), id).ok_or_else(|| {
         let epoch = id >> EPOCH_AT;
         if epoch != 0 && epoch < objects.epoch {
-            return Fault::new(mf_error::Forked, "the handle is of the process this one was forked from");
+            return Fault::new(
+                mf_error::Forked,
+                "the handle belongs to the process that this one was forked from",
+            );
         }
         bad_handle()
     })
@@ -251,7 +253,7 @@ pub(crate) fn queue(handle: mf_queue) -> Result<Shared<QueueEntry>, Fault> {
     look_up(handle.id, |objects| &objects.queues, Slots::get)
 }
 
-pub(crate) fn take_channel(handle: mf_queue) -> Result<Shared<QueueEntry>, Fault> {
+pub(crate) fn take_queue(handle: mf_queue) -> Result<Shared<QueueEntry>, Fault> {
     look_up(handle.id, |objects| &objects.queues, Slots::take)
 }
 
@@ -263,37 +265,37 @@ pub(crate) fn take_copier(handle: mf_copier) -> Result<Shared<CopierEntry>, Faul
     look_up(handle.id, |objects| &objects.copiers, Slots::take)
 }
 
-/// Waits until no call of another thread holds what a handle stood for any more, and it was dropped. The handle is gone, so no call
-/// begins, and none that has begun waits for anything but bytes or an answer of the service.
-pub(crate) fn last<T>(entry: Shared<T>) {
-    let (end, ended) = std::sync::mpsc::channel();
-    // Nobody else sets it: a handle ends once.
-    let _ = entry.end.set(end);
+/// Waits until no call of another thread shares the object of a freed handle, and it was dropped. No new call can find it, and the
+/// present ones wait only for bytes or an answer of the service.
+pub(crate) fn wait_for_drop<T>(entry: Shared<T>) {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    // A handle is freed once, so this is not set yet.
+    let _ = entry.dropped.set(sender);
     drop(entry);
-    // Nothing can be received: this returns when the sending end was dropped.
-    let _ = ended.recv();
+    // Nothing is ever sent: this returns when the sender was dropped.
+    let _ = receiver.recv();
 }
 
-/// The range, and the entry of its frame.
-pub(crate) fn range_of(range: mf_range) -> Result<(Shared<FrameEntry>, FrameRange), Fault> {
+/// The region that a range names, and the entry of its frame.
+pub(crate) fn resolve(range: mf_range) -> Result<(Shared<FrameEntry>, Region), Fault> {
     let entry = frame(range.frame)?;
-    let length = match range.length {
-        MF_TO_END => entry.frame.length().checked_sub(range.offset).ok_or_else(|| {
-            let offset = range.offset;
-            let available = entry.frame.length();
-            Fault::new(
-                mf_error::OutOfRange,
-                format!("offset {offset} is beyond the frame's {available} bytes"),
-            )
-        })?,
-        length => length,
+    let offset = range.offset;
+    let available = entry.frame.length();
+    let end = match range.length {
+        MF_TO_END if offset > available => {
+            let message = format!("offset {offset} is beyond the frame's {available} bytes");
+            return Err(Fault::new(mf_error::OutOfRange, message));
+        }
+        MF_TO_END => available,
+        // No frame reaches to the end of the numbers, so an end that is cut off there is still out of bounds.
+        length => offset.saturating_add(length),
     };
-    let range = entry.frame.range(range.offset, length);
-    Ok((entry, range))
+    let region = entry.frame.slice(offset..end);
+    Ok((entry, region))
 }
 
-pub(crate) fn range(range: mf_range) -> Result<FrameRange, Fault> {
-    Ok(range_of(range)?.1)
+pub(crate) fn region(range: mf_range) -> Result<Region, Fault> {
+    Ok(resolve(range)?.1)
 }
 
 #[cfg(test)]
@@ -305,38 +307,38 @@ mod tests {
     }
 
     #[test]
-    fn an_end_is_waited_for_until_no_call_holds_the_object() {
-        struct Ends<'a>(&'a std::sync::atomic::AtomicBool);
-        impl Drop for Ends<'_> {
+    fn waits_until_no_call_shares_the_object() {
+        struct Object<'a>(&'a std::sync::atomic::AtomicBool);
+        impl Drop for Object<'_> {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::SeqCst);
             }
         }
-        let ended = std::sync::atomic::AtomicBool::new(false);
+        let dropped = std::sync::atomic::AtomicBool::new(false);
         let slots = Slots::new(Kind::Frame, 3);
-        for held_by_another in [false, true] {
-            ended.store(false, Ordering::SeqCst);
-            let handle = slots.insert(Ends(&ended)).unwrap();
-            let call = held_by_another.then(|| slots.get(handle).unwrap());
+        for shared in [false, true] {
+            dropped.store(false, Ordering::SeqCst);
+            let handle = slots.insert(Object(&dropped)).unwrap();
+            let call = shared.then(|| slots.get(handle).unwrap());
             std::thread::scope(|scope| {
-                let frees = scope.spawn(|| {
-                    last(slots.take(handle).unwrap());
-                    ended.load(Ordering::SeqCst)
+                let free = scope.spawn(|| {
+                    wait_for_drop(slots.take(handle).unwrap());
+                    dropped.load(Ordering::SeqCst)
                 });
                 if let Some(call) = call {
-                    while call.end.get().is_none() || Arc::strong_count(&call) > 1 {
+                    while call.dropped.get().is_none() || Arc::strong_count(&call) > 1 {
                         std::thread::yield_now();
                     }
-                    assert!(!frees.is_finished());
+                    assert!(!free.is_finished());
                     drop(call);
                 }
-                assert!(frees.join().unwrap());
+                assert!(free.join().unwrap());
             });
         }
     }
 
     #[test]
-    fn a_freed_handle_is_recognised_though_its_slot_is_used_again() {
+    fn a_freed_handle_is_recognised_after_reuse() {
         let slots = Slots::new(Kind::Frame, 3);
         let first = slots.insert("first").unwrap();
         assert_eq!(known(slots.get(first)), Some("first"));
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_another_kind_or_process_and_inventions_name_nothing() {
+    fn foreign_and_invented_handles_are_unknown() {
         let slots = Slots::new(Kind::Frame, 3);
         let handle = slots.insert(0).unwrap();
         let other =
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_whose_generations_are_used_up_is_left() {
+    fn a_slot_without_generations_is_not_reused() {
         let slots = Slots::new(Kind::Queue, 0);
         slots.places.write().unwrap().slots.push(Slot { generation: FIELD_MASK, held: Some(Held::share(1)) });
         let last = slots.prefix | FIELD_MASK << FIELD;

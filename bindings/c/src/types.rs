@@ -1,60 +1,60 @@
-//! The structures and enumerations of the C interface, and what they are in Rust.
+//! The structures and enumerations of the C interface, and their conversions.
 //!
 //! ```text
-//! mf_range, mf_terms, mf_shape_2d, mf_image ─► Fault or FrameRange, Transfer's terms, Copy2d, Image
-//! Completion ─► mf_completion
+//! mf_terms, mf_shape_2d, mf_image ─► Fault, or a Transfer's terms, Copy2d, Image
+//! Done, TransferError ─► mf_completion
 //! ```
 //!
-//! Plain data only. Layouts are part of the interface: `tests/layouts.rs` has C compilers compare them with the header's.
+//! Plain data only. Layouts are part of the interface: in `tests/layouts.rs` C compilers compare them with the header's.
 
 use std::time::Duration;
 
 use memferry::{
-    CacheHint, Color24, Completion, Copy2d, Count2d, EngineKind, Failure, Image, PixelSize, Plane,
-    PriorityClass, Queue, Side, Ticket, Transfer, Turn,
+    CacheHint, Color24, Copy2d, Count2d, Done, EngineKind, Failure, Image, PixelSize, Plane, PriorityClass,
+    Queue, Side, TicketId, Transfer, TransferError, Turn,
 };
 
 use crate::error::{Fault, mf_error};
 
 /// The version of this interface, as MF_MAKE_VERSION(major, minor). A library serves programs that were compiled with the same
-/// major and a minor that is not later.
+/// major version and the same or an earlier minor version.
 pub const MF_VERSION: u32 = 1;
 
-/// As the length of a range: to the end of its frame.
+/// The length of a range that reaches to the end of its frame.
 pub const MF_TO_END: u64 = u64::MAX;
 
-/// As a limit: wait for as long as it takes. Any other negative limit is 0: a look, without waiting.
+/// The limit of a wait that has none. Any other negative limit counts as 0: check without waiting.
 pub const MF_FOREVER: i64 = -1;
 
-/// A session with a service. All zeros is none.
+/// A session with a service. All zeros is never valid.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_client {
-    /// Not an address. Means nothing to a program.
+    /// Opaque; not an address.
     pub id: u64,
 }
 
-/// Memory that the service may move bytes in. All zeros is none.
+/// Memory that the service may move bytes in. All zeros is never valid.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_frame {
-    /// Not an address. Means nothing to a program.
+    /// Opaque; not an address.
     pub id: u64,
 }
 
-/// An ordered stream of transfers. All zeros is none.
+/// An ordered stream of transfers. All zeros is never valid.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_queue {
-    /// Not an address. Means nothing to a program.
+    /// Opaque; not an address.
     pub id: u64,
 }
 
-/// An order of asynchronous copies between plain pointers. All zeros is none.
+/// A sequence of asynchronous copies between plain pointers. All zeros is never valid.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_copier {
-    /// Not an address. Means nothing to a program.
+    /// Opaque; not an address.
     pub id: u64,
 }
 
@@ -62,10 +62,18 @@ pub struct mf_copier {
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct mf_ticket {
-    /// Means nothing to a program.
+    /// Opaque.
     pub tag: u64,
-    /// Means nothing to a program.
+    /// Opaque.
     pub queue: u64,
+}
+
+/// Names a grant: the grantor passes it to the grantee, which accepts it. It is of no use to others.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct mf_grant_token {
+    /// The number to pass on.
+    pub value: u64,
 }
 
 /// A range of a frame.
@@ -80,33 +88,33 @@ pub struct mf_range {
     pub length: u64,
 }
 
-/// What may be done with a frame; bits.
+/// The allowed uses of a frame; bits.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_rights {
-    /// Name it as a source.
+    /// As a source of transfers.
     Read = 1,
-    /// Name it as a destination.
+    /// As a destination of transfers.
     Write = 2,
-    /// Grant it to others.
+    /// For grants to others.
     Grant = 4,
 }
 
-/// How a transfer is to be served; bits of mf_terms.flags.
+/// Conditions of a transfer; bits of mf_terms.flags.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_flag {
-    /// The next transfer of the queue starts when this one has succeeded, and fails as it did if it fails.
+    /// The next transfer of the queue starts when this one has succeeded. If this one fails, the next one fails with its error.
     Linked = 1,
-    /// It starts when everything submitted to the queue before it has ended.
+    /// It starts when all earlier transfers of the queue have ended.
     Fenced = 2,
-    /// It ends with MF_ERROR_CHANNELS_BUSY when it would have to wait for an engine channel.
+    /// It fails with MF_ERROR_CHANNELS_BUSY when it would have to wait for an engine channel.
     RefuseWhenBusy = 4,
-    /// It is written into the ring but not started: mf_publish, the next mf_submit_* without this flag, or a wait does that.
+    /// It is written into the ring but not started: mf_publish, the next mf_submit_* without this flag, or a wait starts it.
     Staged = 8,
 }
 
-/// What is to become of the CPU caches.
+/// How a transfer uses the CPU caches.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_hint {
@@ -118,19 +126,19 @@ pub enum mf_hint {
     Stream = 2,
 }
 
-/// Who goes first when transfers wait for an engine channel.
+/// The order of transfers that wait for an engine channel.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_priority {
-    /// What everyone has.
+    /// The default.
     Normal = 0,
     /// After all others.
     Low = 1,
-    /// Before all others; needs the right to it.
+    /// Before all others; the service must allow it to this client.
     High = 2,
 }
 
-/// The terms of a transfer. Begin with MF_TERMS_INIT, which sets size. A null pointer to terms means MF_TERMS_INIT.
+/// The terms of a transfer. Initialise with MF_TERMS_INIT, which sets size. A null pointer to terms means MF_TERMS_INIT.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct mf_terms {
@@ -142,11 +150,11 @@ pub struct mf_terms {
     pub hint: u32,
     /// One of mf_priority.
     pub priority: u32,
-    /// Nanoseconds from now after which it is given up; 0 is never.
+    /// Nanoseconds from now after which it fails with MF_ERROR_DEADLINE_EXCEEDED; 0 for no limit.
     pub within_ns: u64,
 }
 
-/// One side's walk over its frame, in bytes (after Wicki 2014, section 3.3.2).
+/// The walk over one operand, in bytes (after Wicki 2014, section 3.3.2).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct mf_plane {
@@ -168,15 +176,15 @@ pub struct mf_shape_2d {
     pub x_count: u32,
     /// Rows.
     pub y_count: u32,
-    /// Not 0: source pixels of the colour are left out. A fill does not look at it.
+    /// Not 0: source pixels of the colour are left out. Ignored by a fill.
     pub transparent: u32,
-    /// The transparent colour, or what a fill writes: at most 24 bits.
+    /// The transparent colour, or the colour that a fill writes: at most 24 bits.
     pub color: u32,
     /// 0; anything else is MF_ERROR_ARGUMENT.
     pub reserved: u32,
-    /// How the source is walked. A fill does not look at it.
+    /// The walk over the source. Ignored by a fill.
     pub source: mf_plane,
-    /// How the destination is walked.
+    /// The walk over the destination.
     pub destination: mf_plane,
 }
 
@@ -198,49 +206,49 @@ pub struct mf_image {
     pub reserved: u32,
 }
 
-/// How a picture is turned on its way.
+/// How a copy turns a picture.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_turn {
     /// Not at all.
     Upright = 0,
-    /// Left and right exchanged.
+    /// Mirrored left to right.
     FlipHorizontal = 1,
-    /// Top and bottom exchanged.
+    /// Mirrored top to bottom.
     FlipVertical = 2,
-    /// A quarter clockwise.
+    /// A quarter turn clockwise.
     Rotate90 = 3,
-    /// Half.
+    /// A half turn.
     Rotate180 = 4,
-    /// A quarter counter-clockwise.
+    /// A quarter turn counter-clockwise.
     Rotate270 = 5,
-    /// Rows become columns.
+    /// Rows and columns exchanged.
     Transpose = 6,
 }
 
-/// Which operand a failure is about.
+/// The operand at fault.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_side {
     /// None, or both.
     None = 0,
-    /// The memory read.
+    /// Memory that is read.
     Source = 1,
-    /// The memory written.
+    /// Memory that is written.
     Destination = 2,
 }
 
-/// What moved the bytes.
+/// The engine that moved the bytes.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum mf_engine {
-    /// Nothing did.
+    /// No engine started it.
     None = 0,
-    /// A CPU worker.
+    /// The CPU.
     Cpu = 1,
     /// A model in virtual time.
     Simulated = 2,
-    /// The Linux module: a DMA engine, or the kernel's own copy where none would take it.
+    /// The Linux module: a DMA engine, or the kernel's own copy where no engine accepts the transfer.
     Module = 3,
 }
 
@@ -248,64 +256,75 @@ pub enum mf_engine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct mf_completion {
-    /// What it was submitted under.
+    /// The transfer's ticket.
     pub ticket: mf_ticket,
-    /// MF_ERROR_NONE, or why it did not do all it asked for.
+    /// MF_ERROR_NONE, or how the transfer failed.
     pub error: mf_error,
-    /// Which operand the error is about.
+    /// The operand at fault.
     pub side: mf_side,
-    /// What moved the bytes.
+    /// The engine that moved the bytes.
     pub engine: mf_engine,
-    /// Not 0: the failure is that of an earlier transfer this one was linked to.
+    /// Not 0: an earlier transfer that this one is linked to failed, with this error.
     pub inherited: u32,
-    /// Bytes visited; those of a transfer in a loop in all rounds.
+    /// Bytes visited, also by a transfer that failed; in a loop the sum of all rounds.
     pub bytes_done: u64,
-    /// What was found: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop.
+    /// The result: the CRC, the offset of the first difference (the length when there is none), the whole rounds of a loop. 0 of a
+    /// transfer that failed.
     pub value: u64,
-    /// The failure's number: the limit, the bytes there are, the handle, as mf_last_message says in words; else 0.
+    /// The number in the failure's message: the limit, the available bytes or the handle; else 0.
     pub detail: u64,
 }
 
 impl mf_completion {
-    /// A completion of that queue.
-    pub(crate) fn of(queue: mf_queue, completion: Completion) -> Self {
-        let (error, side, detail) = match completion.outcome {
-            Ok(()) => (mf_error::None, None, 0),
-            Err(failure) => (mf_error::from(failure), side_of(failure), detail_of(failure)),
-        };
-        let side = match side {
-            None => mf_side::None,
-            Some(Side::Source) => mf_side::Source,
-            Some(Side::Destination) => mf_side::Destination,
-        };
-        let engine = match completion.engine {
-            EngineKind::None => mf_engine::None,
-            EngineKind::Cpu => mf_engine::Cpu,
-            EngineKind::Simulated => mf_engine::Simulated,
-            EngineKind::Module => mf_engine::Module,
-        };
-        let Completion { ticket, inherited, bytes_done, value, .. } = completion;
-        Self {
-            ticket: mf_ticket::of(queue, ticket),
-            error,
-            side,
-            engine,
-            inherited: inherited.into(),
-            bytes_done,
-            value,
-            detail,
+    /// The completion of a transfer of that queue.
+    pub(crate) fn of(queue: mf_queue, ended: Result<Done<u64>, TransferError>) -> Self {
+        match ended {
+            Ok(Done { id, bytes_done, output, engine }) => Self {
+                ticket: mf_ticket::of(queue, id),
+                error: mf_error::None,
+                side: mf_side::None,
+                engine: engine.into(),
+                inherited: 0,
+                bytes_done,
+                value: output,
+                detail: 0,
+            },
+            Err(TransferError { id, failure, bytes_done, inherited, engine }) => Self {
+                ticket: mf_ticket::of(queue, id),
+                error: failure.into(),
+                side: side_of(failure),
+                engine: engine.into(),
+                inherited: inherited.into(),
+                bytes_done,
+                value: 0,
+                detail: detail_of(failure),
+            },
         }
     }
 }
 
-fn side_of(failure: Failure) -> Option<Side> {
+impl From<EngineKind> for mf_engine {
+    fn from(kind: EngineKind) -> Self {
+        match kind {
+            EngineKind::None => Self::None,
+            EngineKind::Cpu => Self::Cpu,
+            EngineKind::Simulated => Self::Simulated,
+            EngineKind::Module => Self::Module,
+        }
+    }
+}
+
+fn side_of(failure: Failure) -> mf_side {
     match failure {
         Failure::UnknownHandle { side, .. }
         | Failure::StaleHandle { side, .. }
         | Failure::Revoked { side, .. }
         | Failure::MissingRight { side, .. }
-        | Failure::OutOfBounds { side, .. } => Some(side),
-        _ => None,
+        | Failure::OutOfBounds { side, .. } => match side {
+            Side::Source => mf_side::Source,
+            Side::Destination => mf_side::Destination,
+        },
+        _ => mf_side::None,
     }
 }
 
@@ -325,36 +344,35 @@ fn detail_of(failure: Failure) -> u64 {
 }
 
 impl mf_ticket {
-    /// A ticket of that queue. It names the queue's handle, which no other client's queue has.
-    pub(crate) fn of(queue: mf_queue, ticket: Ticket) -> Self {
-        Self { tag: ticket.tag(), queue: queue.id }
+    /// A ticket of that queue. It holds the queue's handle, which is unique in this process.
+    pub(crate) fn of(queue: mf_queue, id: TicketId) -> Self {
+        Self { tag: id.tag(), queue: queue.id }
     }
 
-    /// The ticket as the queue knows it, if it is one of that handle's.
-    pub(crate) fn known(self, id: mf_queue, queue: &Queue) -> Result<Ticket, Fault> {
-        if self.queue != id.id {
-            return Err(Fault::new(mf_error::UnknownTicket, "the ticket is another queue's"));
+    /// The queue's own name for the transfer; an error when the ticket is of another handle.
+    pub(crate) fn resolve(self, handle: mf_queue, queue: &Queue) -> Result<TicketId, Fault> {
+        if self.queue != handle.id {
+            return Err(Fault::new(mf_error::UnknownTicket, "the ticket belongs to another queue"));
         }
         Ok(queue.ticket(self.tag))
     }
 }
 
-/// A number that no enumeration has.
-fn strange(what: &str, number: impl std::fmt::Display) -> Fault {
+fn undefined(what: &str, number: impl std::fmt::Display) -> Fault {
     Fault::new(mf_error::Argument, format!("there is no {what} {number}"))
 }
 
-/// What a later version may give a meaning to has none yet, so nobody may count on its being ignored.
-fn unused(structure: &str, reserved: u32) -> Result<(), Fault> {
+/// Refuses a reserved field that is not 0, so that a later version can give it a meaning.
+fn check_reserved(structure: &str, reserved: u32) -> Result<(), Fault> {
     if reserved == 0 {
         return Ok(());
     }
-    let message = format!("{structure}.reserved is {reserved:#x} and has to be 0");
+    let message = format!("{structure}.reserved is {reserved:#x}; it must be 0");
     Err(Fault::new(mf_error::Argument, message))
 }
 
 impl mf_terms {
-    /// What a null pointer stands for.
+    /// The terms of a null pointer.
     pub(crate) const PLAIN: Self =
         Self { size: size_of::<Self>() as u32, flags: 0, hint: 0, priority: 0, within_ns: 0 };
 
@@ -362,17 +380,17 @@ impl mf_terms {
         self.flags & mf_flag::Staged as u32 != 0
     }
 
-    pub(crate) fn apply(&self, mut transfer: Transfer) -> Result<Transfer, Fault> {
+    pub(crate) fn apply<T>(&self, mut transfer: Transfer<T>) -> Result<Transfer<T>, Fault> {
         if self.size != Self::PLAIN.size {
             let message = format!(
-                "mf_terms.size is {} and this library's mf_terms has {} bytes; begin with MF_TERMS_INIT",
+                "mf_terms.size is {} and this library's mf_terms has {} bytes; initialise it with MF_TERMS_INIT",
                 self.size,
                 Self::PLAIN.size
             );
             return Err(Fault::new(mf_error::Version, message));
         }
         if self.flags & !15 != 0 {
-            return Err(strange("mf_flag in", format_args!("{:#x}", self.flags)));
+            return Err(undefined("mf_flag in", format_args!("{:#x}", self.flags)));
         }
         let has = |flag: mf_flag| self.flags & flag as u32 != 0;
         if has(mf_flag::Linked) {
@@ -386,8 +404,9 @@ impl mf_terms {
         }
         let hint = [CacheHint::Auto, CacheHint::Keep, CacheHint::Stream];
         let class = [PriorityClass::Normal, PriorityClass::Low, PriorityClass::High];
-        let hint = hint.get(self.hint as usize).ok_or_else(|| strange("mf_hint", self.hint))?;
-        let class = class.get(self.priority as usize).ok_or_else(|| strange("mf_priority", self.priority))?;
+        let hint = hint.get(self.hint as usize).ok_or_else(|| undefined("mf_hint", self.hint))?;
+        let class =
+            class.get(self.priority as usize).ok_or_else(|| undefined("mf_priority", self.priority))?;
         transfer = transfer.with_hint(*hint).with_class(*class);
         Ok(match self.within_ns {
             0 => transfer,
@@ -397,11 +416,11 @@ impl mf_terms {
 }
 
 pub(crate) fn pixel(bytes: u32) -> Result<PixelSize, Fault> {
-    PixelSize::from_bytes(bytes.into()).ok_or_else(|| strange("pixel of bytes", bytes))
+    PixelSize::from_bytes(bytes.into()).ok_or_else(|| undefined("pixel size in bytes", bytes))
 }
 
 pub(crate) fn color(value: u32) -> Result<Color24, Fault> {
-    Color24::new(value).ok_or_else(|| strange("colour of 24 bits", format_args!("{value:#x}")))
+    Color24::new(value).ok_or_else(|| undefined("colour of 24 bits", format_args!("{value:#x}")))
 }
 
 pub(crate) fn turn(number: u32) -> Result<Turn, Fault> {
@@ -414,7 +433,7 @@ pub(crate) fn turn(number: u32) -> Result<Turn, Fault> {
         Turn::Rotate270,
         Turn::Transpose,
     ];
-    turns.get(number as usize).copied().ok_or_else(|| strange("mf_turn", number))
+    turns.get(number as usize).copied().ok_or_else(|| undefined("mf_turn", number))
 }
 
 impl mf_plane {
@@ -425,7 +444,7 @@ impl mf_plane {
 
 impl mf_shape_2d {
     pub(crate) fn count(&self) -> Result<Count2d, Fault> {
-        unused("mf_shape_2d", self.reserved)?;
+        check_reserved("mf_shape_2d", self.reserved)?;
         Ok(Count2d { pixel: pixel(self.pixel_bytes)?, x_count: self.x_count, y_count: self.y_count })
     }
 
@@ -440,7 +459,7 @@ impl mf_shape_2d {
 impl mf_image {
     pub(crate) fn image(&self) -> Result<Image, Fault> {
         let &Self { origin, pitch_bytes, width, height, pixel_bytes, reserved } = self;
-        unused("mf_image", reserved)?;
+        check_reserved("mf_image", reserved)?;
         Ok(Image { origin, width, height, pitch_bytes, pixel: pixel(pixel_bytes)? })
     }
 }

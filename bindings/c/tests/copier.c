@@ -1,4 +1,4 @@
-/* Asynchronous copies of plain memory: random programs against memcpy, threads, what is wrong, a fork in the middle. */
+/* Asynchronous copies of plain memory: random programs against memmove, threads, mistakes, a fork meanwhile. */
 #include <memferry.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -39,7 +39,7 @@ static void differ(const char *what, uint64_t seed, int turn) {
     __atomic_add_fetch(&failures, 1, __ATOMIC_RELAXED);
 }
 
-/* Copies, csyncs, writes and frees of a few places, beside the same program with memmove. */
+/* Copies, csyncs, writes and frees of a few places, compared with the same program using memmove. */
 static void *program(void *argument) {
     uint64_t seed = *(uint64_t *)argument, state = seed;
     char *real[PLACES], *oracle[PLACES];
@@ -70,7 +70,7 @@ static void *program(void *argument) {
             memset(real[one] + to, turn, length);
             memset(oracle[one] + to, turn, length);
             break;
-        case 3: /* the place is freed, and another taken */
+        case 3: /* the place is freed and allocated again */
             OK(mf_cforget(copier, real[one], AREA));
             free(real[one]);
             real[one] = malloc(AREA);
@@ -131,7 +131,7 @@ static void wrong(void) {
     munmap(fixed, page);
 }
 
-/* The child has no copier, and its parent's copies go on. */
+/* The child has no copier, and its parent's copies continue. */
 static void forked(void) {
     size_t length = 12 << 20;
     char *from = malloc(length), *to = calloc(length, 1);
@@ -185,7 +185,7 @@ static void closed(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1) { /* the path of a service, which has no plain memory of this process */
+    if (argc > 1) { /* a service's path: it cannot use plain memory of this process */
         OK(mf_connect(argv[1], &client));
         EXPECT(MF_ERROR_NOT_EMBEDDED, mf_copier_open(client, &copier));
         printf("%d failures\n", failures);

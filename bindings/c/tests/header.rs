@@ -1,7 +1,10 @@
-//! The committed header is what the code declares, and the version script exports exactly that.
+//! The committed header matches the code, and the version script exports exactly its functions.
 //!
-//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` writes the header anew.
+//! `MEMFERRY_WRITE_HEADER=1 cargo test -p memferry-c --test header` rewrites the header.
 
+#![allow(unsafe_code, reason = "the C interface returns pointers")]
+
+use std::ffi::CStr;
 use std::path::Path;
 
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
@@ -11,7 +14,7 @@ fn read(name: &str) -> String {
 }
 
 #[test]
-fn the_committed_header_is_what_the_code_declares() {
+fn the_header_matches_the_code() {
     let config = cbindgen::Config::from_file(Path::new(CRATE).join("cbindgen.toml")).unwrap();
     let bindings = cbindgen::Builder::new().with_crate(CRATE).with_config(config).generate().unwrap();
     let mut written = Vec::new();
@@ -24,7 +27,7 @@ fn the_committed_header_is_what_the_code_declares() {
     let differs = written.lines().zip(committed.lines()).find(|(new, old)| new != old);
     assert!(
         written == committed,
-        "memferry.h is not what the code declares; write it anew with MEMFERRY_WRITE_HEADER=1. First: {differs:?}"
+        "memferry.h does not match the code; rewrite it with MEMFERRY_WRITE_HEADER=1. First difference: {differs:?}"
     );
 }
 
@@ -44,7 +47,7 @@ fn declared() -> Vec<String> {
 }
 
 #[test]
-fn every_function_of_the_header_is_exported_under_a_version() {
+fn every_function_is_exported() {
     let script = read("memferry.map");
     let mut exported: Vec<_> = script
         .lines()
@@ -53,11 +56,11 @@ fn every_function_of_the_header_is_exported_under_a_version() {
         .map(str::to_owned)
         .collect();
     exported.sort();
-    assert_eq!(declared(), exported, "memferry.map is not what memferry.h declares");
+    assert_eq!(declared(), exported, "memferry.map does not export what memferry.h declares");
 }
 
 #[test]
-fn every_function_states_who_may_call_it() {
+fn every_function_states_its_threads() {
     let header = read("memferry.h");
     for name in declared() {
         let at = header.find(&format!(" {name}(")).or_else(|| header.find(&format!("*{name}("))).unwrap();
@@ -65,5 +68,21 @@ fn every_function_states_who_may_call_it() {
         let states =
             ["Any thread", "One thread at a time", "Each thread"].iter().any(|word| above.contains(word));
         assert!(states, "{name} does not say which threads may call it:\n{above}");
+    }
+}
+
+#[test]
+fn every_error_has_a_text() {
+    let header = read("memferry.h");
+    let numbers: Vec<i32> = header
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("MF_ERROR_")?.strip_suffix(',')?.split_once(" = "))
+        .map(|(_, number)| number.parse().unwrap())
+        .collect();
+    assert!(!numbers.is_empty(), "memferry.h declares no error");
+    for number in numbers {
+        // SAFETY: a constant string.
+        let text = unsafe { CStr::from_ptr(memferry_c::mf_error_text(number)) };
+        assert_ne!(text, c"unknown error", "{number}");
     }
 }

@@ -1,10 +1,10 @@
-//! The structures lie in C as they do in Rust.
+//! The structures have the same layout in C and in Rust.
 //!
 //! ```text
 //! size_of, offset_of ─► _Static_assert lines after the header ─► gcc, clang -fsyntax-only
 //! ```
 //!
-//! A compiler that is not installed is left out, and said so.
+//! Compilers that are not installed are reported and left out.
 
 use std::mem::{align_of, offset_of, size_of};
 use std::path::Path;
@@ -12,7 +12,6 @@ use std::process::Command;
 
 use memferry_c::*;
 
-/// What is to be so of a C expression.
 fn assertion(expression: &str, value: usize) -> String {
     format!("_Static_assert({expression} == {value}, \"{expression} is not {value}\");\n")
 }
@@ -20,7 +19,7 @@ fn assertion(expression: &str, value: usize) -> String {
 macro_rules! assertions {
     ($($structure:ident: $($field:ident),+;)+) => {
         [$(
-            // Without a rest: a field that is missing here does not compile.
+            // No `..`: a field that is missing here does not compile.
             {
                 let _ = |$structure { $($field: _),+ }: $structure| ();
                 assertion(concat!("sizeof(", stringify!($structure), ")"), size_of::<$structure>())
@@ -35,13 +34,14 @@ macro_rules! assertions {
     };
 }
 
-fn text() -> String {
+fn program() -> String {
     let structures = assertions! {
         mf_client: id;
         mf_frame: id;
         mf_queue: id;
         mf_copier: id;
         mf_ticket: tag, queue;
+        mf_grant_token: value;
         mf_range: frame, offset, length;
         mf_terms: size, flags, hint, priority, within_ns;
         mf_plane: start, x_step, y_step;
@@ -58,9 +58,9 @@ fn text() -> String {
 }
 
 #[test]
-fn structures_lie_in_c_as_in_rust() {
+fn layouts_agree_in_c_and_rust() {
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("layouts.c");
-    std::fs::write(&source, text()).unwrap();
+    std::fs::write(&source, program()).unwrap();
     for compiler in ["gcc", "clang"] {
         let mut command = Command::new(compiler);
         command.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
@@ -74,14 +74,14 @@ fn structures_lie_in_c_as_in_rust() {
 }
 
 #[test]
-fn every_structure_of_the_header_is_compared() {
+fn every_structure_is_compared() {
     let header = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("memferry.h")).unwrap();
     let structures =
         header.lines().filter_map(|line| line.strip_prefix("typedef struct ")?.strip_suffix(" {"));
-    let text = text();
+    let program = program();
     let mut count = 0;
     for structure in structures {
-        assert!(text.contains(&format!("sizeof({structure})")), "{structure}");
+        assert!(program.contains(&format!("sizeof({structure})")), "{structure}");
         count += 1;
     }
     assert!(count > 0, "memferry.h has no structure");

@@ -1,11 +1,11 @@
-//! C programs against the installed library: the examples, one that does everything wrong, and one that copies at random;
-//! compiled by each compiler there is, run as they are, under valgrind and under sanitizers.
+//! C programs against the installed library: the examples, one that makes every mistake, and one that copies at random. Each
+//! installed compiler compiles them; they run directly, under valgrind and under sanitizers.
 //!
 //! ```text
 //! libmemferry_c.a ─ install ─► a prefix under target/ ─ pkg-config ─► gcc, clang -Wall -Wextra -Werror ─► programs ─► run
 //! ```
 //!
-//! What is not installed on the machine is left out, and said so.
+//! Tools that are not installed are reported and left out.
 
 mod harness;
 
@@ -28,10 +28,10 @@ const EXAMPLES: [(&str, &str); 4] = [
 ];
 /// Programs that check themselves.
 const CHECKS: [&str; 2] = ["tests/bad_input.c", "tests/copier.c"];
-/// What takes longer hangs: under valgrind, on a slow machine that is busy too, each takes a minute or two.
+/// Programs that take longer hang: under valgrind on a slow, busy machine each takes a minute or two.
 const LIMIT: Duration = Duration::from_secs(600);
 
-fn there(tool: &str) -> bool {
+fn is_installed(tool: &str) -> bool {
     let found = Command::new(tool).arg("--version").output().is_ok_and(|output| output.status.success());
     if !found {
         println!("left out: {tool} is not installed");
@@ -39,11 +39,12 @@ fn there(tool: &str) -> bool {
     found
 }
 
-/// What a command came to; one that takes longer than the limit is killed with all that it started.
-fn ended(command: &mut Command) -> Output {
+/// A command's output; past the limit the command is killed with all its children.
+fn output_of(command: &mut Command) -> Output {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let child = command.spawn().unwrap();
-    let (group, (sender, ended)) = (child.id(), mpsc::channel());
+    let group = child.id();
+    let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || sender.send(child.wait_with_output()));
     let output = ended.recv_timeout(LIMIT).unwrap_or_else(|_| {
         let killed = Command::new("sh").args(["-c", &format!("kill -KILL -{group}")]).status();
@@ -54,14 +55,14 @@ fn ended(command: &mut Command) -> Output {
 }
 
 fn run(command: &mut Command) -> Output {
-    let output = ended(command);
-    let said = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
-    assert!(output.status.success(), "{command:?}: {}\n{}{}", output.status, said[0], said[1]);
+    let output = output_of(command);
+    let texts = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+    assert!(output.status.success(), "{command:?}: {}\n{}{}", output.status, texts[0], texts[1]);
     output
 }
 
-/// The static library of this build: beside this test, under a name that only cargo knows. It is the last that was
-/// made before the test was; newer ones are of builds with other options.
+/// The static library of this build: beside this test, under a name that cargo chose. It is the last one made before the test;
+/// newer ones belong to builds with other options.
 fn library() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let beside = std::fs::read_dir(test.parent().unwrap()).unwrap().map(|entry| entry.unwrap().path());
@@ -75,7 +76,7 @@ fn library() -> PathBuf {
     libraries.max_by_key(made).expect("cargo builds the static library with the tests")
 }
 
-/// The library as `install` lays it down.
+/// Where `install` put the library.
 fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -85,10 +86,10 @@ fn prefix() -> &'static Path {
     })
 }
 
-/// What pkg-config says a program needs.
+/// A program's compiler flags, from pkg-config.
 fn flags() -> Vec<String> {
     let libraries = prefix().join("lib");
-    if !there("pkg-config") {
+    if !is_installed("pkg-config") {
         let rpath = format!("-Wl,-rpath,{}", libraries.display());
         return vec![
             format!("-I{}", prefix().join("include").display()),
@@ -99,9 +100,9 @@ fn flags() -> Vec<String> {
     }
     let mut command = Command::new("pkg-config");
     command.args(["--cflags", "--libs", "memferry"]).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
-    let said = String::from_utf8(run(&mut command).stdout).unwrap();
+    let listed = stdout_of(&mut command);
     let rpath = format!("-Wl,-rpath,{}", libraries.display());
-    said.split_whitespace().map(str::to_owned).chain([rpath]).collect()
+    listed.split_whitespace().map(str::to_owned).chain([rpath]).collect()
 }
 
 fn compile(compiler: &str, source: &str, extra: &[&str]) -> PathBuf {
@@ -114,17 +115,17 @@ fn compile(compiler: &str, source: &str, extra: &[&str]) -> PathBuf {
     program
 }
 
-fn said(command: &mut Command) -> String {
+fn stdout_of(command: &mut Command) -> String {
     String::from_utf8(run(command).stdout).unwrap()
 }
 
 fn check_programs(compiler: &str) {
-    if !there(compiler) {
+    if !is_installed(compiler) {
         return;
     }
-    for (source, says) in EXAMPLES {
-        let text = said(&mut Command::new(compile(compiler, source, &[])));
-        assert!(text.contains(says), "{source} said: {text}");
+    for (source, expected) in EXAMPLES {
+        let text = stdout_of(&mut Command::new(compile(compiler, source, &[])));
+        assert!(text.contains(expected), "{source} printed: {text}");
     }
     for source in CHECKS {
         run(&mut Command::new(compile(compiler, source, &[])));
@@ -132,28 +133,28 @@ fn check_programs(compiler: &str) {
 }
 
 #[test]
-fn programs_compile_without_a_warning_under_gcc_and_run() {
+fn programs_run_without_gcc_warnings() {
     check_programs("gcc");
 }
 
 #[test]
-fn programs_compile_without_a_warning_under_clang_and_run() {
+fn programs_run_without_clang_warnings() {
     check_programs("clang");
 }
 
 #[test]
-fn the_example_of_the_readme_compiles_and_runs() {
+fn the_readme_example_runs() {
     let readme = std::fs::read_to_string(Path::new(CRATE).join("../../README.md")).unwrap();
     let (_, rest) = readme.split_once("```c\n").unwrap();
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("readme.c");
     std::fs::write(&source, rest.split("```").next().unwrap()).unwrap();
     let program = compile("cc", source.to_str().unwrap(), &["-Os"]);
-    assert_eq!(said(&mut Command::new(program)), "1048576 bytes\n");
+    assert_eq!(stdout_of(&mut Command::new(program)), "1048576 bytes\n");
 }
 
 #[test]
-fn the_header_is_cpp_too() {
-    if there("g++") {
+fn the_header_compiles_as_cpp() {
+    if is_installed("g++") {
         let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("header.cpp");
         let text = "#include <memferry.h>\n#include <memferry.h>\nint main() { return mf_version() != MF_VERSION; }\n";
         std::fs::write(&source, text).unwrap();
@@ -163,8 +164,8 @@ fn the_header_is_cpp_too() {
 }
 
 #[test]
-fn a_program_can_be_linked_statically() {
-    if !there("gcc") {
+fn a_program_links_statically() {
+    if !is_installed("gcc") {
         return;
     }
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("static-copy");
@@ -175,11 +176,11 @@ fn a_program_can_be_linked_statically() {
         .args(["-lgcc_s", "-lpthread", "-ldl", "-lm", "-o"])
         .arg(&program);
     run(&mut command);
-    assert!(said(&mut Command::new(program)).contains("moved"));
+    assert!(stdout_of(&mut Command::new(program)).contains("moved"));
 }
 
 #[test]
-fn programs_have_no_errors_under_sanitizers() {
+fn sanitizers_find_nothing() {
     for compiler in ["gcc", "clang"] {
         let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
         let probe = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("probe-{compiler}"));
@@ -197,11 +198,11 @@ fn programs_have_no_errors_under_sanitizers() {
 }
 
 #[test]
-fn programs_have_no_errors_under_valgrind() {
-    if !there("valgrind") || !there("gcc") {
+fn valgrind_finds_nothing() {
+    if !is_installed("valgrind") || !is_installed("gcc") {
         return;
     }
-    // Workers spin; without fair scheduling nobody else would run.
+    // Workers spin; without fair scheduling no other thread would run.
     let valgrind = |source, options: &[&str]| {
         let program = compile("gcc", source, &["-O1"]);
         let always = ["-q", "--error-exitcode=9", "--fair-sched=yes"];
@@ -210,17 +211,17 @@ fn programs_have_no_errors_under_valgrind() {
     for (source, _) in EXAMPLES {
         valgrind(source, &["--leak-check=full", "--errors-for-leak-kinds=definite"]);
     }
-    // They fork, and in the child all that the parent's threads held is lost.
+    // No leak check: they fork, and the child loses the memory of the parent's threads.
     CHECKS.iter().for_each(|source| valgrind(source, &[]));
 }
 
 #[test]
-fn the_shared_library_exports_the_interface_under_its_version_and_nothing_else() {
-    if !there("readelf") {
+fn the_library_exports_only_the_interface() {
+    if !is_installed("readelf") {
         return;
     }
     let library = prefix().join("lib/libmemferry.so");
-    let symbols = said(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(&library));
+    let symbols = stdout_of(Command::new("readelf").args(["-W", "--dyn-syms"]).arg(&library));
     let exported = symbols.lines().filter(|line| line.contains(" GLOBAL ") || line.contains(" WEAK "));
     let exported = exported.filter(|line| !line.contains(" UND ") && !line.contains(" ABS "));
     let strays: Vec<&str> = exported.clone().filter(|line| !line.ends_with("@@MEMFERRY_0.1")).collect();
@@ -229,7 +230,7 @@ fn the_shared_library_exports_the_interface_under_its_version_and_nothing_else()
         exported.count(),
         std::fs::read_to_string(Path::new(CRATE).join("memferry.map")).unwrap().matches("    mf_").count()
     );
-    let dynamic = said(Command::new("readelf").args(["-W", "--dynamic"]).arg(&library));
+    let dynamic = stdout_of(Command::new("readelf").args(["-W", "--dynamic"]).arg(&library));
     assert!(dynamic.contains("libmemferry.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");
 }
 
@@ -237,10 +238,10 @@ fn the_shared_library_exports_the_interface_under_its_version_and_nothing_else()
 fn examples_run_against_a_service() {
     let service = Service::start("service");
     let programs = [EXAMPLES[0], EXAMPLES[2], (CHECKS[1], "0 failures\n")];
-    for (source, says) in programs {
-        let text = said(Command::new(compile("cc", source, &["-O2"])).arg(&service.socket));
-        // A whole line: "10 failures" is another.
-        assert!(text.split_inclusive('\n').any(|line| line == says), "{source} said: {text}");
+    for (source, expected) in programs {
+        let text = stdout_of(Command::new(compile("cc", source, &["-O2"])).arg(&service.socket));
+        // A whole line, so that "10 failures" does not count.
+        assert!(text.split_inclusive('\n').any(|line| line == expected), "{source} printed: {text}");
     }
 }
 
@@ -256,7 +257,7 @@ fn a_service_of_other_versions_is_a_numbered_error() {
         rustix::net::send(&peer, &farewell, SendFlags::empty()).unwrap();
     });
     let program = compile("cc", "examples/copy.c", &["-O1", "-DOF_VERSIONS"]);
-    let output = ended(Command::new(program).arg(&path));
+    let output = output_of(Command::new(program).arg(&path));
     answers.join().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains(": 10: ") && error.contains("the service 7 to 9"), "{error}");

@@ -1,4 +1,4 @@
-//! The suite for whoever serves requests, through the C interface.
+//! The conformance suite for requests, through the C interface.
 //!
 //! ```text
 //! Draft ─► mf_range, mf_shape_2d, ... ─► mf_submit_* ─ mf_wait ─► mf_completion ─► Served ─ oracle
@@ -14,21 +14,21 @@ use memferry_transfer::{Count2d, Failure, Lists, Operation, Pattern, Plane, Segm
 
 const NO_TICKET: mf_ticket = mf_ticket { tag: 0, queue: 0 };
 
-/// A program as the suite for requests drives it.
+/// A C program that the suite drives.
 struct Program {
     frames: Vec<mf_frame>,
     queue: mf_queue,
-    /// Every other request has a deadline, and so goes to a worker, short as it is.
-    turns: u32,
+    /// Every other request has a deadline, so that a worker serves it however short it is.
+    submissions: u32,
 }
 
-fn words() -> String {
+fn last_message() -> String {
     // SAFETY: the thread's own string, copied at once.
     unsafe { std::ffi::CStr::from_ptr(mf_last_message()) }.to_str().unwrap().to_owned()
 }
 
 fn succeeded(error: mf_error) {
-    assert_eq!(error, mf_error::None, "{}", words());
+    assert_eq!(error, mf_error::None, "{}", last_message());
 }
 
 impl Program {
@@ -45,7 +45,7 @@ impl Program {
             succeeded(mf_queue_open(client, 8, &mut queue));
         }
         succeeded(mf_disconnect(client));
-        Self { frames, queue, turns: 0 }
+        Self { frames, queue, submissions: 0 }
     }
 
     fn range(&self, place: &(usize, u64), length: u64) -> mf_range {
@@ -67,7 +67,7 @@ impl Program {
                     mf_submit_copy(queue, range(source, *length), range(destination, *length), terms, ticket)
                 }
                 Operation::Fill { destination, length, pattern } => {
-                    let (value, width) = number(*pattern);
+                    let (value, width) = pattern_parts(*pattern);
                     mf_submit_fill(queue, range(destination, *length), value, width, terms, ticket)
                 }
                 Operation::Copy2d { source, destination, shape } => {
@@ -81,7 +81,7 @@ impl Program {
                     mf_submit_fill_2d(queue, range(destination, 0), &shape, terms, ticket)
                 }
                 Operation::ScatterGather { lists } => self.submit_lists(lists, terms, ticket),
-                _ => self.submit_looks(draft, terms, ticket),
+                _ => self.submit_computation(draft, terms, ticket),
             }
         }
     }
@@ -108,7 +108,7 @@ impl Program {
         }
     }
 
-    fn submit_looks(&self, draft: &Draft, terms: *const mf_terms, ticket: &mut mf_ticket) -> mf_error {
+    fn submit_computation(&self, draft: &Draft, terms: *const mf_terms, ticket: &mut mf_ticket) -> mf_error {
         let range = |place, length| self.range(place, length);
         let queue = self.queue;
         // SAFETY: ranges and lists are variables of these types; `terms` is null or the caller's.
@@ -135,13 +135,14 @@ impl Program {
                     let other = range(other, *length);
                     mf_submit_dual_copy(queue, range(source, *length), one, other, terms, ticket)
                 }
-                _ => unreachable!("{draft:?} is submitted elsewhere or needs a device"),
+                _ => unreachable!("{draft:?} is submitted elsewhere or has no C function"),
             }
         }
     }
 }
 
-fn number(pattern: Pattern) -> (u32, u32) {
+/// Value and width of a pattern.
+fn pattern_parts(pattern: Pattern) -> (u32, u32) {
     match pattern {
         Pattern::Byte(value) => (value.into(), 1),
         Pattern::Half(value) => (value.into(), 2),
@@ -164,7 +165,7 @@ fn flat(count: &Count2d, source: Plane, destination: Plane, color: Option<u32>) 
     }
 }
 
-/// What the numbers say, for the failures that the suite provokes.
+/// The outcome in a completion, for the failures that the suite provokes.
 fn outcome(done: &mf_completion) -> Result<(), Failure> {
     let side = match done.side {
         mf_side::Destination => Side::Destination,
@@ -173,23 +174,23 @@ fn outcome(done: &mf_completion) -> Result<(), Failure> {
     match done.error {
         mf_error::None => Ok(()),
         mf_error::OutOfBounds => Err(Failure::OutOfBounds { side, available: done.detail }),
-        error => panic!("{error:?}: {}", words()),
+        error => panic!("{error:?}: {}", last_message()),
     }
 }
 
 impl RequestFixture for Program {
     fn run(&mut self, draft: &Draft) -> Served {
-        self.turns += 1;
+        self.submissions += 1;
         let within_ns = 60_000_000_000;
         let size = size_of::<mf_terms>() as u32;
         let terms = mf_terms { size, flags: 0, hint: 0, priority: 0, within_ns };
-        let terms = if self.turns.is_multiple_of(2) { null() } else { &raw const terms };
+        let terms = if self.submissions.is_multiple_of(2) { null() } else { &raw const terms };
         let mut ticket = NO_TICKET;
         let submitted = self.submit(draft, terms, &mut ticket);
         if submitted == mf_error::Length
             && let Operation::ScatterGather { lists } = draft
         {
-            // The library sees what the service would say.
+            // The library refuses what the service would refuse.
             let outcome = Err(Failure::SegmentTotals { source_bytes: lists.total_bytes(Side::Source) });
             return Served { outcome, bytes_done: 0, value: 0 };
         }
@@ -197,8 +198,8 @@ impl RequestFixture for Program {
         let mut done = std::mem::MaybeUninit::<mf_completion>::uninit();
         // SAFETY: the result goes to a variable of its type.
         let ended = unsafe { mf_wait(self.queue, ticket, 20_000_000_000, done.as_mut_ptr()) };
-        assert!(ended as i32 == 0 || ended as i32 >= 100, "{}", words());
-        // SAFETY: filled whenever the transfer has ended, as the line above made sure.
+        assert!(ended as i32 == 0 || ended as i32 >= 100, "{}", last_message());
+        // SAFETY: filled whenever the transfer has ended, as checked above.
         let done = unsafe { done.assume_init() };
         assert_eq!((done.error, done.ticket), (ended, ticket));
         Served { outcome: outcome(&done), bytes_done: done.bytes_done, value: done.value }
@@ -218,6 +219,6 @@ impl RequestFixture for Program {
 }
 
 #[test]
-fn requests_of_every_kind_through_the_c_interface_are_as_the_oracle_has_them() {
+fn c_requests_match_the_oracle() {
     request_suite(Program::open(), 200);
 }

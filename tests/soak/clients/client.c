@@ -1,8 +1,8 @@
-/* A client of the soak in C: random transfers through libmemferry, each held to what it has to leave in memory.
+/* The soak's client in C: random transfers through libmemferry, each checked against a model of the memory.
  *
  *   connect ─► cells: two frames and what is in them ─ one transfer each ─► completion, exactly one ─► the same bytes?
  *
- * What it says is for the orchestrator (tests/soak/src/saying.rs). Usage: client SOCKET SEED */
+ * The orchestrator reads its output (tests/soak/src/saying.rs). Usage: client SOCKET SEED */
 #include <memferry.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 
 enum work { COPY, MOVE, FILL, XOR, CRC, COMPARE, DUAL, GATHER, NOTHING, WORKS };
 
-/* Two frames, what is in them, and the transfer that is under way there. */
+/* Two frames, the model of their bytes, and the transfer under way there. */
 struct cell {
     mf_frame frames[2];
     unsigned char model[2][BYTES];
@@ -63,7 +63,7 @@ static void rest(void) {
     nanosleep(&time, NULL);
 }
 
-/* Says why a call did not do it. Whatever it was, the session is over with it. */
+/* Reports a failed call. The session is over after any of them. */
 static void trouble(mf_error error) {
     switch ((int)error) {
     case MF_ERROR_NO_SERVICE:
@@ -75,7 +75,7 @@ static void trouble(mf_error error) {
     case MF_ERROR_SESSION_ENDED:
         printf("ended 0 %s\n", mf_last_message());
         break;
-    /* Who is turned away at the door gets this number for whatever reason. */
+    /* A refused session has the first number, whatever the reason. */
     case MF_ERROR_REFUSED_QUOTA:
     case MF_ERROR_REFUSED_SYSTEM:
         printf("refused 0 system %s\n", mf_last_message());
@@ -140,7 +140,7 @@ static mf_error submit(mf_queue queue, struct cell *cell) {
     case COMPARE:
         return mf_submit_compare(queue, from, to, &terms, &cell->ticket);
     case DUAL:
-        /* The source is the other frame whole, so that nothing overlaps. */
+        /* The source is in the other frame, so that nothing overlaps. */
         return mf_submit_dual_copy(queue, from, part(cell, 1, 0, cell->length),
                                    part(cell, 1, BYTES / 2, cell->length), &terms, &cell->ticket);
     case GATHER:
@@ -150,7 +150,7 @@ static mf_error submit(mf_queue queue, struct cell *cell) {
     }
 }
 
-/* Does the first `done` bytes in the model, and gives what the completion's value has to be. */
+/* Applies the first `done` bytes to the model; returns the completion's expected value. */
 static uint64_t expected(struct cell *cell, unsigned done) {
     unsigned char *from = cell->model[0] + cell->from, *to = cell->model[1] + cell->to;
     unsigned at;
@@ -211,7 +211,7 @@ static int ended(const mf_completion *done) {
     for (int frame = 0; frame < 2; frame++) {
         if (mf_frame_read(cell->frames[frame], 0, found, BYTES) != MF_ERROR_NONE)
             finding("a frame cannot be read");
-        /* Which half of a move within one frame comes first is the engine's own business. */
+        /* The engine chooses which half of a move within one frame comes first. */
         if (early && cell->work == MOVE)
             memcpy(cell->model[frame], found, BYTES);
         if (memcmp(found, cell->model[frame], BYTES) != 0)
@@ -229,15 +229,16 @@ static int outstanding(void) {
     return count;
 }
 
-/* Takes one completion in one of the ways there are; 1 when the session is over. */
+/* Takes one completion by one of the functions; 1 when the session is over. */
 static int take(mf_queue queue) {
     mf_completion done;
     struct cell *cell = &cells[below(CELLS)];
     mf_error error;
     if (cell->busy && below(3) == 0) {
         if (below(2)) {
-            error = mf_wait_range(queue, cell->ticket, 0, below(BYTES), PATIENCE_NS, NULL);
-            if (error != MF_ERROR_NONE)
+            int over = 0;
+            error = mf_wait_range(queue, cell->ticket, 0, below(BYTES), PATIENCE_NS, &over);
+            if (error != MF_ERROR_NONE && (error < 100 || !over))
                 finding("waiting for a part: %d", (int)error);
         }
         error = mf_wait(queue, cell->ticket, PATIENCE_NS, &done);
@@ -246,10 +247,12 @@ static int take(mf_queue queue) {
     }
     if (error != MF_ERROR_NONE && error < 100)
         finding("waiting: %d, of %d outstanding", (int)error, outstanding());
+    if (error != done.error)
+        finding("waiting: %d, and %d in the completion", (int)error, (int)done.error);
     return ended(&done);
 }
 
-/* After a loss every other transfer has its completion too, and there is no more. */
+/* After a loss every other transfer has a completion too, and no other comes. */
 static void drain(mf_queue queue) {
     mf_completion done;
     for (int left = outstanding(); left > 0; left--) {

@@ -1,7 +1,7 @@
-//! A service in another process: this test's own binary, started again with a part to play.
+//! A service in another process: this test's binary, started again with a role.
 //!
 //! ```text
-//! Service::start ─ MEMFERRY_C_TEST_SERVES ─► harness::serves, in another process ─ "listening" ─► killed when it is dropped
+//! Service::start ─ MEMFERRY_C_TEST_SERVES ─► harness::serves, in another process ─ "listening" ─► killed by Drop
 //! ```
 
 use std::io::{BufRead, BufReader};
@@ -14,7 +14,7 @@ use memferry_service::ServiceConfig;
 
 const ROLE: &str = "MEMFERRY_C_TEST_SERVES";
 
-/// The part to play.
+/// The role; passes at once in ordinary test runs.
 #[test]
 fn serves() {
     let Some(path) = std::env::var_os(ROLE) else { return };
@@ -28,21 +28,21 @@ fn serves() {
     serve(&options, || println!("listening")).unwrap();
 }
 
-/// A socket's path of this test's own.
+/// A socket path that no other test uses.
 pub(crate) fn socket(name: &str) -> PathBuf {
     let path = std::env::temp_dir().join(format!("memferry-c-{name}-{}.sock", std::process::id()));
     let _ = std::fs::remove_file(&path);
     path
 }
 
-/// Ends with the test, however that ends.
+/// A service process, killed when the test ends.
 pub(crate) struct Service {
     process: Child,
     pub(crate) socket: PathBuf,
 }
 
 impl Service {
-    /// Starts it and waits until it listens.
+    /// Returns when the service listens.
     pub(crate) fn start(name: &str) -> Self {
         let socket = socket(name);
         let process = Command::new(std::env::current_exe().unwrap())
