@@ -319,7 +319,7 @@ impl Kind for ClassPolicy {
     }
 }
 
-/// Numbers of users.
+/// User ids, as a list of numbers in a file and one flag each on the command line.
 impl Kind for Vec<u32> {
     type Value = Self;
     const REPEATED: bool = true;

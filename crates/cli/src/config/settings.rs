@@ -10,7 +10,6 @@ use crate::socket;
 /// How log lines are written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LogFormat {
-    /// For people.
     Text,
     /// One JSON object a line.
     Json,

@@ -26,7 +26,7 @@ pub(super) struct Section {
     pub(super) rows: &'static [Row],
 }
 
-/// One option.
+/// An option, as flag and as entry of the file.
 pub(super) struct Row {
     /// Its name in the file.
     pub(super) key: &'static str,
