@@ -20,10 +20,13 @@ use harness::fresh_directory;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// The library of this build, which cargo does not make for tests by itself.
+/// The library of this build, which cargo does not make for tests by itself. `./x test` has made it, and names its folder.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("MEMFERRY_TEST_BUILT") {
+            return Path::new(&folder).join("libmemferry_recorder.so");
+        }
         let directory = Path::new(env!("CARGO_BIN_EXE_memferry")).parent().expect("target/PROFILE/memferry");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut build = Command::new(cargo);

@@ -76,7 +76,7 @@ pub(crate) mod test {
     pub(crate) const KERNEL_SUITE: (&str, &str) = (super::package::KMOD, "module");
     /// In [`super::package::CPU`]: they start themselves anew, which qemu-user cannot without binfmt.
     pub(crate) const FORCES_KERNELS: &str = "it_can_be_forced_to";
-    /// In [`super::package::C`]: C programs under each compiler, sanitizer and checker that is installed.
+    /// C programs under each compiler, sanitizer and checker that is installed, and programs with the preloaded library.
     pub(crate) const C_PROGRAMS: &str = "programs";
 }
 

@@ -11,10 +11,13 @@ use std::time::Duration;
 /// What takes longer hangs: on a slow machine that is busy too, each takes less than a minute.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The library of this build, which cargo does not make for tests by itself.
+/// The library of this build, which cargo does not make for tests by itself. `./x test` has made it, and names its folder.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        if let Some(folder) = std::env::var_os("MEMFERRY_TEST_BUILT") {
+            return Path::new(&folder).join("libmemferry_preload.so");
+        }
         let test = std::env::current_exe().expect("it runs");
         let directory = test.parent().and_then(Path::parent).expect("target/PROFILE/deps/TEST");
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -18,24 +18,29 @@ use crate::work::Work;
 
 pub(super) fn run(work: &Work, arguments: &[OsString]) -> Result<(), Failure> {
     work.setup.rust(&[])?;
-    let line = prepare(work)?;
+    build(&cargo())?;
+    let has_python = work.setup.environment(&PACKAGE) && wheel(&work.place.target, "dev") == 0;
+    let line = prepare(work, has_python)?;
     Err(become_program(&line.args(arguments).within(&work.place.caller)))
 }
 
-/// Builds what the soak runs and gives its command line. A client that cannot be built here is left out, which the report says.
-pub(super) fn prepare(work: &Work) -> Result<Line, Failure> {
+/// Builds the clients that are not Rust and gives the soak's command line. A client that cannot be built here is left out, which the
+/// report says.
+pub(super) fn prepare(work: &Work, has_python: bool) -> Result<Line, Failure> {
     let target = &work.place.target;
-    for line in builds(target) {
+    for line in clients(target) {
         build(&line)?;
     }
-    let has_python = work.setup.environment(&PACKAGE) && wheel(target, "dev") == 0;
     Ok(line(target, has_python.then(|| work.place.at(soak::PYTHON_CLIENT)).as_deref()))
 }
 
-fn builds(target: &Path) -> [Line; 4] {
-    let folder = target.join("soak");
+fn cargo() -> Line {
     let packages = [package::SOAK, package::CLI, package::C, package::PRELOAD];
-    let cargo = packages.iter().fold(Line::new("cargo").arg("build"), |line, name| line.arg("-p").arg(name));
+    Line::new("cargo").arg("build").args(packages.iter().flat_map(|name| ["-p", name]))
+}
+
+fn clients(target: &Path) -> [Line; 3] {
+    let folder = target.join("soak");
     let strict = ["-O1", "-Wall", "-Wextra", "-Werror"];
     let path = |option: &str, folder: &Path| format!("{option}{}", folder.display());
     let libraries = folder.join("lib");
@@ -44,7 +49,7 @@ fn builds(target: &Path) -> [Line; 4] {
     let client = client.arg(folder.join("client")).arg(path("-L", &libraries));
     let client = client.arg("-lmemferry").arg(path("-Wl,-rpath,", &libraries));
     let clock = Line::new("cc").args(strict).args(["-shared", "-fPIC", soak::CLOCK, "-o"]);
-    [cargo, install_c(&target.join("debug"), &folder), client, clock.arg(folder.join("libclock.so"))]
+    [install_c(&target.join("debug"), &folder), client, clock.arg(folder.join("libclock.so"))]
 }
 
 fn line(target: &Path, python_client: Option<&Path>) -> Line {
@@ -68,14 +73,19 @@ mod tests {
 
     #[test]
     fn clients_in_c_are_linked_with_the_installed_library() {
-        let [cargo, install, client, clock] = builds(Path::new("/t")).map(|line| line.to_string());
-        assert_eq!(cargo, "cargo build -p memferry-soak -p memferry-cli -p memferry-c -p memferry-preload");
+        let [install, client, clock] = clients(Path::new("/t")).map(|line| line.to_string());
         assert!(install.ends_with("/t/debug/libmemferry_c.a /t/soak"), "{install}");
         assert!(
             client.contains("-I/t/soak/include") && client.contains("-Wl,-rpath,/t/soak/lib"),
             "{client}"
         );
         assert!(clock.ends_with("-o /t/soak/libclock.so"), "{clock}");
+    }
+
+    #[test]
+    fn only_what_the_soak_runs_is_built() {
+        let line = cargo().to_string();
+        assert_eq!(line, "cargo build -p memferry-soak -p memferry-cli -p memferry-c -p memferry-preload");
     }
 
     #[test]

@@ -13,13 +13,14 @@ mod parts;
 mod progress;
 mod verdicts;
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::bindings::{python_tests, wheel};
 use super::soak;
 use crate::arguments;
 use crate::failure::Failure;
-use crate::layout::{FUZZ, WORKSPACES, Workspace};
+use crate::layout::{FUZZ, PRODUCT_WORKSPACE, WORKSPACES, Workspace};
 use crate::line::Line;
 use crate::setup::environments::PACKAGE;
 use crate::stages::{has, print};
@@ -53,8 +54,10 @@ pub(super) fn run(work: &Work, test: &arguments::Test) -> Result<(), Failure> {
 fn quick(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     work.setup.crates_of(FUZZ)?;
+    work.stages.run(&format!("build of {}", PRODUCT_WORKSPACE.name), &build())?;
     for workspace in WORKSPACES {
-        work.stages.run(&format!("tests of {}", workspace.name), &workspace_tests(workspace))?;
+        let line = workspace_tests(workspace, &work.place.target);
+        work.stages.run(&format!("tests of {}", workspace.name), &line)?;
     }
     work.stages.run("fuzz corpus", &fuzz_corpus())
 }
@@ -66,23 +69,39 @@ fn ordinary(work: &Work) -> Result<(), Failure> {
             work.leave_out(format!("C programs were not tried with {tool}, which is not installed"));
         }
     }
-    if work.setup.environment(&PACKAGE) {
+    let has_python = work.setup.environment(&PACKAGE);
+    if has_python {
         let target = &work.place.target;
         work.stages.step("wheel", "maturin build, pip install", || wheel(target, "dev"))?;
         work.stages.run("Python", &python_tests(target))?;
     } else {
         work.leave_out("Python was left out, since what it needs cannot be had");
     }
-    run_soak(work, SMOKE)
+    run_soak(work, SMOKE, has_python)
 }
 
-fn run_soak(work: &Work, time: Duration) -> Result<(), Failure> {
-    let line = soak::prepare(work)?.arg("--time").arg(format!("{}s", time.as_secs()));
+/// Runs the soak of the build that the tests have too.
+fn run_soak(work: &Work, time: Duration, has_python: bool) -> Result<(), Failure> {
+    let line = soak::prepare(work, has_python)?.arg("--time").arg(format!("{}s", time.as_secs()));
     work.stages.run("soak", &line)
 }
 
-fn workspace_tests(workspace: &Workspace) -> Line {
-    workspace.cargo(&["test", "--workspace"])
+/// The soak by itself.
+fn long_soak(work: &Work, time: Duration) -> Result<(), Failure> {
+    work.setup.rust(&[])?;
+    work.stages.run(&format!("build of {}", PRODUCT_WORKSPACE.name), &build())?;
+    let has_python = work.setup.environment(&PACKAGE) && wheel(&work.place.target, "dev") == 0;
+    run_soak(work, time, has_python)
+}
+
+/// Everything of the product at once: programs and libraries that tests, Python and soak use share their crates with the tests.
+fn build() -> Line {
+    PRODUCT_WORKSPACE.cargo(&["build", "--workspace", "--all-targets"])
+}
+
+/// Tests that need a library find it where [`build`] left it.
+fn workspace_tests(workspace: &Workspace, target: &Path) -> Line {
+    workspace.cargo(&["test", "--workspace"]).env("MEMFERRY_TEST_BUILT", target.join("debug"))
 }
 
 fn fuzz_corpus() -> Line {
@@ -92,12 +111,13 @@ fn fuzz_corpus() -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{PRODUCT_WORKSPACE, RESEARCH_WORKSPACE};
+    use crate::layout::RESEARCH_WORKSPACE;
 
     #[test]
     fn workspaces_are_tested_in_their_folders() {
-        assert_eq!(workspace_tests(&PRODUCT_WORKSPACE).to_string(), "cargo test --workspace");
-        assert_eq!(workspace_tests(&RESEARCH_WORKSPACE).to_string(), "cd research && cargo test --workspace");
+        let line = |workspace| workspace_tests(workspace, Path::new("/t")).to_string();
+        assert_eq!(line(&PRODUCT_WORKSPACE), "env MEMFERRY_TEST_BUILT=/t/debug cargo test --workspace");
+        assert!(line(&RESEARCH_WORKSPACE).starts_with("cd research && "));
     }
 
     #[test]

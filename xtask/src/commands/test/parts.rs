@@ -13,7 +13,7 @@ use crate::commands::{fuzz, guest};
 use crate::failure::Failure;
 use crate::guests::machine::Machine;
 use crate::guests::module;
-use crate::layout::{package, test};
+use crate::layout::{PRODUCT_WORKSPACE, package, test};
 use crate::line::Line;
 use crate::setup::{ARM, debian};
 use crate::work::Work;
@@ -96,8 +96,8 @@ pub(crate) const PARTS: &[Part] = &[
         about: "ten minutes of random clients against services that are killed and starved",
         minutes: 11,
         is_default: true,
-        rotation: Some(120),
-        run: |work, limit| super::run_soak(work, bounded(SOAK, limit, Duration::from_secs(60))),
+        rotation: Some(150),
+        run: |work, limit| super::long_soak(work, bounded(SOAK, limit, Duration::from_secs(90))),
     },
     Part {
         name: "fuzz",
@@ -275,8 +275,11 @@ fn arm_line(level: &str) -> Line {
 fn c_programs(work: &Work) -> Result<(), Failure> {
     work.setup.rust(&[])?;
     work.setup.tools(&[debian::C_CHECKERS])?;
-    let line = Line::new("cargo").args(["test", "-p", package::C, "--test", test::C_PROGRAMS]);
-    work.stages.run("C programs", &line)
+    let name = PRODUCT_WORKSPACE.name;
+    work.stages.run(&format!("build of {name}"), &super::build())?;
+    // Of the whole workspace, so that nothing is built anew after its tests.
+    let line = super::workspace_tests(&PRODUCT_WORKSPACE, &work.place.target);
+    work.stages.run("C programs", &line.args(["--test", test::C_PROGRAMS]))
 }
 
 /// A guest of the module; where time is short, its fuzzer has less of it.
