@@ -19,14 +19,8 @@ use memferry_registers::sdma::{
 use thiserror::Error;
 
 use super::channels::{AllChannelsBusy, Channel, ChannelTaken, Channels};
-use super::config::{ChannelConfig, Operation, Port, Priority, Side, SyncUnit};
+use super::config::{ChannelConfig, Operation, Port, Priority, Side, SyncUnit, Trusted};
 use super::validate::ConfigError;
-
-/// Shows that its holder may have high priority and supervisor channels.
-///
-/// There is one for each [`Sdma`], made with it; its owner lends it to whom it trusts.
-#[derive(Debug)]
-pub struct Trusted(());
 
 /// What is set once for the whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

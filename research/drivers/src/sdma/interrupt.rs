@@ -8,143 +8,13 @@
 //! Several events give one interrupt, so the handler looks at every channel of the line (paper, 2.3.2.2). It reports
 //! and clears; what an event means for a request is the caller's to decide. It waits for nothing.
 
-use core::fmt;
-
 use memferry_clock::Clock;
 use memferry_registers::RegisterIo;
-use memferry_registers::sdma::{CHANNELS, Cicr, Csr, Register, offset};
+use memferry_registers::sdma::{CHANNELS, Csr, Register, offset};
 
+use super::cause::Cause;
 use super::channels::Channel;
 use super::device::Sdma;
-
-/// What a channel reports (paper, 2.3.2.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// A request of the hardware came before the last one was served.
-    Drop,
-    /// Half of the current frame is done.
-    HalfOfFrame,
-    /// A frame is done.
-    EndOfFrame,
-    /// The last frame has begun.
-    StartOfLastFrame,
-    /// The transfer is done.
-    EndOfBlock,
-    /// A packet is done.
-    EndOfPacket,
-    /// An access failed on the interconnect.
-    TransactionError,
-    /// Unprivileged access to a supervisor channel.
-    SupervisorError,
-    /// An element's address is no multiple of its size.
-    MisalignedAddress,
-    /// A disabled channel has written out what it had read.
-    Drained,
-    /// The linked list is done.
-    EndOfSuperBlock,
-}
-
-impl Cause {
-    /// Every cause, by rising bit.
-    pub const ALL: [Self; 11] = [
-        Self::Drop,
-        Self::HalfOfFrame,
-        Self::EndOfFrame,
-        Self::StartOfLastFrame,
-        Self::EndOfBlock,
-        Self::EndOfPacket,
-        Self::TransactionError,
-        Self::SupervisorError,
-        Self::MisalignedAddress,
-        Self::Drained,
-        Self::EndOfSuperBlock,
-    ];
-
-    /// Whether the transfer did not go as configured.
-    pub const fn is_error(self) -> bool {
-        matches!(self, Self::Drop | Self::TransactionError | Self::SupervisorError | Self::MisalignedAddress)
-    }
-
-    const fn of_status(self, status: Csr) -> bool {
-        match self {
-            Self::Drop => status.drop(),
-            Self::HalfOfFrame => status.half_frame(),
-            Self::EndOfFrame => status.frame(),
-            Self::StartOfLastFrame => status.last_frame(),
-            Self::EndOfBlock => status.block(),
-            Self::EndOfPacket => status.packet(),
-            Self::TransactionError => status.transaction_error(),
-            Self::SupervisorError => status.supervisor_error(),
-            Self::MisalignedAddress => status.misaligned_error(),
-            Self::Drained => status.drain(),
-            Self::EndOfSuperBlock => status.super_block(),
-        }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Drop => "a hardware request was dropped",
-            Self::HalfOfFrame => "half of the frame is done",
-            Self::EndOfFrame => "a frame is done",
-            Self::StartOfLastFrame => "the last frame has begun",
-            Self::EndOfBlock => "the block is done",
-            Self::EndOfPacket => "a packet is done",
-            Self::TransactionError => "an access failed on the interconnect",
-            Self::SupervisorError => "unprivileged access to a supervisor channel",
-            Self::MisalignedAddress => "an element's address is misaligned",
-            Self::Drained => "the channel has drained",
-            Self::EndOfSuperBlock => "the linked list is done",
-        })
-    }
-}
-
-/// A set of causes: which of them a channel reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Interrupts(u16);
-
-impl Interrupts {
-    /// None: such a channel must be polled.
-    pub const NONE: Self = Self(0);
-    /// The end of the block, and every error that a transfer without a request line may have.
-    pub const END_AND_ERRORS: Self = Self::NONE.with(Cause::EndOfBlock).with_errors();
-    /// The end of a linked list, and the same errors.
-    pub const LIST_END_AND_ERRORS: Self = Self::NONE.with(Cause::EndOfSuperBlock).with_errors();
-
-    const fn with_errors(self) -> Self {
-        self.with(Cause::TransactionError).with(Cause::SupervisorError).with(Cause::MisalignedAddress)
-    }
-
-    /// With this cause too.
-    pub const fn with(self, cause: Cause) -> Self {
-        Self(self.0 | 1 << cause as u16)
-    }
-
-    pub const fn without(self, cause: Cause) -> Self {
-        Self(self.0 & !(1 << cause as u16))
-    }
-
-    /// Whether the cause is one of them.
-    pub const fn contains(self, cause: Cause) -> bool {
-        self.0 & 1 << cause as u16 != 0
-    }
-
-    pub(super) const fn cicr(self) -> Cicr {
-        Cicr::new()
-            .with_drop(self.contains(Cause::Drop))
-            .with_half_frame(self.contains(Cause::HalfOfFrame))
-            .with_frame(self.contains(Cause::EndOfFrame))
-            .with_last_frame(self.contains(Cause::StartOfLastFrame))
-            .with_block(self.contains(Cause::EndOfBlock))
-            .with_packet(self.contains(Cause::EndOfPacket))
-            .with_transaction_error(self.contains(Cause::TransactionError))
-            .with_supervisor_error(self.contains(Cause::SupervisorError))
-            .with_misaligned_error(self.contains(Cause::MisalignedAddress))
-            .with_drain(self.contains(Cause::Drained))
-            .with_super_block(self.contains(Cause::EndOfSuperBlock))
-    }
-}
 
 /// One of the four interrupt lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -180,7 +50,7 @@ impl Event {
     /// The causes, by rising bit; none when the line said that the channel has an event and the channel knew of none.
     pub fn causes(&self) -> impl Iterator<Item = Cause> + use<> {
         let status = self.status;
-        Cause::ALL.into_iter().filter(move |cause| cause.of_status(status))
+        Cause::ALL.into_iter().filter(move |cause| cause.is_in(status))
     }
 
     /// The first cause that is an error.

@@ -20,9 +20,9 @@ use thiserror::Error;
 
 use super::cache::CacheMaintenance;
 use super::channels::Channel;
-use super::config::{ChannelConfig, Element, Piece, Port, Side, TransferSize};
-use super::device::{ConfigureError, Sdma, Trusted, color, control, indexes, link_control, parameters};
-use super::interrupt::{Cause, Interrupts};
+use super::config::{ChannelConfig, Element, Piece, Port, Side, TransferSize, Trusted};
+use super::device::{ConfigureError, Sdma, color, control, indexes, link_control, parameters};
+use super::cause::{Cause, Interrupts};
 use super::linear::split;
 use super::validate::ConfigError;
 

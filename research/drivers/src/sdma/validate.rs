@@ -12,9 +12,9 @@ use thiserror::Error;
 
 use super::config::{
     Addressing, ChannelConfig, Operation, Port, Priority, Side, SyncUnit, Synchronization, TransferSize,
+    Trusted,
 };
-use super::device::Trusted;
-use super::interrupt::Cause;
+use super::cause::Cause;
 
 /// A rule that a configuration breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

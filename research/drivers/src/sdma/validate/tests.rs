@@ -5,7 +5,7 @@ extern crate std;
 use proptest::prelude::*;
 
 use super::super::device::tests::{copy, ready};
-use super::super::interrupt::Interrupts;
+use super::super::cause::Interrupts;
 use super::super::{Element, Piece};
 use super::*;
 
