@@ -1,4 +1,4 @@
-//! Intel's I/OAT DMA engine (QuickData, "Crystal Beach"), versions 2.0 to 3.2: four channels, each following a chain of descriptors.
+//! Intel's I/OAT DMA engine (QuickData, "Crystal Beach"), versions 2.0 to 3.2. Each channel follows a chain of descriptors.
 //!
 //! ```text
 //! offset ── offset::locate ──► Location ──► name, width, access, bits that exist
@@ -8,7 +8,7 @@
 //!
 //! Sources: the register chapters of the Xeon E5 v2 and E7 v2 datasheets (volume 2: "Crystal Beach DMA", "Quick Data
 //! DMA"), the C5500/C3500 datasheet (volume 1, features), and the definitions in Linux's driver of the device. Intel's
-//! architecture specification is not public. Comments mark a statement that none of the sources confirms as "unsure".
+//! architecture specification is not public. Comments say "unsure" where none of the sources confirms a statement.
 //!
 //! The Intel 5000X of Papa's measurements (2014) has version 1.2: some of its registers have other offsets, commands start
 //! it instead of a count, and it can only copy. Fills and XOR, which Papa names as future work, came with version 3.x.

@@ -143,7 +143,7 @@ fn prints_set_fields_and_reserved_bits() {
     assert_eq!(text(Location::General(General::Cbver), 0x32), "CBVER: version 3.2");
     assert_eq!(
         text(Location::General(General::Intrctrl), 7),
-        "INTRCTRL: interrupts enabled, a channel waits, the line is high"
+        "INTRCTRL: interrupts enabled, a channel needs attention, the line is high"
     );
 }
 
@@ -163,8 +163,8 @@ fn encodes_descriptors_in_the_device_layout() {
     let fill = Descriptor { body: Body::Fill { pattern: 7, destination: 9 }, ..descriptor };
     assert_eq!(fill.encode(), [0x0100_0008_0000_1234, 7, 9, 0x8040, 0, 0, 0, 0]);
     assert_eq!((fill.slots(), fill.encode_extension(0)), (1, None));
-    let nothing = Descriptor { body: Body::Null, ..descriptor };
-    assert_eq!(nothing.encode()[0], 0x0000_0028_0000_1234);
+    let null = Descriptor { body: Body::Null, ..descriptor };
+    assert_eq!(null.encode()[0], 0x0000_0028_0000_1234);
     assert_eq!(
         fill.to_string(),
         "fill 4660 bytes at 0x9 with 0x0000000000000007, writes its completion, next 0x8040"

@@ -28,12 +28,12 @@ use super::validate::{Limits, RingError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InitError {
     /// The device has the register layout of version 1.
-    #[error("the device has version {major}.{minor}, the driver needs 2.0: check the base address")]
+    #[error("the device has version {major}.{minor}, the driver needs at least 2.0: check the base address")]
     TooOld { major: u8, minor: u8 },
     #[error("the device reports no channels: check its set-up and the base address")]
     NoChannels,
-    /// A descriptor moves less than 64 bytes.
-    #[error("the device moves at most {bytes} bytes with a descriptor: check the base address")]
+    /// A descriptor moves fewer than 64 bytes.
+    #[error("the device moves at most {bytes} bytes per descriptor, fewer than 64: check the base address")]
     TransfersTooShort { bytes: u64 },
 }
 

@@ -4,8 +4,8 @@
 //! line high ──► read INTRCTRL (disables the line) ──► ATTNSTATUS ──► rearm and report each channel ──► enable INTRCTRL
 //! ```
 //!
-//! Rearming a channel before its report makes a completion in between interrupt again. The interrupt only names channels;
-//! their progress is in the completion word.
+//! A channel is rearmed before it is reported, so a completion in between raises another interrupt. The interrupt only
+//! names channels; their progress is in the completion word.
 
 use memferry_clock::Clock;
 use memferry_registers::NarrowIo;
@@ -23,8 +23,8 @@ pub struct Handled {
 }
 
 impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
-    /// Handles an interrupt and reports the number of each channel that raised it. Without any, the interrupt came from
-    /// another device on the line.
+    /// Handles an interrupt and reports the number of each channel that raised it. If there is none, another device on
+    /// the line raised the interrupt.
     pub fn handle_interrupt(&mut self, mut report: impl FnMut(u8)) -> Handled {
         let control = Intrctrl::from_bits(self.io.read8(General::Intrctrl.offset()));
         let mut handled = Handled::default();

@@ -53,7 +53,7 @@ pub enum Operation<'a> {
 /// How the device reports the end of a request, besides in CHANSTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Notice {
-    /// No report. The report of a later request covers this one.
+    /// No report. A later request's report also covers this one.
     Silent,
     /// A write of the completion word.
     #[default]

@@ -7,8 +7,8 @@
 //!                 └─► timeout ──► quarantined: the channel may still access memory
 //! ```
 //!
-//! By erratum CF5 of the Xeon E7 v2, a suspend or reset during an XOR may corrupt copies of other channels, so those have
-//! to be suspended first. The driver leaves that to its caller, which knows the work of all channels.
+//! By erratum CF5 of the Xeon E7 v2, a suspend or reset during an XOR may corrupt copies of other channels. The caller has
+//! to suspend those first, because the driver does not know the work of all channels.
 
 use core::time::Duration;
 

@@ -42,7 +42,8 @@ impl Registers {
 
     fn put(&mut self, offset: u32, width: u32, value: u32) {
         self.writes.push((offset, width, value));
-        let clears = offset == at(Register::Chanerr) || (offset == at(Register::Chancmd) && !self.unresponsive);
+        let clears =
+            offset == at(Register::Chanerr) || (offset == at(Register::Chancmd) && !self.unresponsive);
         self.set(offset, width, if clears { 0 } else { value });
     }
 }
@@ -227,7 +228,11 @@ fn links_and_counts_until_the_ring_is_full() {
     assert_eq!(driver.io.writes, [], "writing descriptors accesses no register");
     driver.ring_doorbell(&channel);
     driver.ring_doorbell(&channel);
-    assert_eq!(driver.io.writes, [(at(Register::Dmacount), 2, 4)], "the second doorbell has nothing to announce");
+    assert_eq!(
+        driver.io.writes,
+        [(at(Register::Dmacount), 2, 4)],
+        "the second doorbell has nothing to announce"
+    );
     let word = |slot: u64, index: u64| driver.memory.0[&(RING.ring + 64 * slot + 8 * index)];
     assert_eq!([word(0, 0), word(0, 1), word(0, 2)], [8 << 32 | 10, 0x5000, 0x6000]);
     assert_eq!([word(0, 3), word(1, 3), word(2, 3)], [1, 2, 3].map(|slot| RING.ring + 64 * slot));
@@ -254,9 +259,14 @@ fn ignores_impossible_and_stale_words() {
         driver.write(&channel, &copy(bytes)).unwrap();
     }
     driver.ring_doorbell(&channel);
-    for impossible in
-        [0, u64::MAX, 64, completion_word(TransferState::Idle, 5), completion_word(TransferState::Idle, 7), RING.ring - 64]
-    {
+    for impossible in [
+        0,
+        u64::MAX,
+        64,
+        completion_word(TransferState::Idle, 5),
+        completion_word(TransferState::Idle, 7),
+        RING.ring - 64,
+    ] {
         driver.memory.0.insert(RING.completion, impossible);
         assert_eq!(driver.poll(&channel).done, 0, "{impossible:#x}");
     }
@@ -301,8 +311,8 @@ fn resumes_and_rewinds_only_stopped_channels() {
     let mut outcomes = |state: TransferState| {
         driver.io.set(at(Register::Chansts), 4, u32::from(state.into_bits()));
         driver.io.writes.clear();
-        let answers = (driver.resume(&channel).is_ok(), driver.rewind(&channel).is_ok());
-        (answers, driver.io.writes.first().copied())
+        let succeeded = (driver.resume(&channel).is_ok(), driver.rewind(&channel).is_ok());
+        (succeeded, driver.io.writes.first().copied())
     };
     let resume = Some((at(Register::Chancmd), 1, 0x10));
     assert_eq!(outcomes(TransferState::Suspended), ((true, true), resume));

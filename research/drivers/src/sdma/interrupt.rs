@@ -1,12 +1,12 @@
-//! Interrupts: what may cause one, and the handler of a line.
+//! Handles an interrupt line and reports the events of its channels.
 //!
 //! ```text
-//! IRQSTATUS of the line, of channels enabled on it ──► each channel: CSR read, the same bits written back ──► Event
-//!                                                                └──► IRQSTATUS bit written back
+//! IRQSTATUS of the line, channels enabled on it ──► each channel: read CSR, write the same bits back ──► Event
+//!                                                             └──► write the channel's IRQSTATUS bit back
 //! ```
 //!
-//! Several events give one interrupt, so the handler looks at every channel of the line (paper, 2.3.2.2). It reports
-//! and clears; what an event means for a request is the caller's to decide. It waits for nothing.
+//! Several events raise one interrupt, so the handler checks every channel of the line (paper, 2.3.2.2). It reports and
+//! clears events without waiting; the caller decides what an event means for a request.
 
 use memferry_clock::Clock;
 use memferry_registers::RegisterIo;
@@ -19,13 +19,9 @@ use super::device::Sdma;
 /// One of the four interrupt lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Line {
-    /// Line 0.
     L0,
-    /// Line 1.
     L1,
-    /// Line 2.
     L2,
-    /// Line 3.
     L3,
 }
 
@@ -37,23 +33,23 @@ impl Line {
     }
 }
 
-/// What a channel reported.
+/// An event that a channel reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Index of the channel.
+    /// Number of the channel.
     pub channel: u8,
-    /// Its status register as it was read.
+    /// Value read from the channel's status register.
     pub status: Csr,
 }
 
 impl Event {
-    /// The causes, by rising bit; none when the line said that the channel has an event and the channel knew of none.
+    /// The causes of the event, in order of their bits. An event that the driver reports has at least one.
     pub fn causes(&self) -> impl Iterator<Item = Cause> + use<> {
         let status = self.status;
         Cause::ALL.into_iter().filter(move |cause| cause.is_in(status))
     }
 
-    /// The first cause that is an error.
+    /// The first cause that is an error, if any.
     pub fn error(&self) -> Option<Cause> {
         self.causes().find(|cause| cause.is_error())
     }
@@ -64,24 +60,23 @@ impl Event {
     }
 }
 
-/// What one call of the handler did.
+/// Result of one call of the interrupt handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Handled {
-    /// Events given to the caller.
+    /// Number of events reported.
     pub events: u32,
-    /// Channels that the line named though their status was empty: an interrupt that came too late to tell.
+    /// Number of pending channels without an event, for example because it was polled before the interrupt.
     pub spurious: u32,
 }
 
-/// Rounds after which a channel that never stops reporting is left to the next interrupt.
+/// Maximum number of events that one call reports for a channel. The next interrupt reports the rest.
 const ROUNDS: u32 = 4;
 
 impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
-    /// Handles an interrupt of a line: reads and clears the status of each channel that is pending and enabled on it,
-    /// and hands every event over.
+    /// Handles an interrupt of a line: reads, clears and reports the status of each pending channel enabled on the line.
     ///
-    /// The line's bit is cleared between two looks at the channel, so that an event which arrives meanwhile is neither
-    /// lost nor left without an interrupt.
+    /// Clears the line's bit between two reads of the channel's status, so that an event in between is not lost and does
+    /// not stay without an interrupt.
     pub fn handle_interrupt(&mut self, line: Line, mut report: impl FnMut(Event)) -> Handled {
         let pending = self.io.read(offset::irq_status(line.index())) & self.lines[line.index()];
         let mut handled = Handled::default();
@@ -101,14 +96,14 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         handled
     }
 
-    /// Reads and clears a channel's status without an interrupt: for those who poll, or suspect a lost interrupt.
+    /// Reads and clears a channel's status without an interrupt, to poll or after a lost interrupt.
     pub fn poll(&mut self, channel: &Channel) -> Option<Event> {
         let mut event = None;
         self.take_status(channel.index(), &mut |taken| event = Some(taken));
         event
     }
 
-    /// Lets a channel interrupt on a line, or no longer. A pending interrupt is cleared before it is let through.
+    /// Enables or disables a channel's interrupts on a line. Clears a pending interrupt before it enables the channel.
     pub fn set_line(&mut self, channel: &Channel, line: Line, enabled: bool) {
         let index = line.index();
         let before = self.lines[index];
@@ -120,7 +115,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         self.io.write(offset::irq_enable(index), after);
     }
 
-    /// Whether there was an event.
+    /// Reads, clears and reports a channel's status. Returns whether there was an event.
     fn take_status(&mut self, channel: u8, report: &mut impl FnMut(Event)) -> bool {
         let at = offset::channel(usize::from(channel), Register::Csr);
         let status = Csr::from_bits(self.io.read(at));

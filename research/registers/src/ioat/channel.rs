@@ -14,7 +14,7 @@ use core::fmt;
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Chanctrl {
-    /// The channel raised its interrupt and will raise no further one. Writing a one clears the bit and rearms the interrupt.
+    /// The channel raised its interrupt and raises no other one. Writing a one clears the bit and rearms the interrupt.
     pub interrupt_disable: bool,
     #[bits(1)]
     __: u8,
@@ -45,9 +45,9 @@ impl fmt::Display for Chanctrl {
         write_set(
             f,
             &[
-                (self.interrupt_disable(), ", interrupt raised and not armed again"),
+                (self.interrupt_disable(), ", interrupt raised and not rearmed"),
                 (self.error_completion_enable(), ", errors are written to the completion address"),
-                (self.any_error_abort_enable(), ", any error stops it"),
+                (self.any_error_abort_enable(), ", any error stops the channel"),
                 (self.error_interrupt_enable(), ", errors interrupt"),
                 (self.descriptor_no_snoop(), ", descriptors not snooped"),
                 (self.completion_dca_enable(), ", completions into a cache"),
@@ -113,7 +113,7 @@ impl fmt::Display for Chancmd {
         if self.commands() == 0 {
             return f.write_str("no command");
         }
-        f.write_str("asked for:")?;
+        f.write_str("requested:")?;
         write_set(
             f,
             &[

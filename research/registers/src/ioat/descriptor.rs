@@ -259,7 +259,7 @@ impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = self.size;
         match &self.body {
-            Body::Null => f.write_str("nothing")?,
+            Body::Null => f.write_str("no operation")?,
             Body::Copy { source, destination } => {
                 write!(f, "copy {size} bytes from {source:#x} to {destination:#x}")?;
             }

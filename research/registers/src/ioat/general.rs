@@ -89,7 +89,7 @@ impl fmt::Display for Intrctrl {
         write_set(
             f,
             &[
-                (self.status(), ", a channel waits"),
+                (self.status(), ", a channel needs attention"),
                 (self.interrupt(), ", the line is high"),
                 (self.msix_vector_control(), ", a vector for each channel"),
             ],
@@ -147,7 +147,7 @@ pub struct DmaCapability {
 
 impl fmt::Display for DmaCapability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do: copies;")?;
+        f.write_str("supports: copies;")?;
         write_set(
             f,
             &[

@@ -271,11 +271,11 @@ pub struct Csdp {
     pub write_mode: WriteMode,
     /// The interconnect must not adapt the destination's byte order.
     pub destination_endian_lock: bool,
-    /// The destination is big-endian. Drivers leave the bit clear: the device is little-endian.
+    /// The destination is big-endian. Must stay clear: the device is little-endian.
     pub destination_big_endian: bool,
     /// The interconnect must not adapt the source's byte order.
     pub source_endian_lock: bool,
-    /// The source is big-endian. Drivers leave the bit clear: the device is little-endian.
+    /// The source is big-endian. Must stay clear: the device is little-endian.
     pub source_big_endian: bool,
     #[bits(10)]
     __: u16,

@@ -143,11 +143,11 @@ field! {
     /// Origin of the next block's address in a linked list (SRC_VALID and DEST_VALID of CDP).
     AddressSource, 3 {
         /// The descriptor has no address: the block continues where the previous one ended.
-        Continue = 0 => "goes on where the last block ended",
+        Continue = 0 => "continues where the last block ended",
         /// The descriptor holds the address.
         Reload = 1 => "is in the next descriptor",
         /// The descriptor has no address: the block starts where the previous one started.
-        Reuse = 2 => "is the last block's start again",
+        Reuse = 2 => "starts where the last block started",
         /// Undefined: must not be written.
         Undefined = 3 => "is undefined",
     }
@@ -157,7 +157,7 @@ field! {
     /// Layout of the next descriptor (NEXT_DESCRIPTOR_TYPE of CDP, and the top bits of a descriptor's second word).
     DescriptorType, 7 {
         /// Undefined: must not be written.
-        Undefined0 = 0 => "no descriptor type",
+        Undefined0 = 0 => "undefined descriptor type 0",
         /// Every register of the channel.
         Type1 = 1 => "descriptor type 1",
         /// Addresses, sizes and indexes.
@@ -193,13 +193,13 @@ field! {
     /// Threads reserved for high priority channels (GCR). Every variant but `None` reserves write thread 0.
     ThreadReservation, 3 {
         /// No thread is reserved.
-        None = 0 => "no thread kept for high priority",
+        None = 0 => "no thread reserved for high priority",
         /// Read thread 0 and write thread 0.
-        One = 1 => "read thread 0 and write thread 0 kept for high priority",
+        One = 1 => "read thread 0 and write thread 0 reserved for high priority",
         /// Read threads 0 and 1, and write thread 0.
-        Two = 2 => "read threads 0-1 and write thread 0 kept for high priority",
+        Two = 2 => "read threads 0-1 and write thread 0 reserved for high priority",
         /// Read threads 0 to 2, and write thread 0.
-        Three = 3 => "read threads 0-2 and write thread 0 kept for high priority",
+        Three = 3 => "read threads 0-2 and write thread 0 reserved for high priority",
     }
 }
 

@@ -24,7 +24,7 @@ pub struct SysStatus {
 
 impl fmt::Display for SysStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.reset_done() { "reset done" } else { "reset going on" })
+        f.write_str(if self.reset_done() { "reset done" } else { "reset in progress" })
     }
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for OcpSysconfig {
             f,
             &[
                 (self.auto_idle(), ", clock gated when idle"),
-                (self.soft_reset(), ", reset asked for"),
+                (self.soft_reset(), ", reset requested"),
                 (self.emu_free(), ", debugger's suspend ignored"),
             ],
         )
@@ -104,7 +104,7 @@ impl fmt::Display for Gcr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let depth = self.max_channel_fifo_depth();
         let rate = self.arbitration_rate();
-        write!(f, "FIFO depth {depth} a channel, arbitration rate {rate}, ")?;
+        write!(f, "FIFO depth {depth} per channel, arbitration rate {rate}, ")?;
         write!(f, "{}, {}", self.thread_reservation(), self.fifo_budget())?;
         write_set(f, &[(self.channel_id_gate(), ", channel numbers shown")])
     }
@@ -128,7 +128,7 @@ pub struct Caps0 {
 
 impl fmt::Display for Caps0 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do:")?;
+        f.write_str("supports:")?;
         write_set(
             f,
             &[
@@ -161,7 +161,7 @@ pub struct Caps2 {
 
 impl fmt::Display for Caps2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do:")?;
+        f.write_str("supports:")?;
         write_set(
             f,
             &[
@@ -203,7 +203,7 @@ pub struct Caps3 {
 
 impl fmt::Display for Caps3 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do:")?;
+        f.write_str("supports:")?;
         write_set(
             f,
             &[

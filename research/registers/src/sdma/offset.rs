@@ -312,8 +312,8 @@ mod tests {
         assert_eq!(Location::all().count(), 16 + CHANNELS * Register::ALL.len());
         for location in Location::all() {
             assert_eq!(locate(location.offset()), Some(location));
-            for odd in 1..4 {
-                assert_eq!(locate(location.offset() + odd), None);
+            for byte in 1..4 {
+                assert_eq!(locate(location.offset() + byte), None);
             }
         }
         assert_eq!(locate(SPAN), None);
