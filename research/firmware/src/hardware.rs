@@ -119,7 +119,7 @@ impl Clock for Counter {
     }
 }
 
-/// A transfer buffer.
+/// A buffer that the DMA engine reads or writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     address: u32,

@@ -23,7 +23,7 @@ pub enum TakeError {
     #[error("channel {index} does not exist: the device has {channels} channels")]
     NoSuchChannel {
         index: u8,
-        /// Number of channels.
+        /// Number of channels of the device.
         channels: u8,
     },
     /// This driver has given out the channel already.

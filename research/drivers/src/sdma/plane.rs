@@ -39,7 +39,7 @@ pub struct Grid {
     pub element: Element,
     /// Pixels of a row.
     pub x_count: u32,
-    /// Number of rows.
+    /// Number of rows in the grid.
     pub y_count: u32,
 }
 
@@ -76,12 +76,12 @@ pub enum PlaneError {
     NoPixels {
         /// Pixels of a row.
         x_count: u32,
-        /// Number of rows.
+        /// Number of rows in the grid.
         y_count: u32,
     },
     /// A pixel's address is not a multiple of its size.
     #[error(
-        "the {port} walk has pixels off multiples of {bytes} bytes: use smaller pixels, or align start and pitch"
+        "the {port} walk misaligns pixels of {bytes} bytes: use smaller pixels, or align start and pitch"
     )]
     Misaligned {
         port: Port,

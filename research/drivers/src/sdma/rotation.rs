@@ -21,7 +21,7 @@ pub struct Picture {
     pub pitch_bytes: u32,
 }
 
-/// Clockwise rotation.
+/// Angle of a clockwise rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuarterTurns {
     None,

@@ -59,9 +59,7 @@ pub enum ConfigError {
     #[error("{port} frame index {index} does not fit a signed 32-bit field: make each row a transfer")]
     FrameIndexOutOfRange { port: Port, index: i64 },
     /// The address of the second element would not be a multiple of the element size.
-    #[error(
-        "{port} element index {index} puts elements off multiples of {bytes} bytes: use step - {bytes} + 1"
-    )]
+    #[error("{port} element index {index} misaligns elements of {bytes} bytes: use step - {bytes} + 1")]
     ElementIndexMisaligned {
         port: Port,
         index: i64,
@@ -69,7 +67,7 @@ pub enum ConfigError {
         bytes: u32,
     },
     /// The address of the second frame would not be a multiple of the element size.
-    #[error("{port} frame index {index} puts frames off multiples of {bytes} bytes: use step - {bytes} + 1")]
+    #[error("{port} frame index {index} misaligns elements of {bytes} bytes: use step - {bytes} + 1")]
     FrameIndexMisaligned {
         port: Port,
         index: i64,

@@ -108,7 +108,7 @@ pub enum Body {
     Type3,
 }
 
-/// One descriptor.
+/// A descriptor of a linked list.
 ///
 /// When an address is absent, the validity field of the previous descriptor selects it: see [`AddressSource`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
