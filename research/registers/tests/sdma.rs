@@ -171,7 +171,7 @@ fn prints_set_fields_and_reserved_bits() {
     );
     assert_eq!(
         describe(offset::GCR, Gcr::RESET.into_bits()).to_string(),
-        "GCR: FIFO depth 16 per channel, arbitration rate 1, no thread reserved for high priority, FIFO pool shared"
+        "GCR: FIFO depth 16 a channel, arbitration rate 1, no thread reserved for high priority, FIFO pool shared"
     );
     assert_eq!(describe(0x30, 7).to_string(), "no register at 0x030: 0x00000007");
 }

@@ -54,8 +54,8 @@ pub enum StopError {
     /// The channel is quarantined; only a recovery makes it usable.
     #[error("channel {channel} is quarantined: recover it first")]
     Quarantined { channel: u8 },
-    /// The channel is working, so its chain cannot be replaced.
-    #[error("channel {channel} is at work: suspend it first")]
+    /// The channel is active or halted, so its chain cannot be replaced.
+    #[error("channel {channel} is active or halted: suspend an active channel, recover a halted one")]
     AtWork { channel: u8 },
 }
 

@@ -104,7 +104,7 @@ impl fmt::Display for Gcr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let depth = self.max_channel_fifo_depth();
         let rate = self.arbitration_rate();
-        write!(f, "FIFO depth {depth} per channel, arbitration rate {rate}, ")?;
+        write!(f, "FIFO depth {depth} a channel, arbitration rate {rate}, ")?;
         write!(f, "{}, {}", self.thread_reservation(), self.fifo_budget())?;
         write_set(f, &[(self.channel_id_gate(), ", channel numbers shown")])
     }
