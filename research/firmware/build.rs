@@ -1,7 +1,7 @@
-//! Tells the linker where the firmware's sections lie. Does nothing else.
+//! Passes the firmware's linker script to the linker.
 
 fn main() {
-    let directory = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets it");
+    let directory = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
     println!("cargo:rustc-link-arg-bins=-T{directory}/link.ld");
     println!("cargo:rerun-if-changed=link.ld");
 }

@@ -1,12 +1,12 @@
-//! Drivers of DMA engines.
+//! Drivers of two DMA engines: OMAP4's SDMA and Intel's I/OAT.
 //!
 //! ```text
-//! caller's plan ──► driver ── RegisterIo ──► the device's registers, or the model behind the same registers
-//!                     └────── Clock ───────► how long a wait may take
+//! caller's plan ──► driver ── RegisterIo ──► registers of the device, or of its model
+//!                     └────── Clock ───────► bounds every wait
 //! ```
 //!
-//! A driver allocates nothing, keeps no thread and never sleeps. It knows physical addresses only: which client may
-//! name which memory was decided before. It moves no bytes itself, and it does not know the models.
+//! A driver allocates no memory, has no thread and never sleeps. It uses physical addresses; its caller has already
+//! checked the client's rights. It does not move bytes itself and does not depend on the models.
 
 #![no_std]
 

@@ -1,11 +1,11 @@
-//! The checks: each sets up source and destination, has the driver move them, and compares every byte.
+//! The checks: each fills the buffers, makes a transfer, and compares every byte of the destination.
 //!
 //! ```text
-//! scramble both buffers ──► Bench: initialize, configure, enable, poll until the end ──► compare with a second walk
+//! fill both buffers ──► Bench: initialize, configure, enable, poll until the end ──► compare with expected bytes
 //! ```
 //!
-//! The expected bytes are computed pixel by pixel from what was asked for, never from the driver's own plan. A byte
-//! that should not have been touched must still be what it was.
+//! A check computes the expected bytes from its own parameters, not from the driver's plan. Bytes outside the transfer
+//! must be unchanged.
 
 mod device;
 mod planes;
@@ -22,10 +22,10 @@ use memferry_drivers::sdma::{
 
 use crate::hardware::{Buffer, Counter, Registers};
 
-/// A check's name and what it does.
+/// Name and function of a check.
 pub(crate) type Check = (&'static str, fn() -> Result<(), Failure>);
 
-/// Every check, in the order in which they run.
+/// Every check, in order of execution.
 pub(crate) const ALL: [Check; 19] = [
     ("linear copy, 8-bit elements", rows::copy_8),
     ("linear copy, 16-bit elements", rows::copy_16),
@@ -48,7 +48,7 @@ pub(crate) const ALL: [Check; 19] = [
     ("soft reset", device::soft_reset),
 ];
 
-/// Why a check failed.
+/// Reason why a check failed.
 pub(crate) enum Failure {
     Init(InitError),
     Configure(ConfigureError),
@@ -91,19 +91,19 @@ impl fmt::Display for Failure {
             Self::Plane(error) => error.fmt(f),
             Self::Rotation(error) => error.fmt(f),
             Self::NotEnded => f.write_str("the channel did not end in two seconds"),
-            Self::Reported(event) => write!(f, "reported: {}", event.status),
+            Self::Reported(event) => write!(f, "unexpected event: {}", event.status),
             Self::Byte { offset, expected, found } => {
                 write!(f, "byte {offset} of the destination is {found:#04x}, expected {expected:#04x}")
             }
-            Self::Other(what) => f.write_str(what),
+            Self::Other(reason) => f.write_str(reason),
         }
     }
 }
 
-/// How long a transfer may take, by the machine's own counter.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Maximum duration of a transfer, by the machine's counter.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A driver on a device that was just reset, and one channel.
+/// A driver of a device after a reset, and one channel.
 pub(crate) struct Bench {
     pub(crate) sdma: Sdma<Registers, Counter>,
     pub(crate) channel: Channel,
@@ -113,7 +113,9 @@ impl Bench {
     pub(crate) fn new(channel: u8) -> Result<Self, Failure> {
         let (mut sdma, _trusted) = Sdma::new(Registers, Counter);
         sdma.initialize(&Settings::default())?;
-        let channel = sdma.take(channel).map_err(|_| Failure::Other("a fresh device has a channel taken"))?;
+        let channel = sdma
+            .take(channel)
+            .map_err(|_| Failure::Other("a channel is taken right after initialization"))?;
         Ok(Self { sdma, channel })
     }
 
@@ -121,7 +123,7 @@ impl Bench {
     pub(crate) fn transfer(&mut self, config: &ChannelConfig) -> Result<(), Failure> {
         self.sdma.configure(&self.channel, config, None)?;
         self.sdma.enable(&self.channel)?;
-        let deadline = Counter.now().after(PATIENCE);
+        let deadline = Counter.now().after(TIMEOUT);
         while Counter.now() < deadline {
             match self.sdma.poll(&self.channel) {
                 Some(event) if event.error().is_some() => return Err(Failure::Reported(event)),
@@ -145,23 +147,23 @@ impl Bench {
     }
 }
 
-/// What the destination holds before a transfer, byte by byte; different from the source nearly everywhere.
-pub(crate) fn before(offset: u32) -> u8 {
+/// Byte of the destination before a transfer; different from the source's at almost every offset.
+pub(crate) fn initial_byte(offset: u32) -> u8 {
     (offset.wrapping_mul(0x9e37_79b1) >> 24) as u8
 }
 
-/// Fills the source with other bytes than the destination.
-pub(crate) fn scramble() {
+/// Fills source and destination with different bytes.
+pub(crate) fn fill_buffers() {
     for offset in 0..Buffer::LENGTH {
         Buffer::SOURCE.set(offset, (offset.wrapping_mul(0x85eb_ca6b) >> 23) as u8);
-        Buffer::DESTINATION.set(offset, before(offset));
+        Buffer::DESTINATION.set(offset, initial_byte(offset));
     }
 }
 
-/// Compares the whole destination: `expected` gives a byte for each offset that the transfer writes.
+/// Compares the whole destination. `expected` returns the byte at an offset that the transfer writes, otherwise `None`.
 pub(crate) fn compare(expected: impl Fn(u32) -> Option<u8>) -> Result<(), Failure> {
     for offset in 0..Buffer::LENGTH {
-        let expected = expected(offset).unwrap_or_else(|| before(offset));
+        let expected = expected(offset).unwrap_or_else(|| initial_byte(offset));
         let found = Buffer::DESTINATION.get(offset);
         if found != expected {
             return Err(Failure::Byte { offset, expected, found });

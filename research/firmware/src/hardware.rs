@@ -1,12 +1,12 @@
-//! The machine: registers, memory, the serial line, the clock, the way in and the way out of QEMU's n810.
+//! Entry, exit and devices of QEMU's n810: DMA registers, buffers, serial line and clock.
 //!
 //! ```text
 //! _start ──► firmware_main ──► run()        Registers, Buffer, Serial, Counter: volatile accesses at fixed addresses
 //! exit ──► semihosting call ──► QEMU ends
 //! ```
 //!
-//! The only place of the firmware with unsafe code. There is one processor, no MMU, no cache and no interrupt handler:
-//! whatever is accessed here is accessed by nobody else but the DMA engine. Addresses are those of the OMAP2420.
+//! Only this module has unsafe code. The machine has one processor and runs without MMU, cache and interrupt handler, so
+//! only the DMA engine accesses the same memory concurrently. Addresses are those of the OMAP2420.
 
 #![expect(unsafe_code, reason = "device registers and the buffers of a DMA engine are raw addresses")]
 
@@ -18,7 +18,7 @@ use core::ptr::{read_volatile, write_volatile};
 use memferry_clock::{Clock, Instant};
 use memferry_registers::RegisterIo;
 
-// The processor enters here, in supervisor mode, with interrupts off and no stack; the image has no .data to copy.
+// The processor starts here, in supervisor mode, with interrupts off and without a stack. There is no .data to copy.
 global_asm!(
     ".section .text._start",
     ".global _start",
@@ -27,8 +27,8 @@ global_asm!(
     "b ."
 );
 
-/// The first Rust function.
-// SAFETY: no other function of the image has this name, which `_start` calls once, with a stack.
+/// Entry point of the Rust code.
+// SAFETY: no other function of the image has this name. Only `_start` calls it, once, after setting up the stack.
 #[unsafe(no_mangle)]
 extern "C" fn firmware_main() -> ! {
     let passed = crate::run();
@@ -38,7 +38,7 @@ extern "C" fn firmware_main() -> ! {
 #[panic_handler]
 fn panicked(info: &PanicInfo<'_>) -> ! {
     use fmt::Write;
-    // Nothing can be done about a line that does not take its text.
+    // A failed write cannot be reported anywhere else.
     let _ = writeln!(Serial, "PANIC {info}");
     exit(false)
 }
@@ -47,12 +47,12 @@ fn panicked(info: &PanicInfo<'_>) -> ! {
 fn exit(passed: bool) -> ! {
     const SYS_EXIT: u32 = 0x18;
     let reason: u32 = if passed { 0x2_0026 } else { 0x2_0023 };
-    // SAFETY: with semihosting on, this call does not return; without, nothing handles it and the processor hangs.
+    // SAFETY: with semihosting, the call does not return. Without it, nothing handles the call, and the processor hangs.
     unsafe { asm!("svc 0x123456", in("r0") SYS_EXIT, in("r1") reason, options(noreturn)) }
 }
 
 fn load(address: u32) -> u32 {
-    // SAFETY: every address given is that of a word-sized register of a device that nothing else drives.
+    // SAFETY: all callers pass the address of a word-sized register of a device that nothing else drives.
     unsafe { read_volatile(address as usize as *const u32) }
 }
 
@@ -61,7 +61,7 @@ fn store(address: u32, value: u32) {
     unsafe { write_volatile(address as usize as *mut u32, value) }
 }
 
-/// The registers of the system DMA.
+/// Registers of the system DMA.
 pub(crate) struct Registers;
 
 impl Registers {
@@ -78,16 +78,16 @@ impl RegisterIo for Registers {
     }
 }
 
-/// The machine's interrupt controller, looked at instead of taking interrupts.
+/// The machine's interrupt controller. The firmware polls it and takes no interrupts.
 pub(crate) struct InterruptController;
 
 impl InterruptController {
     const BASE: u32 = 0x480f_e000;
-    /// The input that the SDMA's line L0 is wired to.
+    /// Bit of the input to which the SDMA's line L0 is wired.
     const SDMA_L0: u32 = 1 << 12;
 
-    /// Whether the SDMA holds its line L0 up.
-    pub(crate) fn sees_sdma(&self) -> bool {
+    /// Whether the SDMA's line L0 is high.
+    pub(crate) fn line_is_high(&self) -> bool {
         const ITR0: u32 = 0x80;
         load(Self::BASE + ITR0) & Self::SDMA_L0 != 0
     }
@@ -109,7 +109,7 @@ impl fmt::Write for Serial {
     }
 }
 
-/// The counter of 32,768 steps a second, which begins with the machine.
+/// The 32,768 Hz counter, which starts with the machine.
 pub(crate) struct Counter;
 
 impl Clock for Counter {
@@ -119,33 +119,33 @@ impl Clock for Counter {
     }
 }
 
-/// Memory that the device moves.
+/// A buffer that the DMA engine reads or writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
     address: u32,
 }
 
 impl Buffer {
-    /// Bytes of a buffer.
+    /// Size of a buffer in bytes.
     pub(crate) const LENGTH: u32 = 1 << 17;
-    /// Read by the device.
+    /// The buffer that the device reads.
     pub(crate) const SOURCE: Self = Self { address: 0x8200_0000 };
-    /// Written by the device.
+    /// The buffer that the device writes.
     pub(crate) const DESTINATION: Self = Self { address: 0x8300_0000 };
 
-    /// The physical address of an offset.
+    /// Physical address of the byte at `offset`.
     pub(crate) fn at(self, offset: u32) -> u64 {
         u64::from(self.address + offset)
     }
 
-    /// The byte at an offset below the length.
+    /// Reads the byte at `offset`, which must be below [`LENGTH`](Self::LENGTH).
     pub(crate) fn get(self, offset: u32) -> u8 {
         assert!(offset < Self::LENGTH);
-        // SAFETY: within the buffer, which lies in memory above the image and holds no Rust object.
+        // SAFETY: the address is within the buffer, which lies in memory above the image and holds no Rust object.
         unsafe { read_volatile((self.address + offset) as usize as *const u8) }
     }
 
-    /// Sets the byte at an offset below the length.
+    /// Writes the byte at `offset`, which must be below [`LENGTH`](Self::LENGTH).
     pub(crate) fn set(self, offset: u32, byte: u8) {
         assert!(offset < Self::LENGTH);
         // SAFETY: as in `get`.

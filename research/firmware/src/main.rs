@@ -1,12 +1,12 @@
-//! The firmware: runs the SDMA driver on QEMU's n810, an independent model of the device, and says what it found.
+//! Bare-metal firmware that checks the SDMA driver on QEMU's n810, an independent model of the device.
 //!
 //! ```text
-//! each check ──► PASS name, or FAIL name: why      each known gap of the model ──► SKIP name: why
-//!                            ──► END of checks ──► exit with 0 when nothing failed
+//! each check ──► PASS name, or FAIL name: reason      each known gap of the model ──► SKIP name: reason
+//!                            ──► END of checks ──► exit status 0 if no check failed
 //! ```
 //!
-//! The lines that are expected are in expected.txt, and `./x guest n810` compares. What QEMU's model does not do, or
-//! does otherwise than the manual, is skipped by name; the timing of the device is not looked at.
+//! `./x guest n810` compares the output with expected.txt. Checks of behaviour that QEMU's model lacks or gets wrong are
+//! skipped by name. The firmware does not check the device's timing.
 
 #![no_std]
 #![no_main]
@@ -18,7 +18,7 @@ use core::fmt::Write;
 
 use hardware::Serial;
 
-/// What QEMU 7.2's model does otherwise than the manual, in six ways.
+/// Behaviour in which QEMU 7.2's model deviates from the manual: the skipped check, and the deviation.
 const GAPS: [(&str, &str); 6] = [
     ("indexes of the destination", "the model applies the source's indexes to both sides"),
     ("linked channels", "the model never starts the next channel"),
@@ -31,7 +31,7 @@ const GAPS: [(&str, &str); 6] = [
     ),
 ];
 
-/// Runs everything; whether nothing failed.
+/// Runs all checks. Returns whether all passed.
 pub(crate) fn run() -> bool {
     let mut failed = 0;
     for (name, check) in checks::ALL {
@@ -42,11 +42,11 @@ pub(crate) fn run() -> bool {
                 writeln!(Serial, "FAIL {name}: {failure}")
             }
         };
-        line.expect("the serial line takes everything");
+        line.expect("writes to the serial line never fail");
     }
     for (name, reason) in GAPS {
-        writeln!(Serial, "SKIP {name}: {reason}").expect("the serial line takes everything");
+        writeln!(Serial, "SKIP {name}: {reason}").expect("writes to the serial line never fail");
     }
-    writeln!(Serial, "END of checks").expect("the serial line takes everything");
+    writeln!(Serial, "END of checks").expect("writes to the serial line never fail");
     failed == 0
 }

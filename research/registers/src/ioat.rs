@@ -1,4 +1,4 @@
-//! Intel's I/OAT DMA engine (QuickData, "Crystal Beach"), versions 2.0 to 3.2: four channels that follow chains of descriptors.
+//! Intel's I/OAT DMA engine (QuickData, "Crystal Beach"), versions 2.0 to 3.2. Each channel follows a chain of descriptors.
 //!
 //! ```text
 //! offset ── offset::locate ──► Location ──► name, width, access, bits that exist
@@ -6,13 +6,13 @@
 //! memory ── descriptor::Descriptor ──► 64 bytes of a chain
 //! ```
 //!
-//! Sources, for facts and layouts: the register chapters of the Xeon E5 v2 and E7 v2 datasheets (volume 2: "Crystal Beach DMA", "Quick
-//! Data DMA"), the C5500/C3500 datasheet (volume 1, features), and the definitions that Linux's driver of the device
-//! publishes. Intel's architecture specification is not public. What none of them says is marked "unsure" where it stands.
+//! Sources: the register chapters of the Xeon E5 v2 and E7 v2 datasheets (volume 2: "Crystal Beach DMA", "Quick Data
+//! DMA"), the C5500/C3500 datasheet (volume 1, features), and the definitions in Linux's driver of the device. Intel's
+//! architecture specification is not public. Comments say "unsure" where none of the sources confirms a statement.
 //!
-//! The Intel 5000X of Papa's measurements (2014) has version 1.2, whose registers lie elsewhere in part, which is started by
-//! commands instead of a count, and which copies only. Fills and XOR, which he names as future work, came with 3.x. Direct
-//! cache access, interrupt delay, CRC, P+Q and PCI configuration space are left out.
+//! The Intel 5000X of Papa's measurements (2014) has version 1.2: some of its registers have other offsets, commands start
+//! it instead of a count, and it can only copy. Fills and XOR, which Papa names as future work, came with version 3.x.
+//! Direct cache access, interrupt delay, CRC, P+Q and PCI configuration space are not covered.
 
 pub mod descriptor;
 pub mod offset;
@@ -26,15 +26,15 @@ pub use describe::{Description, describe};
 pub use general::{Cbver, Chancnt, DmaCapability, Genctrl, Intrctrl, Xfercap};
 pub use offset::{Access, General, Location, Register};
 
-/// Channels of the 5000X and of what is modelled (paper, "Intel's I/O Acceleration Technology"); CHANCNT says how many
-/// a device has.
+/// Channels of the 5000X and of the model (paper, "Intel's I/O Acceleration Technology"). A device reports its own number
+/// in CHANCNT.
 pub const CHANNELS: usize = 4;
 
-/// Interrupt lines: the one that PCI calls INTx. Message-signalled interrupts are left out.
+/// Interrupt lines: PCI's INTx. Message-signalled interrupts are not covered.
 pub const LINES: usize = 1;
 
-/// Bytes of a descriptor, and what its address is a multiple of.
+/// Size and alignment of a descriptor, in bytes.
 pub const DESCRIPTOR_BYTES: u64 = 64;
 
-/// What the completion address is a multiple of.
+/// Alignment of the completion address, in bytes.
 pub const COMPLETION_ALIGNMENT: u64 = 8;

@@ -1,4 +1,4 @@
-//! Registers of DMA engines: where they are, what their bits mean, and how to say it in plain words.
+//! Registers of two DMA engines: their offsets, the fields of their values, their descriptors, and readable printing.
 //!
 //! ```text
 //! driver ──┐                                      ┌── device memory (on the board)
@@ -6,12 +6,12 @@
 //! model  ──┘                                      └── the model (in tests)
 //! ```
 //!
-//! A driver and the model of its device share this crate and nothing else. It holds no state, makes no access of its
-//! own, and checks no rule that spans registers: such rules belong to the driver that obeys them and to the model that
-//! reports when they are broken.
+//! A driver and the model of its device share this crate and nothing else. The crate holds no state and accesses no
+//! device. It checks no rule that spans registers: the driver keeps such rules, and the model reports violations.
 
 #![no_std]
 
+mod flags;
 pub mod ioat;
 pub mod sdma;
 
@@ -20,7 +20,7 @@ use memferry_clock::Instant;
 /// Access to the registers of one device, 32 bits at a time.
 ///
 /// Offsets are bytes from the device's base address and are multiples of four. An implementation decides what an
-/// offset without a register does; it must not panic, since a driver's mistake is not the bus's.
+/// access at an offset without a register does; it must not panic.
 pub trait RegisterIo {
     /// Reads the register at `offset`.
     fn read(&mut self, offset: u32) -> u32;
@@ -29,9 +29,9 @@ pub trait RegisterIo {
     fn write(&mut self, offset: u32, value: u32);
 }
 
-/// Access to registers narrower than 32 bits, for devices that keep several in one word.
+/// Access to 8-bit and 16-bit registers, for devices that keep several registers in one 32-bit word.
 ///
-/// Neighbours are not touched: where a read has an effect, or a write starts something, the width of the access matters.
+/// An access touches no neighbouring register, whose reads may have side effects and whose writes may start a command.
 pub trait NarrowIo: RegisterIo {
     /// Reads the 8-bit register at `offset`.
     fn read8(&mut self, offset: u32) -> u8;
@@ -46,19 +46,20 @@ pub trait NarrowIo: RegisterIo {
     fn write16(&mut self, offset: u32, value: u16);
 }
 
-/// A device behind registers that works by itself, in a time that it is told: a model's is virtual. For a real one `advance`
-/// has nothing to do.
+/// A device that works on its own between register accesses.
+///
+/// A model runs in virtual time, which [`advance`](Self::advance) sets. On a real device `advance` does nothing.
 pub trait Device: RegisterIo {
-    /// Lets everything happen that is due until `now`.
+    /// Runs every event that is due at or before `now`.
     fn advance(&mut self, now: Instant);
 
-    /// Its present: the latest instant it was advanced to.
+    /// The latest instant passed to [`advance`](Self::advance).
     fn now(&self) -> Instant;
 
-    /// When the next thing happens by itself.
+    /// The instant of the device's next event; `None` when none is scheduled.
     fn next_wake(&self) -> Option<Instant>;
 
-    /// Whether interrupt line `line` is high; lines that do not exist never are.
+    /// Whether interrupt line `line` is high; `false` for a line that does not exist.
     fn is_high(&self, line: usize) -> bool;
 }
 

@@ -6,9 +6,9 @@
 //! memory ── descriptor::Descriptor ──► words of a linked list
 //! ```
 //!
-//! Sources: OMAP4460 technical reference manual, chapter 16 (section 16.4 for the behaviour, 16.6 for the registers),
-//! and sections 2.3 and 3.2 of Wicki's thesis, which describes the same device. The linked list's layout is that of
-//! section 16.4's descriptors, which the OMAP36xx manual (11.4.19.3) shares.
+//! Sources: OMAP4460 technical reference manual ("manual"), chapter 16 (section 16.4 for the behaviour, 16.6 for the
+//! registers), and sections 2.3 and 3.2 of Wicki's thesis ("paper"), which describes the same device. The layout of the
+//! linked list comes from section 16.4; the OMAP36xx manual (11.4.19.3) has the same.
 
 pub mod descriptor;
 pub mod offset;
@@ -27,14 +27,14 @@ pub use fields::{
 pub use global::{Caps0, Caps2, Caps3, Caps4, Gcr, OcpSysconfig, SysStatus};
 pub use offset::{Access, Location, Register};
 
-/// Where the device is on the OMAP4430 and OMAP4460's L4 interconnect (manual, section 16.6).
+/// Base address of the device on the L4 interconnect of OMAP4430 and OMAP4460 (manual, section 16.6).
 pub const BASE: u32 = 0x4A05_6000;
 
 /// Logical channels of the device (paper, section 2.3.1).
 pub const CHANNELS: usize = 32;
 
-/// Interrupt lines of the device (paper, section 2.3.2.2, interrupt generation).
+/// Interrupt lines of the device (paper, section 2.3.2.2, "interrupt generation").
 pub const LINES: usize = 4;
 
-/// DMA request lines that a channel can be synchronized with (manual, section 16.6, CCR's SYNCHRO_CONTROL).
+/// DMA request lines that can synchronize a channel (manual, section 16.6, SYNCHRO_CONTROL of CCR).
 pub const REQUESTS: usize = 127;

@@ -1,10 +1,10 @@
-//! The I/OAT engine's register values and descriptors, over all bits and at random.
+//! Register values and descriptors of the I/OAT engine: field positions, printing, and round trips of random values.
 //!
 //! ```text
 //! bits ──► typed value ──► fields ──► the same bits          descriptor ──► 64 bytes ──► the same descriptor
 //! ```
 //!
-//! The offsets have their tests where they are declared.
+//! The unit tests of `ioat::offset` cover the offsets.
 
 use memferry_registers::ioat::descriptor::{Body, Control, Descriptor, Sources, Undecodable, WORDS, opcode};
 use memferry_registers::ioat::{
@@ -13,7 +13,7 @@ use memferry_registers::ioat::{
 };
 use proptest::prelude::*;
 
-/// Asserts that the fields named cover exactly the bits that exist.
+/// Asserts that the listed fields cover exactly the implemented bits of the register.
 macro_rules! fields_cover {
     ($name:ident, $location:expr, $($with:ident($full:expr)),+) => {{
         let mut covered = 0u64;
@@ -31,7 +31,7 @@ const fn of_channel(register: Register) -> Location {
 }
 
 #[test]
-fn fields_of_the_general_registers_cover_the_bits_that_exist() {
+fn general_register_fields_cover_their_bits() {
     fields_cover!(Chancnt, Location::General(General::Chancnt), with_channels(31));
     fields_cover!(Xfercap, Location::General(General::Xfercap), with_log2(31));
     fields_cover!(Genctrl, Location::General(General::Genctrl), with_debug_enable(true));
@@ -62,7 +62,7 @@ fn fields_of_the_general_registers_cover_the_bits_that_exist() {
 }
 
 #[test]
-fn fields_of_the_channel_registers_cover_the_bits_that_exist() {
+fn channel_register_fields_cover_their_bits() {
     fields_cover!(
         Chanctrl,
         of_channel(Register::Chanctrl),
@@ -107,7 +107,7 @@ fn fields_of_the_channel_registers_cover_the_bits_that_exist() {
 }
 
 #[test]
-fn bits_are_those_of_the_datasheets() {
+fn bits_match_the_datasheets() {
     assert_eq!(Chancmd::new().with_suspend(true).into_bits(), 0x04);
     assert_eq!(Chancmd::new().with_resume(true).into_bits(), 0x10);
     assert_eq!(Chancmd::new().with_reset(true).into_bits(), 0x20);
@@ -127,7 +127,7 @@ fn bits_are_those_of_the_datasheets() {
 }
 
 #[test]
-fn printing_names_what_is_set_and_reserved_bits() {
+fn prints_set_fields_and_reserved_bits() {
     let status = Chansts::new().with_state(TransferState::Halted).with_completed(0x8040);
     let text = |location, value| describe(location, value).to_string();
     assert_eq!(
@@ -143,12 +143,12 @@ fn printing_names_what_is_set_and_reserved_bits() {
     assert_eq!(text(Location::General(General::Cbver), 0x32), "CBVER: version 3.2");
     assert_eq!(
         text(Location::General(General::Intrctrl), 7),
-        "INTRCTRL: interrupts enabled, a channel waits, the line is high"
+        "INTRCTRL: interrupts enabled, a channel needs attention, the line is high"
     );
 }
 
 #[test]
-fn descriptor_words_are_where_the_device_looks_for_them() {
+fn encodes_descriptors_in_the_device_layout() {
     let sources = [0x1000, 0x2000, 0x3000, 0x4000, 0x5000, 0x6000, 0x7000].map(|address: u64| address);
     let descriptor = Descriptor {
         size: 0x1234,
@@ -163,8 +163,8 @@ fn descriptor_words_are_where_the_device_looks_for_them() {
     let fill = Descriptor { body: Body::Fill { pattern: 7, destination: 9 }, ..descriptor };
     assert_eq!(fill.encode(), [0x0100_0008_0000_1234, 7, 9, 0x8040, 0, 0, 0, 0]);
     assert_eq!((fill.slots(), fill.encode_extension(0)), (1, None));
-    let nothing = Descriptor { body: Body::Null, ..descriptor };
-    assert_eq!(nothing.encode()[0], 0x0000_0028_0000_1234);
+    let null = Descriptor { body: Body::Null, ..descriptor };
+    assert_eq!(null.encode()[0], 0x0000_0028_0000_1234);
     assert_eq!(
         fill.to_string(),
         "fill 4660 bytes at 0x9 with 0x0000000000000007, writes its completion, next 0x8040"
@@ -172,7 +172,7 @@ fn descriptor_words_are_where_the_device_looks_for_them() {
 }
 
 #[test]
-fn what_is_no_descriptor_says_why() {
+fn names_the_reason_of_a_decoding_failure() {
     let word = |control: Control| [u64::from(control.into_bits()) << 32, 0, 0, 0, 0, 0, 0, 0];
     let decoded = |control| Descriptor::decode(&word(control));
     assert_eq!(decoded(Control::new().with_opcode(0x89)), Err(Undecodable::Opcode(0x89)));
@@ -190,14 +190,14 @@ fn what_is_no_descriptor_says_why() {
 
 proptest! {
     #[test]
-    fn any_value_of_any_register_can_be_printed(value: u64, at in 0usize..47) {
+    fn prints_any_value_of_any_register(value: u64, at in 0usize..47) {
         if let Some(location) = Location::all().nth(at) {
             prop_assert!(!describe(location, value).to_string().is_empty());
         }
     }
 
     #[test]
-    fn descriptors_survive_encoding_and_decoding(
+    fn decodes_what_it_encodes(
         size: u32, flags in 0u32..0x2000, next: u64, destination: u64, kind in 0..4,
         sources in prop::collection::vec(any::<u64>(), 2..=8),
     ) {
@@ -221,7 +221,7 @@ proptest! {
     }
 
     #[test]
-    fn any_words_decode_or_are_refused(words: [u64; WORDS], extension: [u64; WORDS]) {
+    fn decodes_any_words_without_panic(words: [u64; WORDS], extension: [u64; WORDS]) {
         if let Ok(mut descriptor) = Descriptor::decode(&words) {
             descriptor.extend(&extension);
             prop_assert!(!descriptor.to_string().is_empty());

@@ -1,10 +1,10 @@
-//! The SDMA's register values and descriptors, over all bits and at random.
+//! Register values and descriptors of the SDMA: field positions, printing, and round trips of random values.
 //!
 //! ```text
 //! bits ──► typed value ──► fields ──► typed value ──► the same bits
 //! ```
 //!
-//! The offsets have their tests where they are declared.
+//! The unit tests of `sdma::offset` cover the offsets.
 
 use memferry_registers::sdma::descriptor::{Body, Descriptor, Form, Header, MAX_BYTES, Next, Shape, Whole};
 use memferry_registers::sdma::offset::{self, Location, Register};
@@ -15,7 +15,7 @@ use memferry_registers::sdma::{
 };
 use proptest::prelude::*;
 
-/// Asserts that the fields named cover exactly the bits that `mask` says exist.
+/// Asserts that the listed fields cover exactly the bits of `mask`.
 macro_rules! fields_cover {
     ($name:ident, $mask:expr, $($with:ident($full:expr)),+) => {{
         let mut covered = 0u32;
@@ -29,7 +29,7 @@ macro_rules! fields_cover {
 }
 
 #[test]
-fn fields_of_channel_control_cover_the_bits_that_exist() {
+fn ccr_fields_cover_their_bits() {
     fields_cover!(
         Ccr,
         Register::Ccr.implemented(),
@@ -55,7 +55,7 @@ fn fields_of_channel_control_cover_the_bits_that_exist() {
 }
 
 #[test]
-fn fields_of_transfer_parameters_cover_the_bits_that_exist() {
+fn csdp_fields_cover_their_bits() {
     fields_cover!(
         Csdp,
         Register::Csdp.implemented(),
@@ -73,7 +73,7 @@ fn fields_of_transfer_parameters_cover_the_bits_that_exist() {
 }
 
 #[test]
-fn fields_of_the_other_channel_registers_cover_the_bits_that_exist() {
+fn other_channel_fields_cover_their_bits() {
     fields_cover!(
         Cdp,
         Register::Cdp.implemented(),
@@ -94,7 +94,7 @@ fn fields_of_the_other_channel_registers_cover_the_bits_that_exist() {
 }
 
 #[test]
-fn fields_of_the_global_registers_cover_the_bits_that_exist() {
+fn global_register_fields_cover_their_bits() {
     fields_cover!(
         Gcr,
         Location::Gcr.implemented(),
@@ -126,7 +126,7 @@ fn fields_of_the_global_registers_cover_the_bits_that_exist() {
 }
 
 #[test]
-fn fields_are_at_the_manuals_bits() {
+fn fields_match_the_manual() {
     assert_eq!(Ccr::new().with_enable(true).into_bits(), 1 << 7);
     assert_eq!(Ccr::new().with_source_addressing(AddressingMode::PostIncrement).into_bits(), 1 << 12);
     assert_eq!(Ccr::new().with_destination_addressing(AddressingMode::DoubleIndex).into_bits(), 3 << 14);
@@ -147,7 +147,7 @@ fn fields_are_at_the_manuals_bits() {
 }
 
 #[test]
-fn printing_names_what_is_set_and_reserved_bits() {
+fn prints_set_fields_and_reserved_bits() {
     let ccr = Ccr::new()
         .with_enable(true)
         .with_source_addressing(AddressingMode::PostIncrement)
@@ -171,13 +171,13 @@ fn printing_names_what_is_set_and_reserved_bits() {
     );
     assert_eq!(
         describe(offset::GCR, Gcr::RESET.into_bits()).to_string(),
-        "GCR: FIFO depth 16 a channel, arbitration rate 1, no thread kept for high priority, FIFO pool shared"
+        "GCR: FIFO depth 16 a channel, arbitration rate 1, no thread reserved for high priority, FIFO pool shared"
     );
     assert_eq!(describe(0x30, 7).to_string(), "no register at 0x030: 0x00000007");
 }
 
 #[test]
-fn descriptor_words_are_where_the_device_looks_for_them() {
+fn encodes_descriptors_in_the_device_layout() {
     let descriptor = Descriptor {
         next: Next::new().with_address(0x8000_1000).with_pause(true),
         header: Header::new()
@@ -201,11 +201,11 @@ fn descriptor_words_are_where_the_device_looks_for_them() {
     let words: Vec<u32> =
         bytes[..28].chunks(4).map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect();
     assert_eq!(words, [0x8000_1001, 0x4912_3456, 0x9000_0000, 0x0020_0007, 0xFFFE_0003, 5, 0xFFFF_FFFC]);
-    assert!(bytes[28..].iter().all(|byte| *byte == 0xAA), "bytes past the descriptor are left alone");
+    assert!(bytes[28..].iter().all(|byte| *byte == 0xAA), "bytes past the descriptor must not change");
 }
 
 #[test]
-fn forms_that_the_manual_does_not_define_are_not_announced() {
+fn refuses_undefined_descriptor_forms() {
     let list = Cdp::new().with_transfer_mode(TransferMode::LinkedList);
     for kind in [DescriptorType::Undefined0, DescriptorType::Undefined4, DescriptorType::Undefined7] {
         let cdp = list.with_next_descriptor_type(kind).with_source_valid(AddressSource::Reload);
@@ -222,7 +222,7 @@ fn forms_that_the_manual_does_not_define_are_not_announced() {
 }
 
 #[test]
-fn refuses_to_encode_a_type_1_without_both_addresses_or_without_room() {
+fn refuses_type_1_without_address_or_room() {
     let whole = Whole { color: Color::new(), csdp: Csdp::new(), clnk_ctrl: ClnkCtrl::new(), ccr: Ccr::new() };
     let descriptor = Descriptor {
         next: Next::END,
@@ -251,7 +251,7 @@ fn shape(words: [u32; 6]) -> Shape {
 
 proptest! {
     #[test]
-    fn every_field_survives_decoding_and_encoding(bits: u32) {
+    fn setting_every_field_rebuilds_the_value(bits: u32) {
         let ccr = Ccr::from_bits(bits & Register::Ccr.implemented());
         let again = Ccr::new()
             .with_request(ccr.request())
@@ -299,12 +299,12 @@ proptest! {
     }
 
     #[test]
-    fn any_value_of_any_register_can_be_printed(value: u32, offset in 0u32..0x1000) {
+    fn prints_any_value_of_any_register(value: u32, offset in 0u32..0x1000) {
         prop_assert!(!describe(offset, value).to_string().is_empty());
     }
 
     #[test]
-    fn descriptors_survive_encoding_and_decoding(
+    fn decodes_what_it_encodes(
         next: u32, header: u32, source: Option<u32>, destination: Option<u32>, words: [u32; 6], kind in 1..=3,
     ) {
         let whole = Whole {

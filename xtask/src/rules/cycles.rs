@@ -15,7 +15,11 @@ use crate::tree::{Package, SourceFile};
 use crate::violation::Violation;
 
 /// Folders of crates that have circles.
+<<<<<<< HEAD
 const NOT_HELD: [&str; 16] = [
+=======
+const NOT_HELD: [&str; 15] = [
+>>>>>>> h-regs
     "bench",
     "bindings/python",
     "crates/bulk",
@@ -27,10 +31,8 @@ const NOT_HELD: [&str; 16] = [
     "crates/shm",
     "crates/transfer",
     "research/driven",
-    "research/drivers",
     "research/lab",
     "research/models",
-    "research/registers",
     "tools/recorder",
 ];
 

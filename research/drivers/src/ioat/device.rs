@@ -1,11 +1,11 @@
-//! The device: asked once what it can do, then channels are taken and opened one by one.
+//! Initializes the device, then takes and opens channels one by one.
 //!
 //! ```text
 //! Ioat::new ──► initialize: version, channels, limits, interrupts on ──► take ──► open: reset, ring, armed ──► write
 //! ```
 //!
-//! Other channels are left alone: they may be somebody else's. Memory ordering is the register access's and the memory's: an
-//! implementation must not let a register write overtake writes to memory.
+//! The driver does not touch channels that it has not taken, since another driver may own them. The implementations of
+//! register access and memory must keep memory writes ahead of a later register write.
 
 use core::time::Duration;
 
@@ -19,38 +19,36 @@ use memferry_registers::ioat::{
 };
 use thiserror::Error;
 
-use super::channels::{Channel, State, States, TakeError};
+use super::channels::{Channel, State, States, StopError, TakeError};
 use super::memory::DmaMemory;
 use super::request::RingConfig;
-use super::stop::StopError;
 use super::validate::{Limits, RingError};
 
-/// Why the device cannot be used.
+/// Reason why the device cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InitError {
-    /// Its registers are those of version 1.
-    #[error("the device is of version {major}.{minor}: this driver needs 2.0, check the base address")]
+    /// The device has the register layout of version 1.
+    #[error("the device has version {major}.{minor}, the driver needs at least 2.0: check the base address")]
     TooOld { major: u8, minor: u8 },
-    /// It has no channels.
-    #[error("the device says that it has no channels: check its set-up and the base address")]
+    #[error("the device reports no channels: check its set-up and the base address")]
     NoChannels,
-    /// Its descriptors move next to nothing.
-    #[error("the device moves {bytes} bytes with a descriptor at most: check the base address")]
+    /// A descriptor moves fewer than 64 bytes.
+    #[error("the device moves at most {bytes} bytes per descriptor, fewer than 64: check the base address")]
     TransfersTooShort { bytes: u64 },
 }
 
-/// Why a channel was not opened.
+/// Reason why a channel was not opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum OpenError {
     /// The ring breaks a rule; nothing was written.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// The channel did not end its reset.
+    /// The channel's reset failed.
     #[error(transparent)]
     Stop(#[from] StopError),
 }
 
-/// The driver of one device. No register is touched before [`Ioat::initialize`].
+/// The driver of one device. [`Ioat::initialize`] makes the first register access.
 #[derive(Debug)]
 pub struct Ioat<Io, M, C> {
     pub(super) io: Io,
@@ -62,18 +60,18 @@ pub struct Ioat<Io, M, C> {
 }
 
 impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
-    /// A driver of the device behind `io`, whose rings are in `memory`.
+    /// Makes a driver of the device behind `io`, with its rings in `memory`.
     ///
-    /// The clock bounds every wait, so it must advance while the driver polls: a simulation moves it on each look.
+    /// The clock bounds every wait, so it must advance while the driver polls; a simulated clock advances on each read.
     pub fn new(io: Io, memory: M, clock: C) -> Self {
         let limits = Limits { longest: 0, fills: false, xor: false };
         Self { io, memory, clock, states: [State::default(); CHANNELS], channels: 0, limits }
     }
 
-    /// Asks the device what it can do, and lets its line rise.
+    /// Reads the device's version and capabilities, and enables its interrupt line.
     ///
     /// # Errors
-    /// [`InitError`]; then no channel is given.
+    /// [`InitError`]; no channel can be taken then.
     pub fn initialize(&mut self) -> Result<(), InitError> {
         self.channels = 0;
         let version = Cbver::from_bits(self.io.read8(General::Cbver.offset()));
@@ -89,7 +87,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
             return Err(InitError::TransfersTooShort { bytes: capacity });
         }
         let capability = DmaCapability::from_bits(self.io.read(General::Dmacapability.offset()));
-        // The descriptor's field has 32 bits.
+        // The size field of a descriptor has 32 bits.
         let longest = capacity.min(u64::from(u32::MAX));
         self.limits = Limits { longest, fills: capability.block_fill(), xor: capability.xor() };
         self.channels = channels.min(CHANNELS as u8);
@@ -102,20 +100,20 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         self.io.write8(General::Intrctrl.offset(), enabled.into_bits());
     }
 
-    /// Channels that the device has, as far as the driver knows them; none before it is initialized.
+    /// Number of usable channels, at most [`CHANNELS`]; zero before the device is initialized.
     pub const fn channels(&self) -> u8 {
         self.channels
     }
 
-    /// What the device can do.
+    /// Limits and operations of the device.
     pub const fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Takes the channel with this number, and marks it in use.
+    /// Takes channel `index` and marks it as in use.
     ///
     /// # Errors
-    /// [`TakeError`]; nothing changed then.
+    /// [`TakeError`]; nothing has changed then.
     pub fn take(&mut self, index: u8) -> Result<Channel, TakeError> {
         let channels = self.channels;
         if channels == 0 {
@@ -136,10 +134,10 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Ok(channel)
     }
 
-    /// Gives a channel back that is not at work. One that is quarantined stays so, and is not given again.
+    /// Gives back a channel that is not working. A quarantined channel stays quarantined and cannot be taken again.
     ///
     /// # Errors
-    /// The channel itself when it is at work: suspend or recover it first.
+    /// The channel itself while it is working: suspend or recover it first.
     pub fn release(&mut self, channel: Channel) -> Result<(), Channel> {
         if self.state(&channel).quarantined {
             return Ok(());
@@ -152,10 +150,10 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Ok(())
     }
 
-    /// Resets a channel and gives it a ring, whose descriptors are linked here once.
+    /// Resets a channel and gives it an empty ring.
     ///
     /// # Errors
-    /// [`OpenError`]; a channel whose reset does not end in `timeout` is quarantined.
+    /// [`OpenError`]; a channel whose reset does not end within `timeout` is quarantined.
     pub fn open(&mut self, channel: &Channel, ring: RingConfig, timeout: Duration) -> Result<(), OpenError> {
         ring.validate()?;
         self.state_mut(channel).ring = Some(ring);
@@ -163,7 +161,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Ok(())
     }
 
-    /// Control bits of a channel at work; the bit that arms the interrupt is among them.
+    /// CHANCTRL of an open channel. Writing `interrupt_disable` as one rearms the interrupt.
     pub(super) const fn run_control() -> Chanctrl {
         Chanctrl::new()
             .with_in_use(true)
@@ -173,7 +171,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
             .with_error_interrupt_enable(true)
     }
 
-    /// Writes all that a reset may have cleared, and the chain.
+    /// Writes the registers that a reset may have cleared, and starts an empty chain.
     pub(super) fn set_up(&mut self, channel: &Channel) {
         let Some(ring) = self.state(channel).ring else { return };
         self.write_half(channel, Register::Chancmp, ring.completion);
@@ -181,7 +179,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         self.give_chain(channel, &ring);
     }
 
-    /// Tells the device where the chain begins; its count is zero then.
+    /// Writes the chain's address to the device, which also sets the device's count to zero.
     pub(super) fn give_chain(&mut self, channel: &Channel, ring: &RingConfig) {
         let state = self.state_mut(channel);
         *state = State { ring: state.ring, taken: state.taken, ..State::default() };
@@ -189,7 +187,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         self.write_half(channel, Register::Chainaddr, ring.ring);
     }
 
-    /// The lower half first: the upper one counts.
+    /// Writes the lower half first: the write of the upper half takes effect.
     fn write_half(&mut self, channel: &Channel, register: Register, value: u64) {
         let offset = at(channel, register);
         self.io.write(offset, value as u32);
@@ -206,7 +204,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         self.io.write8(at(channel, Register::Chancmd), command.into_bits());
     }
 
-    /// What CHANSTS says now. The lower half first: it latches the upper.
+    /// Reads CHANSTS, the lower half first because it latches the upper half.
     pub fn status(&mut self, channel: &Channel) -> Chansts {
         let offset = at(channel, Register::Chansts);
         let low = u64::from(self.io.read(offset));
@@ -221,7 +219,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         &mut self.states[usize::from(channel.index)]
     }
 
-    /// Polls until `done` or the time is over; looks once more after that, since this thread may have been delayed.
+    /// Polls until `done` or `timeout`. Checks once more after the deadline, since the thread may have been delayed.
     pub(super) fn wait(
         &mut self,
         timeout: Duration,

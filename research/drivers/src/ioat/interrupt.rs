@@ -1,11 +1,11 @@
-//! The interrupt line: which channels want to be looked at.
+//! Handles the interrupt line and reports the channels that raised it.
 //!
 //! ```text
-//! line high ──► INTRCTRL (its read closes the line) ──► ATTNSTATUS ──► each channel armed again, then reported ──► INTRCTRL opened
+//! line high ──► read INTRCTRL (disables the line) ──► ATTNSTATUS ──► rearm and report each channel ──► enable INTRCTRL
 //! ```
 //!
-//! A channel is armed again before it is looked at, so that what ends in between interrupts once more. Its news are in the completion
-//! word; an interrupt carries none.
+//! A channel is rearmed before it is reported, so a completion in between raises another interrupt. The interrupt only
+//! names channels; their progress is in the completion word.
 
 use memferry_clock::Clock;
 use memferry_registers::NarrowIo;
@@ -15,15 +15,16 @@ use super::channels::Channel;
 use super::device::{Ioat, at};
 use super::memory::DmaMemory;
 
-/// What an interrupt was about.
+/// Result of one call of the interrupt handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Handled {
-    /// Channels that were reported.
+    /// Number of channels reported.
     pub channels: u32,
 }
 
 impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
-    /// Handles the line: reports each channel that raised it, by number. None: the interrupt was another device's.
+    /// Handles an interrupt and reports the number of each channel that raised it. If there is none, another device on
+    /// the line raised the interrupt.
     pub fn handle_interrupt(&mut self, mut report: impl FnMut(u8)) -> Handled {
         let control = Intrctrl::from_bits(self.io.read8(General::Intrctrl.offset()));
         let mut handled = Handled::default();
@@ -42,7 +43,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         handled
     }
 
-    /// Lets a channel interrupt again: after one that got lost, for a channel believes that it raised it.
+    /// Rearms a channel's interrupt. Needed after a lost interrupt, because the channel raises none before it is rearmed.
     pub fn arm_interrupt(&mut self, channel: &Channel) {
         self.io.write16(at(channel, Register::Chanctrl), Self::run_control().into_bits());
     }

@@ -4,19 +4,16 @@
 //! driver ── write(address, word) ──► ring          device ── completion write ──► word ── read(address) ──► driver
 //! ```
 //!
-//! It knows no layout: the ring's configuration says where things are.
+//! [`RingConfig`](super::RingConfig) holds the addresses; this module knows no layout.
 
-/// Words of 64 bits at the addresses that the device uses, in the processor's byte order, which is little-endian where
-/// this device is.
+/// Access to 64-bit words at device addresses, in the processor's byte order. Processors with this device are
+/// little-endian.
 ///
-/// What was written must be visible to the device before a register write that follows, and a word that is read must be the
-/// device's latest, before anything that is read after it. Addresses are multiples of eight within the memory that was given for a
-/// ring.
+/// A word must be visible to the device before a later register write. A read must return the device's latest value,
+/// and must not be reordered after later reads. Addresses are multiples of eight within the memory of a ring.
 pub trait DmaMemory {
-    /// Reads the word at `address`.
     fn read(&mut self, address: u64) -> u64;
 
-    /// Writes the word at `address`.
     fn write(&mut self, address: u64, word: u64);
 }
 

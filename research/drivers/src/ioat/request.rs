@@ -1,35 +1,25 @@
-//! What the driver is asked for.
+//! The driver's input: a ring for each channel, and requests.
 //!
 //! ```text
-//! RingConfig { ring, slots, completion }      where a channel's descriptors and its completion word are
+//! RingConfig { ring, slots, completion }      addresses of a channel's descriptors and completion word
 //! Request { operation, notice, fence }        one descriptor, or two for an XOR of more than five sources
 //! ```
 //!
-//! Addresses are the device's. Whether the caller may touch the memory was decided before.
+//! Addresses are the device's. The caller has already checked the client's rights to the memory.
 
-use super::validate::{Limits, RequestError, RingError, check_request, check_ring};
-
-/// Where a channel's ring and its completion word are.
+/// Addresses of a channel's ring and completion word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingConfig {
     /// Address of the first descriptor.
     pub ring: u64,
-    /// Descriptors of the ring.
+    /// Number of descriptors in the ring.
     pub slots: u16,
-    /// Address of the word that the device writes its status to.
+    /// Address of the word to which the device writes its status.
     pub completion: u64,
 }
 
 impl RingConfig {
-    /// Whether the device takes it.
-    ///
-    /// # Errors
-    /// The first rule broken.
-    pub fn validate(&self) -> Result<(), RingError> {
-        check_ring(self)
-    }
-
-    /// Address of the descriptor with number `position` since the chain was given.
+    /// Address of the descriptor at `position`, counted since CHAINADDR was written.
     pub(super) fn slot(&self, position: u64) -> u64 {
         self.ring + position % u64::from(self.slots.max(1)) * memferry_registers::ioat::DESCRIPTOR_BYTES
     }
@@ -37,61 +27,52 @@ impl RingConfig {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation<'a> {
-    /// Nothing; it completes in its turn.
+    /// Moves no bytes; completes in order.
     Null,
     Copy {
         source: u64,
         destination: u64,
         bytes: u64,
     },
-    /// Writes a pattern of eight bytes again and again, its lowest first. Where the destination is no multiple of eight, it is unsure with
-    /// which of its bytes the device begins.
+    /// Writes a pattern of eight bytes repeatedly, its lowest byte first. Unsure with which byte the device begins when
+    /// the destination is not a multiple of eight.
     Fill {
         pattern: u64,
         destination: u64,
         bytes: u64,
     },
-    /// Writes the exclusive or of its sources. The destination may be one of them.
+    /// Writes the exclusive or of the sources. The destination may be one of them.
     Xor {
-        /// First byte of each, 2 to 8.
+        /// Addresses of 2 to 8 sources.
         sources: &'a [u64],
         destination: u64,
         bytes: u64,
     },
 }
 
-/// How the end of a request is made known, besides in CHANSTS.
+/// How the device reports the end of a request, besides in CHANSTS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Notice {
-    /// Not at all: that of a later one says that this one is done too.
+    /// No report. A later request's report also covers this one.
     Silent,
-    /// By the completion word.
+    /// A write of the completion word.
     #[default]
     Completion,
-    /// By the completion word and then an interrupt.
+    /// A write of the completion word, then an interrupt.
     Interrupt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
     pub operation: Operation<'a>,
-    /// How its end is made known.
     pub notice: Notice,
-    /// What follows in the channel begins after its bytes are in memory.
+    /// Later requests of the channel begin only after this one's bytes are in memory.
     pub fence: bool,
 }
 
 impl<'a> Request<'a> {
-    /// With a completion write and no fence.
+    /// A request with a completion write and no fence.
     pub const fn new(operation: Operation<'a>) -> Self {
         Self { operation, notice: Notice::Completion, fence: false }
-    }
-
-    /// Whether a device with these limits carries it out.
-    ///
-    /// # Errors
-    /// The first rule broken.
-    pub fn validate(&self, limits: &Limits) -> Result<(), RequestError> {
-        check_request(&self.operation, limits)
     }
 }

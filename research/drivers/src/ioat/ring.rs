@@ -1,15 +1,15 @@
-//! The ring: descriptors written, told to the device by count, and found done by the completion word.
+//! The ring of descriptors: writes requests, announces them to the device, and follows their completion.
 //!
 //! ```text
-//!        done          told         written            positions count from the chain's start, slots go round
+//!        done        announced     written            positions count from the chain's start, slots wrap around
 //! ──────┬─────────────┬────────────┬──────────►
-//!       │ device's    │ written    │ free: one slot always stays empty, so that the word is not ambiguous
+//!       │ device's    │ written    │ free, except one slot that stays empty to keep the completion word unambiguous
 //! ```
 //!
-//! The completion word and CHANSTS name the descriptor done last; they are believed where they name one that the device was told of.
-//! The word may lag behind CHANSTS, so each is followed by itself, and a slot is free when both have passed it: a ring
-//! whose completion writes got lost fills up, until it is rewound. Of an XOR with an extension they name the first
-//! descriptor, so the extension counts as done with what follows it.
+//! The completion word and CHANSTS each name the last completed descriptor. The driver accepts only descriptors that it
+//! has announced. The word may lag behind CHANSTS, so the driver tracks both separately and frees a slot when the word has
+//! passed it. A ring whose completion writes are lost fills up until it is rewound. For an XOR with an extension, both
+//! name its first descriptor, so the extension is done only when a later descriptor is.
 
 use memferry_clock::Clock;
 use memferry_registers::NarrowIo;
@@ -23,49 +23,49 @@ use super::memory::DmaMemory;
 use super::request::{Notice, Operation, Request, RingConfig};
 use super::validate::RequestError;
 
-/// Why a request was not written. Nothing was written then.
+/// Reason why a request was not written to the ring. The ring has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum WriteError {
-    /// It breaks a rule.
+    /// The request breaks a rule.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The channel has no ring.
     #[error("channel {channel} is not open: give it a ring first")]
     NotOpen { channel: u8 },
-    /// It may still touch memory.
+    /// The channel may still access memory.
     #[error("channel {channel} is quarantined: recover it before it is used")]
     Quarantined { channel: u8 },
-    /// The ring has not so many free descriptors.
-    #[error("the ring has {free} free descriptors, the request takes {needed}: wait for some to be done")]
+    #[error("the ring has {free} free descriptors, the request needs {needed}: wait for completions")]
     RingFull {
-        /// How many there are.
+        /// Number of free descriptors.
         free: u64,
-        /// How many it takes.
+        /// Number of descriptors of the request.
         needed: u64,
     },
 }
 
-/// How far a channel has come.
+/// Progress of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
     /// Requests at positions up to this one are done.
     pub done: u64,
-    /// What the channel is doing, as of when this was told.
+    /// State of the channel when the device reported it.
     pub state: TransferState,
 }
 
-/// Why a channel halted.
+/// The error that halted a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What the device found.
+    /// Errors that the device reports.
     pub errors: Chanerr,
-    /// Position of the request that it was found in.
+    /// Position of the failed request.
     pub position: u64,
+    /// Address of the failed request's descriptor.
     pub descriptor: u64,
 }
 
 impl State {
-    /// How far a status tells that the chain is done, if `before` is what its source told last.
+    /// Position of the descriptor that `status` names as completed, or `before` when `status` names no announced
+    /// descriptor after it. `before` is the last position from the same source.
     fn position(&self, status: Chansts, ring: &RingConfig, before: u64) -> u64 {
         let slots = u64::from(ring.slots);
         let completed = status.completed();
@@ -73,11 +73,11 @@ impl State {
             return before;
         };
         let steps = (index + slots - before % slots) % slots + 1;
-        let is_told = completed != 0 && index < slots && steps <= self.told - before;
-        if is_told { before + steps } else { before }
+        let is_announced = completed != 0 && index < slots && steps <= self.announced - before;
+        if is_announced { before + steps } else { before }
     }
 
-    /// Nothing that was asked for is still to come by the word.
+    /// Advances the word's position to `done` when no completion write is outstanding.
     fn follow(&mut self) {
         if self.word >= self.noticed {
             self.word = self.done;
@@ -86,11 +86,12 @@ impl State {
 }
 
 impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
-    /// Checks a request and writes its descriptors behind those before; the device is not told. Its position: it is done when
-    /// [`Progress::done`] is not below.
+    /// Checks a request and appends its descriptors to the ring. [`ring_doorbell`](Self::ring_doorbell) announces them.
+    ///
+    /// Returns the request's position; the request is done when [`Progress::done`] has reached it.
     ///
     /// # Errors
-    /// [`WriteError`].
+    /// The broken rule, or the reason why the ring has no room.
     pub fn write(&mut self, channel: &Channel, request: &Request<'_>) -> Result<u64, WriteError> {
         let index = channel.index();
         request.validate(&self.limits())?;
@@ -119,25 +120,25 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Ok(position)
     }
 
-    /// Descriptors that may be written before others are done.
+    /// Number of free descriptors in the ring.
     pub fn free(&self, channel: &Channel) -> u64 {
         let state = self.state(channel);
         let slots = state.ring.map_or(0, |ring| u64::from(ring.slots) - 1);
         slots.saturating_sub(state.written - state.word)
     }
 
-    /// Tells the device of what was written.
+    /// Announces all written descriptors to the device. Does nothing without new ones, or when the channel is quarantined.
     pub fn ring_doorbell(&mut self, channel: &Channel) {
         let state = self.state_mut(channel);
-        if state.quarantined || state.told == state.written {
+        if state.quarantined || state.announced == state.written {
             return;
         }
-        state.told = state.written;
-        let count = state.told as u16;
+        state.announced = state.written;
+        let count = state.announced as u16;
         self.io.write16(at(channel, Register::Dmacount), count);
     }
 
-    /// Looks at the completion word: costs no register access.
+    /// Reads the completion word, without a register access.
     pub fn poll(&mut self, channel: &Channel) -> Progress {
         let ring = self.state(channel).ring;
         let status = Chansts::from_bits(ring.map_or(0, |ring| self.memory.read(ring.completion)));
@@ -150,7 +151,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Progress { done: state.done, state: status.state() }
     }
 
-    /// Looks at CHANSTS: sees also what was not written, or got lost.
+    /// Reads CHANSTS, which also shows completions whose writes were not requested or were lost.
     pub fn inspect(&mut self, channel: &Channel) -> Progress {
         let status = self.status(channel);
         let state = self.state_mut(channel);
@@ -161,7 +162,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Progress { done: state.done, state: status.state() }
     }
 
-    /// Why the channel halted, if it did for an error.
+    /// The error that halted the channel; `None` when no error did.
     pub fn failure(&mut self, channel: &Channel) -> Option<Failure> {
         let progress = self.inspect(channel);
         let errors = Chanerr::from_bits(self.io.read(at(channel, Register::Chanerr)));
@@ -174,7 +175,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         })
     }
 
-    /// Whether the request done last has an extension, which stands where the next one would.
+    /// Whether the last completed request has an extension, which occupies the next position.
     fn ends_in_extension(&mut self, ring: &RingConfig, done: u64) -> bool {
         let Some(last) = done.checked_sub(1) else { return false };
         let control = (self.memory.read(ring.slot(last)) >> 32) as u32;
@@ -183,7 +184,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
     }
 }
 
-/// A request as a descriptor that leads nowhere yet.
+/// Encodes a request as a descriptor; the caller sets `next`.
 fn describe(request: &Request<'_>) -> Descriptor {
     let control = Control::new()
         .with_completion_write(request.notice != Notice::Silent)
@@ -198,6 +199,6 @@ fn describe(request: &Request<'_>) -> Descriptor {
             (bytes, body)
         }
     };
-    // The length was checked against the device's limit, which the field holds.
+    // Validation limits the length to the device's capacity, which fits 32 bits.
     Descriptor { size: size as u32, control, next: 0, body }
 }

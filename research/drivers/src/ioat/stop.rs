@@ -1,14 +1,14 @@
-//! Standing still, going on, and what to do with a channel that failed.
+//! Suspends, resumes, rewinds and recovers channels.
 //!
 //! ```text
-//! ask_suspend ──► the descriptor at work ends ──► is_suspended ─┬─► resume ──► goes on where it was
-//!                                                               └─► rewind ──► an empty chain, what was not done is forgotten
+//! ask_suspend ──► the current descriptor ends ──► is_suspended ─┬─► resume ──► continues with the next descriptor
+//!                                                               └─► rewind ──► empty chain; pending requests are dropped
 //! recover: reset ─┬─► CHANERR cleared, ring set up again
-//!                 └─► time is over ──► quarantined: it may still touch memory
+//!                 └─► timeout ──► quarantined: the channel may still access memory
 //! ```
 //!
-//! An erratum of the Xeon E7 v2 (CF5) lets a suspend or reset during an XOR spoil other channels' copies there: suspend those first.
-//! The driver leaves that to who knows all channels' work.
+//! By erratum CF5 of the Xeon E7 v2, a suspend or reset during an XOR may corrupt copies of other channels. The caller has
+//! to suspend those first, because the driver does not know the work of all channels.
 
 use core::time::Duration;
 
@@ -17,75 +17,49 @@ use memferry_registers::NarrowIo;
 use memferry_registers::ioat::{Chancmd, Chanerr, Register, TransferState};
 use thiserror::Error;
 
-use super::channels::Channel;
+use super::channels::{Channel, StopError};
 use super::device::{Ioat, at};
 use super::memory::DmaMemory;
 use super::ring::Progress;
 
-/// Why a channel does not stand still.
+/// The channel was not suspended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum StopError {
-    /// It did not acknowledge the suspend. It goes on, or stops later.
-    #[error("channel {channel} did not stop within {waited:?}: wait longer, or recover it")]
-    NotSuspended {
-        channel: u8,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// It did not end its reset. It is quarantined: its memory must not be reused until a recovery succeeds.
-    #[error("channel {channel} did not end its reset within {waited:?} and is quarantined: recover it again")]
-    NotReset {
-        channel: u8,
-        /// How long was waited.
-        waited: Duration,
-    },
-    /// It was given up, and only a recovery makes it usable.
-    #[error("channel {channel} is quarantined: recover it first")]
-    Quarantined { channel: u8 },
-    /// It is at work, and cannot be given another chain.
-    #[error("channel {channel} is at work: suspend it first")]
-    AtWork { channel: u8 },
-}
-
-/// The channel did not stand still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("channel {channel} is {state}, not suspended: there is nothing to resume")]
+#[error("channel {channel} is {state}, not suspended: suspend it before resuming it")]
 pub struct ResumeError {
     pub channel: u8,
-    /// What it is doing.
     pub state: TransferState,
 }
 
 impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
-    /// Asks a channel to stand still at the end of the descriptor at work. Nothing is waited for.
+    /// Asks a channel to suspend at the end of the current descriptor, without waiting.
     pub fn ask_suspend(&mut self, channel: &Channel) {
         self.command(channel, Chancmd::new().with_suspend(true));
     }
 
-    /// Whether the channel stands still: it touches no memory until it is resumed.
+    /// Whether the channel is suspended. A suspended channel accesses no memory until it is resumed.
     pub fn is_suspended(&mut self, channel: &Channel) -> bool {
         self.status(channel).state() == TransferState::Suspended
     }
 
-    /// Suspends a channel and waits until it stands still.
+    /// Suspends a channel and waits until it has stopped. A halted channel counts as stopped.
     ///
     /// # Errors
-    /// [`StopError::NotSuspended`] after `timeout`; a halted channel stands still already.
+    /// [`StopError::NotSuspended`] after `timeout`.
     pub fn suspend(&mut self, channel: &Channel, timeout: Duration) -> Result<Progress, StopError> {
-        let still = |state| matches!(state, TransferState::Suspended | TransferState::Halted);
-        if !still(self.status(channel).state()) {
+        let is_stopped = |state| matches!(state, TransferState::Suspended | TransferState::Halted);
+        if !is_stopped(self.status(channel).state()) {
             self.ask_suspend(channel);
         }
-        let waited = self.wait(timeout, |driver| still(driver.status(channel).state()));
+        let waited = self.wait(timeout, |driver| is_stopped(driver.status(channel).state()));
         let progress = self.inspect(channel);
         waited.map_err(|()| StopError::NotSuspended { channel: channel.index(), waited: timeout })?;
         Ok(progress)
     }
 
-    /// Lets a suspended channel go on.
+    /// Resumes a suspended channel.
     ///
     /// # Errors
-    /// [`ResumeError`] for one that is not suspended.
+    /// [`ResumeError`] when the channel is not suspended.
     pub fn resume(&mut self, channel: &Channel) -> Result<(), ResumeError> {
         let state = self.status(channel).state();
         if state != TransferState::Suspended {
@@ -95,11 +69,11 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Ok(())
     }
 
-    /// Gives a channel that stands still an empty chain: what was not done is forgotten, positions count from zero again.
+    /// Gives a stopped channel an empty chain. Pending requests are dropped, and positions count from zero again.
     ///
     /// # Errors
-    /// [`StopError::AtWork`] for one that does not stand still, [`StopError::Quarantined`]; one that halted for an error is
-    /// recovered instead.
+    /// [`StopError::AtWork`] when the channel is working or halted; a halted channel has to be recovered.
+    /// [`StopError::Quarantined`] when it is quarantined.
     pub fn rewind(&mut self, channel: &Channel) -> Result<(), StopError> {
         let state = self.status(channel).state();
         if self.is_quarantined(channel) {
@@ -114,10 +88,10 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Ok(())
     }
 
-    /// Resets a channel, whatever it is doing, and sets it up with its ring again: what was not done is forgotten.
+    /// Resets a channel in any state and sets up its ring again. Pending requests are dropped.
     ///
     /// # Errors
-    /// [`StopError::NotReset`] after `timeout`: the channel is quarantined.
+    /// [`StopError::NotReset`] after `timeout`; the channel is quarantined then.
     pub fn recover(&mut self, channel: &Channel, timeout: Duration) -> Result<(), StopError> {
         self.command(channel, Chancmd::new().with_reset(true));
         let is_over = |driver: &mut Self| {
@@ -128,7 +102,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
             self.state_mut(channel).quarantined = true;
             return Err(StopError::NotReset { channel: channel.index(), waited: timeout });
         }
-        // Errors survive the reset, and keep the channel from taking up a chain.
+        // Errors survive the reset, and the channel does not start a chain while any is set.
         let errors = Chanerr::from_bits(self.io.read(at(channel, Register::Chanerr)));
         self.io.write(at(channel, Register::Chanerr), errors.into_bits());
         self.state_mut(channel).quarantined = false;
@@ -136,7 +110,7 @@ impl<Io: NarrowIo, M: DmaMemory, C: Clock> Ioat<Io, M, C> {
         Ok(())
     }
 
-    /// Whether the channel may still touch memory although it was given up.
+    /// Whether the channel is quarantined: its reset failed, and it may still access memory.
     pub fn is_quarantined(&self, channel: &Channel) -> bool {
         self.state(channel).quarantined
     }

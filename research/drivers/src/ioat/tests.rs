@@ -1,4 +1,4 @@
-//! The driver against scripted registers and memory: what it writes, in which order, and what it refuses.
+//! The driver with scripted registers and memory: the order of its writes, and the requests it refuses.
 
 extern crate std;
 
@@ -19,13 +19,14 @@ use super::*;
 const TIMEOUT: Duration = Duration::from_micros(5);
 const RING: RingConfig = RingConfig { ring: 0x1_0000_1000, slots: 8, completion: 0x2008 };
 
-/// Registers by byte, and the writes in order: offset, bytes, value.
+/// Registers by byte, with a log of writes.
 #[derive(Debug, Default)]
 struct Registers {
     bytes: BTreeMap<u32, u8>,
+    /// Offset, width in bytes and value of each write.
     writes: Vec<(u32, u32, u32)>,
-    /// Commands do not read back as done.
-    deaf: bool,
+    /// The device ignores commands: their bits stay set.
+    unresponsive: bool,
 }
 
 impl Registers {
@@ -41,7 +42,8 @@ impl Registers {
 
     fn put(&mut self, offset: u32, width: u32, value: u32) {
         self.writes.push((offset, width, value));
-        let clears = offset == at(Register::Chanerr) || (offset == at(Register::Chancmd) && !self.deaf);
+        let clears =
+            offset == at(Register::Chanerr) || (offset == at(Register::Chancmd) && !self.unresponsive);
         self.set(offset, width, if clears { 0 } else { value });
     }
 }
@@ -82,7 +84,7 @@ impl DmaMemory for Words {
     }
 }
 
-/// A microsecond passes at each look.
+/// A clock that advances by a microsecond on each read.
 #[derive(Debug, Default)]
 struct Ticks(Cell<u64>);
 
@@ -120,12 +122,12 @@ fn copy(bytes: u64) -> Request<'static> {
     Request::new(Operation::Copy { source: 0x5000, destination: 0x6000, bytes })
 }
 
-fn told(state: TransferState, slot: u64) -> u64 {
+fn completion_word(state: TransferState, slot: u64) -> u64 {
     Chansts::new().with_state(state).with_completed(RING.ring + 64 * slot).into_bits()
 }
 
 #[test]
-fn a_device_that_cannot_be_used_says_why() {
+fn refuses_unusable_devices() {
     let refused = |offset, width, value| {
         let mut registers = device();
         registers.set(offset, width, value);
@@ -144,7 +146,7 @@ fn a_device_that_cannot_be_used_says_why() {
 }
 
 #[test]
-fn a_channel_is_reset_and_set_up_and_its_chain_comes_last() {
+fn opening_resets_and_writes_the_chain_last() {
     let mut driver = Ioat::new(device(), Words::default(), Ticks::default());
     driver.initialize().unwrap();
     let channel = driver.take(1).unwrap();
@@ -165,7 +167,7 @@ fn a_channel_is_reset_and_set_up_and_its_chain_comes_last() {
 }
 
 #[test]
-fn each_rule_of_a_ring_has_its_error() {
+fn refuses_each_broken_ring_rule() {
     let broken = [
         (RingConfig { ring: 0x1020, ..RING }, RingError::Misaligned { address: 0x1020 }),
         (RingConfig { completion: 0x2004, ..RING }, RingError::CompletionMisaligned { address: 0x2004 }),
@@ -183,14 +185,14 @@ fn each_rule_of_a_ring_has_its_error() {
         assert_eq!(ring.validate(), Err(error));
         assert_eq!(driver.open(&channel, ring, TIMEOUT), Err(OpenError::Ring(error)));
     }
-    assert_eq!(driver.io.writes, [], "nothing was written");
+    assert_eq!(driver.io.writes, [], "a refused ring writes no register");
     for slots in [4, 0x8000] {
         assert_eq!(RingConfig { slots, ..RING }.validate(), Ok(()));
     }
 }
 
 #[test]
-fn each_rule_of_a_request_has_its_error() {
+fn refuses_each_broken_request_rule() {
     let limits = Limits { longest: 4096, fills: true, xor: true };
     let nine = [0_u64; 9];
     let xor = |count: usize, bytes| Operation::Xor { sources: &nine[..count], destination: 0, bytes };
@@ -212,7 +214,7 @@ fn each_rule_of_a_request_has_its_error() {
 }
 
 #[test]
-fn descriptors_are_linked_and_counted_and_the_ring_fills_up() {
+fn links_and_counts_until_the_ring_is_full() {
     let (mut driver, channel) = ready();
     let sources = [0x100_u64, 0x200, 0x300, 0x400, 0x500, 0x600];
     let xor = Request {
@@ -223,10 +225,14 @@ fn descriptors_are_linked_and_counted_and_the_ring_fills_up() {
     let positions =
         [driver.write(&channel, &copy(10)), driver.write(&channel, &xor), driver.write(&channel, &copy(20))];
     assert_eq!(positions, [Ok(1), Ok(2), Ok(4)]);
-    assert_eq!(driver.io.writes, [], "the device is not told");
+    assert_eq!(driver.io.writes, [], "writing descriptors accesses no register");
     driver.ring_doorbell(&channel);
     driver.ring_doorbell(&channel);
-    assert_eq!(driver.io.writes, [(at(Register::Dmacount), 2, 4)], "it is told once");
+    assert_eq!(
+        driver.io.writes,
+        [(at(Register::Dmacount), 2, 4)],
+        "the second doorbell has nothing to announce"
+    );
     let word = |slot: u64, index: u64| driver.memory.0[&(RING.ring + 64 * slot + 8 * index)];
     assert_eq!([word(0, 0), word(0, 1), word(0, 2)], [8 << 32 | 10, 0x5000, 0x6000]);
     assert_eq!([word(0, 3), word(1, 3), word(2, 3)], [1, 2, 3].map(|slot| RING.ring + 64 * slot));
@@ -238,46 +244,51 @@ fn descriptors_are_linked_and_counted_and_the_ring_fills_up() {
     }
     assert_eq!(driver.write(&channel, &copy(1)), Err(WriteError::RingFull { free: 0, needed: 1 }));
     driver.ring_doorbell(&channel);
-    driver.memory.0.insert(RING.completion, told(TransferState::Active, 1));
+    driver.memory.0.insert(RING.completion, completion_word(TransferState::Active, 1));
     assert_eq!(driver.poll(&channel), Progress { done: 2, state: TransferState::Active });
-    assert_eq!(driver.free(&channel), 2, "the extension counts with what follows it");
+    assert_eq!(driver.free(&channel), 2, "the extension is not done before a later descriptor");
     assert_eq!(driver.write(&channel, &xor), Ok(8));
     let last = RING.ring + 64 * 7 + 24;
-    assert_eq!(driver.memory.0[&last], RING.ring, "the ring goes round");
+    assert_eq!(driver.memory.0[&last], RING.ring, "the last slot links to the first");
 }
 
 #[test]
-fn a_word_that_cannot_be_is_not_believed_and_a_late_one_goes_its_own_way() {
+fn ignores_impossible_and_stale_words() {
     let (mut driver, channel) = ready();
     for bytes in 1..=5 {
         driver.write(&channel, &copy(bytes)).unwrap();
     }
     driver.ring_doorbell(&channel);
-    for nonsense in
-        [0, u64::MAX, 64, told(TransferState::Idle, 5), told(TransferState::Idle, 7), RING.ring - 64]
-    {
-        driver.memory.0.insert(RING.completion, nonsense);
-        assert_eq!(driver.poll(&channel).done, 0, "{nonsense:#x}");
+    for impossible in [
+        0,
+        u64::MAX,
+        64,
+        completion_word(TransferState::Idle, 5),
+        completion_word(TransferState::Idle, 7),
+        RING.ring - 64,
+    ] {
+        driver.memory.0.insert(RING.completion, impossible);
+        assert_eq!(driver.poll(&channel).done, 0, "{impossible:#x}");
     }
-    let status = told(TransferState::Active, 3);
+    let status = completion_word(TransferState::Active, 3);
     driver.io.set(at(Register::Chansts), 4, status as u32);
     driver.io.set(at(Register::Chansts) + 4, 4, (status >> 32) as u32);
     assert_eq!(driver.inspect(&channel).done, 4);
-    driver.memory.0.insert(RING.completion, told(TransferState::Active, 0));
+    driver.memory.0.insert(RING.completion, completion_word(TransferState::Active, 0));
     assert_eq!(
         driver.poll(&channel).done,
         4,
-        "an older word takes nothing back, nor does it lead a lap ahead"
+        "an older word neither takes progress back nor counts as a lap ahead"
     );
-    assert_eq!(driver.free(&channel), 7 - 4, "slots are free as the word tells");
-    driver.memory.0.insert(RING.completion, told(TransferState::Idle, 4));
+    assert_eq!(driver.free(&channel), 7 - 4, "the word's position frees slots");
+    driver.memory.0.insert(RING.completion, completion_word(TransferState::Idle, 4));
     assert_eq!((driver.poll(&channel).done, driver.free(&channel)), (5, 7));
 }
 
 #[test]
-fn a_channel_that_does_not_answer_is_waited_for_so_long_and_quarantined() {
+fn quarantines_a_channel_after_the_timeout() {
     let (mut driver, channel) = ready();
-    driver.io.deaf = true;
+    driver.io.unresponsive = true;
     let waited = TIMEOUT;
     assert_eq!(driver.suspend(&channel, TIMEOUT), Err(StopError::NotSuspended { channel: 1, waited }));
     let before = driver.clock.0.get();
@@ -285,8 +296,8 @@ fn a_channel_that_does_not_answer_is_waited_for_so_long_and_quarantined() {
     assert!(driver.clock.0.get() - before < 10_000);
     assert!(driver.is_quarantined(&channel));
     assert_eq!(driver.write(&channel, &copy(1)), Err(WriteError::Quarantined { channel: 1 }));
-    driver.io.deaf = false;
-    // Whatever it says by now: only a reset makes it usable.
+    driver.io.unresponsive = false;
+    // Even an idle channel stays quarantined until a reset succeeds.
     driver.io.set(at(Register::Chansts), 4, u32::from(TransferState::Idle.into_bits()));
     assert_eq!(driver.rewind(&channel), Err(StopError::Quarantined { channel: 1 }));
     assert!(driver.is_quarantined(&channel));
@@ -295,37 +306,37 @@ fn a_channel_that_does_not_answer_is_waited_for_so_long_and_quarantined() {
 }
 
 #[test]
-fn only_what_stands_still_is_resumed_or_rewound() {
+fn resumes_and_rewinds_only_stopped_channels() {
     let (mut driver, channel) = ready();
-    let mut say = |state: TransferState| {
+    let mut outcomes = |state: TransferState| {
         driver.io.set(at(Register::Chansts), 4, u32::from(state.into_bits()));
         driver.io.writes.clear();
-        let answers = (driver.resume(&channel).is_ok(), driver.rewind(&channel).is_ok());
-        (answers, driver.io.writes.first().copied())
+        let succeeded = (driver.resume(&channel).is_ok(), driver.rewind(&channel).is_ok());
+        (succeeded, driver.io.writes.first().copied())
     };
     let resume = Some((at(Register::Chancmd), 1, 0x10));
-    assert_eq!(say(TransferState::Suspended), ((true, true), resume));
-    assert_eq!(say(TransferState::Idle).0, (false, true));
-    assert_eq!(say(TransferState::Active), ((false, false), None));
-    assert_eq!(say(TransferState::Halted), ((false, false), None));
+    assert_eq!(outcomes(TransferState::Suspended), ((true, true), resume));
+    assert_eq!(outcomes(TransferState::Idle).0, (false, true));
+    assert_eq!(outcomes(TransferState::Active), ((false, false), None));
+    assert_eq!(outcomes(TransferState::Halted), ((false, false), None));
 }
 
 #[test]
-fn an_interrupt_arms_its_channels_before_it_opens_the_line() {
+fn rearms_channels_before_it_enables_the_line() {
     let (mut driver, _channel) = ready();
     driver.io.set(3, 1, 6);
     driver.io.set(4, 4, 0b1011);
     let mut reported = Vec::new();
     assert_eq!(driver.handle_interrupt(|channel| reported.push(channel)), Handled { channels: 1 });
-    assert_eq!(reported, [1], "channels of others are left alone");
+    assert_eq!(reported, [1], "only taken channels are reported");
     assert_eq!(driver.io.writes, [(at(Register::Chanctrl), 2, 0x11D), (3, 1, 1)]);
     driver.io.set(3, 1, 0);
-    assert_eq!(driver.handle_interrupt(|_| panic!("none waits")), Handled { channels: 0 });
+    assert_eq!(driver.handle_interrupt(|_| panic!("no channel needs attention")), Handled { channels: 0 });
 }
 
 proptest! {
     #[test]
-    fn whatever_the_word_says_no_more_is_done_than_was_told(words in prop::collection::vec(any::<u64>(), 1..40), near in any::<u64>()) {
+    fn no_word_completes_unannounced_requests(words in prop::collection::vec(any::<u64>(), 1..40), near in any::<u64>()) {
         let (mut driver, channel) = ready();
         let mut done = 0;
         for (index, word) in words.into_iter().enumerate() {
@@ -333,10 +344,10 @@ proptest! {
             if near >> (index % 64) & 1 == 1 {
                 driver.ring_doorbell(&channel);
             }
-            let word = if index % 3 == 0 { word } else { told(TransferState::Active, word % 9) };
+            let word = if index % 3 == 0 { word } else { completion_word(TransferState::Active, word % 9) };
             driver.memory.0.insert(RING.completion, word);
             let progress = driver.poll(&channel);
-            prop_assert!(progress.done >= done && progress.done <= driver.states[1].told);
+            prop_assert!(progress.done >= done && progress.done <= driver.states[1].announced);
             prop_assert!(driver.free(&channel) <= 7 && (written.is_ok() || driver.states[1].written - done == 7));
             done = progress.done;
         }

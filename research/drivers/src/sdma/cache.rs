@@ -1,29 +1,29 @@
-//! Cache maintenance around a transfer, done by whoever knows the processor's caches.
+//! Cache maintenance before and after a transfer, through a trait that the platform implements.
 //!
 //! ```text
 //! before: clean(source) ──► clean_and_invalidate(destination) ──► enable ──► ... end ──► after: invalidate(destination)
 //! ```
 //!
-//! The device reads and writes memory behind the caches. The driver says which range needs what and when; it has no
-//! cache instruction of its own. A device's registers are never cached and are left out.
+//! The device accesses memory without the processor's caches. The driver chooses the ranges, operations and times; the
+//! platform's [`CacheMaintenance`] executes them. Device registers are never cached and need no maintenance.
 
 use super::config::{ChannelConfig, Port};
 
 /// Cache operations on physical ranges. Each returns when its effect is visible to the device.
 pub trait CacheMaintenance {
-    /// Writes dirty lines of the range back to memory: the device is about to read it.
+    /// Writes dirty lines of the range back to memory, before the device reads the range.
     fn clean(&mut self, address: u64, length_bytes: u64);
 
-    /// Writes dirty lines back and drops them: the device is about to write the range, and a dirty line written back
-    /// later would overwrite its data.
+    /// Writes dirty lines back and drops them, before the device writes the range. A dirty line written back later would
+    /// overwrite the device's data.
     fn clean_and_invalidate(&mut self, address: u64, length_bytes: u64);
 
-    /// Drops the range's lines, which may have been read ahead during the transfer: the processor is about to read
-    /// what the device wrote. Lines that the range shares with other data must not lose that data.
+    /// Drops the lines of the range, before the processor reads the device's data; the processor may have prefetched
+    /// lines during the transfer. Lines that the range shares with other data must not lose that data.
     fn invalidate(&mut self, address: u64, length_bytes: u64);
 }
 
-/// Says that both sides are mapped without caching, or that the interconnect keeps caches coherent: nothing is done.
+/// Does nothing, for uncached mappings and for coherent interconnects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NonCacheable;
 
@@ -36,9 +36,9 @@ impl CacheMaintenance for NonCacheable {
 }
 
 impl ChannelConfig {
-    /// What the caches need before the channel is enabled.
+    /// Maintains the caches before the channel is enabled.
     ///
-    /// A transparent copy leaves elements of the destination alone, which is why the destination is cleaned too.
+    /// The destination is also cleaned, because a transparent copy does not overwrite all of its elements.
     pub fn prepare_caches(&self, caches: &mut impl CacheMaintenance) {
         if let Some((address, length)) = self.cached_range(Port::Source) {
             caches.clean(address, length);
@@ -48,7 +48,7 @@ impl ChannelConfig {
         }
     }
 
-    /// What the caches need after the end was reported and before the processor reads the destination.
+    /// Maintains the caches after the end of the transfer, before the processor reads the destination.
     pub fn finish_caches(&self, caches: &mut impl CacheMaintenance) {
         if let Some((address, length)) = self.cached_range(Port::Destination) {
             caches.invalidate(address, length);
@@ -87,20 +87,20 @@ mod tests {
     }
 
     #[test]
-    fn source_is_cleaned_before_and_destination_invalidated_after() {
+    fn cleans_before_and_invalidates_after() {
         let walked =
             Side::indexed(0x1000, Addressing::DoubleIndex { element_index: -7, frame_index: 0x100 - 3 });
         let config = ChannelConfig::new(Operation::Copy, piece(walked, Side::memory(0x8000)));
         let mut log = Log::default();
         config.prepare_caches(&mut log);
         config.finish_caches(&mut log);
-        // The walk goes down by 4 bytes three times, then up by 0x100, and down again.
+        // The walk steps down by 4 bytes three times, up by 0x100, and down again three times.
         let source = ("clean", 0x1000 - 12, 0x100 - 12 + 12 + 4);
         assert_eq!(log.0, [source, ("clean and invalidate", 0x8000, 32), ("invalidate", 0x8000, 32)]);
     }
 
     #[test]
-    fn devices_and_a_fills_source_are_left_alone() {
+    fn skips_devices_and_the_source_of_a_fill() {
         let mut log = Log::default();
         let fill =
             ChannelConfig::new(Operation::fill_byte(1), piece(Side::memory(0), Side::device(0x4800_0000)));

@@ -1,11 +1,11 @@
-//! Linked channels: when one ends, the device enables the next.
+//! Linked channels: at the end of one channel's transfer, the device enables the next channel.
 //!
 //! ```text
 //! configure a, b, c ──► link([a, b, c], Stop) ──► enable a ──► a, b, c
 //!                       link([a, b, c], Loop) ──► enable a ──► a, b, c, a, b, ... ──► end_after(b) ──► ... a, b
 //! ```
 //!
-//! All channels of a chain are configured beforehand and taken while it runs; a linked list needs only one channel
+//! All channels of a chain must be configured first and stay taken while it runs; a linked list needs only one channel
 //! (paper, 2.3.2.2). The driver does not copy configurations from one channel to the next.
 
 use core::time::Duration;
@@ -19,41 +19,37 @@ use super::channels::Channel;
 use super::device::{Sdma, link_control};
 use super::stop::StopError;
 
-/// What follows the last channel of a chain.
+/// Behaviour at the end of a chain's last channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChainEnd {
     Stop,
-    /// The first channel again, until the loop is ended.
+    /// Starts the first channel again, until [`Sdma::end_after`] ends the loop.
     Loop,
 }
 
-/// Why channels were not linked. Nothing was written.
+/// Reason why channels were not linked. No register was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ChainError {
-    /// There is no channel.
-    #[error("a chain of no channels: name at least one")]
+    #[error("the chain has no channels: name at least one")]
     Empty,
-    /// A channel is named twice.
-    #[error("channel {channel} is named twice: a chain passes each channel once, a loop closes by itself")]
+    #[error("channel {channel} is named twice: name each channel once, also in a loop")]
     Repeated { channel: u8 },
-    /// A channel has no configuration.
     #[error("channel {channel} is not configured: configure all channels before they are linked")]
     NotConfigured { channel: u8 },
-    /// A channel is running.
     #[error("channel {channel} is running: link channels before the first is enabled")]
     Running { channel: u8 },
-    /// A linked list that another channel would start.
+    /// Another channel would start a channel with a linked list.
     #[error(
-        "channel {channel} follows a linked list, which only software can start: put it first, in no loop"
+        "channel {channel} follows a linked list, which only software can start: put it first, and not in a loop"
     )]
     ListNotFirst { channel: u8 },
 }
 
 impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
-    /// Links configured channels in this order. The chain starts when its first channel is enabled.
+    /// Links configured channels in the given order. The chain starts when its first channel is enabled.
     ///
     /// # Errors
-    /// [`ChainError`]; then no link was changed.
+    /// [`ChainError`]; no link has changed then.
     pub fn link(&mut self, chain: &[&Channel], end: ChainEnd) -> Result<(), ChainError> {
         if chain.is_empty() {
             return Err(ChainError::Empty);
@@ -87,17 +83,18 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         Ok(())
     }
 
-    /// Ends a loop, or cuts a chain, once this channel's transfer is complete; the channel may be running.
+    /// Ends a loop or cuts a chain after this channel's transfer. The channel may be running.
     pub fn end_after(&mut self, channel: &Channel) {
         let link = ClnkCtrl::from_bits(self.read(channel, Register::ClnkCtrl));
         self.write(channel, Register::ClnkCtrl, link.with_enable_link(false).into_bits());
     }
 
-    /// Stops every channel of a chain or loop at once: first all links are cut, so that none starts another meanwhile.
+    /// Stops every channel of a chain or loop. Cuts all links first, so that no channel starts another meanwhile.
+    ///
+    /// Waits at most `timeout` for each channel.
     ///
     /// # Errors
-    /// The first channel that did not drain, which is quarantined; the others are stopped all the same. Waits at most
-    /// `timeout` for each.
+    /// The first channel that did not drain, which is quarantined; the other channels are stopped too.
     pub fn stop_chain(&mut self, chain: &[&Channel], timeout: Duration) -> Result<(), StopError> {
         for channel in chain {
             self.end_after(channel);

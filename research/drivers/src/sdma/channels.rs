@@ -1,26 +1,25 @@
-//! Which of the 32 channels are taken.
+//! Ownership of the 32 channels.
 //!
 //! ```text
 //! free ── allocate, take ──► Channel (one owner) ── release ──► free
-//!                                   └── quarantine ──► no longer given out, until the device is reset
+//!                                   └── quarantine ──► not given out again until the device is reset
 //! ```
 //!
-//! A [`Channel`] cannot be copied: who holds it is the only one who can configure the channel. Nobody waits here for a
-//! channel to become free, and no register is touched.
+//! A [`Channel`] cannot be copied, so only its holder can configure the channel. The module does not wait for free
+//! channels and accesses no register.
 
 use memferry_registers::sdma::CHANNELS;
 use thiserror::Error;
 
 /// Every channel is taken or quarantined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("all {CHANNELS} channels are taken: release one, or wait until one is released")]
+#[error("all {CHANNELS} channels are taken: release one, or wait for one")]
 pub struct AllChannelsBusy;
 
-/// The channel asked for is taken, quarantined or not there.
+/// The requested channel is taken, is quarantined or does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("channel {index} is not free: allocate any other, or release it first")]
+#[error("channel {index} is not free: allocate another one, or release it first")]
 pub struct ChannelTaken {
-    /// The channel asked for.
     pub index: u8,
 }
 
@@ -31,7 +30,7 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// The channel's number, 0 to 31, as events report it.
+    /// Number of the channel, 0 to 31, which events report.
     pub const fn index(&self) -> u8 {
         self.index
     }
@@ -41,7 +40,7 @@ impl Channel {
     }
 }
 
-/// One bit for each channel.
+/// Sets of channels, one bit for each.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     taken: u32,
@@ -49,13 +48,12 @@ pub(super) struct Channels {
 }
 
 impl Channels {
-    /// The free channel with the lowest number.
+    /// Takes the free channel with the lowest number.
     pub(super) fn allocate(&mut self) -> Result<Channel, AllChannelsBusy> {
         let index = (!(self.taken | self.quarantined)).trailing_zeros() as u8;
         self.take(index).map_err(|_| AllChannelsBusy)
     }
 
-    /// The channel with this number.
     pub(super) fn take(&mut self, index: u8) -> Result<Channel, ChannelTaken> {
         let bit = 1u32.checked_shl(u32::from(index)).ok_or(ChannelTaken { index })?;
         if (self.taken | self.quarantined) & bit != 0 {
@@ -81,7 +79,7 @@ impl Channels {
         (!(self.taken | self.quarantined)).count_ones()
     }
 
-    /// After a reset no channel runs, so none needs to be kept away from.
+    /// Ends all quarantines after a reset, which stops every channel.
     pub(super) fn lift_quarantine(&mut self) {
         self.quarantined = 0;
     }
@@ -92,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_channel_is_given_once_and_then_none() {
+    fn gives_out_each_channel_once() {
         let mut channels = Channels::default();
         for index in 0..32 {
             assert_eq!(channels.allocate().map(|channel| channel.index()), Ok(index));
@@ -102,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn released_channel_is_given_again() {
+    fn gives_out_a_released_channel_again() {
         let mut channels = Channels::default();
         let first = channels.allocate().unwrap();
         let second = channels.allocate().unwrap();
@@ -112,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_channel_that_is_taken_or_not_there() {
+    fn refuses_taken_and_missing_channels() {
         let mut channels = Channels::default();
         let last = channels.take(31).unwrap();
         assert_eq!(channels.take(31), Err(ChannelTaken { index: 31 }));
@@ -122,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn quarantined_channel_is_not_given_until_the_reset() {
+    fn keeps_a_quarantined_channel_until_the_reset() {
         let mut channels = Channels::default();
         let channel = channels.take(0).unwrap();
         channels.quarantine(&channel);

@@ -1,4 +1,4 @@
-//! What can be set for one transfer: the structure of section 3.2.1 of Wicki's thesis, and what it left out.
+//! The configuration of one transfer: the structure of section 3.2.1 of Wicki's thesis, with additional settings.
 //!
 //! ```text
 //! ChannelConfig ── validate ──► registers (Sdma::configure)
@@ -6,12 +6,13 @@
 //!       └── with_piece(Piece): size and both sides, from a planner
 //! ```
 //!
-//! Fields are wider than the registers' where a caller computes them, so that a value too large is refused instead of
-//! losing bits. Big-endian access is not offered: the manual forbids it (section 16.4.8). Nothing here is checked.
+//! Fields that a caller computes are wider than their registers, so that validation can refuse large values instead of
+//! truncating them. Big-endian access is not offered because the manual forbids it (section 16.4.8). The types here do not
+//! check their values; `validate` does.
 
 use memferry_registers::sdma::{AddressingMode, BurstSize, DataType, WriteMode};
 
-use super::interrupt::Interrupts;
+use super::cause::Interrupts;
 
 /// Size of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,10 +23,10 @@ pub enum Element {
 }
 
 impl Element {
-    /// Every size, by rising number of bytes.
+    /// Every element size, smallest first.
     pub const ALL: [Self; 3] = [Self::Bits8, Self::Bits16, Self::Bits32];
 
-    /// Bytes of an element: 1, 2 or 4.
+    /// Size in bytes: 1, 2 or 4.
     pub const fn bytes(self) -> u32 {
         match self {
             Self::Bits8 => 1,
@@ -34,7 +35,7 @@ impl Element {
         }
     }
 
-    /// The largest element whose bytes divide every bit set in `bits`, the addresses, steps and lengths or'ed together.
+    /// The largest element whose size divides every value of which `bits` is the bitwise or: addresses, steps, lengths.
     pub const fn largest_dividing(bits: u64) -> Self {
         match bits & 3 {
             0 => Self::Bits32,
@@ -52,7 +53,7 @@ impl Element {
     }
 }
 
-/// How much one block moves, in the device's terms (paper, 2.3.2.2).
+/// Size of one block in elements and frames (paper, 2.3.2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TransferSize {
     /// Size of an element.
@@ -64,12 +65,12 @@ pub struct TransferSize {
 }
 
 impl TransferSize {
-    /// Most elements of a frame: the register has 24 bits.
+    /// Maximum number of elements in a frame: CEN has 24 bits.
     pub const ELEMENTS_LIMIT: u32 = (1 << 24) - 1;
-    /// Most frames of a block: the register has 16 bits.
+    /// Maximum number of frames in a block: CFN has 16 bits.
     pub const FRAMES_LIMIT: u32 = (1 << 16) - 1;
 
-    /// Bytes of the block.
+    /// Size of the block in bytes.
     pub const fn bytes(&self) -> u64 {
         self.element.bytes() as u64 * self.elements as u64 * self.frames as u64
     }
@@ -91,23 +92,23 @@ impl core::fmt::Display for Port {
     }
 }
 
-/// How a side's address moves (paper, 2.3.2.2). Indexes are in bytes, counted from an element's last byte.
+/// How the address advances on one side (paper, 2.3.2.2). Indexes are in bytes, counted from an element's last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Addressing {
-    /// Never; for a device's data register.
+    /// The address does not change, as for a device's data register.
     Constant,
-    /// By the element's size.
+    /// The address advances by the element size.
     PostIncrement,
-    /// By the element's size less one, and the index.
+    /// The address advances by the element size minus one plus the index.
     SingleIndex {
-        /// Fits 16 bits, signed.
+        /// A signed 16-bit value.
         element_index: i64,
     },
-    /// The same within a frame; the frame index stands in for the element index after a frame's last element.
+    /// Like `SingleIndex`, with the frame index after the last element of a frame.
     DoubleIndex {
-        /// Fits 16 bits, signed.
+        /// A signed 16-bit value.
         element_index: i64,
-        /// Fits 32 bits, signed.
+        /// A signed 32-bit value.
         frame_index: i64,
     },
 }
@@ -122,7 +123,7 @@ impl Addressing {
         }
     }
 
-    /// The element index, zero for the modes without.
+    /// The element index; zero for modes without one.
     pub const fn element_index(self) -> i64 {
         match self {
             Self::Constant | Self::PostIncrement => 0,
@@ -130,7 +131,7 @@ impl Addressing {
         }
     }
 
-    /// The frame index, zero for the modes without.
+    /// The frame index; zero for modes without one.
     pub const fn frame_index(self) -> i64 {
         match self {
             Self::DoubleIndex { frame_index, .. } => frame_index,
@@ -138,7 +139,7 @@ impl Addressing {
         }
     }
 
-    /// Bytes from an element's start to the next one's: within a frame, and after its last element.
+    /// Distances in bytes between the starts of consecutive elements: within a frame, and across a frame boundary.
     pub(super) const fn steps(self, element: Element) -> (i128, i128) {
         let size = element.bytes() as i128;
         match self {
@@ -159,18 +160,18 @@ impl Addressing {
 pub struct Side {
     /// Physical address of the first element's first byte.
     pub address: u64,
-    /// How the address moves.
+    /// How the address advances.
     pub addressing: Addressing,
-    /// Whether several elements go in one access of the port's width; needs neighbouring elements.
+    /// Whether one access of the port's width moves several elements; requires contiguous elements.
     pub packed: bool,
-    /// Largest burst; needs packed access, except with a constant address.
+    /// Largest burst; requires packed access, except with a constant address.
     pub burst: BurstSize,
-    /// Whether this is a device's register rather than memory: only there may the address stay.
+    /// Whether this side is a device's register instead of memory. A transfer between memories has no constant address.
     pub is_device: bool,
 }
 
 impl Side {
-    /// Contiguous memory, accessed as fast as the device can: packed, in bursts of 64 bytes.
+    /// Contiguous memory with the fastest access: packed, in bursts of 64 bytes.
     pub const fn memory(address: u64) -> Self {
         Self {
             address,
@@ -181,7 +182,7 @@ impl Side {
         }
     }
 
-    /// A device's data register, one element each access.
+    /// A device's data register, with one element for each access.
     pub const fn device(address: u64) -> Self {
         Self {
             address,
@@ -192,13 +193,12 @@ impl Side {
         }
     }
 
-    /// Memory walked with an index, which allows neither packed access nor bursts unless elements are neighbours.
+    /// Memory accessed with an index, neither packed nor in bursts.
     pub const fn indexed(address: u64, addressing: Addressing) -> Self {
         Self { address, addressing, packed: false, burst: BurstSize::Single, is_device: false }
     }
 
-    /// The lowest address accessed and the one after the highest. What no machine has, in a configuration that was not
-    /// checked, stops at the ends of 128 bits.
+    /// The lowest accessed address and the end of the highest element. Saturates for absurd unchecked configurations.
     pub(super) const fn extent(&self, size: &TransferSize) -> (i128, i128) {
         let (step, frame_step) = self.addressing.steps(size.element);
         let along = step * (size.elements as i128 - 1);
@@ -219,24 +219,24 @@ impl Side {
     }
 }
 
-/// What happens to each element.
+/// Operation on each element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     Copy,
-    /// It is copied unless it equals the colour, of which 32-bit elements compare the low 24 bits.
+    /// Copies elements that differ from the colour. Of 32-bit elements, only the low 24 bits are compared.
     TransparentCopy {
-        /// 24 bits.
+        /// A value of 24 bits.
         color: u32,
     },
-    /// The destination's becomes the colour; the upper eight bits of 32-bit elements become zero. Nothing is read.
+    /// Writes the colour without reading a source. The upper eight bits of 32-bit elements become zero.
     Fill {
-        /// 24 bits.
+        /// A value of 24 bits.
         color: u32,
     },
 }
 
 impl Operation {
-    /// The fill that writes `byte` everywhere with elements of one or two bytes (those of four would get a zero byte).
+    /// The fill that writes `byte` everywhere, for elements of one or two bytes. The top byte of larger elements is zero.
     pub const fn fill_byte(byte: u8) -> Self {
         Self::Fill { color: byte as u32 * 0x0101 }
     }
@@ -246,7 +246,7 @@ impl Operation {
         !matches!(self, Self::Fill { .. })
     }
 
-    /// The colour, zero for a plain copy.
+    /// The colour; zero for a plain copy.
     pub const fn color(self) -> u32 {
         match self {
             Self::Copy => 0,
@@ -259,69 +259,73 @@ impl Operation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Priority {
     Normal,
-    /// Before the ordinary queue; only for those who hold [`Trusted`](super::Trusted).
+    /// Served before normal priority; requires [`Trusted`].
     High,
 }
 
-/// How much each request of the hardware moves.
+/// Permission to use high priority and supervisor channels.
+///
+/// [`Sdma::new`](super::Sdma::new) makes one for each driver; the driver's owner lends it to clients that it trusts.
+#[derive(Debug)]
+pub struct Trusted(pub(super) ());
+
+/// Amount that each hardware request moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SyncUnit {
     Element,
     Frame,
-    /// So many elements, whatever a frame has; the side that asks has a constant address.
+    /// A number of elements that is independent of the frames. The requesting side must have a constant address.
     Packet {
-        /// 1 to 65,535.
+        /// From 1 to 65,535.
         elements: u32,
     },
     Block,
 }
 
-/// The request line that starts each part of the transfer (paper, 2.3.2.2; manual, 16.4.4).
+/// The hardware requests that start each part of a transfer (paper, 2.3.2.2; manual, 16.4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Synchronization {
-    /// The request line, from zero as the manual numbers them; the register counts from one.
+    /// The request line, counted from zero as in the manual. The register counts from one.
     pub request: u32,
-    /// How much each request moves.
+    /// Amount that each request moves.
     pub unit: SyncUnit,
-    /// The side that asks.
+    /// The side that makes the requests.
     pub by: Port,
-    /// Whether data is read before the destination asks for it.
+    /// Whether the channel reads data before the destination requests it.
     pub prefetch: bool,
-    /// Whether data of one request may wait in the FIFO for that of the next.
+    /// Whether data of one request may wait in the FIFO for data of the next.
     pub buffering: bool,
 }
 
-/// A transfer as one channel makes it.
+/// The configuration of one channel for one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChannelConfig {
     /// Priority on the read port.
     pub read_priority: Priority,
     /// Priority on the write port.
     pub write_priority: Priority,
-    /// What happens to each element.
     pub operation: Operation,
-    /// Whether writes wait for one another.
+    /// Whether a write waits for the previous one.
     pub write_mode: WriteMode,
-    /// How much is moved.
     pub size: TransferSize,
-    /// The channel that starts when this one ends.
+    /// The channel to start at the end of this one.
     pub link: Option<u8>,
-    /// Where elements come from; not looked at by a fill.
+    /// Source of the elements; a fill ignores it.
     pub source: Side,
     pub destination: Side,
-    /// The request line, or none when software starts the transfer.
+    /// The hardware requests; `None` when software starts the transfer.
     pub synchronization: Option<Synchronization>,
-    /// What raises an interrupt.
+    /// Causes that raise an interrupt.
     pub interrupts: Interrupts,
-    /// Whether the channel belongs to privileged software; only for those who hold [`Trusted`](super::Trusted).
+    /// Whether the channel makes privileged accesses; requires [`Trusted`].
     pub supervisor: bool,
     /// Whether the channel stops while a debugger has stopped the processor.
     pub suspend_sensitive: bool,
 }
 
 impl ChannelConfig {
-    /// The transfer of a piece that a planner made: ordinary priority, last write non-posted, an interrupt at the end
-    /// and for every error.
+    /// The configuration for one piece of a plan: normal priority, last write non-posted, interrupts for the end and for
+    /// every error.
     pub const fn new(operation: Operation, piece: Piece) -> Self {
         Self {
             read_priority: Priority::Normal,
@@ -344,7 +348,6 @@ impl ChannelConfig {
         Self { size: piece.size, source: piece.source, destination: piece.destination, ..self }
     }
 
-    /// The side of a port.
     pub const fn side(&self, port: Port) -> &Side {
         match port {
             Port::Source => &self.source,
@@ -352,7 +355,8 @@ impl ChannelConfig {
         }
     }
 
-    /// The range that a side accesses as address and length; nothing for a fill's source, or when it leaves 64 bits.
+    /// Address and length of the range that a side accesses. `None` for the source of a fill, and for ranges beyond 64
+    /// bits.
     pub fn range(&self, port: Port) -> Option<(u64, u64)> {
         if port == Port::Source && !self.operation.reads() {
             return None;
@@ -362,7 +366,7 @@ impl ChannelConfig {
     }
 }
 
-/// What one hardware transfer moves: a planner's output.
+/// One hardware transfer of a plan, the output of a planner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Piece {
     pub size: TransferSize,

@@ -1,12 +1,12 @@
-//! The device: initialized once, then channels are configured and enabled in separate steps.
+//! Initializes the device, and configures and enables channels in separate steps.
 //!
 //! ```text
-//! Sdma::new ──► initialize: reset, wait, quiet channels, FIFO depth ──► allocate ──► configure ──► enable ──► running
+//! Sdma::new ──► initialize: reset, wait, disable channels, FIFO depth ──► allocate ──► configure ──► enable ──► running
 //! ```
 //!
-//! Configuring never sets the enable bit; enabling is one write of its own, so that the device can be measured without
-//! the configuration (paper, section 3.2.1). Memory ordering is the register access's: an implementation must not let
-//! the write that enables overtake writes to memory. Completion is the interrupt module's.
+//! Configuration never sets the enable bit. Enabling is a separate write, so that transfers can be measured without the
+//! configuration (paper, section 3.2.1). The implementation of register access must keep memory writes ahead of the write
+//! that enables a channel. The `interrupt` module reports completions.
 
 use core::time::Duration;
 
@@ -19,33 +19,27 @@ use memferry_registers::sdma::{
 use thiserror::Error;
 
 use super::channels::{AllChannelsBusy, Channel, ChannelTaken, Channels};
-use super::config::{ChannelConfig, Operation, Port, Priority, Side, SyncUnit};
+use super::config::{ChannelConfig, Operation, Port, Priority, Side, SyncUnit, Trusted};
 use super::validate::ConfigError;
 
-/// Shows that its holder may have high priority and supervisor channels.
-///
-/// There is one for each [`Sdma`], made with it; its owner lends it to whom it trusts.
-#[derive(Debug)]
-pub struct Trusted(());
-
-/// What is set once for the whole device.
+/// Settings of the whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// FIFO entries that one channel may take; not zero.
+    /// FIFO entries that one channel may use; not zero.
     pub fifo_depth: u8,
-    /// How often high priority goes first before the ordinary queue has its turn; not zero.
+    /// Grants to high priority channels between two grants to normal priority channels; not zero.
     pub arbitration_rate: u8,
-    /// Threads kept for high priority.
+    /// Threads reserved for high priority.
     pub reserved_threads: ThreadReservation,
-    /// How the FIFO pool is divided between the priorities.
+    /// Division of the FIFO pool between the priorities.
     pub fifo_budget: FifoBudget,
-    /// How long the reset may take.
+    /// Maximum duration of the reset.
     pub reset_timeout: Duration,
 }
 
 impl Default for Settings {
-    /// A FIFO depth of 128 holds two bursts of 64 bytes, one being written while the next is read; the device's own
-    /// default of 16 holds none (paper, 2.3.2.1). The rest is the device's default.
+    /// A FIFO depth of 128 holds two bursts of 64 bytes: one is written while the next is read. The device's reset value
+    /// of 16 holds none (paper, 2.3.2.1). The other settings are the device's reset values.
     fn default() -> Self {
         Self {
             fifo_depth: 128,
@@ -57,36 +51,32 @@ impl Default for Settings {
     }
 }
 
-/// Why the device could not be initialized. It must not be used then.
+/// Reason why the device was not initialized. It must not be used then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum InitError {
-    /// A FIFO depth of zero.
     #[error(
-        "a FIFO depth of zero lets no channel move anything: set at least 1, and 64 for bursts of 64 bytes"
+        "with a FIFO depth of zero no channel can transfer: set at least 1, and 64 for bursts of 64 bytes"
     )]
     FifoDepthZero,
-    /// An arbitration rate of zero.
     #[error("an arbitration rate of zero is not allowed: set at least 1")]
     ArbitrationRateZero,
-    /// The device did not report the end of its reset.
     #[error("the device did not end its reset within {waited:?}: check its clocks and the base address")]
     ResetTimedOut {
-        /// How long was waited.
+        /// Duration of the wait.
         waited: Duration,
     },
-    /// A channel goes on though it was disabled.
+    /// A disabled channel did not become idle.
     #[error("channel {channel} is still active {waited:?} after it was disabled: reset the whole chip")]
     ChannelStillActive {
         channel: u8,
-        /// How long was waited.
+        /// Duration of the wait.
         waited: Duration,
     },
 }
 
-/// Why a channel was not configured. Nothing was written.
+/// Reason why a channel was not configured. No register was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigureError {
-    /// The device has not been initialized.
     #[error("the device is not initialized: call initialize first")]
     NotInitialized,
     /// The configuration breaks a rule.
@@ -95,33 +85,32 @@ pub enum ConfigureError {
     /// The channel is enabled, or still active on a port.
     #[error("channel {channel} is running: wait for its end, or stop it")]
     Running { channel: u8 },
-    /// The channel did not drain and may still touch memory.
-    #[error("channel {channel} is quarantined: initialize the device again before it is used")]
+    /// The channel did not drain and may still access memory.
+    #[error("channel {channel} is quarantined: initialize the device again before using it")]
     Quarantined { channel: u8 },
-    /// The device cannot follow linked lists.
-    #[error("this device has no linked lists: make each segment a transfer")]
+    #[error("this device does not support linked lists: make each segment a transfer")]
     NoLinkedLists,
 }
 
-/// Why a channel was not enabled. Nothing was written.
+/// Reason why a channel was not enabled. No register was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum EnableError {
-    /// It was not configured since the device was initialized.
+    /// The channel has not been configured since the device was initialized.
     #[error("channel {channel} is not configured: configure it first")]
     NotConfigured { channel: u8 },
-    /// It is enabled, or still active on a port.
+    /// The channel is enabled, or still active on a port.
     #[error("channel {channel} is running: wait for its end, or stop it")]
     Running { channel: u8 },
-    /// It did not drain and may still touch memory.
-    #[error("channel {channel} is quarantined: initialize the device again before it is used")]
+    /// The channel did not drain and may still access memory.
+    #[error("channel {channel} is quarantined: initialize the device again before using it")]
     Quarantined { channel: u8 },
-    /// Another enabled channel has its request line.
+    /// Another enabled channel uses the same request line.
     #[error(
-        "request line {request} starts channel {other} already, not {channel} too: stop that one, or link them"
+        "channel {channel} cannot use request line {request}, which channel {other} uses: stop that one, or link them"
     )]
     RequestTaken {
         channel: u8,
-        /// The one that has the line.
+        /// The channel that uses the line.
         other: u8,
         request: u32,
     },
@@ -133,20 +122,20 @@ pub struct Sdma<Io, C> {
     pub(super) io: Io,
     pub(super) clock: C,
     pub(super) channels: Channels,
-    /// Channels whose registers hold a checked configuration.
+    /// Set of channels whose registers hold a validated configuration.
     pub(super) configured: u32,
-    /// Those of them that follow a linked list.
+    /// Set of configured channels that follow a linked list.
     pub(super) lists: u32,
-    /// Channels that interrupt on each line.
+    /// For each line, the set of channels that interrupt on it.
     pub(super) lines: [u32; LINES],
     initialized: bool,
     has_lists: bool,
 }
 
 impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
-    /// A driver of the device behind `io`, and the one token that goes with it. No register is touched.
+    /// Makes a driver of the device behind `io`, and its only [`Trusted`] token. Accesses no register.
     ///
-    /// The clock bounds every wait, so it must advance while the driver polls: a simulation moves it on each access.
+    /// The clock bounds every wait, so it must advance while the driver polls; a simulated clock advances on each access.
     pub fn new(io: Io, clock: C) -> (Self, Trusted) {
         let sdma = Self {
             io,
@@ -161,10 +150,10 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         (sdma, Trusted(()))
     }
 
-    /// Resets the device and sets it up; again after a fault, which ends every transfer and every quarantine.
+    /// Resets the device and sets it up. A repeated call recovers from faults: it ends every transfer and quarantine.
     ///
     /// # Errors
-    /// [`InitError`]; waits at most the settings' time for the reset, and as long for channels that go on.
+    /// [`InitError`]; the timeout of `settings` bounds the wait for the reset and for each active channel.
     pub fn initialize(&mut self, settings: &Settings) -> Result<(), InitError> {
         if settings.fifo_depth == 0 {
             return Err(InitError::FifoDepthZero);
@@ -172,7 +161,10 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         if settings.arbitration_rate == 0 {
             return Err(InitError::ArbitrationRateZero);
         }
-        (self.initialized, self.configured, self.lists, self.lines) = (false, 0, 0, [0; LINES]);
+        self.initialized = false;
+        self.configured = 0;
+        self.lists = 0;
+        self.lines = [0; LINES];
         let waited = settings.reset_timeout;
         let configuration = OcpSysconfig::from_bits(self.io.read(offset::OCP_SYSCONFIG));
         self.io.write(offset::OCP_SYSCONFIG, configuration.with_soft_reset(true).into_bits());
@@ -182,7 +174,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
             self.io.write(offset::irq_enable(line), 0);
         }
         for channel in 0..CHANNELS {
-            self.quiet(channel);
+            self.disable_channel(channel);
             self.wait(waited, |io| !is_running(read_ccr(io, channel)))
                 .map_err(|()| InitError::ChannelStillActive { channel: channel as u8, waited })?;
         }
@@ -201,15 +193,15 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         Ok(())
     }
 
-    /// A channel that was not ended by the reset, since not every revision has one, is disabled and forgotten.
-    fn quiet(&mut self, channel: usize) {
+    /// Disables a channel and clears its events. Not every revision has a reset, so channels may still run.
+    fn disable_channel(&mut self, channel: usize) {
         for register in [Register::ClnkCtrl, Register::Cicr, Register::Ccr] {
             self.io.write(offset::channel(channel, register), 0);
         }
         self.io.write(offset::channel(channel, Register::Csr), Csr::ALL.into_bits());
     }
 
-    /// Polls until `done` or the time is over; looks once more after that, since this thread may have been delayed.
+    /// Polls until `done` or `timeout`. Checks once more after the deadline, since the thread may have been delayed.
     pub(super) fn wait(
         &mut self,
         timeout: Duration,
@@ -227,23 +219,23 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
     /// Takes the free channel with the lowest number.
     ///
     /// # Errors
-    /// [`AllChannelsBusy`]; waiting for one is the caller's choice.
+    /// [`AllChannelsBusy`]; the caller decides whether to wait.
     pub fn allocate(&mut self) -> Result<Channel, AllChannelsBusy> {
         self.channels.allocate()
     }
 
-    /// Takes the channel with this number.
+    /// Takes channel `index`.
     ///
     /// # Errors
-    /// [`ChannelTaken`] also for a number that no channel has.
+    /// [`ChannelTaken`], also for a channel that does not exist.
     pub fn take(&mut self, index: u8) -> Result<Channel, ChannelTaken> {
         self.channels.take(index)
     }
 
-    /// Gives a channel back.
+    /// Gives a channel back. A quarantined channel stays quarantined.
     ///
     /// # Errors
-    /// The channel itself when it is running: stop it first.
+    /// The channel itself while it is running: stop it first.
     pub fn release(&mut self, channel: Channel) -> Result<(), Channel> {
         if !self.channels.is_quarantined(&channel) {
             if self.is_running(&channel) {
@@ -258,12 +250,12 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         Ok(())
     }
 
-    /// How many channels are neither taken nor quarantined.
+    /// Number of channels that are neither taken nor quarantined.
     pub fn free_channels(&self) -> u32 {
         self.channels.free()
     }
 
-    /// Whether the device follows linked lists, as it said when it was initialized.
+    /// Whether the device supports linked lists; `false` before it is initialized.
     pub fn has_linked_lists(&self) -> bool {
         self.has_lists
     }
@@ -273,10 +265,10 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         is_running(read_ccr(&mut self.io, usize::from(channel.index())))
     }
 
-    /// Checks a configuration and writes it to a channel, which stays disabled. Events not yet handled are forgotten.
+    /// Validates a configuration and writes it to a channel, which stays disabled. Drops the channel's pending events.
     ///
     /// # Errors
-    /// [`ConfigureError`]; then nothing was written.
+    /// [`ConfigureError`]; no register was written then.
     pub fn configure(
         &mut self,
         channel: &Channel,
@@ -309,10 +301,10 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
     }
 
     pub(super) fn write_config(&mut self, channel: &Channel, config: &ChannelConfig) {
-        let config = &harmless_source(config);
+        let config = &without_unused_source(config);
         let [source, destination] = [&config.source, &config.destination];
         let size = &config.size;
-        self.forget_events(channel);
+        self.clear_events(channel);
         self.write(channel, Register::ClnkCtrl, link_control(config.link).into_bits());
         self.write(channel, Register::Cicr, config.interrupts.cicr().into_bits());
         self.write(channel, Register::Csdp, parameters(config).into_bits());
@@ -330,16 +322,16 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         self.write(channel, Register::Ccr, control(config).into_bits());
     }
 
-    /// Clears what the channel reported before, so that it is not taken for the next transfer's.
-    pub(super) fn forget_events(&mut self, channel: &Channel) {
+    /// Clears the channel's pending events, which would otherwise be attributed to the next transfer.
+    pub(super) fn clear_events(&mut self, channel: &Channel) {
         self.write(channel, Register::Csr, Csr::ALL.into_bits());
         for line in (0..LINES).filter(|line| self.lines[*line] & channel.bit() != 0) {
             self.io.write(offset::irq_status(line), channel.bit());
         }
     }
 
-    /// A channel that is enabled and waits for the same request line; chained channels are enabled one at a time.
-    fn rival(&mut self, channel: u8, request: u8) -> Option<u8> {
+    /// Another enabled channel that uses the same request line. Of linked channels, only one is enabled at a time.
+    fn other_user_of(&mut self, request: u8, channel: u8) -> Option<u8> {
         let mut others = (0..CHANNELS as u8).filter(|other| *other != channel && request != 0);
         others.find(|other| {
             let control = read_ccr(&mut self.io, usize::from(*other));
@@ -347,10 +339,10 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         })
     }
 
-    /// Sets the enable bit of a configured channel: it starts, or waits for its request line.
+    /// Enables a configured channel: it starts, or waits for its request line.
     ///
     /// # Errors
-    /// [`EnableError`]; then nothing was written.
+    /// [`EnableError`]; no register was written then.
     pub fn enable(&mut self, channel: &Channel) -> Result<(), EnableError> {
         let index = channel.index();
         if self.channels.is_quarantined(channel) {
@@ -363,12 +355,12 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         if is_running(control) {
             return Err(EnableError::Running { channel: index });
         }
-        if let Some(other) = self.rival(index, control.request()) {
+        if let Some(other) = self.other_user_of(control.request(), index) {
             let request = u32::from(control.request()) - 1;
             return Err(EnableError::RequestTaken { channel: index, other, request });
         }
         if self.lists & channel.bit() != 0 {
-            // The list will have overwritten the registers.
+            // The list overwrites the registers, so a second run needs a new configuration.
             self.configured &= !channel.bit();
         }
         self.write(channel, Register::Ccr, control.with_enable(true).into_bits());
@@ -383,7 +375,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         self.io.read(offset::channel(usize::from(channel.index()), register))
     }
 
-    /// The registers and the clock, back.
+    /// Gives back the registers and the clock.
     pub fn into_parts(self) -> (Io, C) {
         (self.io, self.clock)
     }
@@ -404,8 +396,8 @@ pub(super) const fn link_control(next: Option<u8>) -> ClnkCtrl {
     }
 }
 
-/// Element and frame index of a side. A packet's size takes the place of the frame index on the side that asks for it,
-/// whose address stays.
+/// Element and frame index of a side. On the side that requests packets, whose address is constant, the frame index
+/// register holds the packet's size.
 pub(super) fn indexes(config: &ChannelConfig, port: Port) -> (i16, i32) {
     let addressing = config.side(port).addressing;
     let element = addressing.element_index() as i16;
@@ -460,8 +452,8 @@ pub(super) fn control(config: &ChannelConfig) -> Ccr {
         .with_buffering_disable(!sync.buffering)
 }
 
-/// A fill's source is not accessed and was not checked, so it is written as something harmless.
-fn harmless_source(config: &ChannelConfig) -> ChannelConfig {
+/// Replaces the source of a fill by address zero, because validation does not check it. The device does not access it.
+fn without_unused_source(config: &ChannelConfig) -> ChannelConfig {
     let source = if config.operation.reads() { config.source } else { Side::memory(0) };
     ChannelConfig { source, ..*config }
 }

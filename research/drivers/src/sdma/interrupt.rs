@@ -1,161 +1,27 @@
-//! Interrupts: what may cause one, and the handler of a line.
+//! Handles an interrupt line and reports the events of its channels.
 //!
 //! ```text
-//! IRQSTATUS of the line, of channels enabled on it ──► each channel: CSR read, the same bits written back ──► Event
-//!                                                                └──► IRQSTATUS bit written back
+//! IRQSTATUS of the line, channels enabled on it ──► each channel: read CSR, write the same bits back ──► Event
+//!                                                             └──► write the channel's IRQSTATUS bit back
 //! ```
 //!
-//! Several events give one interrupt, so the handler looks at every channel of the line (paper, 2.3.2.2). It reports
-//! and clears; what an event means for a request is the caller's to decide. It waits for nothing.
-
-use core::fmt;
+//! Several events raise one interrupt, so the handler checks every channel of the line (paper, 2.3.2.2). It reports and
+//! clears events without waiting; the caller decides what an event means for a request.
 
 use memferry_clock::Clock;
 use memferry_registers::RegisterIo;
-use memferry_registers::sdma::{CHANNELS, Cicr, Csr, Register, offset};
+use memferry_registers::sdma::{CHANNELS, Csr, Register, offset};
 
+use super::cause::Cause;
 use super::channels::Channel;
 use super::device::Sdma;
-
-/// What a channel reports (paper, 2.3.2.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
-    /// A request of the hardware came before the last one was served.
-    Drop,
-    /// Half of the current frame is done.
-    HalfOfFrame,
-    /// A frame is done.
-    EndOfFrame,
-    /// The last frame has begun.
-    StartOfLastFrame,
-    /// The transfer is done.
-    EndOfBlock,
-    /// A packet is done.
-    EndOfPacket,
-    /// An access failed on the interconnect.
-    TransactionError,
-    /// Unprivileged access to a supervisor channel.
-    SupervisorError,
-    /// An element's address is no multiple of its size.
-    MisalignedAddress,
-    /// A disabled channel has written out what it had read.
-    Drained,
-    /// The linked list is done.
-    EndOfSuperBlock,
-}
-
-impl Cause {
-    /// Every cause, by rising bit.
-    pub const ALL: [Self; 11] = [
-        Self::Drop,
-        Self::HalfOfFrame,
-        Self::EndOfFrame,
-        Self::StartOfLastFrame,
-        Self::EndOfBlock,
-        Self::EndOfPacket,
-        Self::TransactionError,
-        Self::SupervisorError,
-        Self::MisalignedAddress,
-        Self::Drained,
-        Self::EndOfSuperBlock,
-    ];
-
-    /// Whether the transfer did not go as configured.
-    pub const fn is_error(self) -> bool {
-        matches!(self, Self::Drop | Self::TransactionError | Self::SupervisorError | Self::MisalignedAddress)
-    }
-
-    const fn of_status(self, status: Csr) -> bool {
-        match self {
-            Self::Drop => status.drop(),
-            Self::HalfOfFrame => status.half_frame(),
-            Self::EndOfFrame => status.frame(),
-            Self::StartOfLastFrame => status.last_frame(),
-            Self::EndOfBlock => status.block(),
-            Self::EndOfPacket => status.packet(),
-            Self::TransactionError => status.transaction_error(),
-            Self::SupervisorError => status.supervisor_error(),
-            Self::MisalignedAddress => status.misaligned_error(),
-            Self::Drained => status.drain(),
-            Self::EndOfSuperBlock => status.super_block(),
-        }
-    }
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Drop => "a hardware request was dropped",
-            Self::HalfOfFrame => "half of the frame is done",
-            Self::EndOfFrame => "a frame is done",
-            Self::StartOfLastFrame => "the last frame has begun",
-            Self::EndOfBlock => "the block is done",
-            Self::EndOfPacket => "a packet is done",
-            Self::TransactionError => "an access failed on the interconnect",
-            Self::SupervisorError => "unprivileged access to a supervisor channel",
-            Self::MisalignedAddress => "an element's address is misaligned",
-            Self::Drained => "the channel has drained",
-            Self::EndOfSuperBlock => "the linked list is done",
-        })
-    }
-}
-
-/// A set of causes: which of them a channel reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-pub struct Interrupts(u16);
-
-impl Interrupts {
-    /// None: such a channel must be polled.
-    pub const NONE: Self = Self(0);
-    /// The end of the block, and every error that a transfer without a request line may have.
-    pub const END_AND_ERRORS: Self = Self::NONE.with(Cause::EndOfBlock).with_errors();
-    /// The end of a linked list, and the same errors.
-    pub const LIST_END_AND_ERRORS: Self = Self::NONE.with(Cause::EndOfSuperBlock).with_errors();
-
-    const fn with_errors(self) -> Self {
-        self.with(Cause::TransactionError).with(Cause::SupervisorError).with(Cause::MisalignedAddress)
-    }
-
-    /// With this cause too.
-    pub const fn with(self, cause: Cause) -> Self {
-        Self(self.0 | 1 << cause as u16)
-    }
-
-    pub const fn without(self, cause: Cause) -> Self {
-        Self(self.0 & !(1 << cause as u16))
-    }
-
-    /// Whether the cause is one of them.
-    pub const fn contains(self, cause: Cause) -> bool {
-        self.0 & 1 << cause as u16 != 0
-    }
-
-    pub(super) const fn cicr(self) -> Cicr {
-        Cicr::new()
-            .with_drop(self.contains(Cause::Drop))
-            .with_half_frame(self.contains(Cause::HalfOfFrame))
-            .with_frame(self.contains(Cause::EndOfFrame))
-            .with_last_frame(self.contains(Cause::StartOfLastFrame))
-            .with_block(self.contains(Cause::EndOfBlock))
-            .with_packet(self.contains(Cause::EndOfPacket))
-            .with_transaction_error(self.contains(Cause::TransactionError))
-            .with_supervisor_error(self.contains(Cause::SupervisorError))
-            .with_misaligned_error(self.contains(Cause::MisalignedAddress))
-            .with_drain(self.contains(Cause::Drained))
-            .with_super_block(self.contains(Cause::EndOfSuperBlock))
-    }
-}
 
 /// One of the four interrupt lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Line {
-    /// Line 0.
     L0,
-    /// Line 1.
     L1,
-    /// Line 2.
     L2,
-    /// Line 3.
     L3,
 }
 
@@ -167,23 +33,23 @@ impl Line {
     }
 }
 
-/// What a channel reported.
+/// An event that a channel reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Index of the channel.
+    /// Number of the channel.
     pub channel: u8,
-    /// Its status register as it was read.
+    /// Value read from the channel's status register.
     pub status: Csr,
 }
 
 impl Event {
-    /// The causes, by rising bit; none when the line said that the channel has an event and the channel knew of none.
+    /// The causes of the event, in order of their bits. An event that the driver reports has at least one.
     pub fn causes(&self) -> impl Iterator<Item = Cause> + use<> {
         let status = self.status;
-        Cause::ALL.into_iter().filter(move |cause| cause.of_status(status))
+        Cause::ALL.into_iter().filter(move |cause| cause.is_in(status))
     }
 
-    /// The first cause that is an error.
+    /// The first cause that is an error, if any.
     pub fn error(&self) -> Option<Cause> {
         self.causes().find(|cause| cause.is_error())
     }
@@ -194,24 +60,23 @@ impl Event {
     }
 }
 
-/// What one call of the handler did.
+/// Result of one call of the interrupt handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Handled {
-    /// Events given to the caller.
+    /// Number of events reported.
     pub events: u32,
-    /// Channels that the line named though their status was empty: an interrupt that came too late to tell.
+    /// Number of pending channels without an event, for example because it was polled before the interrupt.
     pub spurious: u32,
 }
 
-/// Rounds after which a channel that never stops reporting is left to the next interrupt.
+/// Maximum number of events that one call reports for a channel. The next interrupt reports the rest.
 const ROUNDS: u32 = 4;
 
 impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
-    /// Handles an interrupt of a line: reads and clears the status of each channel that is pending and enabled on it,
-    /// and hands every event over.
+    /// Handles an interrupt of a line: reads, clears and reports the status of each pending channel enabled on the line.
     ///
-    /// The line's bit is cleared between two looks at the channel, so that an event which arrives meanwhile is neither
-    /// lost nor left without an interrupt.
+    /// Clears the line's bit between two reads of the channel's status, so that an event in between is not lost and does
+    /// not stay without an interrupt.
     pub fn handle_interrupt(&mut self, line: Line, mut report: impl FnMut(Event)) -> Handled {
         let pending = self.io.read(offset::irq_status(line.index())) & self.lines[line.index()];
         let mut handled = Handled::default();
@@ -231,14 +96,14 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         handled
     }
 
-    /// Reads and clears a channel's status without an interrupt: for those who poll, or suspect a lost interrupt.
+    /// Reads and clears a channel's status without an interrupt, to poll or after a lost interrupt.
     pub fn poll(&mut self, channel: &Channel) -> Option<Event> {
         let mut event = None;
         self.take_status(channel.index(), &mut |taken| event = Some(taken));
         event
     }
 
-    /// Lets a channel interrupt on a line, or no longer. A pending interrupt is cleared before it is let through.
+    /// Enables or disables a channel's interrupts on a line. Clears a pending interrupt before it enables the channel.
     pub fn set_line(&mut self, channel: &Channel, line: Line, enabled: bool) {
         let index = line.index();
         let before = self.lines[index];
@@ -250,7 +115,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
         self.io.write(offset::irq_enable(index), after);
     }
 
-    /// Whether there was an event.
+    /// Reads, clears and reports a channel's status. Returns whether there was an event.
     fn take_status(&mut self, channel: u8, report: &mut impl FnMut(Event)) -> bool {
         let at = offset::channel(usize::from(channel), Register::Csr);
         let status = Csr::from_bits(self.io.read(at));

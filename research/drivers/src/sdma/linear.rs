@@ -1,12 +1,12 @@
-//! Contiguous transfers: how a size becomes elements and frames, and how many hardware transfers that takes.
+//! Plans contiguous transfers: splits a size into hardware transfers, each of elements and frames.
 //!
 //! ```text
-//! elements ── split ──► Blocks: (first element, elements, frames) of at most 2^24-1 by 2^16-1, exact together
+//! elements ── split ──► Blocks: (first element, elements, frames), each at most 2^24-1 by 2^16-1
 //! addresses, bytes ── LinearPieces ──► Piece, Piece, ... each the input of one configuration
 //! ```
 //!
-//! A number that factors within the limits is one block; any other is one block and a rest of a single frame, as far
-//! as a block reaches (2^40 elements, nearly). Pure arithmetic: nothing is configured here.
+//! A number that factors within the limits becomes one block. Any other number becomes one block and a rest of a single
+//! frame, up to the size of a block (almost 2^40 elements). The module only computes; it accesses no device.
 
 use thiserror::Error;
 
@@ -15,17 +15,18 @@ use super::config::{Element, Piece, Side, TransferSize};
 const ELEMENTS: u64 = TransferSize::ELEMENTS_LIMIT as u64;
 const FRAMES: u64 = TransferSize::FRAMES_LIMIT as u64;
 
-/// Elements of a frame when a size does not factor: a multiple of 64, since bursts do not cross frames (manual,
-/// 16.4.13) and a frame of whole bursts leaves none short.
+/// Elements of a frame when a size does not factor: a multiple of 64, so that a frame consists of whole bursts. Bursts do
+/// not cross frames (manual, 16.4.13).
 const WHOLE_FRAME: u64 = ELEMENTS - ELEMENTS % 64;
 
-/// Numbers of frames tried for a size that factors, besides a power of two: the rest costs one small transfer only.
+/// Number of frame counts to try as factors, besides a power of two. Without a factor, the rest costs only one small
+/// transfer.
 const TRIED: u64 = 64;
 
-/// A part of a contiguous transfer that one hardware transfer moves.
+/// Part of a contiguous transfer that one hardware transfer moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Elements before this block.
+    /// Number of elements before this block.
     pub first_element: u64,
     /// Elements of a frame.
     pub elements: u32,
@@ -33,20 +34,20 @@ pub struct Block {
 }
 
 impl Block {
-    /// Elements of the block.
+    /// Number of elements in the block.
     pub const fn total(&self) -> u64 {
         self.elements as u64 * self.frames as u64
     }
 }
 
-/// The blocks that together move a number of elements.
+/// Iterator over the blocks of a number of elements; see [`split`].
 #[derive(Clone, Debug)]
 pub struct Blocks {
     done: u64,
     left: u64,
 }
 
-/// Splits a number of elements into blocks that follow each other; none for zero elements.
+/// Splits a number of elements into adjoining blocks; no block for zero elements.
 ///
 /// ```
 /// use memferry_drivers::sdma::split;
@@ -72,35 +73,35 @@ impl Iterator for Blocks {
     }
 }
 
-/// Elements and frames of a block of at most `left` elements, which is not zero.
+/// Elements and frames of the first block of `left` elements, which is not zero.
 fn largest_block(left: u64) -> (u64, u64) {
-    let fewest = left.div_ceil(ELEMENTS);
-    let few = fewest..fewest.saturating_add(TRIED);
-    let mut tried = few.chain(fewest.checked_next_power_of_two()).filter(|frames| *frames <= FRAMES);
-    let factor = tried.find(|frames| left.is_multiple_of(*frames));
+    let min_frames = left.div_ceil(ELEMENTS);
+    let candidates = min_frames..min_frames.saturating_add(TRIED);
+    let mut candidates =
+        candidates.chain(min_frames.checked_next_power_of_two()).filter(|frames| *frames <= FRAMES);
+    let factor = candidates.find(|frames| left.is_multiple_of(*frames));
     match factor {
         Some(frames) => (left / frames, frames),
         None => (WHOLE_FRAME, (left / WHOLE_FRAME).min(FRAMES)),
     }
 }
 
-/// Why a contiguous transfer cannot be planned.
+/// Reason why a contiguous transfer cannot be planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum LinearError {
-    /// Nothing is to be moved.
     #[error("the transfer has no bytes: give it at least one")]
     NoBytes,
-    /// A side reaches beyond 32 bits.
-    #[error("{length_bytes} bytes at {address:#x} reach beyond 32 bits: use memory that the device reaches")]
+    /// The end of the source or destination exceeds 32 bits.
+    #[error("{length_bytes} bytes at {address:#x} exceed 32 bits: use memory that the device can access")]
     BeyondAddressSpace {
-        /// Start of the side.
+        /// Start address of the source or destination.
         address: u64,
-        /// Bytes of the transfer.
+        /// Size of the transfer.
         length_bytes: u64,
     },
 }
 
-/// The hardware transfers that together move a contiguous range.
+/// Iterator over the hardware transfers that move a contiguous range.
 #[derive(Clone, Debug)]
 pub struct LinearPieces {
     source: u64,
@@ -110,21 +111,22 @@ pub struct LinearPieces {
 }
 
 impl LinearPieces {
-    /// Plans a copy with the largest element that fits both addresses and the length. Packed access makes elements of
-    /// any size move at the port's width, so an odd address costs no more hardware transfers than an even one. Addresses
-    /// rise, so a destination that overlaps the source must lie below it.
+    /// Plans a copy with the largest element that divides both addresses and the length.
+    ///
+    /// Packed access moves elements of any size at the port's width. Addresses increase, so a destination that overlaps
+    /// the source must lie below it.
     ///
     /// # Errors
-    /// [`LinearError`] when there is nothing to move, or a side leaves the device's addresses.
+    /// [`LinearError`] when there are no bytes, or when the source or destination exceeds 32 bits.
     pub fn copy(source: u64, destination: u64, length_bytes: u64) -> Result<Self, LinearError> {
         let element = Element::largest_dividing(source | destination | length_bytes);
         Self::with_element(source, destination, length_bytes, element)
     }
 
-    /// Plans a fill with one byte value: elements of one or two bytes, since a fill's colour has no fourth byte.
+    /// Plans a fill with one byte value. It uses elements of one or two bytes, because a fill's colour has no fourth byte.
     ///
     /// # Errors
-    /// As [`LinearPieces::copy`].
+    /// The errors of [`LinearPieces::copy`].
     pub fn fill_byte(destination: u64, length_bytes: u64) -> Result<Self, LinearError> {
         let element = match Element::largest_dividing(destination | length_bytes) {
             Element::Bits8 => Element::Bits8,
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_at_every_limit_are_covered_exactly() {
+    fn blocks_cover_sizes_at_every_limit() {
         assert_eq!(check_blocks(0), 0);
         for power in 0..42 {
             for near in -2i64..=2 {
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_no_bytes_and_ranges_beyond_the_address_space() {
+    fn refuses_no_bytes_and_ranges_beyond_32_bits() {
         assert_eq!(LinearPieces::copy(0, 0, 0).err(), Some(LinearError::NoBytes));
         let beyond = LinearError::BeyondAddressSpace { address: 0xffff_fffc, length_bytes: 5 };
         assert_eq!(LinearPieces::copy(0, 0xffff_fffc, 5).err(), Some(beyond));
@@ -234,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_cover_any_size_without_gap_or_overlap(elements in 0..=1u64 << 41) {
+        fn blocks_cover_any_size_once(elements in 0..=1u64 << 41) {
             check_blocks(elements);
         }
 

@@ -1,14 +1,14 @@
-//! Scatter-gather: a linked list of descriptors that the device loads by itself, one block after the other.
+//! Scatter-gather transfers: builds linked lists of descriptors, which the device loads block by block.
 //!
 //! ```text
-//! Segment, Segment, ... ── LinkedList::build ──► words in the caller's memory (which the device must be able to read)
+//! Segment, Segment, ... ── LinkedList::build ──► words in the caller's memory, which the device must be able to read
 //!        LinkedList ── Sdma::configure_list ──► Sdma::enable ──► block, block, ... ──► end of super block
 //! ```
 //!
-//! Each descriptor says no more than it must: an address that goes on where the last block ended is left out (types 2b
-//! and 3b), and so are frames and indexes that stay (type 3). The device starts by loading the first descriptor. A list
-//! uses one channel, which is what sets it apart from linked channels (paper, 2.3.2.2). Nothing is allocated, and the
-//! segments are not checked against anybody's rights.
+//! Descriptors omit values that the device already has: an address that continues the previous block (types 2b and 3b),
+//! and unchanged frames and indexes (type 3). The device starts by loading the first descriptor. Unlike linked channels,
+//! a list uses only one channel (paper, 2.3.2.2). The module allocates no memory and does not check the client's rights
+//! to the segments.
 
 use core::iter::Peekable;
 
@@ -19,83 +19,83 @@ use memferry_registers::sdma::{AddressSource, Cdp, Cfn, Cndp, DescriptorType, Re
 use thiserror::Error;
 
 use super::cache::CacheMaintenance;
+use super::cause::{Cause, Interrupts};
 use super::channels::Channel;
-use super::config::{ChannelConfig, Element, Piece, Port, Side, TransferSize};
-use super::device::{ConfigureError, Sdma, Trusted, color, control, indexes, link_control, parameters};
-use super::interrupt::{Cause, Interrupts};
+use super::config::{ChannelConfig, Element, Piece, Port, Side, TransferSize, Trusted};
+use super::device::{ConfigureError, Sdma, color, control, indexes, link_control, parameters};
 use super::linear::split;
 use super::validate::ConfigError;
 
 /// A contiguous part of a scatter-gather transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Physical address to read; not looked at by a fill.
+    /// Physical address to read; a fill ignores it.
     pub source: u64,
     /// Physical address to write.
     pub destination: u64,
-    /// Bytes of the segment; a multiple of the element's.
+    /// Size of the segment; a multiple of the element size.
     pub length_bytes: u64,
 }
 
 impl Segment {
-    /// The largest element that all segments allow.
+    /// The largest element size that divides the addresses and lengths of all segments.
     pub fn element_for(segments: &[Self]) -> Element {
         let all = segments.iter().map(|segment| segment.source | segment.destination | segment.length_bytes);
         Element::largest_dividing(all.fold(0, |bits, more| bits | more))
     }
 }
 
-/// How a list is laid out and reported.
+/// Format of a list and the events it reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct ListOptions {
-    /// Every descriptor holds the whole channel (type 1) instead of what changes.
+    /// Every descriptor holds all registers of the channel (type 1), not only changed values.
     pub whole: bool,
-    /// Every block's end is reported besides the list's.
+    /// Reports the end of each block, besides the end of the list.
     pub block_ends: bool,
-    /// The block before which the list pauses, until it is resumed.
+    /// Number of the block before which the list pauses until it is resumed.
     pub pause_at: Option<u32>,
 }
 
-/// Why a list was not built. The buffer holds nothing of use then.
+/// Reason why a list was not built. The contents of the buffer are undefined then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ListError {
-    /// There is no segment.
-    #[error("a list of no segments: give it at least one")]
+    #[error("the list has no segments: give it at least one")]
     Empty,
     /// A segment has no bytes, or ends within an element.
     #[error(
-        "segment {segment} has {length_bytes} bytes: give it a positive multiple of the element's {bytes}"
+        "segment {segment} has {length_bytes} bytes: use a positive multiple of the element size of {bytes} bytes"
     )]
     Length {
         /// Index of the segment.
         segment: usize,
         length_bytes: u64,
-        /// Bytes of an element.
+        /// Element size in bytes.
         bytes: u32,
     },
-    /// A segment breaks a rule.
+    /// The configuration of a segment breaks a rule.
     #[error("segment {segment}: {error}")]
     Segment {
         /// Index of the segment.
         segment: usize,
         error: ConfigError,
     },
-    /// The buffer is too short.
     #[error(
-        "{given} words do not hold the list, which has more than {written} of them: give it a longer buffer"
+        "the buffer of {given} words is full after {written}, before the end of the list: use a longer buffer"
     )]
     BufferTooShort {
-        /// Words of the buffer.
+        /// Size of the buffer in words.
         given: usize,
-        /// Words of the descriptors before the one that did not fit.
+        /// Number of words written before the descriptor that did not fit.
         written: usize,
     },
-    /// The buffer's device address does not fit the device.
-    #[error("the list at {address:#x} is not on a multiple of 4 within 32 bits: place it there")]
+    /// The buffer's device address is misaligned, or its end exceeds 32 bits.
+    #[error(
+        "the list's address {address:#x} is unusable: use a multiple of 4, with the whole list within 32 bits"
+    )]
     BufferAddress { address: u64 },
 }
 
-/// A list that was built, ready for [`Sdma::configure_list`].
+/// A complete list, the input of [`Sdma::configure_list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkedList {
     config: ChannelConfig,
@@ -108,11 +108,11 @@ pub struct LinkedList {
 impl LinkedList {
     /// Writes the descriptors of a list to `words`, which the device reads at `address`.
     ///
-    /// `config` says what is common to all blocks: operation, element size, priorities, write mode, synchronization.
-    /// Its sides and counts are replaced by the segments', and its interrupts by the list's.
+    /// `config` holds the settings common to all blocks: operation, element size, priorities, write mode,
+    /// synchronization. The segments replace its sides and counts, and `options` changes its interrupts.
     ///
     /// # Errors
-    /// [`ListError`]: the first segment that breaks a rule, or what is wrong with the buffer.
+    /// [`ListError`]: the first segment that breaks a rule, or the problem with the buffer.
     pub fn build(
         config: &ChannelConfig,
         segments: &[Segment],
@@ -149,18 +149,18 @@ impl LinkedList {
         Ok(Self { config, first: form, address: address as u32, descriptors, words })
     }
 
-    /// How many blocks the list has: a segment that is too long for one is several.
+    /// Number of blocks; a segment that is too long for one block has several.
     pub const fn descriptors(&self) -> u32 {
         self.descriptors
     }
 
-    /// How many words of the buffer the list takes.
+    /// Size of the list in words of the buffer.
     pub const fn words(&self) -> usize {
         self.words
     }
 
-    /// What the caches need before the channel is enabled: descriptors and sources written back, destinations too, and
-    /// dropped. `segments` are those the list was built from.
+    /// Maintains the caches before the channel is enabled: cleans descriptors and sources, cleans and invalidates
+    /// destinations. `segments` are the segments of the list.
     pub fn prepare_caches(&self, segments: &[Segment], caches: &mut impl CacheMaintenance) {
         caches.clean(self.address.into(), 4 * self.words as u64);
         for segment in segments {
@@ -171,7 +171,7 @@ impl LinkedList {
         }
     }
 
-    /// What the caches need after the end of the list was reported.
+    /// Maintains the caches after the end of the list: invalidates the destinations.
     pub fn finish_caches(&self, segments: &[Segment], caches: &mut impl CacheMaintenance) {
         for segment in segments {
             caches.invalidate(segment.destination, segment.length_bytes);
@@ -179,7 +179,7 @@ impl LinkedList {
     }
 }
 
-/// The end of the list is what is waited for; the ends of its blocks are reported only when asked for.
+/// Adds the end of the list to a set of interrupts, and adds or removes the end of a block.
 fn list_interrupts(interrupts: Interrupts, options: ListOptions) -> Interrupts {
     let interrupts = interrupts.with(Cause::EndOfSuperBlock);
     if options.block_ends {
@@ -189,7 +189,7 @@ fn list_interrupts(interrupts: Interrupts, options: ListOptions) -> Interrupts {
     }
 }
 
-/// One descriptor's worth of a segment.
+/// Part of a segment that one descriptor moves.
 #[derive(Clone, Copy)]
 struct ListBlock {
     segment: usize,
@@ -209,7 +209,7 @@ fn blocks(segments: &[Segment], element: Element) -> impl Iterator<Item = ListBl
     })
 }
 
-/// Which descriptor a block needs after the previous one.
+/// Form of the descriptor that a block needs after the previous block.
 fn form_of(
     config: &ChannelConfig,
     options: ListOptions,
@@ -226,7 +226,7 @@ fn form_of(
     };
     let bytes = previous.size.bytes();
     let source = reads && previous.source.address + bytes != piece.source.address;
-    // One of the two must be there: where both go on, the destination is told.
+    // A descriptor holds at least one address: the destination when both addresses continue the previous block.
     let destination = !source || previous.destination.address + bytes != piece.destination.address;
     let same_frames = previous.size.frames == piece.size.frames;
     let kind = if same_frames { DescriptorType::Type3 } else { DescriptorType::Type2 };
@@ -237,7 +237,7 @@ const fn address_source(is_held: bool) -> AddressSource {
     if is_held { AddressSource::Reload } else { AddressSource::Continue }
 }
 
-/// Writes descriptors one after the other, each with what it tells of the next.
+/// Writes descriptors in sequence. Each holds the form of the next one.
 struct Writer<'a> {
     config: ChannelConfig,
     options: ListOptions,
@@ -261,7 +261,7 @@ impl Writer<'_> {
             Some(_) => Next::new().with_address(self.address + 4 * end as u32),
             None => Next::END,
         };
-        // The last descriptor announces nothing; it repeats its own form, which is a defined one.
+        // The last descriptor has no next one. It repeats its own form, because the fields must hold a defined value.
         let announced = next.unwrap_or(form);
         let header = Header::new()
             .with_elements(block.piece.size.elements)
@@ -282,7 +282,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Through bytes, because the device reads little-endian words whatever the processor has.
+    /// Appends a descriptor to the buffer as bytes, because the device reads little-endian words on any processor.
     fn put(&mut self, descriptor: &Descriptor, end: usize) -> Result<(), ListError> {
         let short = ListError::BufferTooShort { given: self.words.len(), written: self.at };
         let room = self.words.get_mut(self.at..end).ok_or(short)?;
@@ -309,7 +309,7 @@ fn body(config: &ChannelConfig, kind: DescriptorType, is_last: bool) -> Body {
     };
     match kind {
         DescriptorType::Type1 => {
-            // A link in the middle would leave the list (manual, 16.4.19): only the last block has it.
+            // A link in an earlier block would leave the list (manual, 16.4.19), so only the last block has it.
             let link = if is_last { config.link } else { None };
             let whole = Whole {
                 color: color(config),
@@ -325,11 +325,11 @@ fn body(config: &ChannelConfig, kind: DescriptorType, is_last: bool) -> Body {
 }
 
 impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
-    /// Writes a list's common configuration to a channel, and where its first descriptor is. The channel stays
-    /// disabled; once enabled it must be configured again for another run.
+    /// Writes a list's common configuration and the address of its first descriptor to a channel, which stays disabled.
+    /// Each run needs a new configuration.
     ///
     /// # Errors
-    /// [`ConfigureError`]; then nothing was written.
+    /// [`ConfigureError`]; no register was written then.
     pub fn configure_list(
         &mut self,
         channel: &Channel,
@@ -348,7 +348,7 @@ impl<Io: RegisterIo, C: Clock> Sdma<Io, C> {
             .with_next_descriptor_type(list.first.kind)
             .with_source_valid(address_source(list.first.source))
             .with_destination_valid(address_source(list.first.destination));
-        // The manual has the progress registers start from these values (16.4.19).
+        // Initial values of the progress registers by the manual (16.4.19).
         self.write(channel, Register::Ccdn, 0);
         self.write(channel, Register::Ccfn, 0xffff);
         self.write(channel, Register::Ccen, 0x00ff_ffff);

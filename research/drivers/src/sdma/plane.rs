@@ -1,16 +1,16 @@
-//! 2-D transfers: a walk in pixels becomes the device's indexes, in one hardware transfer or as few as it takes.
+//! Plans 2-D transfers: converts a walk in pixels into the device's indexes, in one or more hardware transfers.
 //!
 //! ```text
 //! x_modify, y_modify (pixels) ── Walk::from_modify ──► Walk (bytes) ─┐
 //! Grid: element, x_count, y_count ───────────────────────────────────┴─ PlanePieces ──► Piece, Piece, ...
 //!
-//! elements of a frame along x, frames along y      when both element indexes fit 16 bits
-//! elements along y, frames along x                 when those do, and the order does not matter
-//! frames of one element, each row a transfer       otherwise: the frame index has 32 bits
+//! elements of a frame along x, frames along y      if the steps along x fit the 16-bit element indexes
+//! elements of a frame along y, frames along x      if the steps along y fit them, and the order does not matter
+//! frames of one element, one transfer per row      otherwise: the frame index has 32 bits
 //! ```
 //!
 //! The formulas are those of section 3.4 of Wicki's thesis: the device counts indexes in bytes from the last byte of an
-//! element. Whether the walk stays in its frame of memory was checked before; here it must only stay in 32 bits.
+//! element. The caller has already checked that the walk stays in its memory; this module only checks for 32 bits.
 
 use thiserror::Error;
 
@@ -27,80 +27,79 @@ pub const fn index_of_modify(modify: i64, element: Element) -> i64 {
     index_of_step(modify as i128 * element.bytes() as i128, element) as i64
 }
 
-/// The same from a step in bytes.
+/// The device's index for a step in bytes.
 const fn index_of_step(step: i128, element: Element) -> i128 {
     step - element.bytes() as i128 + 1
 }
 
-/// How many pixels of which size.
+/// Size and number of the pixels of a 2-D transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grid {
     /// Size of a pixel.
     pub element: Element,
     /// Pixels of a row.
     pub x_count: u32,
+    /// Number of rows in the grid.
     pub y_count: u32,
 }
 
-/// One side's walk over memory.
+/// Sequence of pixel addresses on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Physical address of the first pixel.
     pub start: u64,
-    /// Bytes from a pixel to the next one of its row.
+    /// Distance in bytes from a pixel to the next one of its row.
     pub step: i64,
-    /// Bytes from a row's first pixel to the next row's first.
+    /// Distance in bytes from the first pixel of a row to the first pixel of the next row.
     pub row: i64,
 }
 
 impl Walk {
-    /// The walk that adds `x_step` bytes after each pixel but the last of a row, and `y_step` after that one (the loop
-    /// of listing 3 of the thesis, in bytes). None when a row's length does not fit 64 bits.
+    /// The walk that adds `y_step` bytes after the last pixel of a row and `x_step` after every other pixel (listing 3 of
+    /// the thesis, in bytes). `None` when the length of a row exceeds 64 bits.
     pub fn from_steps(start: u64, x_step: i64, y_step: i64, x_count: u32) -> Option<Self> {
         let along = x_step.checked_mul(i64::from(x_count).saturating_sub(1))?;
         Some(Self { start, step: x_step, row: along.checked_add(y_step)? })
     }
 
-    /// The walk of the thesis's modifiers, which count pixels.
+    /// The walk with modifiers in pixels, as in the thesis. `None` when the length of a row exceeds 64 bits.
     pub fn from_modify(start: u64, x_modify: i32, y_modify: i32, grid: &Grid) -> Option<Self> {
         let size = i64::from(grid.element.bytes());
         Self::from_steps(start, i64::from(x_modify) * size, i64::from(y_modify) * size, grid.x_count)
     }
 }
 
-/// Why a 2-D transfer cannot be planned.
+/// Reason why a 2-D transfer cannot be planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PlaneError {
-    /// There is no pixel.
-    #[error("{x_count} by {y_count} pixels: give it at least one")]
+    #[error("a transfer of {x_count} by {y_count} pixels is empty: give it at least one pixel")]
     NoPixels {
         /// Pixels of a row.
         x_count: u32,
+        /// Number of rows in the grid.
         y_count: u32,
     },
-    /// A pixel does not lie on a multiple of its size.
+    /// A pixel's address is not a multiple of its size.
     #[error(
-        "the {port} walk leads off multiples of {bytes} bytes: use smaller pixels, or align start and pitch"
+        "the {port} walk misaligns pixels of {bytes} bytes: use smaller pixels, or align start and pitch"
     )]
     Misaligned {
         port: Port,
-        /// Bytes of a pixel.
+        /// Size of a pixel in bytes.
         bytes: u32,
     },
-    /// The walk leaves the device's addresses.
-    #[error(
-        "the {port} walk goes from {first:#x} up to {end:#x}, outside 32 bits: check start, steps and counts"
-    )]
+    /// The walk leaves the device's address space.
+    #[error("the {port} walk covers {first:#x} to {end:#x}, outside 32 bits: check start, steps and counts")]
     LeavesAddressSpace {
         port: Port,
         /// The lowest address, which may be negative.
         first: i128,
-        /// The address after the highest.
+        /// The end of the highest pixel.
         end: i128,
     },
 }
 
-/// Pixels in one direction, and the bytes between them on each side.
+/// Number of pixels in one direction, and the distance in bytes between them on each side.
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     count: u64,
@@ -123,38 +122,40 @@ impl Axis {
     }
 }
 
-/// The hardware transfers that together make a 2-D transfer.
+/// Iterator over the hardware transfers of a 2-D transfer.
 #[derive(Clone, Debug)]
 pub struct PlanePieces {
     element: Element,
+    /// Start addresses of source and destination.
     start: [u64; 2],
     /// Along a frame, from frame to frame, from transfer to transfer.
     axes: [Axis; 3],
-    /// Where the next piece begins; the last axis is used up at the end.
+    /// Position of the next piece on each axis. The last one equals its axis's count at the end.
     at: [u64; 3],
 }
 
 impl PlanePieces {
-    /// Plans a copy. Where both sides have whole rows side by side, pixels may be moved in parts that are aligned.
+    /// Plans a copy. When the pixels of a row are contiguous on both sides, misaligned pixels are moved in smaller
+    /// elements.
     ///
     /// # Errors
-    /// [`PlaneError`] when there is nothing to move, a pixel is misaligned, or a side leaves the device's addresses.
+    /// [`PlaneError`] when there are no pixels, a pixel is misaligned, or a side exceeds the device's address space.
     pub fn copy(grid: Grid, source: Walk, destination: Walk) -> Result<Self, PlaneError> {
         Self::plan(grid, source, destination, true)
     }
 
-    /// Plans a transparent copy, which compares whole pixels.
+    /// Plans a transparent copy. It compares whole pixels and does not split them.
     ///
     /// # Errors
-    /// As [`PlanePieces::copy`].
+    /// The errors of [`PlanePieces::copy`].
     pub fn transparent_copy(grid: Grid, source: Walk, destination: Walk) -> Result<Self, PlaneError> {
         Self::plan(grid, source, destination, false)
     }
 
-    /// Plans a fill; the source of each piece means nothing.
+    /// Plans a fill. The sources of its pieces are meaningless.
     ///
     /// # Errors
-    /// As [`PlanePieces::copy`].
+    /// The errors of [`PlanePieces::copy`].
     pub fn fill(grid: Grid, destination: Walk) -> Result<Self, PlaneError> {
         Self::plan(grid, destination, destination, false)
     }
@@ -183,7 +184,7 @@ impl PlanePieces {
     }
 }
 
-/// Both walks stay within 32 bits, whatever their steps: all later arithmetic is then small.
+/// Checks that both walks stay within 32 bits, which also keeps later arithmetic from overflowing.
 fn check_reach(x: &Axis, y: &Axis, start: [u64; 2], size: i128) -> Result<(), PlaneError> {
     for (port, start) in [Port::Source, Port::Destination].into_iter().zip(start) {
         let (first, end) = reach(x, y, port, start, size);
@@ -194,6 +195,7 @@ fn check_reach(x: &Axis, y: &Axis, start: [u64; 2], size: i128) -> Result<(), Pl
     Ok(())
 }
 
+/// The lowest address of a walk and the end of its highest pixel.
 fn reach(x: &Axis, y: &Axis, port: Port, start: u64, size: i128) -> (i128, i128) {
     let along = x.stride(port) * (i128::from(x.count) - 1);
     let down = y.stride(port) * (i128::from(y.count) - 1);
@@ -204,15 +206,15 @@ fn reach(x: &Axis, y: &Axis, port: Port, start: u64, size: i128) -> (i128, i128)
 fn check_alignment(x: &Axis, y: &Axis, start: [u64; 2], element: Element) -> Result<(), PlaneError> {
     let bytes = element.bytes();
     for (port, start) in [Port::Source, Port::Destination].into_iter().zip(start) {
-        let strays = |axis: &Axis| axis.count > 1 && axis.stride(port) % i128::from(bytes) != 0;
-        if !start.is_multiple_of(u64::from(bytes)) || strays(x) || strays(y) {
+        let is_misaligned = |axis: &Axis| axis.count > 1 && axis.stride(port) % i128::from(bytes) != 0;
+        if !start.is_multiple_of(u64::from(bytes)) || is_misaligned(x) || is_misaligned(y) {
             return Err(PlaneError::Misaligned { port, bytes });
         }
     }
     Ok(())
 }
 
-/// A row and a column of a grid.
+/// The axes of a grid: along a row, and from row to row.
 fn axes(grid: &Grid, source: &Walk, destination: &Walk) -> [Axis; 2] {
     let axis = |count: u32, source: i64, destination: i64| Axis {
         count: count.into(),
@@ -222,8 +224,8 @@ fn axes(grid: &Grid, source: &Walk, destination: &Walk) -> [Axis; 2] {
     [axis(grid.x_count, source.step, destination.step), axis(grid.y_count, source.row, destination.row)]
 }
 
-/// Whether the pixels of a copy may be moved in any order, as far as is easily seen: no pixel of the destination is written
-/// twice, and no byte is on both sides.
+/// Whether the pixels of a copy may be moved in any order: no destination pixel is written twice, and the address ranges
+/// of both sides are disjoint. A simple check that may return `false` where any order would do.
 pub fn any_order_will_do(grid: &Grid, source: &Walk, destination: &Walk) -> bool {
     let [x, y] = axes(grid, source, destination);
     order_is_free(&x, &y, [source.start, destination.start], grid.element)
@@ -233,31 +235,32 @@ fn order_is_free(x: &Axis, y: &Axis, start: [u64; 2], element: Element) -> bool 
     let size = i128::from(element.bytes());
     let (from, from_end) = reach(x, y, Port::Source, start[0], size);
     let (to, to_end) = reach(x, y, Port::Destination, start[1], size);
-    let apart = from_end <= to || to_end <= from;
-    let clears = |inner: &Axis, outer: &Axis| {
+    let sides_disjoint = from_end <= to || to_end <= from;
+    let pixels_disjoint = |inner: &Axis, outer: &Axis| {
         let inner_span = inner.destination.abs() * (i128::from(inner.count) - 1) + size;
-        let apart_within = inner.count == 1 || inner.destination.abs() >= size;
-        apart_within && (outer.count == 1 || outer.destination.abs() >= inner_span)
+        let inner_disjoint = inner.count == 1 || inner.destination.abs() >= size;
+        inner_disjoint && (outer.count == 1 || outer.destination.abs() >= inner_span)
     };
-    apart && (clears(x, y) || clears(y, x))
+    sides_disjoint && (pixels_disjoint(x, y) || pixels_disjoint(y, x))
 }
 
-/// Chooses what runs along a frame, from frame to frame, and from transfer to transfer.
+/// Assigns the axes to elements of a frame, frames of a transfer, and transfers.
 fn arrange(x: Axis, y: Axis, element: Element, any_order: bool) -> [Axis; 3] {
-    let even = |stride: fn(&Axis) -> i128| stride(&y) == stride(&x) * i128::from(x.count);
-    if y.count > 1 && even(|axis| axis.source) && even(|axis| axis.destination) {
+    // Rows that continue each other with the same step are one long row.
+    let rows_adjoin = |stride: fn(&Axis) -> i128| stride(&y) == stride(&x) * i128::from(x.count);
+    if y.count > 1 && rows_adjoin(|axis| axis.source) && rows_adjoin(|axis| axis.destination) {
         return arrange(Axis { count: x.count * y.count, ..x }, Axis::POINT, element, any_order);
     }
     if x.count == 1 && y.count > 1 {
         return arrange(y, Axis::POINT, element, any_order);
     }
-    let short = |step: i128| i16::try_from(index_of_step(step, element)).is_ok();
-    let long = |step: i128| i32::try_from(index_of_step(step, element)).is_ok();
-    if x.all(short) {
+    let fits_16_bits = |step: i128| i16::try_from(index_of_step(step, element)).is_ok();
+    let fits_32_bits = |step: i128| i32::try_from(index_of_step(step, element)).is_ok();
+    if x.all(fits_16_bits) {
         [x, y, Axis::POINT]
-    } else if any_order && y.all(short) {
+    } else if any_order && y.all(fits_16_bits) {
         [y, x, Axis::POINT]
-    } else if any_order && y.all(long) && (y.count > x.count || !x.all(long)) {
+    } else if any_order && y.all(fits_32_bits) && (y.count > x.count || !x.all(fits_32_bits)) {
         [Axis::POINT, y, x]
     } else {
         [Axis::POINT, x, y]
@@ -289,7 +292,7 @@ impl Iterator for PlanePieces {
 }
 
 impl PlanePieces {
-    /// Bytes from a frame's last element to the next frame's first.
+    /// Distance in bytes from a frame's last element to the next frame's first.
     fn between(&self, port: Port, elements: u64) -> i128 {
         self.axes[1].stride(port) - self.axes[0].stride(port) * (i128::from(elements) - 1)
     }
@@ -298,7 +301,7 @@ impl PlanePieces {
         let size = i128::from(self.element.bytes());
         let offset = self.axes.iter().zip(self.at);
         let offset: i128 = offset.map(|(axis, at)| axis.stride(port) * i128::from(at)).sum();
-        // Within 32 bits: the whole walk was checked.
+        // The address fits 32 bits, because `check_reach` covered the whole walk.
         let address = (i128::from(self.start[port as usize]) + offset) as u64;
         let between = self.between(port, elements);
         let within = if elements > 1 { self.axes[0].stride(port) } else { between };

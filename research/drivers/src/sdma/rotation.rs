@@ -1,11 +1,11 @@
-//! Rotation of pictures by quarter turns: the source is walked so that the destination is written row by row.
+//! Rotates pictures by quarter turns: orders the source pixels so that the destination is written row by row.
 //!
 //! ```text
 //! Picture (start, pitch) + width, height ── rotate ──► Grid, source Walk, destination Walk ──► PlanePieces
 //! ```
 //!
-//! The destination advances in order because the source side is where rotation costs least: writes stay packed. Whether
-//! the pictures overlap is not looked at.
+//! The destination advances in order so that writes stay packed, which makes rotation cheapest. The module does not check
+//! whether the pictures overlap.
 
 use thiserror::Error;
 
@@ -17,11 +17,11 @@ use super::plane::{Grid, Walk};
 pub struct Picture {
     /// Physical address of the upper left pixel.
     pub start: u64,
-    /// Bytes from a row to the next.
+    /// Distance between the starts of two rows.
     pub pitch_bytes: u32,
 }
 
-/// How far the picture is turned, clockwise.
+/// Angle of a clockwise rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QuarterTurns {
     None,
@@ -33,34 +33,33 @@ pub enum QuarterTurns {
     Three,
 }
 
-/// Why a rotation cannot be planned.
+/// Reason why a rotation cannot be planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum RotationError {
-    /// There is no pixel.
-    #[error("{width} by {height} pixels: a picture has at least one")]
+    #[error("a picture of {width} by {height} pixels is empty: give it at least one pixel")]
     NoPixels {
         /// Pixels of a row of the source.
         width: u32,
         /// Rows of the source.
         height: u32,
     },
-    /// A row is longer than the distance to the next row.
-    #[error("a row of {row_bytes} bytes does not fit a pitch of {pitch_bytes}: rows would overlap")]
+    /// A row is longer than the pitch.
+    #[error("rows of {row_bytes} bytes overlap with a pitch of {pitch_bytes} bytes: increase the pitch")]
     PitchTooSmall {
-        /// Bytes of a row.
+        /// Size of a row.
         row_bytes: u64,
-        /// Bytes from a row to the next.
+        /// Distance between the starts of two rows.
         pitch_bytes: u32,
     },
-    /// The source's last row begins beyond 64 bits.
-    #[error("the picture at {start:#x} is too tall for the address space")]
+    /// The address of the source's first pixel in the walk exceeds 64 bits.
+    #[error("the picture at {start:#x} exceeds the address space: place it lower, or make it smaller")]
     TooTall { start: u64 },
 }
 
-/// The walks that turn a picture of `width` by `height` pixels.
+/// Plans the rotation of a picture of `width` by `height` pixels: the grid, the source walk and the destination walk.
 ///
 /// # Errors
-/// [`RotationError`] when there is no pixel, or the rows of one picture overlap.
+/// [`RotationError`] when there are no pixels, the rows of a picture overlap, or the source exceeds 64 bits.
 pub fn rotate(
     source: Picture,
     destination: Picture,
@@ -109,7 +108,7 @@ mod tests {
         Picture { start, pitch_bytes }
     }
 
-    /// Where the pixel of the source goes, by the definition of a clockwise turn.
+    /// Position of a source pixel in the destination, by the definition of a clockwise turn.
     fn turned(x: u32, y: u32, (width, height): (u32, u32), turns: QuarterTurns) -> (u32, u32) {
         match turns {
             QuarterTurns::None => (x, y),
@@ -135,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_pixel_goes_where_the_turn_takes_it(
+        fn moves_every_pixel_to_its_rotated_place(
             width in 1..12u32,
             height in 1..12u32,
             element in prop::sample::select(&Element::ALL),

@@ -1,161 +1,142 @@
-//! The rules that a configuration keeps, each with its own error.
+//! The rules for configurations, each with its own error.
 //!
 //! ```text
-//! ChannelConfig ──► size ──► operation ──► each side accessed ──► synchronization ──► interrupts ──► rights ──► Ok
+//! ChannelConfig ──► size ──► operation ──► each accessed side ──► synchronization ──► interrupts ──► trust ──► Ok
 //! ```
 //!
-//! Registers can be written with anything; what a combination of them must not be is known here (paper, section 3.2).
-//! The first broken rule is reported. Whether the caller may touch the memory at all is not looked at.
+//! The device accepts any register values; these rules exclude invalid combinations (paper, section 3.2). Validation
+//! reports the first broken rule. It does not check the client's rights to the memory.
 
 use memferry_registers::sdma::{BurstSize, CHANNELS, REQUESTS, WriteMode};
 use thiserror::Error;
 
+use super::cause::Cause;
 use super::config::{
     Addressing, ChannelConfig, Operation, Port, Priority, Side, SyncUnit, Synchronization, TransferSize,
+    Trusted,
 };
-use super::device::Trusted;
-use super::interrupt::Cause;
 
 /// A rule that a configuration breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ConfigError {
-    /// A frame has no element.
     #[error("a frame has no elements: give it at least one")]
     NoElements,
-    /// More elements than the register's 24 bits.
-    #[error(
-        "{elements} elements in a frame, the device has room for {limit}: split the transfer into frames"
-    )]
+    /// The number of elements exceeds the register's 24 bits.
+    #[error("a frame of {elements} elements exceeds the limit of {limit}: split the transfer into frames")]
     TooManyElements {
         elements: u32,
-        /// Most elements of a frame.
+        /// Maximum number of elements in a frame.
         limit: u32,
     },
-    /// There is no frame.
     #[error("the transfer has no frames: give it at least one")]
     NoFrames,
-    /// More frames than the register's 16 bits.
-    #[error("{frames} frames, the device has room for {limit}: split the transfer into several")]
+    /// The number of frames exceeds the register's 16 bits.
+    #[error("{frames} frames exceed the limit of {limit}: split the transfer into several")]
     TooManyFrames {
         frames: u32,
-        /// Most frames of a block.
+        /// Maximum number of frames in a block.
         limit: u32,
     },
-    /// A write mode that the manual leaves undefined.
-    #[error("the write mode is the undefined one: choose posted, non-posted or last write non-posted")]
+    /// The manual leaves the write mode undefined.
+    #[error("the write mode is undefined: choose posted, non-posted or last write non-posted")]
     UndefinedWriteMode,
-    /// A colour of more than 24 bits.
-    #[error("colour {color:#x} needs more than 24 bits: the device compares and fills no more")]
+    #[error("colour {color:#x} exceeds 24 bits, all that the device compares and fills: use a smaller value")]
     ColorTooWide { color: u32 },
-    /// An address beyond 32 bits.
-    #[error("{port} address {address:#x} is beyond 32 bits: use memory that the device reaches")]
+    #[error("{port} address {address:#x} exceeds 32 bits: use memory that the device can access")]
     AddressTooLarge { port: Port, address: u64 },
-    /// The first element does not lie on a multiple of its size.
+    /// The address of the first element is not a multiple of the element size.
     #[error(
-        "{port} address {address:#x} is no multiple of the element's {bytes} bytes: use smaller elements"
+        "{port} address {address:#x} is not a multiple of the element size of {bytes} bytes: use smaller elements"
     )]
     AddressMisaligned {
         port: Port,
         address: u64,
-        /// Bytes of an element.
+        /// Element size in bytes.
         bytes: u32,
     },
-    /// The element index does not fit 16 bits.
-    #[error("{port} element index {index} does not fit 16 bits with a sign: plan the walk row by row")]
+    #[error("{port} element index {index} does not fit a signed 16-bit field: plan the walk row by row")]
     ElementIndexOutOfRange { port: Port, index: i64 },
-    /// The frame index does not fit 32 bits.
-    #[error("{port} frame index {index} does not fit 32 bits with a sign: make each row a transfer")]
+    #[error("{port} frame index {index} does not fit a signed 32-bit field: make each row a transfer")]
     FrameIndexOutOfRange { port: Port, index: i64 },
-    /// The second element would not lie on a multiple of its size.
-    #[error("{port} element index {index} leads off multiples of {bytes} bytes: index = step - {bytes} + 1")]
+    /// The address of the second element would not be a multiple of the element size.
+    #[error("{port} element index {index} misaligns elements of {bytes} bytes: use step - {bytes} + 1")]
     ElementIndexMisaligned {
         port: Port,
         index: i64,
-        /// Bytes of an element.
+        /// Element size in bytes.
         bytes: u32,
     },
-    /// The second frame would not begin on a multiple of the element's size.
-    #[error("{port} frame index {index} leads off multiples of {bytes} bytes: index = step - {bytes} + 1")]
+    /// The address of the second frame would not be a multiple of the element size.
+    #[error("{port} frame index {index} misaligns elements of {bytes} bytes: use step - {bytes} + 1")]
     FrameIndexMisaligned {
         port: Port,
         index: i64,
-        /// Bytes of an element.
+        /// Element size in bytes.
         bytes: u32,
     },
     /// The walk leaves the 32-bit address space.
-    #[error("the {port} walk goes from {first:#x} up to {end:#x}, outside 32 bits: make it shorter")]
+    #[error("the {port} walk covers {first:#x} to {end:#x}, outside 32 bits: make it shorter")]
     WalkLeavesAddressSpace {
         port: Port,
-        /// The lowest address accessed, which may be negative.
+        /// The lowest accessed address, which may be negative.
         first: i128,
-        /// The address after the highest.
+        /// The end of the highest element.
         end: i128,
     },
-    /// A constant address where no device takes part.
-    #[error(
-        "constant {port} address from memory to memory is not supported: use an index, or mark the device"
-    )]
+    /// The address is constant, and no side is a device.
+    #[error("constant {port} address between memories is not supported: use an index, or mark the device")]
     ConstantBetweenMemories { port: Port },
-    /// A constant address in a transfer that no request line paces.
-    #[error(
-        "constant {port} address without a request line: name the line that says when the device is ready"
-    )]
+    /// The address is constant, and no request line paces the transfer.
+    #[error("constant {port} address without a request line: set the request line of the device")]
     ConstantWithoutRequest { port: Port },
-    /// Packed access to elements that are not neighbours.
+    /// Packed access to elements that are not contiguous.
     #[error(
-        "packed {port} access needs neighbouring elements: use post-increment or element index 1, or unpack"
+        "packed {port} access needs contiguous elements: use post-increment or element index 1, or disable packing"
     )]
     PackedNotContiguous { port: Port },
-    /// Bursts without packed access.
-    #[error("{port} bursts need packed access unless the address is constant: set packed, or no bursts")]
+    #[error("{port} bursts need packed access or a constant address: enable packing, or disable bursts")]
     BurstNotPacked { port: Port },
-    /// The next channel does not exist.
-    #[error("channel {next} cannot be next: the device has channels 0 to {last}", last = CHANNELS - 1)]
+    #[error("cannot link to channel {next}: the device has channels 0 to {last}", last = CHANNELS - 1)]
     LinkOutOfRange { next: u8 },
-    /// The request line does not exist.
     #[error("request line {request} does not exist: the device has lines 0 to {last}", last = REQUESTS - 1)]
     RequestOutOfRange { request: u32 },
-    /// A packet of no elements, or of more than the register's 16 bits.
-    #[error("a packet of {elements} elements: it has 1 to 65535, use frames or the block for more")]
+    /// The packet is empty, or its size exceeds the register's 16 bits.
+    #[error("a packet cannot have {elements} elements: use 1 to 65535, or synchronize frames or the block")]
     PacketSizeOutOfRange { elements: u32 },
-    /// Packets on a side whose address moves.
+    /// The address of the side that requests packets is not constant.
     #[error(
-        "packets need a constant address on the {port}, which asks for them: use frames, or a constant address"
+        "packets need a constant address on the {port}, which requests them: use frames, or a constant address"
     )]
     PacketNeedsConstantAddress {
-        /// The side that asks.
+        /// The side that makes the requests.
         port: Port,
     },
-    /// Prefetch for a source that asks.
-    #[error("prefetch is undefined when the source asks for each part: leave it off")]
+    #[error("prefetch is undefined when the source makes the requests: disable it")]
     PrefetchBySource,
-    /// Buffering disabled for a destination that asks.
-    #[error("buffering cannot be disabled when the destination asks for each part: leave it on")]
+    #[error("buffering is mandatory when the destination makes the requests: enable it")]
     UnbufferedByDestination,
-    /// A fill that waits for its source.
-    #[error("a fill has no source that could ask for it: let the destination ask")]
+    #[error("a fill has no source that could make requests: let the destination make them")]
     FillAskedForBySource,
-    /// An interrupt at the end of packets that never comes.
-    #[error("the packet interrupt comes only for packets that the destination asks for: leave it out")]
+    #[error("the packet interrupt occurs only for packets that the destination requests: omit it")]
     PacketInterruptNeverComes,
-    /// A drop interrupt without requests that could be dropped.
-    #[error("the drop interrupt comes only with a request line: leave it out, or synchronize the transfer")]
+    /// A drop interrupt in a transfer without requests.
+    #[error("the drop interrupt occurs only with a request line: omit it, or synchronize the transfer")]
     DropInterruptNeverComes,
-    /// High priority for somebody without the token.
+    /// High priority without the [`Trusted`] token.
     #[error(
-        "high priority on the {port} port is for trusted clients: present the token, or use normal priority"
+        "high priority on the {port} port is for trusted clients: pass the token, or use normal priority"
     )]
     HighPriorityNotTrusted { port: Port },
-    /// A supervisor channel for somebody without the token.
-    #[error("a supervisor channel is for trusted clients: present the token, or leave it an ordinary one")]
+    /// A supervisor channel without the [`Trusted`] token.
+    #[error("a supervisor channel is for trusted clients: pass the token, or use an ordinary channel")]
     SupervisorNotTrusted,
 }
 
 impl ChannelConfig {
-    /// Checks every rule; the token says that the caller may have high priority and supervisor channels.
+    /// Checks every rule. The token permits high priority and supervisor channels.
     ///
     /// # Errors
-    /// The first rule broken. Nothing was written.
+    /// The first broken rule.
     pub fn validate(&self, trusted: Option<&Trusted>) -> Result<(), ConfigError> {
         check_size(&self.size)?;
         check_operation(self)?;
@@ -170,7 +151,7 @@ impl ChannelConfig {
             check_synchronization(self, synchronization)?;
         }
         check_interrupts(self)?;
-        check_rights(self, trusted)
+        check_trust(self, trusted)
     }
 }
 
@@ -231,13 +212,13 @@ fn check_side(config: &ChannelConfig, port: Port) -> Result<(), ConfigError> {
 
 fn check_indexes(side: &Side, size: &TransferSize, port: Port) -> Result<(), ConfigError> {
     let bytes = size.element.bytes();
-    let leads_off = |index: i64| (i128::from(index) + i128::from(bytes) - 1) % i128::from(bytes) != 0;
+    let is_misaligned = |index: i64| (i128::from(index) + i128::from(bytes) - 1) % i128::from(bytes) != 0;
     if side.addressing.mode().is_indexed() {
         let index = side.addressing.element_index();
         if i16::try_from(index).is_err() {
             return Err(ConfigError::ElementIndexOutOfRange { port, index });
         }
-        if leads_off(index) {
+        if is_misaligned(index) {
             return Err(ConfigError::ElementIndexMisaligned { port, index, bytes });
         }
     }
@@ -245,22 +226,23 @@ fn check_indexes(side: &Side, size: &TransferSize, port: Port) -> Result<(), Con
         if i32::try_from(index).is_err() {
             return Err(ConfigError::FrameIndexOutOfRange { port, index });
         }
-        if leads_off(index) {
+        if is_misaligned(index) {
             return Err(ConfigError::FrameIndexMisaligned { port, index, bytes });
         }
     }
     Ok(())
 }
 
-/// Packed access needs neighbours (manual, 16.4.4); bursts need packed access, except with a constant address (16.4.5).
+/// Packed access needs contiguous elements (manual, 16.4.4). Bursts need packed access, except with a constant address
+/// (16.4.5).
 fn check_access(side: &Side, size: &TransferSize, port: Port) -> Result<(), ConfigError> {
-    let neighbours = match side.addressing {
+    let is_contiguous = match side.addressing {
         Addressing::Constant => false,
         Addressing::PostIncrement => true,
         Addressing::SingleIndex { element_index } => element_index == 1,
         Addressing::DoubleIndex { element_index, .. } => element_index == 1 && size.elements > 1,
     };
-    if side.packed && !neighbours {
+    if side.packed && !is_contiguous {
         return Err(ConfigError::PackedNotContiguous { port });
     }
     if side.burst != BurstSize::Single && !side.packed && side.addressing != Addressing::Constant {
@@ -291,13 +273,13 @@ fn check_synchronization(config: &ChannelConfig, sync: &Synchronization) -> Resu
     }
 }
 
-/// Refuses to wait for what the device does not report (manual, 16.4.13 for packets that the source asks for).
+/// Refuses interrupts that the device never raises (manual, 16.4.13 for packets that the source requests).
 fn check_interrupts(config: &ChannelConfig) -> Result<(), ConfigError> {
-    let packets_asked_for_by_destination = matches!(
+    let destination_requests_packets = matches!(
         config.synchronization,
         Some(Synchronization { unit: SyncUnit::Packet { .. }, by: Port::Destination, .. })
     );
-    if config.interrupts.contains(Cause::EndOfPacket) && !packets_asked_for_by_destination {
+    if config.interrupts.contains(Cause::EndOfPacket) && !destination_requests_packets {
         return Err(ConfigError::PacketInterruptNeverComes);
     }
     if config.interrupts.contains(Cause::Drop) && config.synchronization.is_none() {
@@ -306,7 +288,7 @@ fn check_interrupts(config: &ChannelConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn check_rights(config: &ChannelConfig, trusted: Option<&Trusted>) -> Result<(), ConfigError> {
+fn check_trust(config: &ChannelConfig, trusted: Option<&Trusted>) -> Result<(), ConfigError> {
     if trusted.is_some() {
         return Ok(());
     }

@@ -1,6 +1,6 @@
-//! The device as a whole: its last channel, an interrupt line, what its revision lacks, its reset.
+//! Checks of the device: the last channel, an interrupt line, the refusal of linked lists, and the reset.
 //!
-//! The interrupt controller is looked at; no interrupt is taken.
+//! The checks poll the interrupt controller and take no interrupt.
 
 use memferry_drivers::sdma::{
     ChannelConfig, ConfigureError, Element, Event, Handled, Line, LinkedList, ListOptions, Operation, Piece,
@@ -9,7 +9,7 @@ use memferry_drivers::sdma::{
 use memferry_registers::RegisterIo;
 use memferry_registers::sdma::{Gcr, OcpSysconfig, Register, SysStatus, offset};
 
-use super::{Bench, Failure, compare, scramble};
+use super::{Bench, Failure, compare, fill_buffers};
 use crate::hardware::{Buffer, InterruptController};
 
 const LENGTH: u32 = 128;
@@ -28,7 +28,7 @@ fn ensure(holds: bool, otherwise: &'static str) -> Result<(), Failure> {
 }
 
 pub(super) fn last_channel() -> Result<(), Failure> {
-    scramble();
+    fill_buffers();
     Bench::new(31)?.transfer(&config())?;
     compare(|offset| (offset < LENGTH).then(|| Buffer::SOURCE.get(offset)))
 }
@@ -36,25 +36,25 @@ pub(super) fn last_channel() -> Result<(), Failure> {
 pub(super) fn block_interrupt() -> Result<(), Failure> {
     let mut bench = Bench::new(6)?;
     bench.sdma.set_line(&bench.channel, Line::L0, true);
-    ensure(!InterruptController.sees_sdma(), "the line is up before the transfer")?;
+    ensure(!InterruptController.line_is_high(), "the line is high before the transfer")?;
     bench.sdma.configure(&bench.channel, &config(), None)?;
     bench.sdma.enable(&bench.channel)?;
     while bench.sdma.is_running(&bench.channel) {}
-    ensure(InterruptController.sees_sdma(), "the interrupt controller does not see the line")?;
+    ensure(InterruptController.line_is_high(), "the line is low after the transfer")?;
     let mut reported: Option<Event> = None;
     let handled = bench.sdma.handle_interrupt(Line::L0, |event| reported = Some(event));
-    ensure(handled == Handled { events: 1, spurious: 0 }, "the handler did not find one event")?;
+    ensure(handled == Handled { events: 1, spurious: 0 }, "the handler did not report exactly one event")?;
     match reported {
         Some(event) if event.channel == 6 && event.is_end() && event.error().is_none() => {}
         Some(event) => return Err(Failure::Reported(event)),
-        None => return Err(Failure::Other("the handler reported nothing")),
+        None => return Err(Failure::Other("the handler reported no event")),
     }
-    ensure(!InterruptController.sees_sdma(), "the line is still up after it was handled")
+    ensure(!InterruptController.line_is_high(), "the line is still high after the handler")
 }
 
 pub(super) fn no_linked_lists() -> Result<(), Failure> {
     let mut bench = Bench::new(0)?;
-    ensure(!bench.sdma.has_linked_lists(), "the device claims linked lists, which the OMAP2420 has not")?;
+    ensure(!bench.sdma.has_linked_lists(), "the device reports linked lists, which the OMAP2420 lacks")?;
     let segment = Segment {
         source: Buffer::SOURCE.at(0),
         destination: Buffer::DESTINATION.at(0),
@@ -68,7 +68,7 @@ pub(super) fn no_linked_lists() -> Result<(), Failure> {
     ensure(refused == Err(ConfigureError::NoLinkedLists), "the list was not refused")
 }
 
-/// What a reset leaves, without the driver's own clearing.
+/// Checks the state after a reset, without the registers that the driver clears itself.
 pub(super) fn soft_reset() -> Result<(), Failure> {
     let mut bench = Bench::new(9)?;
     bench.sdma.configure(&bench.channel, &config(), None)?;

@@ -1,23 +1,23 @@
-//! Indexed transfers, with the indexes on the source: strides, rows apart, and rotations.
+//! Checks of transfers with source indexes: strides, rows with gaps, and rotations.
 //!
-//! Destinations are contiguous, because QEMU's model applies the source's indexes to both sides. Every element size is
-//! tried in each check.
+//! Destinations are contiguous, because QEMU's model applies the source's indexes to both sides. Each check covers every
+//! element size.
 
 use memferry_drivers::sdma::{
     Addressing, ChannelConfig, Element, Grid, Operation, Picture, Piece, PlanePieces, QuarterTurns, Side,
     TransferSize, Walk, index_of_modify, rotate,
 };
 
-use super::{Bench, Failure, compare, scramble};
+use super::{Bench, Failure, compare, fill_buffers};
 use crate::hardware::Buffer;
 
 const WIDTH: u32 = 20;
 const HEIGHT: u32 = 12;
 
-/// Every third element, set up by hand with the formula of the thesis.
+/// Copies every third element, with an index by the thesis's formula instead of a plan.
 pub(super) fn single_index() -> Result<(), Failure> {
     for element in Element::ALL {
-        scramble();
+        fill_buffers();
         let addressing = Addressing::SingleIndex { element_index: index_of_modify(3, element) };
         let piece = Piece {
             size: TransferSize { element, elements: 50, frames: 2 },
@@ -35,10 +35,10 @@ pub(super) fn single_index() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A part of a wider picture, gathered into one without gaps.
+/// Copies part of a wider picture into a picture without gaps.
 pub(super) fn rows_apart() -> Result<(), Failure> {
     for element in Element::ALL {
-        scramble();
+        fill_buffers();
         let size = element.bytes();
         let pitch = 3 * WIDTH * size;
         let walk = |start, row: u32| Walk { start, step: size.into(), row: row.into() };
@@ -57,14 +57,14 @@ pub(super) fn rows_apart() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Turns a picture and compares it pixel by pixel; `origin` says which pixel of the source belongs at (x, y).
+/// Rotates a picture and compares it pixel by pixel. `origin` returns the source pixel that belongs at (x, y).
 fn turn(
     turns: QuarterTurns,
     (width, height): (u32, u32),
     origin: fn(u32, u32) -> (u32, u32),
 ) -> Result<(), Failure> {
     for element in Element::ALL {
-        scramble();
+        fill_buffers();
         let size = element.bytes();
         let picture =
             |buffer: Buffer, columns: u32| Picture { start: buffer.at(0), pitch_bytes: columns * size };

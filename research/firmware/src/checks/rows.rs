@@ -1,11 +1,10 @@
-//! Contiguous transfers: copies, fills and transparent copies.
+//! Checks of contiguous transfers: copies, fills and transparent copies.
 //!
-//! The destination begins 128 bytes into its buffer, so that a write before it would be seen as well. Nothing here uses
-//! an index.
+//! The destination begins 128 bytes into its buffer, so that the comparison also detects writes before it.
 
 use memferry_drivers::sdma::{ChannelConfig, Element, LinearPieces, Operation, Piece, Side, TransferSize};
 
-use super::{Bench, Failure, compare, scramble};
+use super::{Bench, Failure, compare, fill_buffers};
 use crate::hardware::Buffer;
 
 const OFFSET: u32 = 128;
@@ -20,16 +19,16 @@ fn piece(element: Element) -> Piece {
     }
 }
 
-/// The offset within the transfer of an offset of the destination.
-fn within(offset: u32, length: u32) -> Option<u32> {
+/// Converts an offset in the destination buffer into an offset in the transfer; `None` outside the transfer.
+fn in_transfer(offset: u32, length: u32) -> Option<u32> {
     offset.checked_sub(OFFSET).filter(|at| *at < length)
 }
 
 fn copy(element: Element) -> Result<(), Failure> {
-    scramble();
+    fill_buffers();
     Bench::new(0)?.transfer(&ChannelConfig::new(Operation::Copy, piece(element)))?;
     let length = ELEMENTS * FRAMES * element.bytes();
-    compare(|offset| Some(Buffer::SOURCE.get(within(offset, length)?)))
+    compare(|offset| Some(Buffer::SOURCE.get(in_transfer(offset, length)?)))
 }
 
 pub(super) fn copy_8() -> Result<(), Failure> {
@@ -44,27 +43,28 @@ pub(super) fn copy_32() -> Result<(), Failure> {
     copy(Element::Bits32)
 }
 
-fn planned(skew: u32, length: u32) -> Result<(), Failure> {
-    scramble();
-    let plan = LinearPieces::copy(Buffer::SOURCE.at(skew), Buffer::DESTINATION.at(OFFSET), length.into())?;
+/// Copies `length` bytes from offset `start` of the source, as planned by the driver.
+fn planned_copy(start: u32, length: u32) -> Result<(), Failure> {
+    fill_buffers();
+    let plan = LinearPieces::copy(Buffer::SOURCE.at(start), Buffer::DESTINATION.at(OFFSET), length.into())?;
     Bench::new(9)?.transfer_all(Operation::Copy, plan)?;
-    compare(|offset| Some(Buffer::SOURCE.get(skew + within(offset, length)?)))
+    compare(|offset| Some(Buffer::SOURCE.get(start + in_transfer(offset, length)?)))
 }
 
 pub(super) fn copy_60000() -> Result<(), Failure> {
-    planned(0, 60_000)
+    planned_copy(0, 60_000)
 }
 
 pub(super) fn copy_odd() -> Result<(), Failure> {
-    planned(3, 4093)
+    planned_copy(3, 4093)
 }
 
 fn fill(element: Element, color: u32) -> Result<(), Failure> {
-    scramble();
+    fill_buffers();
     Bench::new(1)?.transfer(&ChannelConfig::new(Operation::Fill { color }, piece(element)))?;
     let bytes = color.to_le_bytes();
     let length = ELEMENTS * FRAMES * element.bytes();
-    compare(|offset| Some(bytes[(within(offset, length)? % element.bytes()) as usize]))
+    compare(|offset| Some(bytes[(in_transfer(offset, length)? % element.bytes()) as usize]))
 }
 
 pub(super) fn fill_8() -> Result<(), Failure> {
@@ -79,21 +79,21 @@ pub(super) fn fill_32() -> Result<(), Failure> {
     fill(Element::Bits32, 0x00ab_cdef)
 }
 
-/// Every third element has the colour and must not be written.
+/// Gives every third element the colour, which the copy must not write.
 fn transparent(element: Element, color: u32) -> Result<(), Failure> {
-    scramble();
+    fill_buffers();
     let size = element.bytes();
     let colored = color.to_le_bytes();
     for at in 0..ELEMENTS * FRAMES * size {
         let is_colored = (at / size).is_multiple_of(3);
         let byte = colored[(at % size) as usize];
-        // All other elements differ from the colour in each byte.
+        // Other elements differ from the colour in each byte.
         Buffer::SOURCE.set(at, if is_colored { byte } else { !byte ^ (at as u8 & 0x7f) });
     }
     let config = ChannelConfig::new(Operation::TransparentCopy { color }, piece(element));
     Bench::new(2)?.transfer(&config)?;
     compare(|offset| {
-        let at = within(offset, ELEMENTS * FRAMES * size)?;
+        let at = in_transfer(offset, ELEMENTS * FRAMES * size)?;
         (!(at / size).is_multiple_of(3)).then(|| Buffer::SOURCE.get(at))
     })
 }

@@ -1,41 +1,40 @@
 //! Values of the registers that every channel has.
 //!
 //! ```text
-//! bits ── from_bits ──► Chanctrl, Chancmd, Chansts, Chanerr ── fields ──► words
-//! Chansts ── the device writes it to the completion address too
+//! bits ── from_bits ──► Chanctrl, Chancmd, Chansts, Chanerr ── Display ──► text
 //! ```
 //!
-//! DMACOUNT is a plain number: the descriptors of the chain that are valid, counted from the write of CHAINADDR, modulo 65536.
-//! The addresses fill their registers and have no type here.
+//! DMACOUNT is a plain number: the valid descriptors of the chain since CHAINADDR was written, modulo 65536. Addresses
+//! are plain numbers too.
 
-use super::general::words;
+use crate::flags::write_set;
 use bitfield_struct::bitfield;
 use core::fmt;
 
 #[bitfield(u16)]
 #[derive(PartialEq, Eq)]
 pub struct Chanctrl {
-    /// The channel raised its interrupt and raises no other; a one that is written clears it and arms the next.
+    /// The channel raised its interrupt and raises no other one. Writing a one clears the bit and rearms the interrupt.
     pub interrupt_disable: bool,
     #[bits(1)]
     __: u8,
-    /// An error writes the status to the completion address too.
+    /// An error also writes the status to the completion address.
     pub error_completion_enable: bool,
     /// Any error stops the channel.
     pub any_error_abort_enable: bool,
     /// An error raises the interrupt.
     pub error_interrupt_enable: bool,
-    /// Descriptors are not in coherent memory and are not snooped for.
+    /// Descriptors lie outside coherent memory; reads of them are not snooped.
     pub descriptor_no_snoop: bool,
     #[bits(2)]
     __: u8,
-    /// Somebody owns the channel: a read sets it and gives what it was; a zero that is written clears it.
+    /// A driver owns the channel. A read returns the bit and then sets it; writing a zero clears it.
     pub in_use: bool,
-    /// Completion writes go to a CPU's cache.
+    /// Completion writes go into a CPU's cache.
     pub completion_dca_enable: bool,
     #[bits(2)]
     __: u8,
-    /// Priority; in Linux's definitions only.
+    /// Priority. Only Linux's definitions have this field.
     #[bits(4)]
     pub priority: u8,
 }
@@ -43,12 +42,12 @@ pub struct Chanctrl {
 impl fmt::Display for Chanctrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.in_use() { "in use" } else { "free" })?;
-        words(
+        write_set(
             f,
             &[
-                (self.interrupt_disable(), ", interrupt raised and not armed again"),
+                (self.interrupt_disable(), ", interrupt raised and not rearmed"),
                 (self.error_completion_enable(), ", errors are written to the completion address"),
-                (self.any_error_abort_enable(), ", any error stops it"),
+                (self.any_error_abort_enable(), ", any error stops the channel"),
                 (self.error_interrupt_enable(), ", errors interrupt"),
                 (self.descriptor_no_snoop(), ", descriptors not snooped"),
                 (self.completion_dca_enable(), ", completions into a cache"),
@@ -75,34 +74,35 @@ pub struct DmaComp {
 impl fmt::Display for DmaComp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("compatible with versions:")?;
-        words(f, &[(self.version_1(), " 1"), (self.version_2(), " 2"), (self.version_3(), " 3")])
+        write_set(f, &[(self.version_1(), " 1"), (self.version_2(), " 2"), (self.version_3(), " 3")])
     }
 }
 
-/// Channel command (CHANCMD). One bit at a time: several in one write are a fatal error of the channel. The device clears a bit when
-/// the command has been carried out; that reset reads as one meanwhile is what drivers rely on, for the others it is unsure.
+/// Channel command (CHANCMD). A write sets one bit; a write that sets several is a fatal error of the channel. The device
+/// clears the bit when it has carried out the command. Drivers rely on `reset` reading as one until then; unsure for the
+/// other bits.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Chancmd {
-    /// Starts at the chain's address: version 1 only, later ones start by DMACOUNT.
+    /// Starts at the address in CHAINADDR. Version 1 only; a write to DMACOUNT starts later versions.
     pub start: bool,
-    /// The chain was extended: version 1 only.
+    /// Announces that the chain was extended. Version 1 only.
     pub append: bool,
-    /// Stands still at the end of the descriptor at work.
+    /// Suspends the channel at the end of the current descriptor.
     pub suspend: bool,
-    /// Stops within the descriptor; unsure how what was begun ends.
+    /// Stops within the current descriptor; unsure how accesses in flight end.
     pub abort: bool,
-    /// Goes on after a suspend; the definitions name it and Linux does not use it: it writes CHAINADDR and DMACOUNT anew.
+    /// Continues after a suspend. Linux defines the bit and does not use it: it writes CHAINADDR and DMACOUNT again.
     pub resume: bool,
-    /// Stops, and forgets the chain. An erratum of the Xeon E7 v2 (CF5) says that suspending or resetting a channel at an XOR
-    /// may spoil copies of others there.
+    /// Stops and drops the chain. By erratum CF5 of the Xeon E7 v2, suspending or resetting a channel during an XOR may
+    /// corrupt copies of other channels.
     pub reset: bool,
     #[bits(2)]
     __: u8,
 }
 
 impl Chancmd {
-    /// Commands in the value.
+    /// Number of commands in the value.
     pub const fn commands(self) -> u32 {
         (self.into_bits() & 0x3F).count_ones()
     }
@@ -113,8 +113,8 @@ impl fmt::Display for Chancmd {
         if self.commands() == 0 {
             return f.write_str("no command");
         }
-        f.write_str("asked for:")?;
-        words(
+        f.write_str("requested:")?;
+        write_set(
             f,
             &[
                 (self.start(), " start"),
@@ -128,19 +128,19 @@ impl fmt::Display for Chancmd {
     }
 }
 
-/// What a channel is doing (CHANSTS).
+/// State of a channel (CHANSTS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum TransferState {
-    /// It works on the chain.
+    /// The channel works on the chain.
     Active = 0,
-    /// All descriptors that it was told of are done.
+    /// All descriptors counted in DMACOUNT are done.
     Idle = 1,
-    /// It stands still after a suspend.
+    /// A suspend command stopped the channel.
     Suspended = 2,
-    /// An error, an abort or a reset stopped it.
+    /// An error, an abort or a reset stopped the channel.
     Halted = 3,
-    /// It has a chain's address, and no count yet.
+    /// CHAINADDR is written and DMACOUNT is not yet.
     Armed = 4,
     Undefined5 = 5,
     Undefined6 = 6,
@@ -152,7 +152,7 @@ impl TransferState {
         self as u8
     }
 
-    /// The variant of these bits; bits above the field are ignored.
+    /// Decodes the field; ignores bits above it.
     pub const fn from_bits(bits: u8) -> Self {
         match bits & 7 {
             0 => Self::Active,
@@ -175,17 +175,17 @@ impl fmt::Display for TransferState {
             Self::Suspended => "suspended",
             Self::Halted => "halted",
             Self::Armed => "armed",
-            Self::Undefined5 | Self::Undefined6 | Self::Undefined7 => "in no state that is defined",
+            Self::Undefined5 | Self::Undefined6 | Self::Undefined7 => "in an undefined state",
         })
     }
 }
 
-/// Channel status (CHANSTS, read only, 64 bits), and what the device writes to the completion address. Where it is read in two
-/// halves the lower comes first: that read latches the upper.
+/// Channel status (CHANSTS, read only, 64 bits). The device also writes this value to the completion address.
+///
+/// A read in two halves begins with the lower half, which latches the upper one.
 #[bitfield(u64)]
 #[derive(PartialEq, Eq)]
 pub struct Chansts {
-    /// What the channel is doing.
     #[bits(3)]
     pub state: TransferState,
     /// An error that belongs to no descriptor.
@@ -194,18 +194,18 @@ pub struct Chansts {
     pub soft_error: bool,
     #[bits(1)]
     __: u8,
-    /// Upper bits of the address; see [`Chansts::completed`].
+    /// Bits 63-6 of the address; see [`Chansts::completed`].
     #[bits(58)]
     pub completed_upper: u64,
 }
 
 impl Chansts {
-    /// Address of the descriptor completed last, the first of two where it has an extension; zero when there was none.
+    /// Address of the last completed descriptor, not of its extension; zero before the first completion.
     pub const fn completed(self) -> u64 {
         self.completed_upper() << 6
     }
 
-    /// With that address; its lower six bits are dropped.
+    /// Sets the address of the last completed descriptor; drops its lower six bits.
     pub const fn with_completed(self, address: u64) -> Self {
         self.with_completed_upper(address >> 6)
     }
@@ -214,51 +214,51 @@ impl Chansts {
 impl fmt::Display for Chansts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, descriptor {:#x} completed", self.state(), self.completed())?;
-        words(
+        write_set(
             f,
             &[
-                (self.unaffiliated_error(), ", an error of no descriptor"),
+                (self.unaffiliated_error(), ", an error outside any descriptor"),
                 (self.soft_error(), ", a soft error"),
             ],
         )
     }
 }
 
-/// Errors of a channel (CHANERR, and CHANERR_MASK with the same bits). A one that is written to CHANERR clears its error. They
+/// Errors of a channel (CHANERR, and CHANERR_MASK with the same bits). Writing a one to CHANERR clears that error. Errors
 /// survive a reset of the channel.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Chanerr {
-    /// The source address is not one.
+    /// The source address is invalid.
     pub source_address: bool,
-    /// The destination address is not one.
+    /// The destination address is invalid.
     pub destination_address: bool,
-    /// The next descriptor's address is not one.
+    /// The next descriptor's address is invalid.
     pub next_address: bool,
-    /// The next descriptor is not aligned, or is none.
+    /// The next descriptor is misaligned or undecodable.
     pub descriptor: bool,
-    /// CHAINADDR's value is not one.
+    /// CHAINADDR holds an invalid address.
     pub chain_address: bool,
     /// The command is not allowed.
     pub command: bool,
-    /// The chipset found data damaged.
+    /// The chipset found corrupt data.
     pub chipset_integrity: bool,
-    /// The engine found data damaged.
+    /// The engine found corrupt data.
     pub engine_integrity: bool,
-    /// The source could not be read.
+    /// A read of the source failed.
     pub read_data: bool,
-    /// The destination could not be written.
+    /// A write to the destination failed.
     pub write_data: bool,
-    /// The descriptor's control word is wrong.
+    /// The descriptor's control word is invalid.
     pub control: bool,
-    /// The descriptor's length is wrong.
+    /// The descriptor's length is invalid.
     pub length: bool,
-    /// The completion address is wrong, or could not be written.
+    /// The completion address is invalid, or a write to it failed.
     pub completion_address: bool,
     /// The interrupt is not configured.
     pub interrupt_configuration: bool,
     pub soft: bool,
-    /// An error of no descriptor.
+    /// An error that belongs to no descriptor.
     pub unaffiliated: bool,
     /// A check of XOR, P or CRC failed.
     pub xor_p_or_crc: bool,
@@ -281,7 +281,7 @@ impl fmt::Display for Chanerr {
     }
 }
 
-/// From bit 0.
+/// Text of each error bit, from bit 0 up.
 const ERRORS: [&str; 19] = [
     "bad source address",
     "bad destination address",
@@ -289,8 +289,8 @@ const ERRORS: [&str; 19] = [
     "bad descriptor",
     "bad chain address",
     "command not allowed",
-    "data damaged in the chipset",
-    "data damaged in the engine",
+    "corrupt data in the chipset",
+    "corrupt data in the engine",
     "source could not be read",
     "destination could not be written",
     "bad control word",
@@ -298,7 +298,7 @@ const ERRORS: [&str; 19] = [
     "bad completion address",
     "interrupt not configured",
     "soft error",
-    "error of no descriptor",
+    "error outside any descriptor",
     "check of XOR, P or CRC failed",
     "check of Q failed",
     "bad descriptor count",

@@ -1,10 +1,10 @@
-//! A register's value in plain words.
+//! Prints a register's value as text.
 //!
 //! ```text
 //! (location, value) ──► typed value ──► "CHANSTS of channel 1: halted, descriptor 0x8040 completed"
 //! ```
 //!
-//! Bits that are reserved are named when they are set. The words are for people; nothing parses them.
+//! Reserved bits that are set are printed too. The text is for people; nothing parses it.
 
 use super::offset::{General, Location, Register};
 use super::{
@@ -12,14 +12,14 @@ use super::{
 };
 use core::fmt;
 
-/// A register's value that can be printed; made by [`describe`].
+/// A register's value, printable with `Display`. Made by [`describe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     location: Location,
     value: u64,
 }
 
-/// What `value` says in a register.
+/// Describes `value` as the contents of the register at `location`.
 pub const fn describe(location: Location, value: u64) -> Description {
     Description { location, value }
 }

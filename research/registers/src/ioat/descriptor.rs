@@ -1,29 +1,30 @@
-//! Descriptors: 64 bytes each, in a chain that the device follows by itself.
+//! Descriptors: 64 bytes each, linked into the chain that the device follows.
 //!
 //! ```text
-//! word 0   size in bytes, and in the upper half the control word         of an extension   source 6
-//! word 1   source, or a fill's pattern                                                     source 7
-//! word 2   destination                                                                     source 8
-//! word 3   next descriptor                                                                 next descriptor
-//! word 4-7 unused, or an XOR's sources 2 to 5
+//!          descriptor                                       extension
+//! word 0   size in bytes; control word in the upper half    source 6
+//! word 1   source, or the pattern of a fill                 source 7
+//! word 2   destination                                      source 8
+//! word 3   next descriptor                                  next descriptor
+//! word 4-7 unused, or sources 2 to 5 of an XOR              unused
 //! ```
 //!
-//! Words are of 64 bits, little-endian. An XOR of more than five sources takes a second descriptor, its extension, which follows it
-//! in the chain and counts as one more. CRC, P+Q and page breaks are left out. Layouts: Linux's definitions of the
-//! hardware's structures.
+//! Words have 64 bits and are little-endian. An XOR of more than five sources needs a second descriptor, the extension. It
+//! follows in the chain, and DMACOUNT counts it. CRC, P+Q and page breaks are not covered. Source of the layouts: Linux's
+//! definitions of the hardware's structures.
 
 use bitfield_struct::bitfield;
 use core::fmt;
 
-use super::general::words;
+use crate::flags::write_set;
 
-/// Words of a descriptor.
+/// Words of 64 bits in a descriptor.
 pub const WORDS: usize = 8;
-/// Sources that an XOR has without an extension.
+/// Largest number of sources of an XOR without an extension.
 pub const PLAIN_SOURCES: usize = 5;
-/// Sources that an XOR has at most.
+/// Largest number of sources of an XOR.
 pub const MOST_SOURCES: usize = 8;
-/// Sources that an XOR has at least.
+/// Smallest number of sources of an XOR.
 pub const LEAST_SOURCES: usize = 2;
 
 const _: () = assert!(WORDS as u64 * 8 == super::DESCRIPTOR_BYTES);
@@ -31,35 +32,35 @@ const _: () = assert!(WORDS as u64 * 8 == super::DESCRIPTOR_BYTES);
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Control {
-    /// Interrupt when it is done.
+    /// Raises the interrupt when the descriptor completes.
     pub interrupt: bool,
-    /// The source's cache lines are not snooped for.
+    /// Reads of the source are not snooped.
     pub source_no_snoop: bool,
-    /// The destination's cache lines are not snooped for.
+    /// Writes to the destination are not snooped.
     pub destination_no_snoop: bool,
-    /// Write the status to the completion address when it is done.
+    /// Writes the status to the completion address when the descriptor completes.
     pub completion_write: bool,
-    /// The next descriptor begins after this one's bytes are in memory.
+    /// The next descriptor begins only after this one's bytes are in memory.
     pub fence: bool,
-    /// Of a copy: bit 0 makes it move nothing, bits 1 and 2 are page breaks. Of an XOR: its sources less two.
+    /// In a copy, bit 0 makes it move no bytes and bits 1 and 2 are page breaks. In an XOR, the number of sources minus two.
     #[bits(3)]
     pub variant: u8,
-    /// Completions are put together; unsure how.
+    /// Completions are bundled; unsure how.
     pub bundle: bool,
-    /// The destination goes to a CPU's cache.
+    /// Writes to the destination go into a CPU's cache.
     pub destination_dca: bool,
-    /// A hint for that.
+    /// Hint for `destination_dca`.
     pub hint: bool,
     #[bits(13)]
     __: u16,
-    /// What is done; see [`opcode`].
+    /// Operation; see [`opcode`].
     pub opcode: u8,
 }
 
 impl fmt::Display for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "opcode {:#04x}", self.opcode())?;
-        words(
+        write_set(
             f,
             &[
                 (self.interrupt(), ", interrupts"),
@@ -77,16 +78,16 @@ impl fmt::Display for Control {
 
 /// Values of the control word's opcode.
 pub mod opcode {
-    /// A copy, or nothing.
+    /// A copy, or a null descriptor when bit 0 of the variant is set.
     pub const COPY: u8 = 0x00;
     pub const FILL: u8 = 0x01;
     pub const XOR: u8 = 0x87;
 }
 
-/// Bit of the variant that makes a copy move nothing.
+/// Bit of the variant that makes a copy a null descriptor.
 const NULL: u8 = 1;
 
-/// Where an XOR's sources are.
+/// Addresses of the sources of an XOR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
     addresses: [u64; MOST_SOURCES],
@@ -94,7 +95,7 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// These, when an XOR may have so many.
+    /// Returns `None` unless there are [`LEAST_SOURCES`] to [`MOST_SOURCES`] addresses.
     pub fn new(addresses: &[u64]) -> Option<Self> {
         let count = addresses.len();
         if !(LEAST_SOURCES..=MOST_SOURCES).contains(&count) {
@@ -109,54 +110,54 @@ impl Sources {
         &self.addresses[..usize::from(self.count)]
     }
 
-    /// Whether they need an extension.
+    /// Whether the sources need an extension.
     pub fn is_extended(&self) -> bool {
         usize::from(self.count) > PLAIN_SOURCES
     }
 }
 
-/// What a descriptor does.
+/// Operation of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Nothing but to complete.
+    /// Moves no bytes and completes.
     Null,
     Copy {
         source: u64,
         destination: u64,
     },
-    /// Writes a pattern again and again.
+    /// Writes a pattern repeatedly.
     Fill {
-        /// Eight bytes, the first in the lowest bits. Whether the first byte written is the pattern's first, or the one that the
-        /// address says, is unsure: they agree where the destination is a multiple of eight.
+        /// Eight bytes, the first in the lowest bits. Unsure whether writing begins with the pattern's first byte or with byte
+        /// `destination % 8`; the two agree when the destination is a multiple of eight.
         pattern: u64,
         destination: u64,
     },
-    /// Writes the exclusive or of its sources.
+    /// Writes the bitwise exclusive or of the sources.
     Xor {
         sources: Sources,
         destination: u64,
     },
 }
 
-/// A descriptor, without its extension's words.
+/// A descriptor with its decoded operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
     pub size: u32,
-    /// Flags; opcode and variant are the body's and ignored when it is encoded.
+    /// Flags. [`encode`](Self::encode) ignores opcode and variant, which follow from `body`.
     pub control: Control,
-    /// Address of the next one.
+    /// Address of the next descriptor, which is the extension when there is one.
     pub next: u64,
     pub body: Body,
 }
 
-/// Why words are no descriptor.
+/// Reason why words cannot be decoded as a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Undecodable {
-    /// The opcode is none of these.
+    /// The opcode is not in [`opcode`].
     Opcode(u8),
-    /// A copy with page breaks.
+    /// A copy or fill has page breaks.
     PageBreak,
-    /// An XOR of nine sources.
+    /// An XOR has nine sources.
     TooManySources,
 }
 
@@ -164,7 +165,7 @@ impl fmt::Display for Undecodable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Opcode(code) => write!(f, "opcode {code:#04x} is not a copy, fill or XOR"),
-            Self::PageBreak => f.write_str("page breaks are left out"),
+            Self::PageBreak => f.write_str("page breaks are not supported"),
             Self::TooManySources => write!(f, "an XOR has at most {MOST_SOURCES} sources"),
         }
     }
@@ -173,7 +174,7 @@ impl fmt::Display for Undecodable {
 impl core::error::Error for Undecodable {}
 
 impl Descriptor {
-    /// Descriptors that it takes in the chain.
+    /// Descriptors that it occupies in the chain: one, or two with an extension.
     pub fn slots(&self) -> u16 {
         match &self.body {
             Body::Xor { sources, .. } if sources.is_extended() => 2,
@@ -181,7 +182,7 @@ impl Descriptor {
         }
     }
 
-    /// Its words. `next` of a descriptor with an extension is the extension's address.
+    /// Encodes the first descriptor. When an extension follows, `next` must be its address.
     pub fn encode(&self) -> [u64; WORDS] {
         let (code, variant) = match &self.body {
             Body::Null => (opcode::COPY, NULL),
@@ -206,17 +207,17 @@ impl Descriptor {
         words
     }
 
-    /// The words of its extension, whose next descriptor is at `next`; `None` when it has none.
+    /// Encodes the extension, with the address `next` of the descriptor after it. `None` when there is no extension.
     pub fn encode_extension(&self, next: u64) -> Option<[u64; WORDS]> {
         let Body::Xor { sources, .. } = &self.body else { return None };
         let rest = &sources.addresses[PLAIN_SOURCES..];
         sources.is_extended().then(|| [rest[0], rest[1], rest[2], next, 0, 0, 0, 0])
     }
 
-    /// What words say, without the extension that [`slots`](Self::slots) may ask for.
+    /// Decodes the first descriptor. When [`slots`](Self::slots) is 2, [`extend`](Self::extend) adds the extension.
     ///
     /// # Errors
-    /// [`Undecodable`].
+    /// The reason why the words are not a supported descriptor.
     pub fn decode(words: &[u64; WORDS]) -> Result<Self, Undecodable> {
         let size = words[0] as u32;
         let control = Control::from_bits((words[0] >> 32) as u32);
@@ -240,7 +241,7 @@ impl Descriptor {
         Ok(Self { size, control, next: words[3], body })
     }
 
-    /// Takes the sources that an extension's words hold, and the address of what follows it. Nothing where none is expected.
+    /// Adds the sources of the extension and takes the next address from it. Does nothing for a descriptor without one.
     pub fn extend(&mut self, words: &[u64; WORDS]) {
         if let Body::Xor { sources, .. } = &mut self.body
             && sources.is_extended()
@@ -258,7 +259,7 @@ impl fmt::Display for Descriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = self.size;
         match &self.body {
-            Body::Null => f.write_str("nothing")?,
+            Body::Null => f.write_str("no operation")?,
             Body::Copy { source, destination } => {
                 write!(f, "copy {size} bytes from {source:#x} to {destination:#x}")?;
             }
@@ -272,7 +273,7 @@ impl fmt::Display for Descriptor {
             }
         }
         let control = self.control;
-        words(
+        write_set(
             f,
             &[
                 (control.interrupt(), ", interrupts"),

@@ -1,11 +1,12 @@
 //! Values of the registers that the device has once.
 //!
 //! ```text
-//! bits ── from_bits ──► Chancnt, Intrctrl, ... ── fields ──► words
+//! bits ── from_bits ──► Chancnt, Intrctrl, ... ── Display ──► text
 //! ```
 //!
-//! Reserved bits cannot be set by name. What a register's access does besides is told where its field is.
+//! Reserved bits have no setter. Side effects of an access are documented at the field they concern.
 
+use crate::flags::write_set;
 use bitfield_struct::bitfield;
 use core::fmt;
 
@@ -25,11 +26,11 @@ impl fmt::Display for Chancnt {
     }
 }
 
-/// Transfer capacity (XFERCAP, read only): the most bytes of one descriptor.
+/// Transfer capacity (XFERCAP, read only): the maximum size of one descriptor's transfer.
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Xfercap {
-    /// The number's logarithm of base two; zero stands for 32 GiB.
+    /// Base-two logarithm of the size in bytes; zero stands for 32 GiB.
     #[bits(5)]
     pub log2: u8,
     #[bits(3)]
@@ -37,7 +38,7 @@ pub struct Xfercap {
 }
 
 impl Xfercap {
-    /// Bytes of one descriptor at most. The descriptor's size field limits them too.
+    /// Maximum size of one descriptor's transfer in bytes. The descriptor's 32-bit size field limits it further.
     pub const fn bytes(self) -> u64 {
         match self.log2() {
             0 => 1 << 35,
@@ -55,7 +56,7 @@ impl fmt::Display for Xfercap {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Genctrl {
-    /// Debug registers are shown; unsure what they are.
+    /// Exposes debug registers; unsure which.
     pub debug_enable: bool,
     #[bits(7)]
     __: u8,
@@ -70,13 +71,13 @@ impl fmt::Display for Genctrl {
 #[bitfield(u8)]
 #[derive(PartialEq, Eq)]
 pub struct Intrctrl {
-    /// The line may rise. A read of the register clears it, so that one handler at a time has the interrupt.
+    /// Allows the interrupt line to rise. A read of the register clears the bit, so that one handler takes the interrupt.
     pub master_enable: bool,
-    /// A channel waits for attention; read only.
+    /// A channel needs attention; read only.
     pub status: bool,
-    /// The line is high: status and enable; read only.
+    /// The line is high: `status` and `master_enable` are both set; read only.
     pub interrupt: bool,
-    /// Every channel has a message-signalled vector of its own.
+    /// Each channel has its own message-signalled vector.
     pub msix_vector_control: bool,
     #[bits(4)]
     __: u8,
@@ -85,10 +86,10 @@ pub struct Intrctrl {
 impl fmt::Display for Intrctrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.master_enable() { "interrupts enabled" } else { "interrupts disabled" })?;
-        words(
+        write_set(
             f,
             &[
-                (self.status(), ", a channel waits"),
+                (self.status(), ", a channel needs attention"),
                 (self.interrupt(), ", the line is high"),
                 (self.msix_vector_control(), ", a vector for each channel"),
             ],
@@ -112,8 +113,8 @@ impl fmt::Display for Cbver {
     }
 }
 
-/// What the device can do (DMACAPABILITY, read only). The bits from 13 on are Linux's definitions; the datasheets leave
-/// them out.
+/// Capabilities of the device (DMACAPABILITY, read only). Bits 13 and up come from Linux's definitions; the datasheets
+/// omit them.
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct DmaCapability {
@@ -124,13 +125,13 @@ pub struct DmaCapability {
     #[bits(1)]
     __: u8,
     pub direct_cache_access: bool,
-    /// Move and CRC at once.
+    /// Copy and CRC in one descriptor.
     pub move_crc: bool,
     pub block_fill: bool,
     /// Interrupt targets of 32 bits.
     pub extended_apic_id: bool,
     pub xor: bool,
-    /// XOR and its weighted kin, for RAID 6.
+    /// P and Q parity of RAID 6.
     pub pq: bool,
     #[bits(3)]
     __: u8,
@@ -138,7 +139,7 @@ pub struct DmaCapability {
     pub descriptor_write_back: bool,
     #[bits(3)]
     __: u8,
-    /// RAID of 16 sources with descriptors of their own.
+    /// RAID operations of 16 sources, with their own descriptor format.
     pub raid_16: bool,
     #[bits(14)]
     __: u16,
@@ -146,8 +147,8 @@ pub struct DmaCapability {
 
 impl fmt::Display for DmaCapability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do: copies;")?;
-        words(
+        f.write_str("supports: copies;")?;
+        write_set(
             f,
             &[
                 (self.block_fill(), " fills;"),
@@ -164,9 +165,4 @@ impl fmt::Display for DmaCapability {
             ],
         )
     }
-}
-
-/// Writes the words whose flag is set.
-pub(super) fn words(f: &mut fmt::Formatter<'_>, flags: &[(bool, &str)]) -> fmt::Result {
-    flags.iter().filter(|(set, _)| *set).try_for_each(|(_, words)| f.write_str(words))
 }

@@ -1,13 +1,13 @@
-//! Where each register is, how wide, how it may be accessed, and which of its bits exist.
+//! Offset, width, access and implemented bits of each register.
 //!
 //! ```text
 //! Location ── offset() ──► bytes from the base ── locate() ──► the same Location, and the byte within
-//!     ├── bytes()        1, 2, 4 or 8; registers of 8 bytes are accessed by halves too
+//!     ├── bytes()        1, 2, 4 or 8; an 8-byte register can also be accessed in two halves
 //!     ├── access()       read only, read and write, write one to clear
 //!     └── implemented()  bits that are not reserved
 //! ```
 //!
-//! Offsets are those of version 2.0 and later. The table does not say what the bits mean.
+//! The offsets are those of version 2.0 and later. The bits' meaning is in the sibling modules.
 
 use super::{CHANNELS, Chancmd, Chancnt, Chanctrl, Chanerr, Genctrl, Intrctrl, Xfercap};
 use core::fmt;
@@ -23,7 +23,7 @@ pub const SPAN: u32 = CHANNEL_0 + CHANNEL_STRIDE * CHANNELS as u32;
 ///
 /// # Panics
 ///
-/// When there is no such channel; channels are numbered below [`CHANNELS`].
+/// When `channel` is not below [`CHANNELS`].
 pub const fn channel(channel: usize, register: Register) -> u32 {
     assert!(channel < CHANNELS);
     CHANNEL_0 + CHANNEL_STRIDE * channel as u32 + register.offset()
@@ -33,9 +33,9 @@ pub const fn channel(channel: usize, register: Register) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     ReadOnly,
-    /// Reads give what was written, and what the device made of it.
+    /// Software and the device may both change the value.
     ReadWrite,
-    /// A bit written as one is cleared.
+    /// Writing a one clears that bit.
     WriteOneToClear,
 }
 
@@ -50,15 +50,15 @@ macro_rules! registers {
         }
 
         impl $kind {
-            /// All of them, by offset.
+            /// Every register, in order of offset.
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// Bytes from the first of its group.
+            /// Offset within its group in bytes.
             pub const fn offset(self) -> u32 {
                 match self { $(Self::$name => $offset,)+ }
             }
 
-            /// Its width in bytes.
+            /// Width of the register in bytes.
             pub const fn bytes(self) -> u32 {
                 match self { $(Self::$name => $bytes,)+ }
             }
@@ -85,10 +85,9 @@ registers! {
     Xfercap = "XFERCAP", 0x01, 1, ReadOnly, Xfercap::new().with_log2(0x1F).into_bits() as u64;
     Genctrl = "GENCTRL", 0x02, 1, ReadWrite, Genctrl::new().with_debug_enable(true).into_bits() as u64;
     Intrctrl = "INTRCTRL", 0x03, 1, ReadWrite, Intrctrl::from_bits(0x0F).into_bits() as u64;
-    /// Channels that wait for attention, a bit each; a read clears them.
+    /// Channels that need attention, one bit each; a read clears them.
     Attnstatus = "ATTNSTATUS", 0x04, 4, ReadOnly, u32::MAX as u64;
     Cbver = "CBVER", 0x08, 1, ReadOnly, 0xFF;
-    /// What the device can do.
     Dmacapability = "DMACAPABILITY", 0x10, 4, ReadOnly, 0x0002_23F7;
 }
 
@@ -98,30 +97,30 @@ registers! {
     Chanctrl = "CHANCTRL", 0x00, 2, ReadWrite, Chanctrl::from_bits(0xF33D).into_bits() as u64;
     DmaComp = "DMA_COMP", 0x02, 2, ReadOnly, 0x7;
     Chancmd = "CHANCMD", 0x04, 1, ReadWrite, Chancmd::from_bits(0x3F).into_bits() as u64;
-    /// Valid descriptors of the chain.
+    /// Number of valid descriptors in the chain.
     Dmacount = "DMACOUNT", 0x06, 2, ReadWrite, 0xFFFF;
     Chansts = "CHANSTS", 0x08, 8, ReadOnly, !0x20;
-    /// Address of the chain's first descriptor. Where it is written by halves, the upper one counts (unsure).
+    /// Address of the chain's first descriptor. In a write by halves, the write of the upper half takes effect (unsure).
     Chainaddr = "CHAINADDR", 0x10, 8, ReadWrite, !0x3F;
+    /// Completion address, to which the device writes CHANSTS.
     Chancmp = "CHANCMP", 0x18, 8, ReadWrite, !0x7;
-    /// Address of the descriptor at work; in Linux's definitions only.
+    /// Address of the current descriptor. Only Linux's definitions have this register.
     Cdar = "CDAR", 0x20, 8, ReadOnly, !0x3F;
     Chanerr = "CHANERR", 0x28, 4, WriteOneToClear, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
-    /// Errors that do not stop the channel; unsure whether they are still shown.
+    /// Errors that do not stop the channel; unsure whether CHANERR still shows them.
     ChanerrMask = "CHANERR_MASK", 0x2C, 4, ReadWrite, Chanerr::from_bits(0x7_FFFF).into_bits() as u64;
 }
 
 /// A register of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Location {
-    /// One that the device has once.
     General(General),
-    /// One of a channel.
+    /// Channel number and register.
     Channel(usize, Register),
 }
 
 impl Location {
-    /// Every register, by offset.
+    /// Every register, in order of offset.
     pub fn all() -> impl Iterator<Item = Self> {
         let general = General::ALL.iter().map(|register| Self::General(*register));
         let channels = (0..CHANNELS)
@@ -129,7 +128,7 @@ impl Location {
         general.chain(channels)
     }
 
-    /// Bytes from the base.
+    /// Offset from the device's base in bytes.
     pub const fn offset(self) -> u32 {
         match self {
             Self::General(register) => register.offset(),
@@ -137,7 +136,7 @@ impl Location {
         }
     }
 
-    /// Its width in bytes.
+    /// Width of the register in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Self::General(register) => register.bytes(),
@@ -145,7 +144,6 @@ impl Location {
         }
     }
 
-    /// How it may be accessed.
     pub const fn access(self) -> Access {
         match self {
             Self::General(register) => register.access(),
@@ -153,6 +151,7 @@ impl Location {
         }
     }
 
+    /// Mask of the bits that are not reserved.
     pub const fn implemented(self) -> u64 {
         match self {
             Self::General(register) => register.implemented(),
@@ -170,7 +169,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// The register that the byte at `offset` belongs to, and which of its bytes it is.
+/// The register that contains the byte at `offset`, and the byte's position within it.
 pub fn locate(offset: u32) -> Option<(Location, u32)> {
     let within = |start: u32, bytes: u32, at: u32| (at.wrapping_sub(start) < bytes).then(|| at - start);
     if offset < CHANNEL_0 {
@@ -195,7 +194,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     #[test]
-    fn no_two_registers_share_a_byte_and_each_is_found_by_every_byte() {
+    fn each_byte_locates_only_its_own_register() {
         let mut bytes = BTreeMap::new();
         for location in Location::all() {
             assert_eq!(location.offset() % location.bytes(), 0, "{location} is aligned");
@@ -212,14 +211,14 @@ mod tests {
     }
 
     #[test]
-    fn no_register_has_bits_beyond_its_width() {
+    fn implemented_bits_fit_the_width() {
         for location in Location::all().filter(|location| location.bytes() < 8) {
             assert_eq!(location.implemented() >> (8 * location.bytes()), 0, "{location}");
         }
     }
 
     #[test]
-    fn offsets_are_those_of_the_datasheets() {
+    fn offsets_match_the_datasheets() {
         assert_eq!(channel(0, Register::Chanctrl), 0x80);
         assert_eq!(channel(0, Register::Chancmd), 0x84);
         assert_eq!(channel(0, Register::Dmacount), 0x86);

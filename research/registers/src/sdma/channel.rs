@@ -1,22 +1,21 @@
 //! Values of the registers that every channel has.
 //!
 //! ```text
-//! u32 ── from_bits ──► Ccr, Csdp, Csr, ... ── fields ──► words
+//! u32 ── from_bits ──► Ccr, Csdp, Csr, ... ── Display ──► text
 //! ```
 //!
-//! Setting a field to a value that does not fit is a mistake of the caller (a debug assertion); the `_checked` setters
-//! refuse it instead. Reserved bits cannot be set by name. Addresses and frame indexes fill their registers and have
-//! no type here.
+//! A setter asserts in debug builds that the value fits its field; the `_checked` setters return an error instead.
+//! Reserved bits have no setter. Addresses and frame indexes are plain numbers.
 
 #![expect(
     clippy::result_unit_err,
-    reason = "the checked setters are the bitfield macro's: a value fits or does not"
+    reason = "the bitfield macro generates the checked setters, which fail for one reason only"
 )]
 
 use super::fields::{
     AddressSource, AddressingMode, BurstSize, DataType, DescriptorType, TransferMode, WriteMode,
 };
-use super::global::words;
+use crate::flags::write_set;
 use bitfield_struct::bitfield;
 use core::fmt;
 
@@ -24,47 +23,47 @@ use core::fmt;
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Ccr {
-    /// Lower bits of the DMA request; see [`Ccr::request`].
+    /// Lower five bits of the DMA request; see [`Ccr::request`].
     #[bits(5)]
     pub synchro_control: u8,
-    /// A request moves a frame, or a packet when `block_sync` is set too.
+    /// A request moves a frame, or a packet if `block_sync` is also set.
     pub frame_sync: bool,
     /// High priority on the read port.
     pub read_priority: bool,
-    /// The channel runs. The device clears it at the end and on errors.
+    /// The channel runs. The device clears the bit at the end of the transfer and on errors.
     pub enable: bool,
-    /// The debugger's suspend stops the channel.
+    /// A suspend by the debugger stops the channel.
     pub suspend_sensitive: bool,
-    /// The channel is on the read port; read only.
+    /// The channel is active on the read port; read only.
     pub read_active: bool,
-    /// The channel is on the write port; read only.
+    /// The channel is active on the write port; read only.
     pub write_active: bool,
     #[bits(1)]
     __: u8,
-    /// How the source's address moves.
+    /// How the source address advances.
     #[bits(2)]
     pub source_addressing: AddressingMode,
-    /// How the destination's address moves.
+    /// How the destination address advances.
     #[bits(2)]
     pub destination_addressing: AddressingMode,
-    /// The destination is filled with the colour; the source is not read.
+    /// Fills the destination with COLOR; the source is not read.
     pub constant_fill: bool,
-    /// Elements of the colour are not written.
+    /// Skips elements that equal COLOR.
     pub transparent_copy: bool,
-    /// A request moves a block, or a packet when `frame_sync` is set too.
+    /// A request moves a block, or a packet if `frame_sync` is also set.
     pub block_sync: bool,
-    /// Upper bits of the DMA request.
+    /// Upper two bits of the DMA request.
     #[bits(2)]
     pub synchro_control_upper: u8,
     #[bits(1)]
     __: u8,
-    /// Accesses are made as the supervisor.
+    /// The channel makes supervisor accesses.
     pub supervisor: bool,
-    /// Data is read before the destination's request.
+    /// The channel reads data before the destination requests it.
     pub prefetch: bool,
-    /// The source makes the requests, not the destination.
+    /// The source makes the DMA requests; otherwise the destination does.
     pub source_sync: bool,
-    /// Data read for one request is written before the next one.
+    /// Data read for one request is written before the next request is served.
     pub buffering_disable: bool,
     /// High priority on the write port.
     pub write_priority: bool,
@@ -73,17 +72,17 @@ pub struct Ccr {
 }
 
 impl Ccr {
-    /// The DMA request line plus one, as both fields hold it; zero when the channel is not synchronized.
+    /// Number of the DMA request line plus one, joined from both fields; zero for an unsynchronized channel.
     pub const fn request(self) -> u8 {
         self.synchro_control() | self.synchro_control_upper() << 5
     }
 
-    /// With the request that [`Ccr::request`] gives; bits above the seventh are dropped.
+    /// Sets the value that [`Ccr::request`] returns; drops all but the lower seven bits.
     pub const fn with_request(self, request: u8) -> Self {
         self.with_synchro_control(request & 0x1F).with_synchro_control_upper(request >> 5 & 3)
     }
 
-    /// What one request moves, in a synchronized channel.
+    /// The unit that one request moves in a synchronized channel.
     const fn sync_words(self) -> &'static str {
         match (self.frame_sync(), self.block_sync()) {
             (false, false) => "an element",
@@ -103,7 +102,7 @@ impl fmt::Display for Ccr {
             let side = if self.source_sync() { "source" } else { "destination" };
             write!(f, ", {} for each request {} of the {side}", self.sync_words(), self.request())?;
         }
-        words(
+        write_set(
             f,
             &[
                 (self.constant_fill(), ", constant fill"),
@@ -125,12 +124,12 @@ impl fmt::Display for Ccr {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct ClnkCtrl {
-    /// The channel that is enabled next.
+    /// The channel to enable at the end of the transfer.
     #[bits(5)]
     pub next_channel: u8,
     #[bits(10)]
     __: u16,
-    /// The link is followed.
+    /// Enables the link to `next_channel`.
     pub enable_link: bool,
     #[bits(16)]
     __: u16,
@@ -138,9 +137,10 @@ pub struct ClnkCtrl {
 
 impl fmt::Display for ClnkCtrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.enable_link() {
-            true => write!(f, "enables channel {} at the end", self.next_channel()),
-            false => f.write_str("not linked"),
+        if self.enable_link() {
+            write!(f, "enables channel {} at the end", self.next_channel())
+        } else {
+            f.write_str("not linked")
         }
     }
 }
@@ -154,13 +154,13 @@ macro_rules! events {
         pub struct $name {
             #[bits(1)]
             __: u8,
-            /// A request came before the pending one was served.
+            /// A request arrived while another was pending and was dropped.
             pub drop: bool,
-            /// The first half of the frame was transferred.
+            /// The first half of a frame was transferred.
             pub half_frame: bool,
             /// A frame was transferred.
             pub frame: bool,
-            /// The last frame has begun.
+            /// The transfer of the last frame began.
             pub last_frame: bool,
             /// The block was transferred.
             pub block: bool,
@@ -171,11 +171,11 @@ macro_rules! events {
             pub transaction_error: bool,
             #[bits(1)]
             __: u8,
-            /// An access of the user to a channel of the supervisor.
+            /// A user access reached a supervisor channel.
             pub supervisor_error: bool,
-            /// An address was not a multiple of the element's size.
+            /// An address was not a multiple of the element size.
             pub misaligned_error: bool,
-            /// The channel was disabled and its data has left the device.
+            /// The channel was disabled, and all its data has left the device.
             pub drain: bool,
             #[bits(1)]
             __: u8,
@@ -194,17 +194,17 @@ macro_rules! events {
 }
 
 events! {
-    /// Which events are reported (CICR; paper, section 2.3.2.2; manual, section 16.6). An event that is not enabled here
-    /// does not reach CSR either.
+    /// Enabled events (CICR; paper, section 2.3.2.2; manual, section 16.6). An event that is not enabled does not set its
+    /// bit in CSR.
     Cicr,
     #[bits(1)]
     __: bool
 }
 
 events! {
-    /// Events that happened (CSR; paper, section 2.3.2.2; manual, section 16.6). A one that is written clears its event.
+    /// Events that happened (CSR; paper, section 2.3.2.2; manual, section 16.6). Writing a one clears that event.
     Csr,
-    /// A synchronized block has begun to move and has not ended (not an event: it has no enable bit).
+    /// The transfer of a synchronized block is in progress. A state, not an event: CICR has no enable bit for it.
     pub sync: bool
 }
 
@@ -247,37 +247,35 @@ fn events(f: &mut fmt::Formatter<'_>, bits: u32) -> fmt::Result {
     if separator.is_empty() { f.write_str("none") } else { Ok(()) }
 }
 
-/// Element size, bursts, packing, endianness, write mode (CSDP; paper, section 2.3.2.2; manual, sections 16.4.8, 16.6).
+/// Element size, bursts, packing, endianness and write mode (CSDP; paper, section 2.3.2.2; manual, sections 16.4.8, 16.6).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Csdp {
-    /// Size of an element.
     #[bits(2)]
     pub data_type: DataType,
     #[bits(4)]
     __: u8,
-    /// Elements of the source are packed into the port's width; bursts need it.
+    /// Packs source elements into accesses of the port's width. Bursts require it.
     pub source_packed: bool,
     /// Largest burst on the read port.
     #[bits(2)]
     pub source_burst: BurstSize,
     #[bits(4)]
     __: u8,
-    /// Elements for the destination are packed into the port's width; bursts need it.
+    /// Packs destination elements into accesses of the port's width. Bursts require it.
     pub destination_packed: bool,
     /// Largest burst on the write port.
     #[bits(2)]
     pub destination_burst: BurstSize,
-    /// Whether writes are waited for.
     #[bits(2)]
     pub write_mode: WriteMode,
-    /// The interconnect may not adapt the destination's byte order.
+    /// The interconnect must not adapt the destination's byte order.
     pub destination_endian_lock: bool,
-    /// The destination is big-endian; the device is little-endian and must not be told so.
+    /// The destination is big-endian. Must stay clear: the device is little-endian.
     pub destination_big_endian: bool,
-    /// The interconnect may not adapt the source's byte order.
+    /// The interconnect must not adapt the source's byte order.
     pub source_endian_lock: bool,
-    /// The source is big-endian; the device is little-endian and must not be told so.
+    /// The source is big-endian. Must stay clear: the device is little-endian.
     pub source_big_endian: bool,
     #[bits(10)]
     __: u16,
@@ -287,7 +285,7 @@ impl fmt::Display for Csdp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}, source {}, ", self.data_type(), self.write_mode(), self.source_burst())?;
         write!(f, "destination {}", self.destination_burst())?;
-        words(
+        write_set(
             f,
             &[
                 (self.source_packed(), ", source packed"),
@@ -305,7 +303,7 @@ impl fmt::Display for Csdp {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Cen {
-    /// The number; zero is not allowed.
+    /// Number of elements; zero is not allowed.
     #[bits(24)]
     pub elements: u32,
     #[bits(8)]
@@ -316,18 +314,18 @@ pub struct Cen {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Cfn {
-    /// The number; zero is not allowed.
+    /// Number of frames; zero is not allowed.
     #[bits(16)]
     pub frames: u16,
     #[bits(16)]
     __: u16,
 }
 
-/// Colour (COLOR; paper, section 2.3.2.2; manual, section 16.6): 24 bits, for 32-bit elements too.
+/// Colour of a fill or a transparent copy (COLOR; paper, section 2.3.2.2; manual, section 16.6).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Color {
-    /// The colour. The upper 8 bits of a 32-bit element are zero in a fill and ignored in a transparent copy.
+    /// The colour, 24 bits. The upper 8 bits of a 32-bit element are zero in a fill and ignored in a transparent copy.
     #[bits(24)]
     pub value: u32,
     #[bits(8)]
@@ -338,21 +336,21 @@ pub struct Color {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Cdp {
-    /// Where the next block's destination address comes from.
+    /// Origin of the next block's destination address.
     #[bits(2)]
     pub destination_valid: AddressSource,
-    /// Where the next block's source address comes from.
+    /// Origin of the next block's source address.
     #[bits(2)]
     pub source_valid: AddressSource,
     /// Layout of the next descriptor.
     #[bits(3)]
     pub next_descriptor_type: DescriptorType,
-    /// The list stands still; software clears it to go on, and must not set it.
+    /// The list is paused. Software clears the bit to continue and must not set it.
     pub pause: bool,
     /// Whether the channel follows a list.
     #[bits(2)]
     pub transfer_mode: TransferMode,
-    /// The channel loads a descriptor first; without it, the registers describe the first block.
+    /// The channel starts by loading a descriptor; otherwise its registers describe the first block.
     pub fast_start: bool,
     #[bits(21)]
     __: u32,
@@ -366,7 +364,7 @@ impl fmt::Display for Cdp {
             write!(f, "source {}, ", self.source_valid())?;
             write!(f, "destination {}", self.destination_valid())?;
         }
-        words(f, &[(self.pause(), ", paused"), (self.fast_start(), ", starts by loading a descriptor")])
+        write_set(f, &[(self.pause(), ", paused"), (self.fast_start(), ", starts by loading a descriptor")])
     }
 }
 
@@ -382,15 +380,15 @@ pub struct Cndp {
 }
 
 impl Cndp {
-    /// What ends a list: no descriptor follows.
+    /// End of the list: no descriptor follows.
     pub const END: Self = Self::from_bits(0xFFFF_FFFC);
 
-    /// The address in bytes.
+    /// Byte address of the next descriptor.
     pub const fn address(self) -> u32 {
         self.words() << 2
     }
 
-    /// With the address in bytes; its lower two bits are dropped.
+    /// Sets the byte address; drops its lower two bits.
     pub const fn with_address(self, address: u32) -> Self {
         self.with_words(address >> 2)
     }

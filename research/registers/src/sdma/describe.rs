@@ -1,10 +1,10 @@
-//! A register's value in plain words.
+//! Prints a register's value as text.
 //!
 //! ```text
 //! (offset, value) ── locate ──► typed value ──► "CSDP of channel 3: 32-bit elements, posted writes, ..."
 //! ```
 //!
-//! Bits that the manual reserves are named when they are set. The words are for people; nothing parses them.
+//! Reserved bits that are set are printed too. The text is for people; nothing parses it.
 
 use super::offset::{Location, Register, locate};
 use super::{
@@ -13,14 +13,14 @@ use super::{
 };
 use core::fmt;
 
-/// A register's value that can be printed; made by [`describe`].
+/// A register's value, printable with `Display`. Made by [`describe`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Description {
     offset: u32,
     value: u32,
 }
 
-/// What `value` says in the register at `offset`.
+/// Describes `value` as the contents of the register at `offset`.
 pub const fn describe(offset: u32, value: u32) -> Description {
     Description { offset, value }
 }

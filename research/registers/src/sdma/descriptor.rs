@@ -1,9 +1,9 @@
-//! Descriptors of a linked list: what the device loads into a channel's registers between two blocks.
+//! Descriptors of a linked list, which the device loads into a channel's registers between two blocks.
 //!
 //! ```text
 //! word  type 1        type 2a       type 2b       type 3a   type 3b
-//! 0     next | pause  (the same in every type: bits 31-2 the address, bit 0 the pause)
-//! 1     type[31:29] block_ie[28] next destination[27:26] next source[25:24] CEN[23:0]
+//! 0     next descriptor's address [31:2], pause [0] (every type)
+//! 1     type[31:29] block_ie[28] next destination[27:26] next source[25:24] CEN[23:0] (every type)
 //! 2     CDSA          CDSA          CSSA or CDSA  CDSA      CSSA or CDSA
 //! 3     CSSA          CSSA          CICR | CFN    CSSA
 //! 4     CICR | CFN    CICR | CFN    CSEI | CDEI
@@ -13,10 +13,11 @@
 //! 8-11  COLOR, CSDP, CLNK_CTRL, CCR (type 1 only)
 //! ```
 //!
-//! Words are little-endian and 32-bit aligned. The type, and which of the two addresses are present, stand not in the
-//! descriptor itself but in the one before it (the channel's CDP): word 1 tells of the descriptor after this one.
-//! The layout is that of the manual's section 16.4 as Barrelfish's register description gives it, with the two validity
-//! fields of word 1 placed as the Linux driver, which runs on the device, has them. Nothing here reads memory.
+//! Words have 32 bits, are little-endian and aligned. Word 1 gives the type of the next descriptor and the addresses it
+//! holds; for the first descriptor of a list, the channel's CDP gives both.
+//!
+//! Source: section 16.4 of the manual in the form of Barrelfish's register description. The positions of the two validity
+//! fields of word 1 are those of the Linux driver, which runs on the device. The module does not access memory.
 
 use super::fields::{AddressSource, DescriptorType};
 use super::{Ccr, Cdp, Cen, Cfn, Cicr, ClnkCtrl, Cndp, Color, Csdp};
@@ -35,13 +36,13 @@ pub struct Header {
     /// Elements of a frame.
     #[bits(24)]
     pub elements: u32,
-    /// Where the next block's source address comes from.
+    /// Origin of the next block's source address.
     #[bits(2)]
     pub next_source: AddressSource,
-    /// Where the next block's destination address comes from.
+    /// Origin of the next block's destination address.
     #[bits(2)]
     pub next_destination: AddressSource,
-    /// The end of this block is reported; only in type 3, the others hold CICR.
+    /// Enables the end-of-block event. Only type 3 uses it; the other types hold CICR.
     pub block_interrupt: bool,
     /// Layout of the next descriptor.
     #[bits(3)]
@@ -52,7 +53,7 @@ pub struct Header {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Next {
-    /// The channel stops once this descriptor is loaded.
+    /// The channel pauses once this descriptor is loaded.
     pub pause: bool,
     #[bits(1)]
     __: u8,
@@ -62,24 +63,24 @@ pub struct Next {
 }
 
 impl Next {
-    /// What ends a list.
+    /// End of the list: no descriptor follows.
     pub const END: Self = Self::from_bits(Cndp::END.into_bits());
 
-    /// With the next descriptor at `address`; its lower two bits are dropped.
+    /// Sets the byte address of the next descriptor; drops its lower two bits.
     pub const fn with_address(self, address: u32) -> Self {
         self.with_words(address >> 2)
     }
 
-    /// As the channel's register has it.
+    /// The address in the format of the channel's CNDP register.
     pub const fn pointer(self) -> Cndp {
         Cndp::new().with_words(self.words())
     }
 }
 
-/// Frames, events and indexes: what types 1 and 2 have and type 3 has not.
+/// Events, frames and indexes, which types 1 and 2 hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Which events are reported.
+    /// Events to report during the block.
     pub cicr: Cicr,
     /// Frames of the block.
     pub cfn: Cfn,
@@ -89,7 +90,7 @@ pub struct Shape {
     pub destination_frame_index: i32,
 }
 
-/// What only type 1 has.
+/// The remaining registers of the channel, which only type 1 holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
     pub color: Color,
@@ -99,44 +100,46 @@ pub struct Whole {
     pub ccr: Ccr,
 }
 
-/// What follows the addresses, by type.
+/// Part of a descriptor after the addresses, by type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// Every register of the channel.
     Type1(Shape, Whole),
-    /// Frames, events and indexes.
     Type2(Shape),
     Type3,
 }
 
-/// One descriptor. An address that is absent stays as the previous descriptor's validity fields say.
+/// A descriptor of a linked list.
+///
+/// When an address is absent, the validity field of the previous descriptor selects it: see [`AddressSource`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// Where the next descriptor is, and whether the list pauses here.
+    /// Address of the next descriptor, and whether the list pauses here.
     pub next: Next,
-    /// Elements of a frame, and what the next descriptor is.
+    /// Elements of a frame, and the form of the next descriptor.
     pub header: Header,
-    /// Source start address, when this descriptor holds one.
+    /// Source start address, if this descriptor holds one.
     pub source: Option<u32>,
-    /// Destination start address, when this descriptor holds one.
+    /// Destination start address, if this descriptor holds one.
     pub destination: Option<u32>,
     pub body: Body,
 }
 
-/// Which descriptor a channel loads next: its type, and the addresses it holds.
+/// Layout of a descriptor: its type and the addresses it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
-    /// The type: 1, 2 or 3.
+    /// Type 1, 2 or 3.
     pub kind: DescriptorType,
-    /// It holds a source address.
+    /// Whether it holds a source address.
     pub source: bool,
-    /// It holds a destination address.
+    /// Whether it holds a destination address.
     pub destination: bool,
 }
 
 impl Form {
-    /// The form that the channel's linked list parameters announce. None when the type is undefined, a validity field
-    /// is, or the type does not have that form: type 1 holds both addresses always, types 2 and 3 at least one.
+    /// The form of the next descriptor by the channel's CDP.
+    ///
+    /// `None` when the type or a validity field is undefined, and when the type does not allow the form: type 1 always
+    /// holds both addresses, types 2 and 3 hold at least one.
     pub fn announced(cdp: Cdp) -> Option<Self> {
         let kind = cdp.next_descriptor_type();
         let source = cdp.source_valid();
@@ -155,7 +158,7 @@ impl Form {
         }
     }
 
-    /// Words of such a descriptor.
+    /// Size of the descriptor in 32-bit words.
     pub const fn words(self) -> usize {
         let addresses = self.source as usize + self.destination as usize;
         match self.kind {
@@ -165,13 +168,13 @@ impl Form {
         }
     }
 
-    /// Bytes of such a descriptor.
+    /// Size of the descriptor in bytes.
     pub const fn bytes(self) -> usize {
         4 * self.words()
     }
 }
 
-/// Reads words one after the other; past the end there are zeros.
+/// Reads 32-bit words in sequence; returns zeros past the end.
 struct Words<'a>(&'a [u8]);
 
 impl Words<'_> {
@@ -187,7 +190,6 @@ impl Words<'_> {
 }
 
 impl Descriptor {
-    /// The form of this descriptor.
     pub const fn form(&self) -> Form {
         let kind = match self.body {
             Body::Type1(..) => DescriptorType::Type1,
@@ -197,8 +199,9 @@ impl Descriptor {
         Form { kind, source: self.source.is_some(), destination: self.destination.is_some() }
     }
 
-    /// Writes the descriptor's bytes to the beginning of `bytes` and says how many they are. None when there is too
-    /// little room, or a type 1 lacks an address; then nothing is written.
+    /// Writes the descriptor to the beginning of `bytes` and returns its size in bytes.
+    ///
+    /// Returns `None` and writes nothing when `bytes` is too short, or when a type 1 lacks an address.
     pub fn encode(&self, bytes: &mut [u8]) -> Option<usize> {
         let both = self.source.is_some() && self.destination.is_some();
         if matches!(self.body, Body::Type1(..)) && !both {
@@ -223,7 +226,7 @@ impl Descriptor {
         Some(length)
     }
 
-    /// Reads a descriptor of form `form` from the beginning of `bytes`; none when there are too few of them.
+    /// Reads a descriptor of form `form` from the beginning of `bytes`; `None` when `bytes` is too short.
     pub fn decode(form: Form, bytes: &[u8]) -> Option<Self> {
         let mut words = Words(bytes.get(..form.bytes())?);
         let next = Next::from_bits(words.take());
@@ -282,7 +285,7 @@ impl Whole {
 }
 
 impl Header {
-    /// As the channel's register CEN has it.
+    /// The number of elements in the format of the channel's CEN register.
     pub const fn cen(self) -> Cen {
         Cen::new().with_elements(self.elements())
     }

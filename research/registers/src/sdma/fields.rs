@@ -1,15 +1,15 @@
-//! Fields of more than one bit that have names for their values.
+//! Enums for register fields of several bits.
 //!
 //! ```text
 //! bits ── from_bits ──► variant ── into_bits ──► the same bits
 //! ```
 //!
-//! Every bit pattern has a variant, the reserved ones too, so that a register read from the device survives decoding
-//! and encoding. Whether a variant may be used is the driver's to know.
+//! Every bit pattern has a variant, including the reserved ones, so that decoding and encoding a register preserves its
+//! value. The driver has to know which variants it may write.
 
 use core::fmt;
 
-/// Declares an enum whose variants cover every pattern of its field, with their words.
+/// Declares an enum whose variants cover every bit pattern of a field, with the text of each variant.
 macro_rules! field {
     ($(#[$doc:meta])* $name:ident, $mask:literal { $($(#[$vdoc:meta])* $variant:ident = $value:literal => $words:literal,)+ }) => {
         $(#[$doc])*
@@ -27,7 +27,7 @@ macro_rules! field {
                 self as u8
             }
 
-            /// The variant of these bits; bits above the field are ignored.
+            /// Decodes the field; ignores bits above it.
             pub const fn from_bits(bits: u8) -> Self {
                 Self::ALL[(bits & $mask) as usize]
             }
@@ -53,15 +53,15 @@ macro_rules! field {
 }
 
 field! {
-    /// How the address moves from one element to the next (CCR; paper, section 2.3.2.2).
+    /// How the address advances from one element to the next (CCR; paper, section 2.3.2.2).
     AddressingMode, 3 {
-        /// The address stays; not supported from memory to memory.
+        /// The address does not change. Not supported from memory to memory.
         Constant = 0 => "constant address",
-        /// The address moves by the element's size.
+        /// The address advances by the element size.
         PostIncrement = 1 => "post-increment",
-        /// The address moves by the element index, counted from the element's last byte.
+        /// The address advances by the element index, counted from the element's last byte.
         SingleIndex = 2 => "single index",
-        /// As `SingleIndex`, but by the frame index after a frame's last element.
+        /// Like `SingleIndex`, with the frame index after the last element of a frame.
         DoubleIndex = 3 => "double index",
     }
 }
@@ -88,7 +88,7 @@ field! {
 }
 
 impl DataType {
-    /// Bytes of an element; none for the reserved value.
+    /// Element size in bytes; `None` for the reserved value.
     pub const fn bytes(self) -> Option<u32> {
         match self {
             Self::Bits8 => Some(1),
@@ -102,7 +102,7 @@ impl DataType {
 field! {
     /// Largest burst on a port (CSDP).
     BurstSize, 3 {
-        /// One access for each element, or for each port width when packed.
+        /// One access for each element, or for each port width if packed.
         Single = 0 => "no bursts",
         /// Bursts of 16 bytes.
         Bytes16 = 1 => "16-byte bursts",
@@ -114,7 +114,7 @@ field! {
 }
 
 impl BurstSize {
-    /// Bytes of a burst; none without bursts.
+    /// Burst size in bytes; `None` without bursts.
     pub const fn bytes(self) -> Option<u32> {
         match self {
             Self::Single => None,
@@ -126,13 +126,13 @@ impl BurstSize {
 }
 
 field! {
-    /// Whether a write waits until it has reached its target (CSDP; paper, section 2.3.2.2).
+    /// Whether the channel waits until a write has reached its target (CSDP; paper, section 2.3.2.2).
     WriteMode, 3 {
         /// Each write completes before the next one is issued.
         NonPosted = 0 => "non-posted writes",
         /// Writes do not wait for one another.
         Posted = 1 => "posted writes",
-        /// Only the transfer's last write is waited for.
+        /// The channel waits only for the last write of the transfer.
         LastNonPosted = 2 => "posted writes, the last one non-posted",
         /// Undefined: must not be written.
         Undefined = 3 => "undefined write mode",
@@ -140,24 +140,24 @@ field! {
 }
 
 field! {
-    /// Where the address of the next block of a linked list comes from (CDP's SRC_VALID and DEST_VALID).
+    /// Origin of the next block's address in a linked list (SRC_VALID and DEST_VALID of CDP).
     AddressSource, 3 {
-        /// The descriptor has none: the block goes on where the previous one ended.
-        Continue = 0 => "goes on where the last block ended",
+        /// The descriptor has no address: the block continues where the previous one ended.
+        Continue = 0 => "continues where the last block ended",
         /// The descriptor holds the address.
         Reload = 1 => "is in the next descriptor",
-        /// The descriptor has none: the start address of the previous block is used again.
-        Reuse = 2 => "is the last block's start again",
+        /// The descriptor has no address: the block starts where the previous one started.
+        Reuse = 2 => "starts where the last block started",
         /// Undefined: must not be written.
         Undefined = 3 => "is undefined",
     }
 }
 
 field! {
-    /// Layout of the next descriptor (CDP's NEXT_DESCRIPTOR_TYPE, and the top bits of a descriptor's second word).
+    /// Layout of the next descriptor (NEXT_DESCRIPTOR_TYPE of CDP, and the top bits of a descriptor's second word).
     DescriptorType, 7 {
         /// Undefined: must not be written.
-        Undefined0 = 0 => "no descriptor type",
+        Undefined0 = 0 => "undefined descriptor type 0",
         /// Every register of the channel.
         Type1 = 1 => "descriptor type 1",
         /// Addresses, sizes and indexes.
@@ -190,21 +190,21 @@ field! {
 }
 
 field! {
-    /// Threads kept for high priority channels (GCR). The write port keeps thread 0 for any but `None`.
+    /// Threads reserved for high priority channels (GCR). Every variant but `None` reserves write thread 0.
     ThreadReservation, 3 {
-        /// No thread is kept.
-        None = 0 => "no thread kept for high priority",
+        /// No thread is reserved.
+        None = 0 => "no thread reserved for high priority",
         /// Read thread 0 and write thread 0.
-        One = 1 => "read thread 0 and write thread 0 kept for high priority",
+        One = 1 => "read thread 0 and write thread 0 reserved for high priority",
         /// Read threads 0 and 1, and write thread 0.
-        Two = 2 => "read threads 0-1 and write thread 0 kept for high priority",
+        Two = 2 => "read threads 0-1 and write thread 0 reserved for high priority",
         /// Read threads 0 to 2, and write thread 0.
-        Three = 3 => "read threads 0-2 and write thread 0 kept for high priority",
+        Three = 3 => "read threads 0-2 and write thread 0 reserved for high priority",
     }
 }
 
 field! {
-    /// How the FIFO pool is divided between low and high priority channels (GCR).
+    /// Division of the FIFO pool between low and high priority channels (GCR).
     FifoBudget, 3 {
         /// The pool is not divided.
         Shared = 0 => "FIFO pool shared",
@@ -217,12 +217,12 @@ field! {
 }
 
 field! {
-    /// Standby of the read and write ports (OCP_SYSCONFIG's MIDLEMODE).
+    /// Standby of the read and write ports (MIDLEMODE of OCP_SYSCONFIG).
     MidleMode, 3 {
         /// Standby only when all channels are disabled.
         ForceStandby = 0 => "force standby",
         NoStandby = 1 => "no standby",
-        /// Also when no request is pending.
+        /// Standby also when no request is pending.
         SmartStandby = 2 => "smart standby",
         /// Reserved: must not be written.
         Reserved = 3 => "reserved standby mode",
@@ -230,12 +230,12 @@ field! {
 }
 
 field! {
-    /// Idle of the configuration port (OCP_SYSCONFIG's SIDLEMODE).
+    /// Idle of the configuration port (SIDLEMODE of OCP_SYSCONFIG).
     SidleMode, 3 {
-        /// Idle requests are always acknowledged.
+        /// The device always acknowledges idle requests.
         ForceIdle = 0 => "force idle",
         NoIdle = 1 => "no idle",
-        /// When nothing is going on.
+        /// The device acknowledges idle requests when it is inactive.
         SmartIdle = 2 => "smart idle",
         /// Reserved: must not be written.
         Reserved = 3 => "reserved idle mode",

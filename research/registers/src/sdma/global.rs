@@ -1,13 +1,14 @@
 //! Values of the registers that the device has once.
 //!
 //! ```text
-//! u32 ── from_bits ──► Gcr, OcpSysconfig, ... ── fields ──► words
+//! u32 ── from_bits ──► Gcr, OcpSysconfig, ... ── Display ──► text
 //! ```
 //!
-//! Setting a field to a value that does not fit is a mistake of the caller (a debug assertion); the `_checked` setters
-//! refuse it instead. Reserved bits cannot be set by name.
+//! A setter asserts in debug builds that the value fits its field; the `_checked` setters return an error instead.
+//! Reserved bits have no setter.
 
 use super::fields::{FifoBudget, MidleMode, SidleMode, ThreadReservation};
+use crate::flags::write_set;
 use bitfield_struct::bitfield;
 use core::fmt;
 
@@ -23,7 +24,7 @@ pub struct SysStatus {
 
 impl fmt::Display for SysStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.reset_done() { "reset done" } else { "reset going on" })
+        f.write_str(if self.reset_done() { "reset done" } else { "reset in progress" })
     }
 }
 
@@ -31,20 +32,20 @@ impl fmt::Display for SysStatus {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct OcpSysconfig {
-    /// The interface clock is gated when it is not needed.
+    /// Gates the interface clock when it is not needed.
     pub auto_idle: bool,
-    /// Begins a reset; reads as zero. The older OMAPs have it and QEMU does; OMAP4's table leaves the bit out.
+    /// Starts a reset; reads as zero. Older OMAPs and QEMU's model have the bit; the OMAP4 manual omits it.
     pub soft_reset: bool,
     #[bits(1)]
     __: u8,
     /// Idle of the configuration port.
     #[bits(2)]
     pub sidle_mode: SidleMode,
-    /// Ignores the debugger's suspend.
+    /// Ignores a suspend by the debugger.
     pub emu_free: bool,
     #[bits(2)]
     __: u8,
-    /// Which clocks stay on in idle; read only.
+    /// Clocks that stay on in idle; read only.
     #[bits(2)]
     pub clock_activity: u8,
     #[bits(2)]
@@ -59,11 +60,11 @@ pub struct OcpSysconfig {
 impl fmt::Display for OcpSysconfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.midle_mode(), self.sidle_mode())?;
-        words(
+        write_set(
             f,
             &[
                 (self.auto_idle(), ", clock gated when idle"),
-                (self.soft_reset(), ", reset asked for"),
+                (self.soft_reset(), ", reset requested"),
                 (self.emu_free(), ", debugger's suspend ignored"),
             ],
         )
@@ -74,28 +75,28 @@ impl fmt::Display for OcpSysconfig {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Gcr {
-    /// FIFO entries that one channel may take; zero is not allowed. The reset value 16 is too small for 64-byte bursts.
+    /// FIFO entries that one channel may use; zero is not allowed. The reset value 16 is too small for 64-byte bursts.
     #[bits(8)]
     pub max_channel_fifo_depth: u8,
     #[bits(4)]
     __: u8,
-    /// Threads kept for high priority channels.
+    /// Threads reserved for high priority channels.
     #[bits(2)]
     pub thread_reservation: ThreadReservation,
-    /// How the FIFO pool is divided.
+    /// Division of the FIFO pool.
     #[bits(2)]
     pub fifo_budget: FifoBudget,
-    /// Grants to high priority channels before one to a low priority channel.
+    /// Grants to high priority channels between two grants to low priority channels.
     #[bits(8)]
     pub arbitration_rate: u8,
-    /// The channel's number is shown on the ports.
+    /// Shows the channel number on the ports.
     pub channel_id_gate: bool,
     #[bits(7)]
     __: u8,
 }
 
 impl Gcr {
-    /// Value after reset: depth 16, arbitration rate 1, nothing reserved.
+    /// Value after reset: FIFO depth 16, arbitration rate 1, no thread reserved.
     pub const RESET: Self = Self::from_bits(0x0001_0010);
 }
 
@@ -105,7 +106,7 @@ impl fmt::Display for Gcr {
         let rate = self.arbitration_rate();
         write!(f, "FIFO depth {depth} a channel, arbitration rate {rate}, ")?;
         write!(f, "{}, {}", self.thread_reservation(), self.fifo_budget())?;
-        words(f, &[(self.channel_id_gate(), ", channel numbers shown")])
+        write_set(f, &[(self.channel_id_gate(), ", channel numbers shown")])
     }
 }
 
@@ -127,8 +128,8 @@ pub struct Caps0 {
 
 impl fmt::Display for Caps0 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do:")?;
-        words(
+        f.write_str("supports:")?;
+        write_set(
             f,
             &[
                 (self.transparent_copy(), " transparent copy;"),
@@ -144,23 +145,15 @@ impl fmt::Display for Caps0 {
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Caps2 {
-    /// Constant addresses of the source.
     pub source_constant: bool,
-    /// Post-increment of the source.
     pub source_post_increment: bool,
-    /// Single index of the source.
     pub source_single_index: bool,
-    /// Double index of the source.
     pub source_double_index: bool,
-    /// Constant addresses of the destination.
     pub destination_constant: bool,
-    /// Post-increment of the destination.
     pub destination_post_increment: bool,
-    /// Single index of the destination.
     pub destination_single_index: bool,
-    /// Double index of the destination.
     pub destination_double_index: bool,
-    /// Indexes of source and destination are separate.
+    /// Source and destination have separate indexes.
     pub separate_indexes: bool,
     #[bits(23)]
     __: u32,
@@ -168,8 +161,8 @@ pub struct Caps2 {
 
 impl fmt::Display for Caps2 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do:")?;
-        words(
+        f.write_str("supports:")?;
+        write_set(
             f,
             &[
                 (self.source_constant(), " constant source;"),
@@ -210,8 +203,8 @@ pub struct Caps3 {
 
 impl fmt::Display for Caps3 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("can do:")?;
-        words(
+        f.write_str("supports:")?;
+        write_set(
             f,
             &[
                 (self.element_synchronization(), " an element for a request;"),
@@ -225,11 +218,11 @@ impl fmt::Display for Caps3 {
     }
 }
 
-/// Capabilities 4 (CAPS_4; manual, section 16.6): the events that can be reported, at the bits they have in CSR.
+/// Capabilities 4 (CAPS_4; manual, section 16.6).
 #[bitfield(u32)]
 #[derive(PartialEq, Eq)]
 pub struct Caps4 {
-    /// The events, as CSR has them.
+    /// Events that the device can report, with the bit numbers of CSR.
     #[bits(15)]
     pub events: u16,
     #[bits(17)]
@@ -240,9 +233,4 @@ impl fmt::Display for Caps4 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "can report: {}", super::Csr::from_bits(u32::from(self.events())))
     }
-}
-
-/// Writes the words whose flag is set.
-pub(super) fn words(f: &mut fmt::Formatter<'_>, flags: &[(bool, &str)]) -> fmt::Result {
-    flags.iter().filter(|(set, _)| *set).try_for_each(|(_, words)| f.write_str(words))
 }

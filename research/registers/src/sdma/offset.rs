@@ -1,4 +1,4 @@
-//! Where each register is, how it may be accessed, and which of its bits exist.
+//! Offset, access and implemented bits of each register.
 //!
 //! ```text
 //! Location ── offset() ──► bytes from the base ── locate() ──► the same Location
@@ -6,17 +6,17 @@
 //!     └── implemented()  bits that are not reserved
 //! ```
 //!
-//! The tables are those of the manual's section 16.6. Reserved bits read as zero and a value written to them is
-//! ignored; the table does not say what the bits mean.
+//! Source: the tables of the manual's section 16.6. Reserved bits read as zero and ignore writes. The bits' meaning is in
+//! the sibling modules.
 
 use super::{CHANNELS, LINES};
 use core::fmt;
 
 /// Revision of the device.
 pub const REVISION: u32 = 0x00;
-/// Interrupt status of line 0; line `j`'s is [`irq_status`].
+/// Interrupt status of line 0; see [`irq_status`] for the others.
 pub const IRQSTATUS_L0: u32 = 0x08;
-/// Interrupt enable of line 0; line `j`'s is [`irq_enable`].
+/// Interrupt enable of line 0; see [`irq_enable`] for the others.
 pub const IRQENABLE_L0: u32 = 0x18;
 pub const SYSSTATUS: u32 = 0x28;
 pub const OCP_SYSCONFIG: u32 = 0x2C;
@@ -32,14 +32,14 @@ pub const GCR: u32 = 0x78;
 pub const CHANNEL_0: u32 = 0x80;
 /// Bytes from one channel's registers to the next channel's.
 pub const CHANNEL_STRIDE: u32 = 0x60;
-/// Bytes that the device's registers span.
+/// Bytes from the first register to the end of the last channel.
 pub const SPAN: u32 = CHANNEL_0 + CHANNEL_STRIDE * CHANNELS as u32;
 
 /// Offset of the interrupt status of line `line`.
 ///
 /// # Panics
 ///
-/// When there is no such line; lines are numbered below [`LINES`].
+/// When `line` is not below [`LINES`].
 pub const fn irq_status(line: usize) -> u32 {
     assert!(line < LINES);
     IRQSTATUS_L0 + 4 * line as u32
@@ -49,7 +49,7 @@ pub const fn irq_status(line: usize) -> u32 {
 ///
 /// # Panics
 ///
-/// When there is no such line; lines are numbered below [`LINES`].
+/// When `line` is not below [`LINES`].
 pub const fn irq_enable(line: usize) -> u32 {
     assert!(line < LINES);
     IRQENABLE_L0 + 4 * line as u32
@@ -59,7 +59,7 @@ pub const fn irq_enable(line: usize) -> u32 {
 ///
 /// # Panics
 ///
-/// When there is no such channel; channels are numbered below [`CHANNELS`].
+/// When `channel` is not below [`CHANNELS`].
 pub const fn channel(channel: usize, register: Register) -> u32 {
     assert!(channel < CHANNELS);
     CHANNEL_0 + CHANNEL_STRIDE * channel as u32 + register.offset()
@@ -69,9 +69,9 @@ pub const fn channel(channel: usize, register: Register) -> u32 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     ReadOnly,
-    /// Reads give what was written, and what the device made of it.
+    /// Software and the device may both change the value.
     ReadWrite,
-    /// A bit written as one is cleared.
+    /// Writing a one clears that bit.
     WriteOneToClear,
 }
 
@@ -85,10 +85,10 @@ macro_rules! channel_registers {
         }
 
         impl Register {
-            /// Every register of a channel, by rising offset.
+            /// Every register of a channel, in order of offset.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
-            /// Bytes from the channel's first register.
+            /// Offset from the channel's first register in bytes.
             pub const fn offset(self) -> u32 {
                 match self {
                     $(Self::$variant => $offset,)+
@@ -102,14 +102,13 @@ macro_rules! channel_registers {
                 }
             }
 
-            /// How it may be accessed.
             pub const fn access(self) -> Access {
                 match self {
                     $(Self::$variant => Access::$access,)+
                 }
             }
 
-            /// Bits that are not reserved.
+            /// Mask of the bits that are not reserved.
             pub const fn implemented(self) -> u32 {
                 match self {
                     $(Self::$variant => $bits,)+
@@ -122,10 +121,10 @@ macro_rules! channel_registers {
 channel_registers! {
     Ccr = 0x00, "CCR", ReadWrite, 0x07DF_F7FF;
     ClnkCtrl = 0x04, "CLNK_CTRL", ReadWrite, 0x0000_801F;
-    /// Which events are reported.
+    /// Events to report in CSR.
     Cicr = 0x08, "CICR", ReadWrite, 0x0000_5DBE;
     Csr = 0x0C, "CSR", WriteOneToClear, 0x0000_5DFE;
-    /// Element size, bursts, packing, endianness, write mode.
+    /// Element size, bursts, packing, endianness and write mode.
     Csdp = 0x10, "CSDP", ReadWrite, 0x003F_E1C3;
     /// Elements of a frame.
     Cen = 0x14, "CEN", ReadWrite, 0x00FF_FFFF;
@@ -135,21 +134,21 @@ channel_registers! {
     Cdsa = 0x20, "CDSA", ReadWrite, 0xFFFF_FFFF;
     /// Source element index, signed.
     Csei = 0x24, "CSEI", ReadWrite, 0x0000_FFFF;
-    /// Source frame index, signed, or the elements of a packet.
+    /// Source frame index, signed; in packet transfers the elements of a packet.
     Csfi = 0x28, "CSFI", ReadWrite, 0xFFFF_FFFF;
     /// Destination element index, signed.
     Cdei = 0x2C, "CDEI", ReadWrite, 0x0000_FFFF;
-    /// Destination frame index, signed, or the elements of a packet.
+    /// Destination frame index, signed; in packet transfers the elements of a packet.
     Cdfi = 0x30, "CDFI", ReadWrite, 0xFFFF_FFFF;
-    /// Address of the element that is read.
+    /// Address of the current source element.
     Csac = 0x34, "CSAC", ReadOnly, 0xFFFF_FFFF;
-    /// Address of the element that is written.
+    /// Address of the current destination element.
     Cdac = 0x38, "CDAC", ReadWrite, 0xFFFF_FFFF;
-    /// Elements of the current frame that were transferred.
+    /// Elements transferred of the current frame.
     Ccen = 0x3C, "CCEN", ReadWrite, 0x00FF_FFFF;
-    /// Frames that were transferred.
+    /// Number of frames transferred.
     Ccfn = 0x40, "CCFN", ReadWrite, 0x0000_FFFF;
-    /// Colour of a fill, or the colour that a transparent copy leaves out.
+    /// Colour of a fill, or the colour that a transparent copy skips.
     Color = 0x44, "COLOR", ReadWrite, 0x00FF_FFFF;
     Cdp = 0x50, "CDP", ReadWrite, 0x0000_07FF;
     /// Address of the next descriptor.
@@ -175,16 +174,16 @@ pub enum Location {
     Caps3,
     Caps4,
     Gcr,
-    /// A register of a channel.
+    /// Channel number and register.
     Channel(usize, Register),
 }
 
 impl Location {
-    /// Bytes from the device's base.
+    /// Offset from the device's base in bytes.
     ///
     /// # Panics
     ///
-    /// When the line or the channel does not exist.
+    /// When the line is not below [`LINES`] or the channel is not below [`CHANNELS`].
     pub const fn offset(self) -> u32 {
         match self {
             Self::Revision => REVISION,
@@ -201,7 +200,6 @@ impl Location {
         }
     }
 
-    /// How it may be accessed.
     pub const fn access(self) -> Access {
         match self {
             Self::IrqStatus(_) => Access::WriteOneToClear,
@@ -211,7 +209,7 @@ impl Location {
         }
     }
 
-    /// Bits that are not reserved.
+    /// Mask of the bits that are not reserved.
     pub const fn implemented(self) -> u32 {
         match self {
             Self::Revision | Self::IrqStatus(_) | Self::IrqEnable(_) => 0xFFFF_FFFF,
@@ -226,7 +224,7 @@ impl Location {
         }
     }
 
-    /// Every register of the device, by rising offset.
+    /// Every register of the device, in order of offset.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..SPAN).step_by(4).filter_map(locate)
     }
@@ -250,7 +248,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// The register at `offset`; none where there is none, or where the offset is not a multiple of four.
+/// The register at `offset`; `None` when no register begins there.
 pub const fn locate(offset: u32) -> Option<Location> {
     match offset {
         _ if !offset.is_multiple_of(4) => None,
@@ -310,12 +308,12 @@ mod tests {
     }
 
     #[test]
-    fn every_register_is_found_at_its_offset_and_nowhere_else() {
+    fn locates_registers_only_at_their_offsets() {
         assert_eq!(Location::all().count(), 16 + CHANNELS * Register::ALL.len());
         for location in Location::all() {
             assert_eq!(locate(location.offset()), Some(location));
-            for odd in 1..4 {
-                assert_eq!(locate(location.offset() + odd), None);
+            for byte in 1..4 {
+                assert_eq!(locate(location.offset() + byte), None);
             }
         }
         assert_eq!(locate(SPAN), None);
@@ -323,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_are_those_of_the_manual() {
+    fn offsets_match_the_manual() {
         assert_eq!(irq_status(3), 0x14);
         assert_eq!(irq_enable(3), 0x24);
         assert_eq!(channel(0, Register::Csdp), 0x90);
@@ -332,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn read_only_registers_are_the_manuals() {
+    fn read_only_registers_match_the_manual() {
         let read_only = Location::all().filter(|location| location.access() == Access::ReadOnly).count();
         assert_eq!(read_only, 6 + CHANNELS, "revision, status, four capabilities and each channel's CSAC");
     }

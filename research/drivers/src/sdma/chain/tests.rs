@@ -1,4 +1,4 @@
-//! Linking against registers that record writes.
+//! Links channels with scripted registers.
 
 extern crate std;
 
@@ -26,7 +26,7 @@ fn links(sdma: &Tested, count: u8) -> Vec<Option<u8>> {
 }
 
 #[test]
-fn chain_passes_each_channel_and_stops() {
+fn links_each_channel_to_the_next() {
     let (mut sdma, _trusted) = ready();
     let channels = configured(&mut sdma, 3);
     sdma.link(&[&channels[2], &channels[0], &channels[1]], ChainEnd::Stop).unwrap();
@@ -34,7 +34,7 @@ fn chain_passes_each_channel_and_stops() {
 }
 
 #[test]
-fn loop_closes_and_is_ended_at_a_channel() {
+fn closes_a_loop_and_ends_it_at_a_channel() {
     let (mut sdma, _trusted) = ready();
     let channels = configured(&mut sdma, 3);
     let chain: Vec<&Channel> = channels.iter().collect();
@@ -43,20 +43,20 @@ fn loop_closes_and_is_ended_at_a_channel() {
     sdma.end_after(&channels[1]);
     assert_eq!(links(&sdma, 3), [Some(1), None, Some(0)]);
     sdma.link(&[&channels[0]], ChainEnd::Loop).unwrap();
-    assert_eq!(links(&sdma, 1), [Some(0)], "a channel may follow itself");
+    assert_eq!(links(&sdma, 1), [Some(0)], "a channel may be linked to itself");
 }
 
 #[test]
 fn refused_chains_change_no_link() {
     let (mut sdma, _trusted) = ready();
     let channels = configured(&mut sdma, 2);
-    let bare = sdma.take(9).unwrap();
+    let unconfigured = sdma.take(9).unwrap();
     sdma.io.writes.clear();
     assert_eq!(sdma.link(&[], ChainEnd::Stop), Err(ChainError::Empty));
     let twice = [&channels[0], &channels[1], &channels[0]];
     assert_eq!(sdma.link(&twice, ChainEnd::Stop), Err(ChainError::Repeated { channel: 0 }));
     let error = Err(ChainError::NotConfigured { channel: 9 });
-    assert_eq!(sdma.link(&[&channels[0], &bare], ChainEnd::Stop), error);
+    assert_eq!(sdma.link(&[&channels[0], &unconfigured], ChainEnd::Stop), error);
     assert_eq!(sdma.io.writes, []);
     sdma.enable(&channels[1]).unwrap();
     sdma.io.writes.clear();
@@ -66,7 +66,7 @@ fn refused_chains_change_no_link() {
 }
 
 #[test]
-fn linked_list_is_first_or_not_in_the_chain() {
+fn accepts_a_linked_list_only_at_the_front() {
     let (mut sdma, _trusted) = ready();
     let channels = configured(&mut sdma, 2);
     let mut words = [0; 16];
@@ -81,7 +81,7 @@ fn linked_list_is_first_or_not_in_the_chain() {
 }
 
 #[test]
-fn stopping_a_loop_cuts_every_link_before_any_channel() {
+fn cuts_all_links_before_stopping_channels() {
     let (mut sdma, _trusted) = ready();
     let channels = configured(&mut sdma, 3);
     let chain: Vec<&Channel> = channels.iter().collect();
@@ -89,15 +89,15 @@ fn stopping_a_loop_cuts_every_link_before_any_channel() {
     sdma.enable(&channels[0]).unwrap();
     sdma.io.writes.clear();
     sdma.stop_chain(&chain, Duration::from_micros(50)).unwrap();
-    let last_link = sdma.io.writes[..3].iter().all(|(offset, value)| {
+    let links_first = sdma.io.writes[..3].iter().all(|(offset, value)| {
         (0..3).any(|index| *offset == at(index, Register::ClnkCtrl)) && value & 1 << 15 == 0
     });
-    assert!(last_link, "{:x?}", sdma.io.writes);
+    assert!(links_first, "{:x?}", sdma.io.writes);
     assert_eq!(links(&sdma, 3), [None; 3]);
 }
 
 #[test]
-fn channel_that_does_not_drain_does_not_keep_the_rest_of_the_chain_running() {
+fn stops_the_chain_despite_an_undrained_channel() {
     let (mut sdma, _trusted) = ready();
     let channels = configured(&mut sdma, 2);
     let stuck = Ccr::new().with_read_active(true).into_bits();

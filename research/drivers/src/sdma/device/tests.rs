@@ -1,4 +1,4 @@
-//! The driver against registers that record what was written, and can be told what to read.
+//! Initialization and configuration with scripted registers, which record writes.
 
 extern crate std;
 
@@ -13,12 +13,14 @@ use memferry_registers::sdma::{BurstSize, WriteMode};
 use super::super::{Element, Piece, Synchronization, TransferSize};
 use super::*;
 
-/// A register file that remembers, clears by ones where the device does, and follows a script of reads.
+/// A register file with scripted reads and a log of writes. Writing a one clears a bit in the same registers as on the
+/// device.
 #[derive(Default)]
 pub(in crate::sdma) struct Scripted {
     pub(in crate::sdma) values: BTreeMap<u32, u32>,
+    /// Offset and value of each write.
     pub(in crate::sdma) writes: Vec<(u32, u32)>,
-    /// Values that the next reads of an offset give, before what it holds.
+    /// For each offset, the results of the next reads; later reads return the register's value.
     pub(in crate::sdma) script: BTreeMap<u32, VecDeque<u32>>,
 }
 
@@ -30,16 +32,16 @@ impl RegisterIo for Scripted {
 
     fn write(&mut self, offset: u32, value: u32) {
         self.writes.push((offset, value));
-        let held = self.values.entry(offset).or_insert(0);
-        match locate(offset).expect("the driver writes registers that exist").access() {
-            Access::WriteOneToClear => *held &= !value,
-            Access::ReadWrite => *held = value,
+        let register = self.values.entry(offset).or_insert(0);
+        match locate(offset).expect("the driver must write only existing registers").access() {
+            Access::WriteOneToClear => *register &= !value,
+            Access::ReadWrite => *register = value,
             Access::ReadOnly => panic!("write to a read-only register at {offset:#x}"),
         }
     }
 }
 
-/// A clock that advances by a microsecond whenever it is asked.
+/// A clock that advances by a microsecond on each read.
 #[derive(Default)]
 pub(in crate::sdma) struct Ticking(Cell<u64>);
 
@@ -52,13 +54,13 @@ impl Clock for Ticking {
 
 pub(in crate::sdma) type Tested = Sdma<Scripted, Ticking>;
 
-/// An initialized device with linked lists, its log empty.
+/// A driver of an initialized device with linked lists, with an empty log.
 pub(in crate::sdma) fn ready() -> (Tested, Trusted) {
     let mut io = Scripted::default();
     io.values.insert(offset::SYSSTATUS, SysStatus::new().with_reset_done(true).into_bits());
     io.values.insert(offset::CAPS_0, Caps0::new().with_linked_list_types_123(true).into_bits());
     let (mut sdma, trusted) = Sdma::new(io, Ticking::default());
-    sdma.initialize(&Settings::default()).expect("the scripted device resets at once");
+    sdma.initialize(&Settings::default()).expect("the scripted device must initialize");
     sdma.io.writes.clear();
     (sdma, trusted)
 }
@@ -73,7 +75,8 @@ pub(in crate::sdma) fn at(channel: u8, register: Register) -> u32 {
     offset::channel(usize::from(channel), register)
 }
 
-fn enables(writes: &[(u32, u32)]) -> usize {
+/// Number of writes that enable a channel.
+fn count_enables(writes: &[(u32, u32)]) -> usize {
     let is_enable = |(at, value): &&(u32, u32)| {
         matches!(locate(*at), Some(Location::Channel(_, Register::Ccr))) && Ccr::from_bits(*value).enable()
     };
@@ -81,22 +84,22 @@ fn enables(writes: &[(u32, u32)]) -> usize {
 }
 
 #[test]
-fn initializing_resets_waits_quiets_and_sets_the_fifo_depth() {
+fn initializes_after_the_reset_has_ended() {
     let mut io = Scripted::default();
     io.values.insert(offset::SYSSTATUS, 1);
     io.script.insert(offset::SYSSTATUS, VecDeque::from([0, 0, 0]));
     let (mut sdma, _trusted) = Sdma::new(io, Ticking::default());
     sdma.initialize(&Settings::default()).unwrap();
     assert_eq!(sdma.io.writes[0], (offset::OCP_SYSCONFIG, 2));
-    assert!(sdma.io.script[&offset::SYSSTATUS].is_empty(), "it waited for the end of the reset");
+    assert!(sdma.io.script[&offset::SYSSTATUS].is_empty(), "the driver must wait for the end of the reset");
     let global = Gcr::from_bits(sdma.io.values[&offset::GCR]);
     assert_eq!((global.max_channel_fifo_depth(), global.arbitration_rate()), (128, 1));
     assert_eq!(*sdma.io.writes.last().unwrap(), (offset::GCR, global.into_bits()));
-    assert_eq!(enables(&sdma.io.writes), 0);
+    assert_eq!(count_enables(&sdma.io.writes), 0);
 }
 
 #[test]
-fn reset_that_does_not_end_is_given_up_at_the_deadline() {
+fn reports_a_reset_that_does_not_end() {
     let (mut sdma, _trusted) = Sdma::new(Scripted::default(), Ticking::default());
     let waited = Duration::from_millis(10);
     assert_eq!(sdma.initialize(&Settings::default()), Err(InitError::ResetTimedOut { waited }));
@@ -105,7 +108,7 @@ fn reset_that_does_not_end_is_given_up_at_the_deadline() {
 }
 
 #[test]
-fn initializing_refuses_settings_that_stop_the_device() {
+fn refuses_settings_of_zero() {
     let (mut sdma, _trusted) = ready();
     let settings = Settings { fifo_depth: 0, ..Settings::default() };
     assert_eq!(sdma.initialize(&settings), Err(InitError::FifoDepthZero));
@@ -115,7 +118,7 @@ fn initializing_refuses_settings_that_stop_the_device() {
 }
 
 #[test]
-fn channel_that_outlives_its_disabling_fails_the_initialization() {
+fn reports_a_channel_that_stays_active() {
     let (mut sdma, _trusted) = ready();
     let active = Ccr::new().with_write_active(true).into_bits();
     sdma.io.script.insert(at(7, Register::Ccr), std::iter::repeat_n(active, 20_000).collect());
@@ -125,7 +128,7 @@ fn channel_that_outlives_its_disabling_fails_the_initialization() {
 }
 
 #[test]
-fn configuring_writes_every_register_once_and_never_enables() {
+fn configuring_writes_each_register_once() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.take(5).unwrap();
     sdma.configure(&channel, &copy(), None).unwrap();
@@ -152,18 +155,18 @@ fn configuring_writes_every_register_once_and_never_enables() {
     .to_vec();
     expected.sort_unstable();
     assert_eq!(written, expected);
-    assert_eq!(enables(&sdma.io.writes), 0);
+    assert_eq!(count_enables(&sdma.io.writes), 0);
     let value = |register| sdma.io.values[&at(5, register)];
     assert_eq!((value(Register::Cen), value(Register::Cfn)), (16, 4));
     assert_eq!((value(Register::Cssa), value(Register::Cdsa)), (0x8000_0000, 0x8100_0000));
-    // Packed, bursts of 64 bytes on both sides, 32 bits, last write non-posted.
+    // 32-bit elements, both sides packed with bursts of 64 bytes, last write non-posted.
     assert_eq!(value(Register::Csdp), 2 | 1 << 6 | 3 << 7 | 1 << 13 | 3 << 14 | 2 << 16);
     assert_eq!(value(Register::Ccr), 1 << 12 | 1 << 14);
     assert_eq!(value(Register::Cicr), 1 << 5 | 1 << 8 | 1 << 10 | 1 << 11);
 }
 
 #[test]
-fn enabling_is_one_write_that_changes_nothing_else() {
+fn enabling_is_one_write() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.take(31).unwrap();
     sdma.configure(&channel, &copy(), None).unwrap();
@@ -173,11 +176,11 @@ fn enabling_is_one_write_that_changes_nothing_else() {
     assert_eq!(sdma.io.writes, [(at(31, Register::Ccr), control | 1 << 7)]);
     assert_eq!(sdma.enable(&channel), Err(EnableError::Running { channel: 31 }));
     assert_eq!(sdma.configure(&channel, &copy(), None), Err(ConfigureError::Running { channel: 31 }));
-    assert!(sdma.release(channel).is_err(), "a running channel is not given back");
+    assert!(sdma.release(channel).is_err(), "a running channel must not be released");
 }
 
 #[test]
-fn channel_active_on_a_port_is_neither_configured_nor_enabled() {
+fn refuses_a_channel_active_on_a_port() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.allocate().unwrap();
     sdma.configure(&channel, &copy(), None).unwrap();
@@ -189,7 +192,7 @@ fn channel_active_on_a_port_is_neither_configured_nor_enabled() {
 }
 
 #[test]
-fn refuses_to_enable_what_is_not_configured() {
+fn refuses_to_enable_unconfigured_channels() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.allocate().unwrap();
     assert_eq!(sdma.enable(&channel), Err(EnableError::NotConfigured { channel: 0 }));
@@ -200,7 +203,7 @@ fn refuses_to_enable_what_is_not_configured() {
 }
 
 #[test]
-fn broken_rule_writes_nothing() {
+fn a_broken_rule_writes_no_register() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.allocate().unwrap();
     let mut config = copy();
@@ -211,7 +214,7 @@ fn broken_rule_writes_nothing() {
 }
 
 #[test]
-fn revision_without_linked_lists_is_not_written_their_registers() {
+fn writes_no_list_registers_without_lists() {
     let (mut sdma, _trusted) = ready();
     sdma.io.values.insert(offset::CAPS_0, 0);
     sdma.initialize(&Settings::default()).unwrap();
@@ -222,7 +225,7 @@ fn revision_without_linked_lists_is_not_written_their_registers() {
 }
 
 #[test]
-fn priorities_operation_and_write_mode_reach_their_bits() {
+fn writes_priorities_operation_and_write_mode() {
     let (mut sdma, trusted) = ready();
     let channel = sdma.allocate().unwrap();
     let config = ChannelConfig {
@@ -245,7 +248,7 @@ fn priorities_operation_and_write_mode_reach_their_bits() {
 }
 
 #[test]
-fn fill_writes_a_harmless_source_whatever_was_given() {
+fn writes_address_zero_as_the_source_of_a_fill() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.allocate().unwrap();
     let source = Side { burst: BurstSize::Bytes16, ..Side::device(u64::MAX) };
@@ -256,7 +259,7 @@ fn fill_writes_a_harmless_source_whatever_was_given() {
 }
 
 #[test]
-fn request_line_unit_and_side_reach_their_bits() {
+fn writes_request_line_unit_and_side() {
     use super::super::Addressing;
     let (mut sdma, _trusted) = ready();
     let channel = sdma.allocate().unwrap();
@@ -293,7 +296,7 @@ fn request_line_unit_and_side_reach_their_bits() {
 }
 
 #[test]
-fn request_line_of_an_enabled_channel_is_not_shared() {
+fn refuses_a_request_line_in_use() {
     let (mut sdma, _trusted) = ready();
     let first = sdma.allocate().unwrap();
     let second = sdma.allocate().unwrap();
@@ -315,7 +318,7 @@ fn request_line_of_an_enabled_channel_is_not_shared() {
 }
 
 #[test]
-fn configuring_forgets_interrupts_of_the_transfer_before() {
+fn configuring_clears_earlier_interrupts() {
     use super::super::Line;
     let (mut sdma, _trusted) = ready();
     let channel = sdma.take(3).unwrap();
@@ -323,6 +326,6 @@ fn configuring_forgets_interrupts_of_the_transfer_before() {
     sdma.io.values.insert(offset::irq_status(2), 1 << 3 | 1);
     sdma.io.values.insert(at(3, Register::Csr), Csr::new().with_block(true).into_bits());
     sdma.configure(&channel, &copy(), None).unwrap();
-    assert_eq!(sdma.io.values[&offset::irq_status(2)], 1, "another channel's stays");
+    assert_eq!(sdma.io.values[&offset::irq_status(2)], 1, "another channel's interrupt must stay pending");
     assert_eq!(sdma.io.values[&at(3, Register::Csr)], 0);
 }

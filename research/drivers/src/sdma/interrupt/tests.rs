@@ -1,14 +1,18 @@
-//! The interrupt handler against scripted registers.
+//! Runs the interrupt handler with scripted registers.
 
 extern crate std;
 
 use std::collections::VecDeque;
 use std::vec::Vec;
 
+use memferry_registers::sdma::Cicr;
+
+use super::super::cause::Interrupts;
 use super::super::device::tests::{Tested, at, copy, ready};
 use super::*;
 
-fn pend(sdma: &mut Tested, line: Line, events: &[(u8, Csr)]) {
+/// Makes channels pending on a line, with their status.
+fn set_pending(sdma: &mut Tested, line: Line, events: &[(u8, Csr)]) {
     for (channel, status) in events {
         *sdma.io.values.entry(offset::irq_status(line.index())).or_insert(0) |= 1 << channel;
         sdma.io.values.insert(at(*channel, Register::Csr), status.into_bits());
@@ -22,11 +26,15 @@ fn handle(sdma: &mut Tested, line: Line) -> (Vec<(u8, Vec<Cause>)>, Handled) {
 }
 
 #[test]
-fn every_pending_channel_of_the_line_is_reported_and_cleared() {
+fn reports_and_clears_every_pending_channel() {
     let (mut sdma, _trusted) = ready();
     sdma.lines[1] = u32::MAX;
     let block = Csr::new().with_block(true);
-    pend(&mut sdma, Line::L1, &[(0, block), (7, block.with_frame(true)), (31, Csr::new().with_drop(true))]);
+    set_pending(
+        &mut sdma,
+        Line::L1,
+        &[(0, block), (7, block.with_frame(true)), (31, Csr::new().with_drop(true))],
+    );
     let (events, handled) = handle(&mut sdma, Line::L1);
     let expected = [
         (0, std::vec![Cause::EndOfBlock]),
@@ -41,21 +49,21 @@ fn every_pending_channel_of_the_line_is_reported_and_cleared() {
 }
 
 #[test]
-fn status_is_cleared_by_writing_the_bits_that_were_read() {
+fn clears_exactly_the_bits_it_read() {
     let (mut sdma, _trusted) = ready();
     sdma.lines[0] = 1 << 3;
     let status = Csr::new().with_block(true).with_half_frame(true);
-    pend(&mut sdma, Line::L0, &[(3, status)]);
+    set_pending(&mut sdma, Line::L0, &[(3, status)]);
     handle(&mut sdma, Line::L0);
     let expected = [(at(3, Register::Csr), status.into_bits()), (offset::irq_status(0), 1 << 3)];
     assert_eq!(sdma.io.writes, expected);
 }
 
 #[test]
-fn event_that_comes_while_the_line_is_cleared_is_not_lost() {
+fn reports_an_event_during_the_clearing() {
     let (mut sdma, _trusted) = ready();
     sdma.lines[0] = 1;
-    pend(&mut sdma, Line::L0, &[(0, Csr::new())]);
+    set_pending(&mut sdma, Line::L0, &[(0, Csr::new())]);
     let reads = [Csr::new().with_frame(true), Csr::new().with_block(true)].map(Csr::into_bits);
     sdma.io.script.insert(at(0, Register::Csr), VecDeque::from(reads));
     let (events, handled) = handle(&mut sdma, Line::L0);
@@ -64,37 +72,37 @@ fn event_that_comes_while_the_line_is_cleared_is_not_lost() {
 }
 
 #[test]
-fn channel_that_reports_without_end_does_not_hold_the_handler() {
+fn bounds_the_events_of_a_channel() {
     let (mut sdma, _trusted) = ready();
     sdma.lines[0] = 1;
-    pend(&mut sdma, Line::L0, &[(0, Csr::new())]);
+    set_pending(&mut sdma, Line::L0, &[(0, Csr::new())]);
     let stuck = Csr::new().with_drop(true).into_bits();
     sdma.io.script.insert(at(0, Register::Csr), std::iter::repeat_n(stuck, 100).collect());
     assert_eq!(handle(&mut sdma, Line::L0).1.events, ROUNDS);
 }
 
 #[test]
-fn channels_of_other_lines_are_left_alone() {
+fn ignores_channels_of_other_lines() {
     let (mut sdma, _trusted) = ready();
     sdma.lines[0] = 1 << 2;
-    pend(&mut sdma, Line::L0, &[(1, Csr::new().with_block(true)), (2, Csr::new().with_block(true))]);
+    set_pending(&mut sdma, Line::L0, &[(1, Csr::new().with_block(true)), (2, Csr::new().with_block(true))]);
     let (events, _) = handle(&mut sdma, Line::L0);
     assert_eq!(events, [(2, std::vec![Cause::EndOfBlock])]);
     assert_eq!(sdma.io.values[&offset::irq_status(0)], 1 << 1);
 }
 
 #[test]
-fn line_without_an_event_behind_it_counts_as_spurious() {
+fn counts_a_line_without_event_as_spurious() {
     let (mut sdma, _trusted) = ready();
     sdma.lines[0] = 1;
-    pend(&mut sdma, Line::L0, &[(0, Csr::new().with_sync(true))]);
+    set_pending(&mut sdma, Line::L0, &[(0, Csr::new().with_sync(true))]);
     let (events, handled) = handle(&mut sdma, Line::L0);
-    assert_eq!(events, [], "being synchronized is a state, not an event");
+    assert_eq!(events, [], "the synchronized bit is a state, not an event");
     assert_eq!(handled, Handled { events: 0, spurious: 1 });
 }
 
 #[test]
-fn polling_finds_an_event_whose_interrupt_was_lost() {
+fn polling_finds_an_event_without_interrupt() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.take(4).unwrap();
     sdma.configure(&channel, &copy(), None).unwrap();
@@ -106,7 +114,7 @@ fn polling_finds_an_event_whose_interrupt_was_lost() {
 }
 
 #[test]
-fn line_is_enabled_for_one_channel_without_old_interrupts() {
+fn clears_old_interrupts_when_enabling_a_line() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.take(4).unwrap();
     sdma.lines[2] = 1;
@@ -117,7 +125,7 @@ fn line_is_enabled_for_one_channel_without_old_interrupts() {
 }
 
 #[test]
-fn each_cause_has_the_same_bit_to_enable_and_to_report() {
+fn causes_have_the_same_bit_in_cicr_and_csr() {
     for cause in Cause::ALL {
         let bits = Interrupts::NONE.with(cause).cicr().into_bits();
         let causes: Vec<Cause> = Event { channel: 0, status: Csr::from_bits(bits) }.causes().collect();
@@ -129,7 +137,7 @@ fn each_cause_has_the_same_bit_to_enable_and_to_report() {
 }
 
 #[test]
-fn errors_are_told_from_progress() {
+fn distinguishes_errors_from_progress() {
     let errors = Cause::ALL.into_iter().filter(|cause| cause.is_error()).count();
     assert_eq!(errors, 4);
     let status = Csr::new().with_half_frame(true).with_transaction_error(true);

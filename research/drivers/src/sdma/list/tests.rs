@@ -1,4 +1,4 @@
-//! Lists, decoded as the device loads them and replayed.
+//! Builds lists, and replays their descriptors as the device loads them.
 
 extern crate std;
 
@@ -22,7 +22,7 @@ fn build(segments: &[Segment], words: &mut [u32], options: ListOptions) -> Resul
     LinkedList::build(&copy(), segments, (words, ADDRESS), options, None)
 }
 
-/// The descriptors of a list and, for each, source, destination and bytes of its block, followed as the device does.
+/// Replays a list as the device does: its descriptors, and the source, destination and size of each block.
 fn replay(list: &LinkedList, words: &[u32]) -> (Vec<Descriptor>, Vec<(u32, u32, u64)>) {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let mut form = list.first;
@@ -52,7 +52,7 @@ fn replay(list: &LinkedList, words: &[u32]) -> (Vec<Descriptor>, Vec<(u32, u32, 
             .with_next_descriptor_type(descriptor.header.next_type())
             .with_source_valid(descriptor.header.next_source())
             .with_destination_valid(descriptor.header.next_destination());
-        form = Form::announced(parameters).expect("announces a form that exists");
+        form = Form::announced(parameters).expect("the next descriptor must have a defined form");
     }
 }
 
@@ -61,13 +61,13 @@ fn forms(descriptors: &[Descriptor]) -> Vec<(DescriptorType, bool, bool)> {
 }
 
 #[test]
-fn each_descriptor_says_no_more_than_it_must() {
+fn descriptors_omit_continued_addresses() {
     let segments = [
         segment(0x1000, 0x8000, 64),
-        segment(0x2000, 0x8040, 64), // the destination goes on
-        segment(0x2040, 0xa000, 64), // the source goes on
+        segment(0x2000, 0x8040, 64), // continues the destination
+        segment(0x2040, 0xa000, 64), // continues the source
         segment(0x5000, 0xb000, 64),
-        segment(0x5040, 0xb040, 64), // both go on
+        segment(0x5040, 0xb040, 64), // continues both sides
     ];
     let mut words = [0; 64];
     let list = build(&segments, &mut words, ListOptions::default()).unwrap();
@@ -88,7 +88,7 @@ fn each_descriptor_says_no_more_than_it_must() {
 }
 
 #[test]
-fn block_of_another_number_of_frames_takes_type_2() {
+fn a_new_frame_count_needs_type_2() {
     let segments = [segment(0, 0x8000_0000, 64), segment(0x1000_0000, 0x9100_0000, 1 << 26)];
     let mut words = [0; 64];
     let list = build(&segments, &mut words, ListOptions::default()).unwrap();
@@ -98,7 +98,7 @@ fn block_of_another_number_of_frames_takes_type_2() {
 }
 
 #[test]
-fn whole_descriptors_keep_the_channel_enabled_and_link_only_at_the_end() {
+fn whole_descriptors_link_only_at_the_end() {
     let config = ChannelConfig { link: Some(9), ..copy() };
     let segments = [segment(0x1000, 0x8000, 64), segment(0x2000, 0x9000, 128)];
     let mut words = [0; 24];
@@ -114,7 +114,7 @@ fn whole_descriptors_keep_the_channel_enabled_and_link_only_at_the_end() {
 }
 
 #[test]
-fn list_reports_its_end_and_its_blocks_only_when_asked() {
+fn reports_block_ends_only_on_request() {
     let segments = [segment(0x1000, 0x8000, 64), segment(0x2000, 0x9000, 64)];
     for block_ends in [false, true] {
         let mut words = [0; 24];
@@ -128,7 +128,7 @@ fn list_reports_its_end_and_its_blocks_only_when_asked() {
 }
 
 #[test]
-fn list_pauses_before_the_block_named() {
+fn pauses_before_the_chosen_block() {
     let segments = [segment(0x1000, 0x8000, 64), segment(0x2000, 0x9000, 64)];
     let mut words = [0; 24];
     let options = ListOptions { pause_at: Some(1), ..ListOptions::default() };
@@ -139,7 +139,7 @@ fn list_pauses_before_the_block_named() {
 }
 
 #[test]
-fn refuses_lists_that_cannot_be() {
+fn refuses_bad_segments_and_buffers() {
     let mut words = [0; 8];
     let options = ListOptions::default();
     assert_eq!(build(&[], &mut words, options), Err(ListError::Empty));
@@ -168,14 +168,14 @@ fn refuses_lists_that_cannot_be() {
 }
 
 #[test]
-fn element_is_the_largest_that_all_segments_allow() {
+fn chooses_the_largest_common_element() {
     assert_eq!(Segment::element_for(&[segment(0, 4, 8), segment(8, 12, 4)]), Element::Bits32);
     assert_eq!(Segment::element_for(&[segment(0, 4, 8), segment(8, 14, 4)]), Element::Bits16);
     assert_eq!(Segment::element_for(&[segment(0, 4, 7)]), Element::Bits8);
 }
 
 #[test]
-fn channel_starts_by_loading_the_first_descriptor() {
+fn starts_by_loading_the_first_descriptor() {
     let (mut sdma, _trusted) = ready();
     let channel = sdma.take(6).unwrap();
     let mut words = [0; 24];
@@ -184,17 +184,17 @@ fn channel_starts_by_loading_the_first_descriptor() {
     sdma.configure_list(&channel, &list, None).unwrap();
     let value = |register| sdma.io.values[&at(6, register)];
     assert_eq!(u64::from(value(Register::Cndp)), ADDRESS);
-    // Both addresses in a type 2, linked list, fast start.
+    // Both addresses, type 2, linked list, fast start.
     assert_eq!(value(Register::Cdp), 1 | 1 << 2 | 2 << 4 | 1 << 8 | 1 << 10);
     assert_eq!((value(Register::Ccdn), value(Register::Ccfn), value(Register::Ccen)), (0, 0xffff, 0xff_ffff));
     assert_eq!(value(Register::Ccr) & 1 << 7, 0);
     sdma.enable(&channel).unwrap();
     sdma.io.values.insert(at(6, Register::Ccr), 0);
-    assert!(sdma.enable(&channel).is_err(), "the list has changed the registers");
+    assert!(sdma.enable(&channel).is_err(), "a second run must need a new configuration");
 }
 
 #[test]
-fn list_is_refused_by_a_device_without_lists() {
+fn refuses_lists_on_devices_without_them() {
     let (mut sdma, _trusted) = ready();
     sdma.io.values.insert(memferry_registers::sdma::offset::CAPS_0, 0);
     sdma.initialize(&super::super::Settings::default()).unwrap();
@@ -207,7 +207,7 @@ fn list_is_refused_by_a_device_without_lists() {
 }
 
 #[test]
-fn caches_are_kept_for_the_descriptors_and_every_segment() {
+fn maintains_caches_of_list_and_segments() {
     #[derive(Default)]
     struct Cleaned(BTreeMap<u64, u64>);
     impl CacheMaintenance for Cleaned {
@@ -234,15 +234,15 @@ fn caches_are_kept_for_the_descriptors_and_every_segment() {
 
 proptest! {
     #[test]
-    fn any_list_moves_its_segments_in_order(
+    fn moves_any_segments_in_order(
         parts in prop::collection::vec((0..1u64 << 26, 0..1u64 << 26, 1..1u64 << 25), 1..20),
         whole: bool,
-        joined: bool,
+        adjoining_sources: bool,
     ) {
         let mut segments: Vec<Segment> = parts.into_iter()
             .map(|(source, destination, words)| segment(4 * source, 0x8000_0000 + 4 * destination, 4 * words))
             .collect();
-        if joined {
+        if adjoining_sources {
             for index in 1..segments.len() {
                 segments[index].source = segments[index - 1].source + segments[index - 1].length_bytes;
             }

@@ -1,4 +1,4 @@
-//! Plans of 2-D transfers against the thesis's loop, pixel by pixel.
+//! Compares plans of 2-D transfers with the thesis's loop, pixel by pixel.
 
 extern crate std;
 
@@ -10,21 +10,19 @@ use proptest::prelude::*;
 use super::super::{ChannelConfig, Operation};
 use super::*;
 
-/// The addresses that the device visits on one side, by the equations of section 2.3.2.2 of the thesis.
+/// The addresses that the device accesses on one side, by the equations of section 2.3.2.2 of the thesis.
 fn side_addresses(side: Side, size: TransferSize) -> Vec<u64> {
     let element_size = i64::from(size.element.bytes());
     let mut address = side.address as i64;
     let mut addresses = Vec::new();
     for n in 1..=u64::from(size.elements) * u64::from(size.frames) {
         addresses.push(address as u64);
-        let was_last_of_frame = n % u64::from(size.elements) == 0;
+        let ends_frame = n % u64::from(size.elements) == 0;
         address += match side.addressing {
             Addressing::Constant => 0,
             Addressing::PostIncrement => element_size,
             Addressing::SingleIndex { element_index } => (element_size - 1) + element_index,
-            Addressing::DoubleIndex { frame_index, .. } if was_last_of_frame => {
-                (element_size - 1) + frame_index
-            }
+            Addressing::DoubleIndex { frame_index, .. } if ends_frame => (element_size - 1) + frame_index,
             Addressing::DoubleIndex { element_index, .. } => (element_size - 1) + element_index,
         };
     }
@@ -65,12 +63,13 @@ fn walk(start: u64, step: i64, row: i64) -> Walk {
     Walk { start, step, row }
 }
 
+/// Elements and frames of each piece.
 fn shapes(pieces: PlanePieces) -> Vec<(u32, u32)> {
     pieces.map(|piece| (piece.size.elements, piece.size.frames)).collect()
 }
 
 #[test]
-fn indexes_are_the_formulas_of_the_thesis() {
+fn indexes_follow_the_thesis() {
     assert_eq!(index_of_modify(1, Element::Bits8), 1);
     assert_eq!(index_of_modify(3, Element::Bits16), (3 - 1) * 2 + 1);
     assert_eq!(index_of_modify(-5, Element::Bits32), (-5 - 1) * 4 + 1);
@@ -88,7 +87,7 @@ fn indexes_are_the_formulas_of_the_thesis() {
 }
 
 #[test]
-fn rows_apart_stay_packed_in_one_transfer() {
+fn moves_rows_with_gaps_in_one_transfer() {
     let from = walk(0x1000, 4, 0x400);
     let to = walk(0x8000, 4, 64);
     let pieces: Vec<Piece> = PlanePieces::copy(grid(Element::Bits32, 16, 8), from, to).unwrap().collect();
@@ -98,8 +97,8 @@ fn rows_apart_stay_packed_in_one_transfer() {
 }
 
 #[test]
-fn index_beyond_16_bits_is_walked_along_the_other_axis() {
-    // A quarter turn of a picture with a pitch of 64 KiB: steps of a row are too long for the element index.
+fn swaps_the_axes_for_steps_beyond_16_bits() {
+    // A quarter turn of a picture with a pitch of 64 KiB: the steps of a row exceed the element index.
     let grid = grid(Element::Bits32, 16, 8);
     let from = walk(0x10_0000, -0x1_0000, 4);
     let plan = PlanePieces::copy(grid, from, walk(0x80_0000, 4, 64)).unwrap();
@@ -109,16 +108,16 @@ fn index_beyond_16_bits_is_walked_along_the_other_axis() {
 }
 
 #[test]
-fn indexes_beyond_16_bits_both_ways_are_planned_row_by_row() {
+fn plans_row_by_row_beyond_16_bits_on_both_axes() {
     let grid = grid(Element::Bits32, 5, 3);
     let from = walk(0x10_0000, 0x1_0000, 0x8_0000);
     let plan = PlanePieces::copy(grid, from, walk(0x80_0000, 4, 0x1_0000)).unwrap();
-    assert_eq!(shapes(plan.clone()), [(1, 5); 3], "each row is frames of one element");
+    assert_eq!(shapes(plan.clone()), [(1, 5); 3], "each row consists of frames of one element");
     assert_eq!(visited(plan).count(), 15);
 }
 
 #[test]
-fn frame_index_beyond_32_bits_makes_each_row_a_transfer() {
+fn plans_row_by_row_beyond_32_bits() {
     let from = walk(0, 4, 0x9000_0000);
     let to = walk(0xf000_0000, 4, 0x100);
     let plan = PlanePieces::copy(grid(Element::Bits32, 8, 2), from, to).unwrap();
@@ -130,7 +129,7 @@ fn frame_index_beyond_32_bits_makes_each_row_a_transfer() {
 }
 
 #[test]
-fn counts_beyond_the_registers_become_several_transfers() {
+fn splits_counts_beyond_the_registers() {
     let from = walk(0, 1, 0x1000);
     let to = walk(0x4000_0000, 1, 0x800);
     let rows = PlanePieces::copy(grid(Element::Bits8, 3, 70_000), from, to).unwrap();
@@ -146,7 +145,7 @@ fn counts_beyond_the_registers_become_several_transfers() {
 }
 
 #[test]
-fn even_walks_become_one_row() {
+fn merges_adjoining_rows() {
     let from = walk(0x1000, 4, 64);
     let to = walk(0x8000, 4, 64);
     let plan = PlanePieces::copy(grid(Element::Bits32, 16, 100), from, to).unwrap();
@@ -154,7 +153,7 @@ fn even_walks_become_one_row() {
 }
 
 #[test]
-fn whole_rows_on_odd_addresses_are_moved_in_smaller_elements() {
+fn moves_misaligned_rows_in_smaller_elements() {
     let grid = grid(Element::Bits32, 4, 3);
     let to = walk(0x8000, 4, 32);
     let plan = PlanePieces::copy(grid, walk(0x1002, 4, 32), to).unwrap();
@@ -163,12 +162,12 @@ fn whole_rows_on_odd_addresses_are_moved_in_smaller_elements() {
     assert_eq!(shapes(odd_pitch), [(16, 3)]);
     let misaligned = PlaneError::Misaligned { port: Port::Source, bytes: 4 };
     let transparent = PlanePieces::transparent_copy(grid, walk(0x1002, 4, 32), to);
-    assert_eq!(transparent.err(), Some(misaligned), "parts of a pixel have no colour");
+    assert_eq!(transparent.err(), Some(misaligned), "a transparent copy must not split pixels");
     assert_eq!(PlanePieces::copy(grid, walk(0x1002, -4, 32), to).err(), Some(misaligned));
 }
 
 #[test]
-fn refuses_no_pixels_and_walks_beyond_32_bits() {
+fn refuses_empty_grids_and_walks_beyond_32_bits() {
     let side = walk(0, 1, 1);
     let none = PlaneError::NoPixels { x_count: 0, y_count: 4 };
     assert_eq!(PlanePieces::fill(grid(Element::Bits8, 0, 4), side).err(), Some(none));
@@ -183,8 +182,8 @@ fn refuses_no_pixels_and_walks_beyond_32_bits() {
 }
 
 #[test]
-fn overlapping_sides_keep_the_order_of_the_loop() {
-    // The order would matter, and the step along x is too long: rows of one-element frames keep it.
+fn keeps_the_order_of_overlapping_sides() {
+    // The order matters and the step along x exceeds 16 bits, so each row consists of frames of one element.
     let from = walk(0x10_0000, 0x1_0000, 4);
     let to = walk(0x10_0004, 0x1_0000, 4);
     let plan = PlanePieces::copy(grid(Element::Bits32, 4, 3), from, to).unwrap();
@@ -193,7 +192,7 @@ fn overlapping_sides_keep_the_order_of_the_loop() {
 
 proptest! {
     #[test]
-    fn plans_visit_what_the_loop_of_the_thesis_visits_in_its_order(
+    fn visits_pixels_in_the_order_of_the_thesis(
         element in prop::sample::select(&Element::ALL),
         x_count in 1..9u32, y_count in 1..9u32,
         source in (-9..9i32, -99..99i32), destination in (-9..9i32, -99..99i32),
@@ -212,7 +211,7 @@ proptest! {
     }
 
     #[test]
-    fn plans_of_any_steps_leave_memory_as_the_loop_does(
+    fn any_steps_move_the_same_pixels_as_the_loop(
         element in prop::sample::select(&Element::ALL),
         x_count in 1..6u32, y_count in 1..6u32,
         steps in prop::array::uniform4(prop::sample::select(

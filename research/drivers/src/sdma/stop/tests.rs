@@ -1,4 +1,4 @@
-//! Stopping against scripted registers.
+//! Stops channels with scripted registers.
 
 extern crate std;
 
@@ -10,6 +10,7 @@ use super::*;
 
 const TIMEOUT: Duration = Duration::from_micros(50);
 
+/// Enables channel 2 and clears the log of writes.
 fn running(sdma: &mut Tested, config: &ChannelConfig) -> Channel {
     let channel = sdma.take(2).unwrap();
     sdma.configure(&channel, config, None).unwrap();
@@ -19,7 +20,7 @@ fn running(sdma: &mut Tested, config: &ChannelConfig) -> Channel {
 }
 
 #[test]
-fn link_is_cut_before_the_channel_is_disabled() {
+fn cuts_the_link_before_it_disables_the_channel() {
     let (mut sdma, _trusted) = ready();
     let channel = running(&mut sdma, &ChannelConfig { link: Some(2), ..copy() });
     let progress = sdma.stop(&channel, TIMEOUT).unwrap();
@@ -31,7 +32,7 @@ fn link_is_cut_before_the_channel_is_disabled() {
 }
 
 #[test]
-fn stop_waits_until_both_ports_are_idle() {
+fn waits_until_both_ports_are_idle() {
     let (mut sdma, _trusted) = ready();
     let channel = running(&mut sdma, &copy());
     let control = Ccr::new();
@@ -47,7 +48,7 @@ fn stop_waits_until_both_ports_are_idle() {
 }
 
 #[test]
-fn channel_that_does_not_drain_is_quarantined_until_the_next_initialization() {
+fn quarantines_an_undrained_channel_until_reset() {
     let (mut sdma, _trusted) = ready();
     let channel = running(&mut sdma, &copy());
     let stuck = Ccr::new().with_write_active(true).into_bits();
@@ -65,7 +66,7 @@ fn channel_that_does_not_drain_is_quarantined_until_the_next_initialization() {
 }
 
 #[test]
-fn channel_that_had_ended_says_so() {
+fn reports_that_the_channel_had_ended() {
     let (mut sdma, _trusted) = ready();
     let channel = running(&mut sdma, &copy());
     sdma.io.values.insert(at(2, Register::Ccr), 0);
@@ -75,7 +76,7 @@ fn channel_that_had_ended_says_so() {
 }
 
 #[test]
-fn draining_channel_is_kept_out_of_standby_meanwhile() {
+fn prevents_standby_while_a_channel_drains() {
     let (mut sdma, _trusted) = ready();
     let sync = Synchronization {
         request: 3,
@@ -90,16 +91,16 @@ fn draining_channel_is_kept_out_of_standby_meanwhile() {
     sdma.io.values.insert(offset::OCP_SYSCONFIG, smart.into_bits());
     sdma.stop(&channel, TIMEOUT).unwrap();
     let disabled = sdma.io.writes.iter().position(|(offset, _)| *offset == at(2, Register::Ccr));
-    let held = smart.with_midle_mode(MidleMode::NoStandby);
+    let no_standby = smart.with_midle_mode(MidleMode::NoStandby);
     let writes = &sdma.io.writes;
     let position = |value: OcpSysconfig| {
         writes.iter().position(|write| *write == (offset::OCP_SYSCONFIG, value.into_bits()))
     };
-    assert!(position(held) < disabled && disabled < position(smart));
+    assert!(position(no_standby) < disabled && disabled < position(smart));
 }
 
 #[test]
-fn what_is_left_begins_at_the_burst_that_was_under_way() {
+fn the_rest_begins_at_the_interrupted_burst() {
     let config = copy();
     let total = config.size.bytes();
     let progress = |destination| Progress {
@@ -117,13 +118,13 @@ fn what_is_left_begins_at_the_burst_that_was_under_way() {
     assert_eq!(pieces[0].source.address, 0x8000_0000 + 64);
     assert_eq!(pieces[0].destination.address, 0x8100_0000 + 64);
     assert_eq!(pieces.iter().map(|piece| piece.size.bytes()).sum::<u64>(), total - 64);
-    for not_begun in [0, 0x8100_0000] {
-        assert_eq!(left(progress(not_begun)).iter().map(|piece| piece.size.bytes()).sum::<u64>(), total);
+    for no_progress in [0, 0x8100_0000] {
+        assert_eq!(left(progress(no_progress)).iter().map(|piece| piece.size.bytes()).sum::<u64>(), total);
     }
 }
 
 #[test]
-fn paused_list_goes_on_when_told_and_others_are_left_alone() {
+fn resumes_only_a_paused_list() {
     let (mut sdma, _trusted) = ready();
     let channel = running(&mut sdma, &copy());
     sdma.resume_list(&channel);

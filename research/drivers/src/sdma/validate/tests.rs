@@ -1,14 +1,15 @@
-//! Each rule is broken once, by a configuration that keeps all others.
+//! For each rule, a configuration that breaks only this rule.
 
 extern crate std;
 
 use proptest::prelude::*;
 
+use super::super::cause::Interrupts;
 use super::super::device::tests::{copy, ready};
-use super::super::interrupt::Interrupts;
 use super::super::{Element, Piece};
 use super::*;
 
+/// The error of a plain copy after a change.
 fn broken(change: impl FnOnce(&mut ChannelConfig)) -> Option<ConfigError> {
     let mut config = copy();
     change(&mut config);
@@ -24,12 +25,12 @@ fn synchronized(by: Port, unit: SyncUnit) -> ChannelConfig {
 }
 
 #[test]
-fn plain_copy_keeps_every_rule() {
+fn accepts_a_plain_copy() {
     assert_eq!(broken(|_| {}), None);
 }
 
 #[test]
-fn refuses_sizes_of_nothing() {
+fn refuses_empty_sizes() {
     assert_eq!(broken(|config| config.size.elements = 0), Some(ConfigError::NoElements));
     assert_eq!(broken(|config| config.size.frames = 0), Some(ConfigError::NoFrames));
 }
@@ -40,8 +41,10 @@ fn refuses_sizes_beyond_the_registers() {
     assert_eq!(broken(|config| config.size.elements = 1 << 24), Some(error));
     let error = ConfigError::TooManyFrames { frames: 1 << 16, limit: (1 << 16) - 1 };
     assert_eq!(broken(|config| config.size.frames = 1 << 16), Some(error));
-    assert_eq!(broken(|config| (config.size.elements, config.size.frames) = ((1 << 24) - 1, 1)), None);
-    assert_eq!(broken(|config| (config.size.elements, config.size.frames) = (1, (1 << 16) - 1)), None);
+    for (elements, frames) in [((1 << 24) - 1, 1), (1, (1 << 16) - 1)] {
+        let element = copy().size.element;
+        assert_eq!(broken(|config| config.size = TransferSize { element, elements, frames }), None);
+    }
 }
 
 #[test]
@@ -68,7 +71,7 @@ fn refuses_addresses_beyond_32_bits() {
 }
 
 #[test]
-fn refuses_addresses_off_the_element() {
+fn refuses_misaligned_addresses() {
     let error = ConfigError::AddressMisaligned { port: Port::Source, address: 0x8000_0002, bytes: 4 };
     assert_eq!(broken(|config| config.source.address += 2), Some(error));
     let halves = |config: &mut ChannelConfig| {
@@ -101,7 +104,7 @@ fn refuses_frame_indexes_beyond_32_bits() {
 }
 
 #[test]
-fn refuses_indexes_that_lead_off_the_element() {
+fn refuses_misaligned_indexes() {
     let port = Port::Source;
     let side = |addressing| Side::indexed(0x8000_0000, addressing);
     for index in [0, 2, 3, -1] {
@@ -117,7 +120,7 @@ fn refuses_indexes_that_lead_off_the_element() {
 }
 
 #[test]
-fn refuses_walks_that_leave_the_address_space() {
+fn refuses_walks_beyond_32_bits() {
     let port = Port::Source;
     let end = (1 << 32) + 4;
     let error = ConfigError::WalkLeavesAddressSpace { port, first: 0xffff_ff04, end };
@@ -143,17 +146,17 @@ fn refuses_constant_addresses_between_memories() {
         config.destination = Side::indexed(0x8000_0000, Addressing::Constant);
     };
     let error = ConfigError::ConstantBetweenMemories { port: Port::Destination };
-    assert_eq!(broken(fill), Some(error), "a fill's source does not take part");
+    assert_eq!(broken(fill), Some(error), "the source of a fill does not count as a device");
 }
 
 #[test]
-fn refuses_constant_addresses_that_no_request_line_paces() {
+fn refuses_constant_addresses_without_request() {
     let error = ConfigError::ConstantWithoutRequest { port: Port::Source };
     assert_eq!(broken(|config| config.source = Side::device(0x4806_a000)), Some(error));
 }
 
 #[test]
-fn refuses_packed_access_to_elements_apart() {
+fn refuses_packed_access_with_gaps() {
     let port = Port::Source;
     let strided = [
         Addressing::SingleIndex { element_index: 5 },
@@ -176,7 +179,7 @@ fn refuses_packed_access_to_elements_apart() {
 }
 
 #[test]
-fn refuses_bursts_without_packing_unless_the_address_stays() {
+fn refuses_unpacked_bursts_at_moving_addresses() {
     let error = ConfigError::BurstNotPacked { port: Port::Destination };
     assert_eq!(broken(|config| config.destination.packed = false), Some(error));
     let burst = |config: &mut ChannelConfig, _: &mut Synchronization| {
@@ -186,12 +189,13 @@ fn refuses_bursts_without_packing_unless_the_address_stays() {
 }
 
 #[test]
-fn refuses_links_to_channels_that_do_not_exist() {
+fn refuses_links_to_missing_channels() {
     let error = ConfigError::LinkOutOfRange { next: 32 };
     assert_eq!(broken(|config| config.link = Some(32)), Some(error));
     assert_eq!(broken(|config| config.link = Some(31)), None);
 }
 
+/// The error of a synchronized transfer after a change.
 fn broken_sync(
     by: Port,
     unit: SyncUnit,
@@ -204,7 +208,7 @@ fn broken_sync(
 }
 
 #[test]
-fn synchronized_transfers_of_every_unit_keep_the_rules() {
+fn accepts_synchronized_transfers_of_every_unit() {
     for by in [Port::Source, Port::Destination] {
         for unit in [SyncUnit::Element, SyncUnit::Frame, SyncUnit::Block, SyncUnit::Packet { elements: 9 }] {
             assert_eq!(broken_sync(by, unit, |_, _| {}), None);
@@ -213,14 +217,14 @@ fn synchronized_transfers_of_every_unit_keep_the_rules() {
 }
 
 #[test]
-fn refuses_request_lines_that_do_not_exist() {
+fn refuses_missing_request_lines() {
     let error = Some(ConfigError::RequestOutOfRange { request: 127 });
     assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.request = 127), error);
     assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.request = 126), None);
 }
 
 #[test]
-fn refuses_packets_of_no_elements_or_too_many() {
+fn refuses_empty_and_oversized_packets() {
     for elements in [0, 1 << 16] {
         let error = Some(ConfigError::PacketSizeOutOfRange { elements });
         assert_eq!(broken_sync(Port::Source, SyncUnit::Packet { elements }, |_, _| {}), error);
@@ -228,28 +232,28 @@ fn refuses_packets_of_no_elements_or_too_many() {
 }
 
 #[test]
-fn refuses_packets_where_the_address_moves() {
+fn refuses_packets_at_moving_addresses() {
     let error = Some(ConfigError::PacketNeedsConstantAddress { port: Port::Source });
-    let moves = |config: &mut ChannelConfig, _: &mut Synchronization| config.source = Side::memory(0);
-    assert_eq!(broken_sync(Port::Source, SyncUnit::Packet { elements: 4 }, moves), error);
+    let memory = |config: &mut ChannelConfig, _: &mut Synchronization| config.source = Side::memory(0);
+    assert_eq!(broken_sync(Port::Source, SyncUnit::Packet { elements: 4 }, memory), error);
 }
 
 #[test]
-fn refuses_prefetch_when_the_source_asks() {
+fn refuses_prefetch_with_source_requests() {
     let error = Some(ConfigError::PrefetchBySource);
     assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.prefetch = true), error);
     assert_eq!(broken_sync(Port::Destination, SyncUnit::Frame, |_, sync| sync.prefetch = true), None);
 }
 
 #[test]
-fn refuses_to_disable_buffering_when_the_destination_asks() {
+fn refuses_unbuffered_destination_requests() {
     let error = Some(ConfigError::UnbufferedByDestination);
     assert_eq!(broken_sync(Port::Destination, SyncUnit::Frame, |_, sync| sync.buffering = false), error);
     assert_eq!(broken_sync(Port::Source, SyncUnit::Frame, |_, sync| sync.buffering = false), None);
 }
 
 #[test]
-fn refuses_fills_that_wait_for_their_source() {
+fn refuses_fills_with_source_requests() {
     let fill = |config: &mut ChannelConfig, _: &mut Synchronization| {
         config.operation = Operation::Fill { color: 0 };
     };
@@ -259,7 +263,7 @@ fn refuses_fills_that_wait_for_their_source() {
 }
 
 #[test]
-fn refuses_interrupts_that_never_come() {
+fn refuses_interrupts_that_never_occur() {
     let packet = Interrupts::END_AND_ERRORS.with(Cause::EndOfPacket);
     let error = Some(ConfigError::PacketInterruptNeverComes);
     assert_eq!(broken(|config| config.interrupts = packet), error);
@@ -273,7 +277,7 @@ fn refuses_interrupts_that_never_come() {
 }
 
 #[test]
-fn refuses_high_priority_and_supervisor_without_the_token() {
+fn refuses_privileges_without_the_token() {
     let (_sdma, trusted) = ready();
     type Change = fn(&mut ChannelConfig);
     let changes: [(Change, ConfigError); 3] = [
@@ -296,7 +300,7 @@ fn refuses_high_priority_and_supervisor_without_the_token() {
 }
 
 #[test]
-fn fills_source_is_not_looked_at() {
+fn ignores_the_source_of_a_fill() {
     let piece = Piece { size: copy().size, source: Side::device(u64::MAX), destination: Side::memory(0) };
     let fill = ChannelConfig::new(Operation::fill_byte(0x5a), piece);
     assert_eq!(fill.validate(None), Ok(()));
@@ -326,7 +330,7 @@ fn any_side() -> impl Strategy<Value = Side> {
 
 proptest! {
     #[test]
-    fn any_configuration_is_judged_and_what_passes_stays_in_32_bits(
+    fn accepted_configurations_stay_in_32_bits(
         element in prop::sample::select(&Element::ALL),
         elements in prop_oneof![any::<u32>(), 1..9u32],
         frames in prop_oneof![any::<u32>(), 1..9u32],
@@ -337,7 +341,7 @@ proptest! {
         let config = ChannelConfig::new(Operation::Copy, Piece { size, source, destination });
         let ranges = [Port::Source, Port::Destination].map(|port| config.range(port));
         if config.validate(None).is_ok() {
-            for (address, length) in ranges.map(|range| range.expect("a checked walk has a range")) {
+            for (address, length) in ranges.map(|range| range.expect("a valid walk must have a range")) {
                 prop_assert!(address + length <= 1 << 32);
                 prop_assert!(length >= u64::from(element.bytes()));
             }
