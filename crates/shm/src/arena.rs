@@ -175,7 +175,7 @@ struct State<Id> {
     /// Address of the one empty segment that is kept for the next allocation.
     spare: Option<usize>,
     /// Bytes of segments that were requested from the source and have not arrived.
-    coming: u64,
+    pending_bytes: u64,
     statistics: Statistics,
 }
 
@@ -183,7 +183,7 @@ struct Segment<Id> {
     mapping: Mapping,
     id: Id,
     /// Bytes that were requested; the mapping may be longer.
-    asked: u64,
+    requested: u64,
     /// Bytes before its first page-aligned address.
     origin: usize,
     pages: Pages,
@@ -206,7 +206,7 @@ impl<S: SegmentSource> Arena<S> {
             segments: BTreeMap::new(),
             recent: 0,
             spare: None,
-            coming: 0,
+            pending_bytes: 0,
             statistics: Statistics::default(),
         };
         Self(Arc::new(Shared { source, options, state: Mutex::new(state) }))
@@ -242,33 +242,33 @@ impl<S: SegmentSource> Arena<S> {
             return Ok(place);
         }
         let least = shape.segment_bytes().ok_or(ArenaError::TooLong { length, align })? as u64;
-        let bytes = self.announce(least)?;
+        let bytes = self.reserve(least)?;
         // The lock is not held here: the source may wait for the service's reply.
         let fresh = self.0.source.segment(bytes);
         let mut state = self.state();
-        state.coming -= bytes;
+        state.pending_bytes -= bytes;
         let (mapping, id) = fresh.map_err(|source| ArenaError::Segment { bytes, source })?;
         let address = state.add(mapping, id, bytes);
         state.take_in(address, shape).ok_or(ArenaError::TooLong { length, align })
     }
 
     /// Reserves room under the limit for a segment of at least `least` bytes. Returns the bytes to request.
-    fn announce(&self, least: u64) -> Result<u64, ArenaError<S::Error>> {
+    fn reserve(&self, least: u64) -> Result<u64, ArenaError<S::Error>> {
         let limit = self.0.options.limit_bytes;
         let mut state = self.state();
         let room = |state: &State<S::Id>| {
-            limit.saturating_sub(state.statistics.segment_bytes.saturating_add(state.coming))
+            limit.saturating_sub(state.statistics.segment_bytes.saturating_add(state.pending_bytes))
         };
         let unused = if room(&state) < least { state.remove_spare() } else { None };
         let room = room(&state);
-        let held = state.statistics.segment_bytes.saturating_add(state.coming);
+        let held = state.statistics.segment_bytes.saturating_add(state.pending_bytes);
         let bytes = self.0.options.segment_bytes.min(room).max(least);
-        let announced =
+        let reserved =
             if bytes <= room { Ok(bytes) } else { Err(ArenaError::Limit { wanted: least, held, limit }) };
-        state.coming += announced.as_ref().map_or(0, |bytes| *bytes);
+        state.pending_bytes += reserved.as_ref().map_or(0, |bytes| *bytes);
         drop(state);
         self.retire(unused);
-        announced
+        reserved
     }
 
     fn retire(&self, segment: Option<Segment<S::Id>>) {
@@ -403,14 +403,14 @@ impl<Id: Clone> State<Id> {
         place
     }
 
-    fn add(&mut self, mapping: Mapping, id: Id, asked: u64) -> usize {
+    fn add(&mut self, mapping: Mapping, id: Id, requested: u64) -> usize {
         let address = mapping.pointer().addr();
         let length = mapping.length_bytes();
         let first = address.next_multiple_of(PAGE);
         let origin = first - address;
         let pages = Pages::new(first / PAGE, length.saturating_sub(origin) / PAGE);
         let segment =
-            Segment { mapping, id, asked, origin, pages, abandoned: BTreeMap::new(), detached: false };
+            Segment { mapping, id, requested, origin, pages, abandoned: BTreeMap::new(), detached: false };
         self.segments.insert(address, segment);
         self.statistics.segments += 1;
         self.statistics.segment_bytes += length as u64;
@@ -449,14 +449,14 @@ impl<Id: Clone> State<Id> {
     fn release(&mut self, address: usize, shape: Shape, usual_bytes: u64) -> Option<Segment<Id>> {
         self.statistics.live_blocks -= 1;
         self.statistics.live_bytes -= shape.bytes() as u64;
-        let spare_is_there = self.spare.is_some();
+        let has_spare = self.spare.is_some();
         let (segment, offset) = self.segment_of(address)?;
         segment.pages.give(offset - segment.origin, shape);
         if segment.in_use() > 0 {
             return None;
         }
-        let unusual = segment.asked > usual_bytes;
-        if unusual || spare_is_there || segment.detached || !segment.abandoned.is_empty() {
+        let unusual = segment.requested > usual_bytes;
+        if unusual || has_spare || segment.detached || !segment.abandoned.is_empty() {
             return self.remove_containing(address);
         }
         self.spare = Some(address - offset);

@@ -1,4 +1,4 @@
-//! Shares the pieces of one piece of work among threads by one atomic word.
+//! Distributes the pieces of one job among threads through one atomic word.
 //!
 //! ```text
 //! owner:    claim ─ write description ─ open ─ take_front, take_front, ... ─ close: waits for the helpers ─ free
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A helper is counted before it reads the description, and only while the word is open. The owner changes the description,
-//! or returns, only when no helper is counted. Each piece is taken by exactly one thread. The caller provides the work, the
+//! or returns, only when no helper is counted. Each piece is taken by exactly one thread. The caller provides the job, its
 //! description and the threads.
 
 use crate::sync::{AtomicU64, Ordering};
@@ -24,7 +24,7 @@ const CLAIMED: u64 = 1 << 62;
 /// Set while helpers may join.
 const OPEN: u64 = 1 << 63;
 
-/// Limit on the pieces of one piece of work.
+/// Limit on the pieces of one job.
 pub const MOST_PIECES: u64 = END - 1;
 
 /// The pieces that no thread has taken.

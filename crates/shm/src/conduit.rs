@@ -333,15 +333,15 @@ mod tests {
     #[test]
     fn reports_the_sender_when_passcred_is_set() {
         let (ours, theirs) = pair();
-        let mut came = Vec::new();
-        let mut sent_by = || {
+        let mut descriptors = Vec::new();
+        let mut exchange = || {
             send(ours.as_fd(), b"hello", &[ours.as_fd()], false).unwrap();
-            receive_introduced(theirs.as_fd(), true, &mut came).unwrap()
+            receive_introduced(theirs.as_fd(), true, &mut descriptors).unwrap()
         };
-        assert_eq!(sent_by(), (b"hello".to_vec(), None));
+        assert_eq!(exchange(), (b"hello".to_vec(), None));
         rustix::net::sockopt::set_socket_passcred(&theirs, true).unwrap();
-        assert_eq!(sent_by(), (b"hello".to_vec(), Some(std::process::id())));
-        assert_eq!(came.len(), 2);
+        assert_eq!(exchange(), (b"hello".to_vec(), Some(std::process::id())));
+        assert_eq!(descriptors.len(), 2);
     }
 
     #[test]

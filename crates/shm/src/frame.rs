@@ -136,7 +136,7 @@ pub fn admit(descriptor: BorrowedFd<'_>, announced: u64, client: u32) -> Result<
         return Err(FrameRefused::Empty);
     }
     // This check is first because it never blocks: only memory file systems implement it. Any other call may go to a file
-    // system that the client itself serves (FUSE) and can stall for ever.
+    // system that the client itself serves (FUSE) and can stall without limit.
     rustix::fs::fcntl_get_seals(descriptor).map_err(|_| FrameRefused::NotMemfd)?;
     let before = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
     let huge = memfd_kind(descriptor, &before)?;
@@ -177,20 +177,20 @@ fn seal(descriptor: BorrowedFd<'_>, required: SealFlags) -> Result<(), FrameRefu
         rustix::fs::fcntl_get_seals(descriptor)
             .map_err(|source| FrameRefused::System { step: "fcntl(F_GET_SEALS)", source: source.into() })
     };
-    // F_SEAL_WRITE implies F_SEAL_FUTURE_WRITE.
-    let satisfied = |seals: SealFlags| {
+    // A memfd sealed by F_SEAL_WRITE satisfies F_SEAL_FUTURE_WRITE too.
+    let missing_from = |seals: SealFlags| {
         let implied =
             if seals.contains(SealFlags::WRITE) { SealFlags::FUTURE_WRITE } else { SealFlags::empty() };
         required.difference(seals | implied)
     };
-    let missing = satisfied(present()?);
+    let missing = missing_from(present()?);
     if missing.is_empty() {
         return Ok(());
     }
     // All seals are wanted on huge pages too. Where Linux refuses them there, the required ones suffice.
     let _ = rustix::fs::fcntl_add_seals(descriptor, REQUIRED)
         .or_else(|_| rustix::fs::fcntl_add_seals(descriptor, missing));
-    let missing = satisfied(present()?);
+    let missing = missing_from(present()?);
     if missing.is_empty() { Ok(()) } else { Err(FrameRefused::Unsealable { missing: missing.bits() }) }
 }
 
@@ -212,8 +212,8 @@ fn check_allocated(
         return Err(FrameRefused::BeyondEnd { allocated, length });
     }
     if allocated >= length {
-        // st_blocks counts pages beyond the end too, so they could hide missing ones. Truncation to the same size frees
-        // them.
+        // st_blocks counts pages beyond the end too, so they could hide missing ones. Truncation to the same size
+        // frees them.
         match rustix::fs::ftruncate(descriptor, announced) {
             Ok(()) => {
                 allocated = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?.st_blocks as u64 * 512;

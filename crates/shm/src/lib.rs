@@ -8,7 +8,7 @@
 //! ring         slots with sequence numbers between two sides that do not trust each other
 //! storage      the words of a queue pair: mapped, or on the heap
 //! parking      park and wake without a fence on the publishing side
-//! berth        one atomic word by which threads share the pieces of one piece of work
+//! berth        one atomic word through which threads take the pieces of one job
 //! queue_pair   the two rings, hints and flags of one client queue, one memfd per direction
 //! conduit      messages and descriptors over a Unix socket
 //! bus_error    turns SIGBUS on client memory into an error

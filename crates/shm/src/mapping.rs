@@ -1,8 +1,8 @@
 //! A range of memory that another process may write at any time.
 //!
 //! The range is mapped from a descriptor, owned by this process, or lent to it by a program that keeps the memory. Bytes go
-//! in and out by raw copies. No reference to them is ever formed (invariant M2), so a racing peer can cause torn values and
-//! nothing worse. `frame` checks the descriptors; this module maps any.
+//! in and out by raw copies. No reference to them is formed (invariant M2), so a racing peer can cause torn values and
+//! nothing worse. `frame` checks descriptors; this module does not.
 
 use std::fmt;
 use std::io;
@@ -55,7 +55,7 @@ struct Inner {
 }
 
 enum Backing {
-    /// Released by munmap.
+    /// Made by `mmap`, released by `munmap`.
     Mapped,
     /// Released as a `Vec` of this capacity.
     Owned(usize),
@@ -63,7 +63,7 @@ enum Backing {
     Lent,
 }
 
-/// A caller's promise that memory of this process may be used as a [`Mapping`].
+/// A caller's promise that a [`Mapping`] may use memory of this process.
 #[derive(Debug)]
 pub struct Lent {
     base: NonNull<u8>,

@@ -167,7 +167,7 @@ pub struct ClientEnd<S> {
     submissions: Producer<SUBMISSION_WORDS>,
     completions: Consumer<COMPLETION_WORDS>,
     /// The count of completions that this side last stored for the service.
-    told: u32,
+    stored: u32,
     lists: ListArea,
 }
 
@@ -185,7 +185,7 @@ impl<S: RingStorage> ClientEnd<S> {
             fences,
             submissions: Producer::new(layout.submission_slots()),
             completions: Consumer::new(layout.completion_slots()),
-            told: 0,
+            stored: 0,
             lists: ListArea::default(),
         })
     }
@@ -203,7 +203,7 @@ impl<S: RingStorage> ClientEnd<S> {
     #[inline]
     pub fn stage(&mut self, slot: &[u64; SUBMISSION_WORDS]) -> Result<(), RingFull> {
         if self.submissions.free() == 0 {
-            self.look_at_consumed()?;
+            self.load_consumed()?;
         }
         self.submissions.stage(&self.own, slot)
     }
@@ -219,7 +219,7 @@ impl<S: RingStorage> ClientEnd<S> {
         }
     }
 
-    fn look_at_consumed(&mut self) -> Result<(), RingFull> {
+    fn load_consumed(&mut self) -> Result<(), RingFull> {
         let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Acquire);
         self.submissions.consumed(claimed as u32).map_err(|_| RingFull)
     }
@@ -231,7 +231,7 @@ impl<S: RingStorage> ClientEnd<S> {
     pub fn stage_list(&mut self, list: &[u64]) -> Result<u64, RingFull> {
         self.lists.free(self.submissions.known_consumed());
         if self.lists.room(list.len()).is_none() {
-            self.look_at_consumed()?;
+            self.load_consumed()?;
             self.lists.free(self.submissions.known_consumed());
         }
         let (first, end) = self.lists.room(list.len()).ok_or(RingFull)?;
@@ -261,8 +261,8 @@ impl<S: RingStorage> ClientEnd<S> {
         let slot = self.completions.pop(&self.peer)?;
         // There are twice as many completion slots as requests, so the count need not be stored for each completion.
         let count = self.completions.count();
-        if count.wrapping_sub(self.told) > self.layout.capacity / 2 {
-            self.told = count;
+        if count.wrapping_sub(self.stored) > self.layout.capacity / 2 {
+            self.stored = count;
             self.own.word(COMPLETIONS_CONSUMED).store(u64::from(count), Ordering::Release);
         }
         Some(slot)
@@ -364,7 +364,7 @@ pub struct ServiceEnd<S> {
     submissions: Consumer<SUBMISSION_WORDS>,
     completions: Producer<COMPLETION_WORDS>,
     /// The count of requests that this side last stored for the client.
-    told: u32,
+    stored: u32,
     cancel_seen: u64,
 }
 
@@ -382,7 +382,7 @@ impl<S: RingStorage> ServiceEnd<S> {
             fences,
             submissions: Consumer::new(layout.submission_slots()),
             completions: Producer::new(layout.completion_slots()),
-            told: 0,
+            stored: 0,
             cancel_seen: 0,
         })
     }
@@ -430,15 +430,15 @@ impl<S: RingStorage> ServiceEnd<S> {
     #[inline]
     pub fn tell_consumed(&mut self) {
         let count = self.submissions.count();
-        if count.wrapping_sub(self.told) > self.layout.capacity / 4 {
+        if count.wrapping_sub(self.stored) > self.layout.capacity / 4 {
             self.tell_all_consumed();
         }
     }
 
     /// Stores the count of taken requests for the client.
     pub fn tell_all_consumed(&mut self) {
-        self.told = self.submissions.count();
-        self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(self.told), Ordering::Release);
+        self.stored = self.submissions.count();
+        self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(self.stored), Ordering::Release);
     }
 
     /// As [`completion_room`](Self::completion_room), by the client's last known count. It spares a load from the client's
@@ -493,7 +493,7 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.peer.word(CANCEL_GENERATION).load(Ordering::Relaxed) != self.cancel_seen
     }
 
-    /// Whether a cancel was ever requested on this queue. After a request was popped, this covers each cancel that was
+    /// Whether any cancel was requested on this queue so far. After a request was popped, this covers each cancel that was
     /// requested before the request was published.
     #[inline]
     pub fn cancels_asked(&self) -> bool {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! stage:   keep the slot in private memory (not visible)
-//! publish: write all staged slots, the first one last; in each slot the header, with the sequence of this lap, last
+//! publish: write all staged slots, the first one last; within a slot, write the header (this lap's sequence) last
 //! pop:     load the header with acquire; a wrong sequence means empty; then copy the rest ONCE into private memory
 //! ```
 //!
@@ -289,7 +289,11 @@ mod tests {
         producer.stage(&storage, &[5 << 32, 1, 2, 3]).unwrap();
         assert_eq!(consumer.pop(&storage), None);
         assert_eq!(producer.publish(&storage), 1);
-        assert_eq!(consumer.pop(&storage), Some([5 << 32, 1, 0, 0]), "the second part of a short slot was read");
+        assert_eq!(
+            consumer.pop(&storage),
+            Some([5 << 32, 1, 0, 0]),
+            "the second part of a short slot was read"
+        );
         assert!(!consumer.ready(&storage));
     }
 

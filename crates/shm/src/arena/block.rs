@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::{Arena, ArenaError, MOST_ALIGNMENT, Place, SegmentSource};
 use crate::mapping::{AccessError, Mapping};
 
-/// An owned block of an arena. No reference to its bytes is ever formed (invariant M2).
+/// An owned block of an arena. No reference to its bytes is formed (invariant M2).
 pub struct Block<S: SegmentSource> {
     arena: Arena<S>,
     mapping: Mapping,
@@ -202,8 +202,8 @@ impl Promised {
     ///
     /// # Safety
     /// The bytes stay allocated as long as the service may still run a request made of this, or use an id or grant derived
-    /// from it. If such a request writes them, no reference to them is used meanwhile. A request may run for ever if the
-    /// service was lost before it ended, or if it ended because its engine channel failed.
+    /// from it. If such a request writes them, no reference to them is used meanwhile. Assume that a request runs without
+    /// end if the service was lost before it completed, or if it completed with an engine channel failure.
     pub const unsafe fn new(pointer: *const u8, length: usize) -> Self {
         Self { pointer, length }
     }
