@@ -36,7 +36,7 @@ pub enum Held {
     Sent(Vec<u8>, Option<BufferView>),
 }
 
-/// A completed operation.
+/// An operation that Linux has completed.
 #[derive(Debug)]
 pub struct Done {
     /// The token of the call that started it.
@@ -48,7 +48,7 @@ pub struct Done {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registrations {
-    /// Segments registered now.
+    /// Number of segments registered now.
     pub segments: u64,
     /// Count of operations on registered buffers.
     pub fixed: u64,
