@@ -164,12 +164,12 @@ impl At<'_> {
     }
 }
 
-/// One contiguous copy.
+/// A copy between two contiguous ranges.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
     pub source: At<'a>,
     pub destination: At<'a>,
-    /// In bytes.
+    /// Number of bytes to copy.
     pub length: u64,
 }
 
