@@ -10,7 +10,7 @@
  *                          └── gate: the policy halts or continues the channel
  *
  * A transfer ends when the engine no longer accesses its memory. If an engine hangs and its driver does not guarantee that
- * termination stops it, the channel is faulted and the regions of the transfer stay pinned for ever.
+ * termination stops it, the channel is faulted and the regions of the transfer stay pinned permanently.
  */
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -497,7 +497,7 @@ static void look_up_at(struct mf_channel *channel, unsigned long next)
 /*
  * Handles a transfer that the engine is moving. Returns whether it was stopped. An engine that can be stopped is stopped at
  * the transfer's deadline. Otherwise only the watchdog ends the wait, even after the program's death, because the memory and
- * the channel would be lost for ever. Kernel memory cannot be withheld from its owner, so the wait for it has no limit.
+ * the channel would be lost permanently. Kernel memory cannot be withheld from its owner, so the wait for it has no limit.
  */
 static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, const struct view *view)
 {

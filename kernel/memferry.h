@@ -79,7 +79,7 @@ struct mf_region {
 	struct mutex lock;		/* protects maps */
 	struct list_head maps;
 	atomic_t users;			/* transfers that have not ended */
-	bool quarantined;		/* an engine that could not be stopped may access it for ever */
+	bool quarantined;		/* an engine that could not be stopped may still access it: never unpinned */
 	wait_queue_head_t unused;
 	struct completion *freed;	/* completed when the pages are unpinned; may be NULL */
 	struct work_struct free;

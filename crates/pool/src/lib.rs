@@ -45,7 +45,7 @@ pub use segment::{Segment, SegmentView};
 use memferry_shm::frame::AllocateError;
 
 /// The size of a huge page.
-const MOST_ALIGNMENT: usize = 2 << 20;
+const MAX_ALIGNMENT: usize = 2 << 20;
 
 /// Whether a buffer's pages follow one another in physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,7 +54,7 @@ pub enum Contiguity {
     /// On huge pages if the machine has free ones that are no larger than a segment, otherwise any pages.
     #[default]
     Preferred,
-    /// Buffers without it are set aside; a segment without such a buffer is an error.
+    /// Buffers that are not contiguous are set aside. A segment without contiguous buffers is an error.
     Required,
 }
 
@@ -113,7 +113,7 @@ impl Default for Options {
 #[derive(Debug, Error)]
 pub enum PoolError {
     #[error(
-        "a pool's buffers have 1 byte to 1 GiB (not {buffer_bytes}), aligned to a power of two up to {MOST_ALIGNMENT} (not {align})"
+        "a pool's buffers have 1 byte to 1 GiB (not {buffer_bytes}), aligned to a power of two up to {MAX_ALIGNMENT} (not {align})"
     )]
     Options { buffer_bytes: usize, align: usize },
     /// No buffer is free and the limit allows no further segment.
@@ -205,14 +205,14 @@ impl Pool {
     pub fn new(options: Options) -> Result<Self, PoolError> {
         let Options { buffer_bytes, limit_bytes, .. } = options;
         let align = options.constraints.align;
-        if !align.is_power_of_two() || align > MOST_ALIGNMENT || buffer_bytes == 0 || buffer_bytes > 1 << 30 {
+        if !align.is_power_of_two() || align > MAX_ALIGNMENT || buffer_bytes == 0 || buffer_bytes > 1 << 30 {
             return Err(PoolError::Options { buffer_bytes, align });
         }
         let mut options = options;
         options.constraints.align = align.max(rustix::param::page_size());
         options.buffer_bytes = buffer_bytes.next_multiple_of(options.constraints.align);
         options.segment_bytes =
-            options.segment_bytes.clamp(options.buffer_bytes, 1 << 30).next_multiple_of(MOST_ALIGNMENT);
+            options.segment_bytes.clamp(options.buffer_bytes, 1 << 30).next_multiple_of(MAX_ALIGNMENT);
         Ok(Self(Arc::new(Shared {
             options,
             state: Mutex::new(State { limit_bytes, ..State::default() }),
@@ -253,8 +253,8 @@ impl Pool {
         Ok(buffer)
     }
 
-    /// Takes a free used buffer, to be zeroed; waits up to `time` for one. It counts neither as taken nor as in use. As it is
-    /// not available to other callers, the pool leaves at least as many other buffers free as are being zeroed.
+    /// Takes a free used buffer, to be zeroed; waits up to `time` for one. It counts neither as taken nor as in use, but is
+    /// not available to other callers. Therefore the pool leaves at least as many buffers free as are being zeroed.
     pub fn take_used(&self, time: Duration) -> Option<UsedBuffer> {
         let find = |state: &State| {
             let free: usize = state.segments.iter().map(|segment| segment.free()).sum();
@@ -392,7 +392,7 @@ impl Pool {
 
     /// Releases every segment without a buffer in use, and returns their bytes.
     ///
-    /// A ring that registered such a segment keeps it until the ring's next registration.
+    /// A ring that registered a released segment keeps it mapped until the ring's next registration.
     pub fn trim(&self) -> u64 {
         let mut state = self.state();
         let (unused, used): (Vec<_>, Vec<_>) = std::mem::take(&mut state.segments)

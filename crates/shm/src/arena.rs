@@ -36,7 +36,7 @@ pub use memfds::{Memfds, Registrar, SegmentError};
 
 use crate::fork_guard::Forked;
 use crate::mapping::Mapping;
-use pages::{MOST_ALIGNMENT, PAGE, Pages, Shape, Wrong};
+use pages::{MAX_ALIGNMENT, PAGE, Pages, Shape, Wrong};
 
 /// Where an arena's memory comes from.
 ///
@@ -49,11 +49,11 @@ pub unsafe trait SegmentSource {
     type Id: Clone;
     type Error: Error + 'static;
 
-    /// Makes a segment of at least `least_bytes`.
+    /// Makes a segment of at least `min_bytes`.
     ///
     /// # Errors
     /// When no segment can be made.
-    fn segment(&self, least_bytes: u64) -> Result<(Mapping, Self::Id), Self::Error>;
+    fn segment(&self, min_bytes: u64) -> Result<(Mapping, Self::Id), Self::Error>;
 
     /// Takes a segment back. No block of it is in use, and the arena unmaps it when this returns.
     fn retire(&self, id: Self::Id);
@@ -237,12 +237,12 @@ impl<S: SegmentSource> Arena<S> {
         if length == 0 {
             return Err(ArenaError::Empty);
         }
-        let shape = Shape::of(layout).ok_or(ArenaError::Alignment { align, most: MOST_ALIGNMENT })?;
+        let shape = Shape::of(layout).ok_or(ArenaError::Alignment { align, most: MAX_ALIGNMENT })?;
         if let Some(place) = self.state().take(shape) {
             return Ok(place);
         }
-        let least = shape.segment_bytes().ok_or(ArenaError::TooLong { length, align })? as u64;
-        let bytes = self.reserve(least)?;
+        let needed = shape.segment_bytes().ok_or(ArenaError::TooLong { length, align })? as u64;
+        let bytes = self.reserve(needed)?;
         // The lock is not held here: the source may wait for the service's reply.
         let fresh = self.0.source.segment(bytes);
         let mut state = self.state();
@@ -252,19 +252,19 @@ impl<S: SegmentSource> Arena<S> {
         state.take_in(address, shape).ok_or(ArenaError::TooLong { length, align })
     }
 
-    /// Reserves room under the limit for a segment of at least `least` bytes. Returns the bytes to request.
-    fn reserve(&self, least: u64) -> Result<u64, ArenaError<S::Error>> {
+    /// Reserves room under the limit for a segment of at least `needed` bytes. Returns the bytes to request.
+    fn reserve(&self, needed: u64) -> Result<u64, ArenaError<S::Error>> {
         let limit = self.0.options.limit_bytes;
         let mut state = self.state();
         let room = |state: &State<S::Id>| {
             limit.saturating_sub(state.statistics.segment_bytes.saturating_add(state.pending_bytes))
         };
-        let unused = if room(&state) < least { state.remove_spare() } else { None };
+        let unused = if room(&state) < needed { state.remove_spare() } else { None };
         let room = room(&state);
         let held = state.statistics.segment_bytes.saturating_add(state.pending_bytes);
-        let bytes = self.0.options.segment_bytes.min(room).max(least);
+        let bytes = self.0.options.segment_bytes.min(room).max(needed);
         let reserved =
-            if bytes <= room { Ok(bytes) } else { Err(ArenaError::Limit { wanted: least, held, limit }) };
+            if bytes <= room { Ok(bytes) } else { Err(ArenaError::Limit { wanted: needed, held, limit }) };
         state.pending_bytes += reserved.as_ref().map_or(0, |bytes| *bytes);
         drop(state);
         self.retire(unused);

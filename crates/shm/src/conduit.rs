@@ -111,7 +111,7 @@ pub fn receive_introduced(
     Ok((bytes, received.process))
 }
 
-/// Whether the receive queue is empty. Closing such a socket cannot block on queued descriptors. After a shutdown the queue
+/// Whether the receive queue is empty. Closing the socket then cannot block on queued descriptors. After a shutdown the queue
 /// stays empty.
 pub fn is_drained(socket: BorrowedFd<'_>) -> bool {
     // With SO_PASSCRED every packet carries credentials. Without room for them the flag MSG_CTRUNC marks even an empty

@@ -36,7 +36,7 @@ const REQUIRED_HUGE: SealFlags = SealFlags::SHRINK.union(SealFlags::SEAL);
 
 #[derive(Debug, Error)]
 pub enum AllocateError {
-    #[error("a frame has at least one byte")]
+    #[error("cannot allocate a frame of 0 bytes; request at least one byte")]
     Empty,
     #[error(transparent)]
     Node(#[from] BindError),
@@ -99,7 +99,7 @@ fn allocate_named(
 /// Why the service refuses a descriptor as a frame.
 #[derive(Debug, Error)]
 pub enum FrameRefused {
-    #[error("a frame has at least one byte")]
+    #[error("cannot register a frame of 0 bytes; announce at least one byte")]
     Empty,
     #[error("the descriptor is not a memfd; allocate frames with memfd_create(MFD_ALLOW_SEALING)")]
     NotMemfd,

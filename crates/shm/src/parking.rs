@@ -105,7 +105,7 @@ pub fn park(set: impl Fn(u64), fences: Fences, ready: impl FnOnce() -> bool, sle
 /// after another thread left the peer's CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
-    most: Duration,
+    full: Duration,
     next: Duration,
     waits: u32,
 }
@@ -114,22 +114,22 @@ impl Spin {
     /// Number of waits from one full spin to the next.
     const TRIAL: u32 = 64;
 
-    /// Starts with a spin of `most`, which should be about the cost of a wake-up.
-    pub const fn new(most: Duration) -> Self {
-        Self { most, next: most, waits: 0 }
+    /// Starts with a spin of `full`, which should be about the cost of a wake-up.
+    pub const fn new(full: Duration) -> Self {
+        Self { full, next: full, waits: 0 }
     }
 
     /// The time to spin in this wait.
     #[inline]
     pub fn time(&mut self) -> Duration {
         self.waits = self.waits.wrapping_add(1);
-        if self.waits.is_multiple_of(Self::TRIAL) { self.most } else { self.next }
+        if self.waits.is_multiple_of(Self::TRIAL) { self.full } else { self.next }
     }
 
     /// Records that the spin found something.
     #[inline]
     pub fn was_worth_it(&mut self) {
-        self.next = self.most;
+        self.next = self.full;
     }
 
     /// Records that the spin found nothing.
@@ -157,18 +157,18 @@ mod tests {
 
     #[test]
     fn vain_spins_shorten_and_are_retried() {
-        let most = Duration::from_micros(50);
-        let mut spin = Spin::new(most);
-        assert_eq!(spin.time(), most);
+        let full = Duration::from_micros(50);
+        let mut spin = Spin::new(full);
+        assert_eq!(spin.time(), full);
         let mut times = Vec::new();
         for _ in 0..2 * Spin::TRIAL {
             spin.was_in_vain();
             times.push(spin.time());
         }
-        assert_eq!((times[0], times[1]), (most / 2, most / 4));
-        assert_eq!(times.iter().filter(|time| **time == most).count(), 2, "one wait in {}", Spin::TRIAL);
+        assert_eq!((times[0], times[1]), (full / 2, full / 4));
+        assert_eq!(times.iter().filter(|time| **time == full).count(), 2, "one wait in {}", Spin::TRIAL);
         assert!(times.last().is_some_and(|time| *time < Duration::from_nanos(10)));
         spin.was_worth_it();
-        assert_eq!(spin.time(), most);
+        assert_eq!(spin.time(), full);
     }
 }

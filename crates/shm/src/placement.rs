@@ -18,8 +18,8 @@ use crate::mapping::Mapping;
 const ONLINE: &str = "/sys/devices/system/node/online";
 /// Flag of mbind(2): fail if a present page lies on another node.
 const MPOL_MF_STRICT: libc::c_uint = 1;
-/// Bits of a node mask: the most nodes Linux can be configured for.
-const MOST_NODES: u32 = 1024;
+/// Bits of a node mask: Linux supports at most this number of nodes.
+const MAX_NODES: u32 = 1024;
 
 /// The page size of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -90,10 +90,10 @@ fn lists(online: &str, node: u32) -> bool {
 /// [`BindError`].
 pub fn bind(mapping: &Mapping, node: u32) -> Result<(), BindError> {
     let online = online_nodes();
-    if node >= MOST_NODES || !lists(&online, node) {
+    if node >= MAX_NODES || !lists(&online, node) {
         return Err(BindError::NoSuchNode { node, online });
     }
-    let mut mask = [0 as libc::c_ulong; MOST_NODES as usize / libc::c_ulong::BITS as usize];
+    let mut mask = [0 as libc::c_ulong; MAX_NODES as usize / libc::c_ulong::BITS as usize];
     mask[(node / libc::c_ulong::BITS) as usize] = 1 << (node % libc::c_ulong::BITS);
     // SAFETY: M1: the range is mapped. The call sets the policy of its future pages and changes no contents. It reads
     // one bit less than the count says: exactly the mask.
@@ -104,7 +104,7 @@ pub fn bind(mapping: &Mapping, node: u32) -> Result<(), BindError> {
             mapping.length_bytes(),
             libc::MPOL_BIND,
             mask.as_ptr(),
-            MOST_NODES as libc::c_ulong + 1,
+            MAX_NODES as libc::c_ulong + 1,
             MPOL_MF_STRICT,
         )
     };
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_error_lists_the_online_nodes() {
-        for node in [MOST_NODES - 1, MOST_NODES, u32::MAX] {
+        for node in [MAX_NODES - 1, MAX_NODES, u32::MAX] {
             let refused = allocate_placed(4096, Placement::on_node(node)).unwrap_err();
             assert!(matches!(refused, AllocateError::Node(BindError::NoSuchNode { .. })));
             let expected =

@@ -26,7 +26,7 @@ pub use memferry_transfer::wire::LONG;
 const AHEAD: u32 = 4;
 
 /// Limit on the slots kept in private memory; at the limit all but the first are written.
-const MOST_ASIDE: usize = 32;
+const MAX_UNWRITTEN: usize = 32;
 
 /// Position of a ring's slots in a storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -85,7 +85,7 @@ pub struct Producer<const WORDS: usize> {
     slots: Slots,
     /// Staged slots that are not written: the first, whose cache line the consumer polls, and the latest. Written together,
     /// their cache lines move from the consumer's cache in parallel; with other work in between, one after the other.
-    aside: Vec<[u64; WORDS]>,
+    unwritten: Vec<[u64; WORDS]>,
     staged: u32,
     published: u32,
     consumed: u32,
@@ -98,7 +98,7 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// When the capacity is not a power of two up to 2^16. It comes from this crate's layout, never from a peer.
     pub fn new(slots: Slots) -> Self {
         assert!(slots.capacity.is_power_of_two() && slots.capacity <= 1 << 16);
-        Self { slots, aside: Vec::with_capacity(MOST_ASIDE), staged: 0, published: 0, consumed: 0 }
+        Self { slots, unwritten: Vec::with_capacity(MAX_UNWRITTEN), staged: 0, published: 0, consumed: 0 }
     }
 
     /// The number of slots that can be staged now.
@@ -150,10 +150,10 @@ impl<const WORDS: usize> Producer<WORDS> {
         if self.free() == 0 {
             return Err(RingFull);
         }
-        if self.aside.len() == MOST_ASIDE {
+        if self.unwritten.len() == MAX_UNWRITTEN {
             self.write_latest(storage);
         }
-        self.aside.push(*slot);
+        self.unwritten.push(*slot);
         self.staged = self.staged.wrapping_add(1);
         Ok(())
     }
@@ -161,11 +161,11 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// Writes all private slots but the first. The consumer does not read them before it has taken the first.
     #[inline]
     fn write_latest<S: RingStorage>(&mut self, storage: &S) {
-        let first = self.staged.wrapping_sub(self.aside.len() as u32);
-        for (index, slot) in (1..).zip(self.aside.iter().skip(1)) {
+        let first = self.staged.wrapping_sub(self.unwritten.len() as u32);
+        for (index, slot) in (1..).zip(self.unwritten.iter().skip(1)) {
             self.write(storage, first.wrapping_add(index), slot);
         }
-        self.aside.truncate(1);
+        self.unwritten.truncate(1);
     }
 
     /// Writes a slot, its header last.
@@ -186,10 +186,10 @@ impl<const WORDS: usize> Producer<WORDS> {
         let count = self.staged.wrapping_sub(self.published);
         if count > 0 {
             self.write_latest(storage);
-            if let Some(first) = self.aside.first() {
+            if let Some(first) = self.unwritten.first() {
                 self.write(storage, self.published, first);
             }
-            self.aside.clear();
+            self.unwritten.clear();
             self.published = self.staged;
         }
         count

@@ -145,7 +145,7 @@ struct memferry_record {
  * -ENODEV: only with MEMFERRY_DMA_ONLY: the engine refused the rest, or it hangs in another transfer and is out of use.
  *
  * -ENOTRECOVERABLE: the engine did not end a batch within watchdog_ms, and its driver does not guarantee that it was
- * stopped. It may still access the memory: the regions stay pinned for ever, and the channel is not used again.
+ * stopped. It may still access the memory: the regions stay pinned permanently, and the channel is not used again.
  *
  * Some drivers report no errors (zynqmp-dma, pl330). Status 0 then means only that the engine reported completion.
  */

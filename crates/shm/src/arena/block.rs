@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Arena, ArenaError, MOST_ALIGNMENT, Place, SegmentSource};
+use super::{Arena, ArenaError, MAX_ALIGNMENT, Place, SegmentSource};
 use crate::mapping::{AccessError, Mapping};
 
 /// An owned block of an arena. No reference to its bytes is formed (invariant M2).
@@ -127,7 +127,7 @@ impl<S: SegmentSource> Drop for Landing<'_, S> {
                 std::process::abort();
             }
         }
-        touched_elsewhere(first);
+        compiler_barrier(first);
     }
 }
 
@@ -137,8 +137,8 @@ impl<S: SegmentSource> Arena<S> {
     /// # Errors
     /// [`ArenaError`].
     pub fn block(&self, length: usize, align: usize) -> Result<Block<S>, ArenaError<S::Error>> {
-        if !align.is_power_of_two() || align > MOST_ALIGNMENT {
-            return Err(ArenaError::Alignment { align, most: MOST_ALIGNMENT });
+        if !align.is_power_of_two() || align > MAX_ALIGNMENT {
+            return Err(ArenaError::Alignment { align, most: MAX_ALIGNMENT });
         }
         let layout =
             Layout::from_size_align(length, align).map_err(|_| ArenaError::TooLong { length, align })?;
@@ -148,7 +148,7 @@ impl<S: SegmentSource> Arena<S> {
 
     /// As [`locate`](Self::locate), for a slice that the service only reads.
     pub fn locate_slice(&self, bytes: &[u8]) -> Option<(S::Id, u64)> {
-        touched_elsewhere(bytes.as_ptr().cast_mut());
+        compiler_barrier(bytes.as_ptr().cast_mut());
         self.locate(bytes.as_ptr(), bytes.len())
     }
 
@@ -175,7 +175,7 @@ impl<S: SegmentSource> Arena<S> {
         if bytes.is_empty() || self.whole_pages(bytes)? != all {
             return None;
         }
-        touched_elsewhere(bytes.as_mut_ptr());
+        compiler_barrier(bytes.as_mut_ptr());
         let mut state = self.state();
         let (segment, offset) = state.segment_of(bytes.as_ptr().addr())?;
         Some(Landing {
@@ -216,14 +216,14 @@ impl Promised {
 impl<S: SegmentSource> Arena<S> {
     /// As [`locate`](Self::locate), for promised bytes.
     pub fn locate_promised(&self, promised: Promised) -> Option<(S::Id, u64)> {
-        touched_elsewhere(promised.pointer.cast_mut());
+        compiler_barrier(promised.pointer.cast_mut());
         self.locate(promised.pointer, promised.length)
     }
 }
 
 /// A compiler barrier for the bytes at `pointer`: earlier stores to them are done before it, and values loaded from them
 /// earlier are not reused after it.
-fn touched_elsewhere(pointer: *mut u8) {
+fn compiler_barrier(pointer: *mut u8) {
     #[cfg(not(miri))]
     // SAFETY: A: no instruction is executed. By the operands the compiler must assume a write through the pointer, which
     // comes from a slice that is borrowed for that write.

@@ -74,8 +74,8 @@ unsafe impl<R: Registrar> SegmentSource for Memfds<R> {
     type Id = R::Id;
     type Error = SegmentError<R::Error>;
 
-    fn segment(&self, least_bytes: u64) -> Result<(Mapping, Self::Id), Self::Error> {
-        let (descriptor, mapping) = allocate_placed(least_bytes, self.placement)?;
+    fn segment(&self, min_bytes: u64) -> Result<(Mapping, Self::Id), Self::Error> {
+        let (descriptor, mapping) = allocate_placed(min_bytes, self.placement)?;
         mapping.do_not_fork().map_err(SegmentError::Fork)?;
         let length = mapping.length_bytes() as u64;
         let id = self.registrar.register(descriptor, length).map_err(SegmentError::Register)?;

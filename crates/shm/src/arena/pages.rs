@@ -13,7 +13,7 @@ use std::alloc::Layout;
 /// The unit of runs, independent of the machine's page size.
 pub(super) const PAGE: usize = 4096;
 /// The size of a large page.
-pub(super) const MOST_ALIGNMENT: usize = 2 << 20;
+pub(super) const MAX_ALIGNMENT: usize = 2 << 20;
 const SLAB_PAGES: usize = 4;
 const SLAB_BYTES: usize = SLAB_PAGES * PAGE;
 /// Sizes of small blocks, in bytes.
@@ -30,7 +30,7 @@ pub(super) enum Shape {
 }
 
 impl Shape {
-    /// `None` for an alignment above [`MOST_ALIGNMENT`]. The layout must have at least one byte.
+    /// `None` for an alignment above [`MAX_ALIGNMENT`]. The layout must have at least one byte.
     pub(super) fn of(layout: Layout) -> Option<Self> {
         let size = layout.size();
         let align = layout.align();
@@ -39,7 +39,7 @@ impl Shape {
             return Some(Self::Small(class));
         }
         let run = Self::Run { pages: size.div_ceil(PAGE), align: align.div_ceil(PAGE) };
-        (align <= MOST_ALIGNMENT).then_some(run)
+        (align <= MAX_ALIGNMENT).then_some(run)
     }
 
     pub(super) fn bytes(self) -> usize {
@@ -75,7 +75,7 @@ pub(super) enum Wrong {
     Shape(Shape),
 }
 
-/// State of one page. Free pages and all pages of a run but its first are `Plain`; the bitmap tells which are free.
+/// State of one page. Free pages and all pages of a run but its first are `Plain`; the bitmap shows which are free.
 enum State {
     Plain,
     /// First page of a run of this many pages.
@@ -315,9 +315,9 @@ mod tests {
                 assert_eq!(shape(of.bytes(), align), Some(of), "{size} bytes, aligned to {align}");
             }
         }
-        assert_eq!(shape(1, MOST_ALIGNMENT * 2), None);
-        let most = shape(isize::MAX as usize, 1).unwrap();
-        assert!(most.segment_bytes().is_some_and(|bytes| bytes >= isize::MAX as usize));
+        assert_eq!(shape(1, MAX_ALIGNMENT * 2), None);
+        let longest = shape(isize::MAX as usize, 1).unwrap();
+        assert!(longest.segment_bytes().is_some_and(|bytes| bytes >= isize::MAX as usize));
     }
 
     #[test]

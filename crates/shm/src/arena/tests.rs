@@ -29,8 +29,8 @@ unsafe impl SegmentSource for Heap {
     type Id = u64;
     type Error = Infallible;
 
-    fn segment(&self, least_bytes: u64) -> Result<(Mapping, u64), Infallible> {
-        let mapping = Mapping::owned(vec![0; least_bytes as usize + PAGE]);
+    fn segment(&self, min_bytes: u64) -> Result<(Mapping, u64), Infallible> {
+        let mapping = Mapping::owned(vec![0; min_bytes as usize + PAGE]);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.out.lock().unwrap().insert(id, mapping.length_bytes());
         Ok((mapping, id))

@@ -23,12 +23,12 @@ pub fn wait(word: &AtomicU64, expected: u64, limit: Duration) {
 
 /// Limit on the sleepers that one call wakes, far above what an honest client has. It bounds the service's work for a client
 /// that lets thousands of threads sleep; further sleepers check again after their time limit.
-const MOST_WOKEN: i32 = 64;
+const MAX_WOKEN: i32 = 64;
 
-/// Wakes up to `MOST_WOKEN` sleepers of `word`.
+/// Wakes up to `MAX_WOKEN` sleepers of `word`.
 pub fn wake(word: &AtomicU64) {
     // SAFETY: the word lives during the call, and Linux uses only its address.
     unsafe {
-        libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, MOST_WOKEN);
+        libc::syscall(libc::SYS_futex, low_half(word), libc::FUTEX_WAKE, MAX_WOKEN);
     }
 }
