@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Channels of DMA engines, as dmaengine hands them out: lines of transfers each, one line a client, moved batch by batch.
+ * DMA channels of dmaengine. Each channel has one line of transfers for each client, and moves transfers batch by batch.
  *
  *   submit ─► line ─ its turn ─► work item: current ─► pieces ─ caches written back ─► prep, submit, issue
  *              ▲                     ▲                                                      │ callbacks count down
  *              └─ others wait ───────┼── landed ◄───────────────────────────────────────────┘
- *                          ├── timer: the deadline passed ─► dmaengine_terminate_sync ─► -ETIMEDOUT
- *                          │          that of one in a line ─► taken out ─► -ETIMEDOUT
- *                          └── gate: the policy lets it go on
+ *                          ├── timer: deadline of the current transfer ─► dmaengine_terminate_sync ─► -ETIMEDOUT
+ *                          │          deadline of a waiting one ─► removed from its line ─► -ETIMEDOUT
+ *                          └── gate: the policy halts or continues the channel
  *
- * A record is given when the engine no longer touches the memory. Where a driver does not promise that of a transfer it was
- * told to end, the channel is faulted, and what it was at keeps its memory for good.
+ * A transfer ends when the engine no longer accesses its memory. If an engine hangs and its driver does not guarantee that
+ * termination stops it, the channel is faulted and the regions of the transfer stay pinned permanently.
  */
 #include <linux/dma-map-ops.h>
 #include <linux/dma-mapping.h>
@@ -23,9 +23,9 @@ struct mf_channel *mf_channels[MF_MAX_CHANNELS];
 unsigned int mf_channel_count;
 
 /*
- * What drivers do not say of themselves.
+ * Properties that drivers do not report.
  *
- * bcm2835-dma: QEMU's model never ends a transfer whose length is no multiple of four.
+ * bcm2835-dma: QEMU's model never ends a transfer whose length is not a multiple of four.
  * xilinx-zynqmp-dma: its terminate_all masks the interrupts and frees the descriptors, and does not stop the engine
  * (drivers/dma/xilinx/zynqmp_dma.c).
  */
@@ -128,7 +128,7 @@ static bool hand_over(struct mf_channel *channel, const struct mf_transfer *tran
 	return true;
 }
 
-/* Hands the engine what fits; whether there is nothing left for it. */
+/* Hands the engine a batch. Returns whether nothing is left for the engine. */
 static bool issue(struct mf_channel *channel, struct mf_transfer *transfer)
 {
 	unsigned long flags;
@@ -137,7 +137,7 @@ static bool issue(struct mf_channel *channel, struct mf_transfer *transfer)
 	u64 bytes = 0;
 
 	channel->served = true;
-	/* The CPU's pieces count too: in between, who waits is looked at. */
+	/* The CPU's pieces count too, so that the loop ends soon enough to check for cancels and other clients. */
 	for (looked = 0; looked < MF_LOOKED_PIECES; looked++) {
 		struct mf_cursor next = transfer->cursor;
 		struct mf_piece piece;
@@ -152,7 +152,7 @@ static bool issue(struct mf_channel *channel, struct mf_transfer *transfer)
 		} else if (hand_over(channel, transfer, &piece)) {
 			bytes += piece.rows * piece.length;
 		} else {
-			/* Out of descriptors, or it will never take it: then the CPU does the rest, if it may. */
+			/* Out of descriptors for now, or, if the batch is empty, refused: then the CPU moves the rest. */
 			over = !channel->flights_count;
 			if (over)
 				transfer->cpu_from = transfer->cursor.done;
@@ -164,7 +164,7 @@ static bool issue(struct mf_channel *channel, struct mf_transfer *transfer)
 	if (!channel->flights_count)
 		return over;
 	channel->watchdog = jiffies + msecs_to_jiffies(READ_ONCE(mf_watchdog_ms));
-	/* Descriptors that ended before the state is set called nobody: who issues looks once more. */
+	/* Callbacks before this point did not queue the work item, so the caller checks again. */
 	spin_lock_irqsave(&channel->lock, flags);
 	channel->state = MF_FLYING;
 	spin_unlock_irqrestore(&channel->lock, flags);
@@ -172,7 +172,7 @@ static bool issue(struct mf_channel *channel, struct mf_transfer *transfer)
 	return false;
 }
 
-/* The batch is over: its bytes are the CPU's again. */
+/* Ends a batch: makes its bytes visible to the CPU, and counts them if done. */
 static void settle(struct mf_channel *channel, struct mf_transfer *transfer, bool done)
 {
 	unsigned int i;
@@ -189,7 +189,7 @@ static void settle(struct mf_channel *channel, struct mf_transfer *transfer, boo
 		transfer->landed = transfer->cursor.done;
 }
 
-/* ---- one transfer after the other, of one client after the other ---- */
+/* ---- transfers one after the other, clients by turns ---- */
 
 void mf_line_init(struct mf_line *line)
 {
@@ -208,7 +208,7 @@ static bool is_earlier(struct rb_node *one, const struct rb_node *other)
 			   rb_entry(other, struct mf_transfer, by_deadline)->deadline);
 }
 
-/* Puts a transfer into its line, as the last or the next of it, and the line behind all others if it was empty. */
+/* Adds a transfer to its line, at the head if is_next, else at the tail. A line that was empty goes behind all others. */
 static void enqueue(struct mf_channel *channel, struct mf_transfer *transfer, bool is_next)
 {
 	struct mf_line *line = line_of(channel, transfer);
@@ -232,13 +232,13 @@ static void dequeue(struct mf_channel *channel, struct mf_transfer *transfer)
 	rb_erase_cached(&transfer->by_deadline, &channel->waiting);
 }
 
-/* The one in a line whose deadline is the earliest; NULL if nothing waits. */
+/* The waiting transfer with the earliest deadline; NULL if none waits. */
 static struct mf_transfer *most_urgent(const struct mf_channel *channel)
 {
 	return rb_entry_safe(rb_first_cached(&channel->waiting), struct mf_transfer, by_deadline);
 }
 
-/* The transfer whose turn it is, taken out; its line goes behind the others. NULL if nothing waits. */
+/* Removes the transfer whose turn it is, and moves its line behind the others. NULL if none waits. */
 static struct mf_transfer *take_next(struct mf_channel *channel)
 {
 	struct mf_line *line = list_first_entry_or_null(&channel->lines, struct mf_line, node);
@@ -252,7 +252,7 @@ static struct mf_transfer *take_next(struct mf_channel *channel)
 	return transfer;
 }
 
-/* What no engine moves any more is the CPU's from here on, or nobody's. */
+/* Assigns the rest of the transfer to the CPU, or fails it with MEMFERRY_DMA_ONLY. */
 static void leave_to_cpu(struct mf_transfer *transfer)
 {
 	transfer->cpu_from = min(transfer->cpu_from, transfer->landed);
@@ -260,7 +260,7 @@ static void leave_to_cpu(struct mf_transfer *transfer)
 		transfer->status = -ENODEV;
 }
 
-/* Lays the pattern out as it lies from the first byte of the fill's page on. */
+/* Writes the pattern to its pages, with the phase that it has at the start of the fill's first page. */
 static void spread_pattern(struct mf_channel *channel, const struct mf_transfer *transfer)
 {
 	const struct mf_segment *segment = transfer->segments;
@@ -300,7 +300,7 @@ static struct mf_transfer *begin(struct mf_channel *channel)
 	return transfer;
 }
 
-/* Between batches: when other clients wait, the current transfer goes on in its client's next turn. Whether it gave way. */
+/* If other clients wait, puts the current transfer back into its line until the client's next turn. Returns whether. */
 static bool give_way(struct mf_channel *channel, struct mf_transfer *transfer)
 {
 	struct list_head *own = &line_of(channel, transfer)->node;
@@ -338,7 +338,7 @@ static void finish(struct mf_channel *channel, struct mf_transfer *transfer, int
 		channel->errors++;
 	spin_unlock_irqrestore(&channel->lock, flags);
 	transfer->status = status;
-	/* The CPU's pieces between those of the engine, and what the engine would not take. */
+	/* The CPU moves its pieces between the engine's, and what the engine refused. */
 	if (!transfer->quarantined && (transfer->cpu_parts || transfer->cpu_from != U64_MAX)) {
 		queue_work(mf_copies, &transfer->work);
 		return;
@@ -346,14 +346,14 @@ static void finish(struct mf_channel *channel, struct mf_transfer *transfer, int
 	mf_transfer_end(transfer);
 }
 
-/* Nobody is served here any more: the CPU takes what waits. */
+/* Empties all lines of a channel that is out of use: the CPU moves the waiting transfers. */
 static void abandon_queue(struct mf_channel *channel)
 {
 	struct mf_transfer *transfer;
 	unsigned long flags;
 
 	do {
-		/* One by one: whoever takes it off the queue ends it, this or a cancel. */
+		/* One at a time: either this or a cancel removes a transfer from its line, and that one ends it. */
 		spin_lock_irqsave(&channel->lock, flags);
 		transfer = take_next(channel);
 		if (transfer) {
@@ -365,7 +365,7 @@ static void abandon_queue(struct mf_channel *channel)
 	} while (transfer);
 }
 
-/* Ends what waited in a line for longer than its time: another's transfer keeps nobody from the end he was promised. */
+/* Ends waiting transfers whose deadline has passed, so that another client's transfer cannot delay their time-out. */
 static void end_late(struct mf_channel *channel)
 {
 	struct mf_transfer *transfer;
@@ -380,14 +380,14 @@ static void end_late(struct mf_channel *channel)
 			dequeue(channel, transfer);
 			channel->load--;
 			channel->timeouts++;
-			/* Not behind the CPU's copies: all there is to do is to find that it is late. */
+			/* Not in mf_copies, behind copies: the work item only finds that the transfer is late. */
 			queue_work(mf_works, &transfer->work);
 		}
 		spin_unlock_irqrestore(&channel->lock, flags);
 	} while (transfer);
 }
 
-/* The engine hangs at memory of the kernel, which is not to be had back: nobody else waits here as long as that lasts. */
+/* The engine hangs in kernel memory, which cannot be taken from its owner: no other transfer waits here meanwhile. */
 static void get_stuck(struct mf_channel *channel)
 {
 	unsigned long flags;
@@ -399,12 +399,12 @@ static void get_stuck(struct mf_channel *channel)
 	spin_unlock_irqrestore(&channel->lock, flags);
 	if (was_stuck)
 		return;
-	pr_err("%s: transfer of the kernel's did not end and cannot be stopped; the channel is not used until it ends\n",
+	pr_err("%s: a transfer in kernel memory hangs and cannot be stopped; the channel is not used until it ends\n",
 	       dma_chan_name(channel->chan));
 	abandon_queue(channel);
 }
 
-/* The current transfer is not to be waited for any longer; whether it is over. */
+/* Stops the engine in the current transfer. Returns whether the transfer has ended. */
 static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int status)
 {
 	int error = dmaengine_terminate_sync(channel->chan);
@@ -417,12 +417,12 @@ static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int s
 		return true;
 	}
 	if (channel->can_stop) {
-		/* Its driver promised too much: from now on it gets the module's time. */
-		pr_warn("%s: could not be stopped: %d\n", dma_chan_name(channel->chan), error);
+		/* The driver cannot stop it after all: from now on only the watchdog limits a batch. */
+		pr_warn("%s: could not be stopped: error %d\n", dma_chan_name(channel->chan), error);
 		channel->can_stop = false;
 		return false;
 	}
-	pr_err("%s: transfer did not end and cannot be stopped; its memory and the channel are not used again\n",
+	pr_err("%s: a transfer hangs and cannot be stopped; its memory stays pinned and the channel is not used again\n",
 	       dma_chan_name(channel->chan));
 	__module_get(THIS_MODULE);
 	spin_lock_irqsave(&channel->lock, flags);
@@ -430,7 +430,7 @@ static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int s
 	channel->timeouts++;
 	spin_unlock_irqrestore(&channel->lock, flags);
 	transfer->quarantined = true;
-	/* What the CPU would have moved in between is missing. */
+	/* The CPU's pieces between the engine's are missing. */
 	if (transfer->cpu_parts)
 		transfer->landed = 0;
 	finish(channel, transfer, -ENOTRECOVERABLE);
@@ -438,7 +438,7 @@ static bool stop(struct mf_channel *channel, struct mf_transfer *transfer, int s
 	return true;
 }
 
-/* What is to be done about the current transfer. */
+/* A snapshot of the current transfer's state. */
 struct view {
 	bool flies;
 	bool late;
@@ -462,7 +462,7 @@ static struct view look(struct mf_channel *channel, const struct mf_transfer *tr
 	return view;
 }
 
-/* Halts the engine in a batch, or lets it go on, as the policy wants; not in the policy's timer, for some drivers sleep here. */
+/* Pauses or resumes the engine in a batch. Not done in the policy's timer, because some drivers sleep here. */
 static void follow_gate(struct mf_channel *channel, bool gated)
 {
 	const struct dma_device *engine = channel->chan->device;
@@ -474,13 +474,13 @@ static void follow_gate(struct mf_channel *channel, bool gated)
 		channel->paused_since = jiffies;
 	} else {
 		channel->paused = dmaengine_resume(channel->chan);
-		/* The time in which it was halted does not count. */
+		/* The watchdog does not count the pause. */
 		if (!channel->paused)
 			channel->watchdog += jiffies - channel->paused_since;
 	}
 }
 
-/* The channel's work goes on then, or when the time of one that waits is over. */
+/* Sets the timer of the channel's work item to next, or to an earlier deadline of a waiting transfer. */
 static void look_up_at(struct mf_channel *channel, unsigned long next)
 {
 	const struct mf_transfer *transfer;
@@ -495,9 +495,9 @@ static void look_up_at(struct mf_channel *channel, unsigned long next)
 }
 
 /*
- * While the engine is at it; whether it was stopped. Where it can be stopped, the program's deadline does that. Where not, the
- * engine is given the module's time for a batch, whatever the program said and whether it still lives: what it holds
- * would be lost to the machine. Memory of the kernel cannot be kept from its owner, and is waited for.
+ * Handles a transfer that the engine is moving. Returns whether it was stopped. An engine that can be stopped is stopped at
+ * the transfer's deadline. Otherwise only the watchdog ends the wait, even after the program's death, because the memory and
+ * the channel would be lost permanently. Kernel memory cannot be withheld from its owner, so the wait for it has no limit.
  */
 static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, const struct view *view)
 {
@@ -506,7 +506,7 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	bool hangs;
 
 	follow_gate(channel, view->gated);
-	/* Who is halted gets nowhere; where the driver cannot halt it, the engine goes on behind a closed gate. */
+	/* A paused engine makes no progress. One that cannot be paused keeps running behind a closed gate. */
 	hangs = time_after(jiffies, channel->watchdog) && !(view->gated && channel->paused);
 	if (!channel->can_stop && transfer->is_kernels) {
 		if (hangs)
@@ -521,7 +521,7 @@ static bool wait_on(struct mf_channel *channel, struct mf_transfer *transfer, co
 	return false;
 }
 
-/* Goes on with the current transfer; whether the channel is free for another. */
+/* Advances the current transfer. Returns whether the channel is free for another one. */
 static bool advance(struct mf_channel *channel, struct mf_transfer *transfer)
 {
 	for (;;) {
@@ -536,7 +536,7 @@ static bool advance(struct mf_channel *channel, struct mf_transfer *transfer)
 			finish(channel, transfer, view.error);
 			return true;
 		}
-		/* What is done is done, whoever comes late. */
+		/* A transfer that is complete succeeds, even after a cancel or its deadline. */
 		if (transfer->landed < transfer->total && (cancelled || view.late)) {
 			finish(channel, transfer, cancelled ? -ECANCELED : -ETIMEDOUT);
 			return true;
@@ -548,7 +548,7 @@ static bool advance(struct mf_channel *channel, struct mf_transfer *transfer)
 		if (issue(channel, transfer))
 			break;
 	}
-	/* Nothing is left for the engine, or it would not take what is. */
+	/* Nothing is left for the engine, or it refused the rest. */
 	transfer->landed = transfer->cursor.done;
 	if (transfer->cpu_from != U64_MAX)
 		leave_to_cpu(transfer);
@@ -577,16 +577,16 @@ static void channel_late(struct timer_list *timer)
 	queue_work(mf_works, &container_of(timer, struct mf_channel, timer)->work);
 }
 
-/* ---- for others ---- */
+/* ---- functions for the other parts of the module ---- */
 
-/* Queues a transfer; false when the channel is not used any more, or for now, or the transfer was cancelled meanwhile. */
+/* Queues a transfer. False if the channel is faulted or stuck, or if the transfer was cancelled meanwhile. */
 bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
 {
 	bool taken, cancelled;
 	unsigned long flags;
 
 	spin_lock_irqsave(&channel->lock, flags);
-	/* Who cancels marks it first, and then looks for it in its line: one of both finds the other. */
+	/* A cancel sets the mark first and then searches the line, so either this or the cancel finds the other. */
 	cancelled = READ_ONCE(transfer->cancelled);
 	taken = channel->state != MF_FAULTED && !channel->stuck && !cancelled;
 	if (taken) {
@@ -602,8 +602,8 @@ bool mf_channel_submit(struct mf_channel *channel, struct mf_transfer *transfer)
 }
 
 /*
- * Ends a transfer that was marked as cancelled: at once while it waits, else between batches. The caller sees to it that the
- * transfer does not go away meanwhile.
+ * Ends a transfer that was marked as cancelled: at once while it waits, else between batches. The caller ensures that the
+ * transfer is not freed meanwhile.
  */
 void mf_channel_cancel(struct mf_channel *channel, struct mf_transfer *transfer)
 {
@@ -619,8 +619,8 @@ void mf_channel_cancel(struct mf_channel *channel, struct mf_transfer *transfer)
 	spin_unlock_irqrestore(&channel->lock, flags);
 	if (waited) {
 		/*
-		 * Through the CPU's work item, which finds no more to do than what lies between the engine's pieces of
-		 * earlier turns: this may be called with locks held.
+		 * The CPU's work item ends it, because this may be called with locks held. That moves at most the CPU's
+		 * pieces between the engine's pieces of earlier turns.
 		 */
 		queue_work(mf_works, &transfer->work);
 	} else {
@@ -628,7 +628,7 @@ void mf_channel_cancel(struct mf_channel *channel, struct mf_transfer *transfer)
 	}
 }
 
-/* Lets no further batch begin, and has the engine halted where its driver can; or lets it go on. From any context. */
+/* Closes or opens the gate, in any context. Closed: no further batch begins, and the engine is paused if possible. */
 void mf_channel_gate(struct mf_channel *channel, bool closed)
 {
 	struct mf_transfer *current_transfer;
@@ -642,7 +642,7 @@ void mf_channel_gate(struct mf_channel *channel, bool closed)
 			channel->gates++;
 			channel->gated_since = jiffies;
 		} else if (current_transfer) {
-			/* The time it was kept waiting does not count. */
+			/* The time behind the closed gate does not count. */
 			current_transfer->deadline += jiffies - channel->gated_since;
 		}
 		queue_work(mf_works, &channel->work);
@@ -650,7 +650,7 @@ void mf_channel_gate(struct mf_channel *channel, bool closed)
 	spin_unlock_irqrestore(&channel->lock, flags);
 }
 
-/* What its engine does beyond copying, MEMFERRY_CAN_*. */
+/* The engine's operations beyond copying: MEMFERRY_CAN_*. */
 unsigned int mf_channel_can(const struct mf_channel *channel)
 {
 	struct dma_device *engine = channel->chan->device;
@@ -664,7 +664,7 @@ unsigned int mf_channel_can(const struct mf_channel *channel)
 
 static int take_pattern(struct mf_channel *channel)
 {
-	/* Longer pieces where there is room for it. */
+	/* 16 pages allow longer pieces; one page is enough if memory is short. */
 	for (channel->pattern_order = 4;; channel->pattern_order = 0) {
 		channel->pattern = alloc_pages(GFP_KERNEL | GFP_DMA32 | __GFP_NOWARN, channel->pattern_order);
 		if (channel->pattern || !channel->pattern_order)
@@ -708,7 +708,7 @@ static struct mf_channel *take(struct dma_chan *chan)
 	channel->device = dmaengine_get_dma_device(chan);
 	order = max(chan->device->copy_align, chan->device->fill_align);
 	channel->alignment = 1U << order;
-	/* A driver that waits for its callbacks is believed that it stops. */
+	/* Assume that termination stops the engine if the driver can also wait for its callbacks. */
 	channel->can_stop = chan->device->device_terminate_all && chan->device->device_synchronize;
 	for (i = 0; i < ARRAY_SIZE(quirks); i++) {
 		if (strcmp(dev_driver_string(chan->device->dev), quirks[i].driver))
@@ -736,7 +736,7 @@ static bool is_of_driver(struct dma_chan *chan, void *driver)
 	return !*(const char *)driver || !strcmp(dev_driver_string(chan->device->dev), driver);
 }
 
-/* Takes free channels that copy memory, at most so many, for as long as the module is loaded. An empty name is any driver. */
+/* Takes up to limit free channels that copy memory, until the module is unloaded. An empty name matches any driver. */
 int mf_channels_take(unsigned int limit, const char *driver)
 {
 	dma_cap_mask_t mask;
@@ -762,12 +762,12 @@ int mf_channels_take(unsigned int limit, const char *driver)
 	return 0;
 }
 
-/* Nothing is queued any more. */
+/* Releases all channels. The caller ensures that nothing is queued. */
 void mf_channels_release(void)
 {
 	unsigned int i;
 
-	/* Regions that are let go of still know the devices, and late callbacks the channels. */
+	/* Regions being freed still use the devices, and late callbacks use the channels. */
 	for (i = 0; i < mf_channel_count; i++)
 		dmaengine_terminate_sync(mf_channels[i]->chan);
 	flush_workqueue(mf_copies);

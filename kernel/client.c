@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * /dev/memferry: who opened it, what he registered, what he has under way.
+ * /dev/memferry: the clients, their regions, running transfers and records.
  *
  *   open ─► client ─ ioctl ─► regions, transfers ─ ended ─► records ─ read, poll, eventfd
- *   close, death of the process ─► all cancelled, waited for ─► regions let go
+ *   close, death of the process ─► all transfers cancelled and awaited ─► regions released
  *
- * Handles of regions are not reused soon, so that a stale one is found out. Nothing of a client can be used by a process
- * other than the one that opened the descriptor.
+ * Handles of regions are not reused soon, so that stale ones are detected. Only the process that opened a descriptor can
+ * use its client.
  */
 #include <linux/capability.h>
 #include <linux/fs.h>
@@ -29,12 +29,12 @@ struct mf_region *mf_client_region(struct mf_client *client, u32 handle)
 	return xa_load(&client->regions, handle);
 }
 
-/* From a work item or a submitter. */
+/* Adds the transfer to the records. Called from a work item or a submitter. */
 void mf_client_ended(struct mf_transfer *transfer)
 {
 	struct mf_client *client = transfer->client;
 
-	/* Who closes frees the client when nothing runs and the lock is free: it is not touched after that. */
+	/* client_release() frees the client once nothing runs, so the client is not accessed after the unlock. */
 	spin_lock(&client->lock);
 	list_del_init(&transfer->of_client);
 	list_add_tail(&transfer->node, &client->ended);
@@ -58,7 +58,7 @@ static bool uses(const struct mf_transfer *transfer, const struct mf_region *reg
 	return false;
 }
 
-/* Cancels what has the tag, what uses the region, or, with neither, all, which is urgent. Returns how many. */
+/* Cancels the transfers with the tag, or those that use the region, or, urgently, all. Returns their number. */
 static int cancel(struct mf_client *client, const u64 *tag, const struct mf_region *region)
 {
 	struct mf_transfer *transfer;
@@ -100,7 +100,7 @@ static long query(void __user *argument)
 	return copy_to_user(argument, &answer, sizeof(answer)) ? -EFAULT : 0;
 }
 
-/* So many more pages are pinned, or fewer. */
+/* Adds to the client's count of pinned pages. */
 static void charge(struct mf_client *client, s64 pages)
 {
 	spin_lock(&client->lock);
@@ -163,13 +163,13 @@ static long unregister_region(struct mf_client *client, unsigned long handle)
 	region->dying = true;
 	spin_unlock(&client->lock);
 	cancel(client, NULL, region);
-	/* When the caller is killed here, the region goes when its transfers do. What they said of it is read after their count. */
+	/* If the caller is killed here, the last transfer frees the region. quarantined is read after users (acquire). */
 	error = wait_event_killable(region->unused, !atomic_read_acquire(&region->users));
 	if (error || READ_ONCE(region->quarantined)) {
 		mf_region_put_now(region);
 		return error;
 	}
-	/* A transfer that ended just now may hold it a moment longer. */
+	/* A transfer that has just ended may still hold a reference. */
 	region->freed = &freed;
 	mf_region_put_now(region);
 	wait_for_completion(&freed);
@@ -187,7 +187,7 @@ static long submit(struct mf_client *client, void __user *argument)
 		return -EFAULT;
 	if (!batch.count || batch.count > MEMFERRY_MAX_BATCH || batch.accepted)
 		return -EINVAL;
-	/* Who could not be told what runs is told before anything does. */
+	/* Fails before a transfer starts if the caller's memory for the count is not writable. */
 	if (put_user(0, &((struct memferry_submit __user *)argument)->accepted))
 		return -EFAULT;
 	from = u64_to_user_ptr(batch.transfers);
@@ -223,7 +223,7 @@ static long set_eventfd(struct mf_client *client, int descriptor)
 		return PTR_ERR(eventfd);
 	spin_lock(&client->lock);
 	swap(client->eventfd, eventfd);
-	/* What ended before is told once. */
+	/* One signal for all records that wait already. */
 	if (client->eventfd && !list_empty(&client->ended))
 		mf_eventfd_signal(client->eventfd);
 	spin_unlock(&client->lock);
@@ -423,8 +423,8 @@ static int client_release(struct inode *inode, struct file *file)
 	mutex_unlock(&mf_clients_lock);
 	cancel(client, NULL, NULL);
 	/*
-	 * Ends: what waited is out of its line, an engine is stopped or has the watchdog's time for its batch, and the CPU
-	 * looks up between pieces.
+	 * This wait ends: waiting transfers left their lines, an engine is stopped or limited by the watchdog, and the CPU
+	 * checks for the cancel between pieces.
 	 */
 	wait_event(client->wait, is_quiet(client));
 	while ((transfer = take_ended(client)))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What changed in the kernel since 6.1, in one place.
+ * Kernel interfaces that changed after 6.1.
  */
 #ifndef MEMFERRY_COMPAT_H
 #define MEMFERRY_COMPAT_H
@@ -15,7 +15,7 @@
 #error "memferry needs Linux 6.1 or later"
 #endif
 
-/* The caller holds the lock of the address space, and keeps it. */
+/* The caller holds the mmap lock, before and after. */
 static inline long mf_pin_pages(unsigned long address, unsigned long count, unsigned int flags, struct page **pages)
 {
 #if LINUX_VERSION_CODE < KERNEL_VERSION(6, 5, 0)
@@ -26,8 +26,8 @@ static inline long mf_pin_pages(unsigned long address, unsigned long count, unsi
 }
 
 /*
- * Before 6.2 a long-term pin for reading did not break copy-on-write: the program's next write would have gone to
- * another page than the one that was pinned. Asking for a write that is forced breaks it.
+ * Before 6.2 a long-term pin for reading did not break copy-on-write: the program's next write went to a page other
+ * than the pinned one. Requesting a forced write breaks copy-on-write.
  */
 static inline unsigned int mf_read_pin_flags(bool is_private)
 {

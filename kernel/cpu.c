@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What the CPU moves: transfers without a channel, and of others the pieces that an engine would not take.
+ * Copies and fills by the CPU: transfers without a channel, and pieces that an engine cannot move.
  *
- *   work item or submitter ─► walk the transfer's pieces ─► page by page, through the kernel's own mapping
+ *   work item or submitter ─► walk the transfer's pieces ─► page by page, through the kernel's mapping
  *
- * Pages are pinned, so nothing here can fault. A cancel and the deadline are honoured between pieces.
+ * Pages are pinned, so accesses cannot fault. Cancels and deadlines take effect between pieces.
  */
 #include <linux/highmem.h>
 #include <linux/sched.h>
@@ -26,7 +26,7 @@ static struct place place_of(const struct mf_region *region, u64 offset)
 static void copy_within_pages(struct place to, struct place from, size_t length)
 {
 	u8 *destination = kmap_local_page(to.page);
-	/* Two mappings of one page have two addresses, of which memmove could not tell that they overlap. */
+	/* One mapping for both sides of one page: with two addresses memmove would not detect the overlap. */
 	const u8 *source = from.page == to.page ? destination : kmap_local_page(from.page);
 
 	memmove(destination + to.offset, source + from.offset, length);
@@ -55,13 +55,13 @@ static bool is_over(const struct mf_transfer *transfer)
 	return READ_ONCE(transfer->cancelled) || time_after(jiffies, transfer->deadline);
 }
 
-/* Nobody is told of the bytes, or nobody in time. Between an engine's pieces there may be millions of the CPU's. */
+/* Whether to skip even the CPU's pieces between an engine's, maybe millions: the client is closing, or it is late. */
 static bool is_hopeless(const struct mf_transfer *transfer)
 {
 	return READ_ONCE(transfer->urgent) || time_after(jiffies, transfer->deadline);
 }
 
-/* A copy onto its own source from below: from the last byte down. Returns the bytes done. */
+/* Copies from the last byte down, for a destination that overlaps the source from above. Returns the bytes done. */
 static u64 copy_down(const struct mf_transfer *transfer, const struct mf_segment *segment)
 {
 	u64 left = segment->length;
@@ -80,7 +80,7 @@ static u64 copy_down(const struct mf_transfer *transfer, const struct mf_segment
 	return segment->length - left;
 }
 
-/* Writes bytes of the pattern; the first is that at phase. */
+/* Writes the pattern, starting with its byte number phase. */
 static void fill_within_page(u8 *to, size_t length, const u8 *pattern, unsigned int phase)
 {
 	u8 turned[4];
@@ -118,7 +118,7 @@ static void fill(const struct mf_transfer *transfer, const struct mf_piece *piec
 	}
 }
 
-/* Returns the bytes done: fewer than the piece has when the transfer was over meanwhile. */
+/* Returns the bytes done: less than the piece if the transfer was cancelled or late meanwhile. */
 static u64 perform(const struct mf_transfer *transfer, struct mf_piece *piece)
 {
 	u32 row;
@@ -136,7 +136,7 @@ static u64 perform(const struct mf_transfer *transfer, struct mf_piece *piece)
 	return piece->rows * piece->length;
 }
 
-/* Does the CPU's share of a transfer that no engine works on (any more). */
+/* Moves the CPU's share of a transfer after the engine has finished its own. */
 void mf_cpu_perform(struct mf_transfer *transfer)
 {
 	struct mf_cursor cursor = {};
@@ -146,7 +146,7 @@ void mf_cpu_perform(struct mf_transfer *transfer)
 	while (mf_walk(transfer, &cursor, &piece)) {
 		bool is_new = begin >= transfer->landed, is_cpus = piece.by_cpu || begin >= transfer->cpu_from;
 
-		/* Of what an engine did, the CPU's pieces in between are done, so that a cancelled transfer ends at one byte. */
+		/* Even after a cancel, the CPU moves its pieces between the engine's, so that no byte before landed is missing. */
 		if (is_new ? transfer->status || is_over(transfer) : is_cpus && is_hopeless(transfer))
 			break;
 		if (is_cpus) {
@@ -161,7 +161,7 @@ void mf_cpu_perform(struct mf_transfer *transfer)
 		begin = cursor.done;
 		cond_resched();
 	}
-	/* What an engine did beyond the first piece that is missing does not count. */
+	/* Bytes that an engine moved behind the first missing piece do not count. */
 	transfer->landed = begin;
 	if (!transfer->status && transfer->landed < transfer->total)
 		transfer->status = READ_ONCE(transfer->cancelled) ? -ECANCELED : -ETIMEDOUT;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * memferry: DMA between memory of unprivileged processes, by the engines that dmaengine drives.
+ * memferry: DMA between memory of unprivileged processes, through the engines of dmaengine drivers.
  */
 #include <linux/module.h>
 
@@ -11,11 +11,11 @@ struct workqueue_struct *mf_copies;
 
 static unsigned int channels = 4;
 module_param(channels, uint, 0444);
-MODULE_PARM_DESC(channels, "DMA channels to take at most; the others stay for device drivers (4; 0: none)");
+MODULE_PARM_DESC(channels, "maximum number of DMA channels to take; device drivers keep the others (4; 0: none)");
 
 static char *driver = "";
 module_param(driver, charp, 0444);
-MODULE_PARM_DESC(driver, "take channels of this driver only (any)");
+MODULE_PARM_DESC(driver, "take channels of this driver only (default: any driver)");
 
 unsigned int mf_patience_ms = 5000;
 
@@ -26,11 +26,11 @@ static int set_patience(const char *from, const struct kernel_param *parameter)
 
 static const struct kernel_param_ops patience_operations = { .set = set_patience, .get = param_get_uint };
 module_param_cb(patience_ms, &patience_operations, &mf_patience_ms, 0644);
-MODULE_PARM_DESC(patience_ms, "milliseconds that a transfer is given if it asks for no other time (5000)");
+MODULE_PARM_DESC(patience_ms, "time limit in milliseconds of transfers that set none (5000)");
 
 unsigned int mf_watchdog_ms = 5000;
 module_param_cb(watchdog_ms, &patience_operations, &mf_watchdog_ms, 0644);
-MODULE_PARM_DESC(watchdog_ms, "milliseconds after which an engine that cannot be stopped is taken to hang in a batch (5000)");
+MODULE_PARM_DESC(watchdog_ms, "time limit in milliseconds of a batch of an engine that cannot be stopped (5000)");
 
 static int __init memferry_init(void)
 {
@@ -50,7 +50,7 @@ static int __init memferry_init(void)
 		goto release;
 	mf_stats_start();
 	if (!mf_channel_count)
-		pr_info("no DMA engine copies memory here: the CPU does\n");
+		pr_info("no free DMA channel copies memory: the CPU moves all transfers\n");
 	return 0;
 release:
 	mf_channels_release();

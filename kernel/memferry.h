@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the parts of the module know of each other.
+ * Types and functions shared by the parts of the module.
  *
  *   client.c ─ ioctl ─► submit.c ─ checks ─► mf_transfer ─► policy.c chooses a channel, or the CPU
  *                          │ region.c: pinned pages, mapped for that channel's device
  *                          ▼
  *   channel.c: one transfer at a time, batch by batch ─ walk.c cuts pieces ─► dmaengine
- *                          │ unaligned ends, and what no channel takes: cpu.c
+ *                          │ unaligned ends, and pieces that no engine takes: cpu.c
  *                          ▼
- *   the transfer's ended(): client.c queues a record, usercopy.c wakes who waits
+ *   the transfer's ended(): client.c queues a record, usercopy.c wakes the caller
  *
- * A channel is worked by its own work item only, so that its state needs no lock but for what callbacks, timers and
- * submitters tell it. Some drivers sleep where they prepare a descriptor; the work item may.
+ * Only a channel's work item runs its engine, so the channel's state needs a lock only where callbacks, timers and
+ * submitters access it too. It is a work item because some drivers sleep while they prepare a descriptor.
  */
 #ifndef MEMFERRY_H
 #define MEMFERRY_H
@@ -39,17 +39,17 @@
 #define pr_fmt(format) "memferry: " format
 
 #define MF_MAX_CHANNELS	64
-/* Descriptors, and about how many bytes, an engine holds at a time: a cancel is honoured between batches. */
+/* Descriptors and approximate bytes of one batch. Cancels take effect between batches. */
 #define MF_BATCH_PIECES	16
 #define MF_BATCH_BYTES	(1UL << 20)
-/* Pieces that are looked at, the CPU's among them, before a channel looks up. */
+/* Pieces walked, the CPU's among them, before a channel checks for cancels and deadlines. */
 #define MF_LOOKED_PIECES	4096
-/* One engine descriptor moves no more. */
+/* Limit on the bytes of one engine descriptor. */
 #define MF_PIECE_BYTES	(256UL << 10)
 
-/* ---- region.c: memory that transfers may touch ---- */
+/* ---- region.c: memory that transfers may access ---- */
 
-/* Bytes of a region that are one row of addresses for a device; end is the offset of the first byte after them. */
+/* Bytes of a region that are contiguous for a device; end is the offset of the first byte after them. */
 struct mf_run {
 	u64 end;
 	dma_addr_t address;
@@ -63,7 +63,7 @@ struct mf_map {
 	enum dma_data_direction direction;
 	unsigned int count;
 	struct mf_run *runs;
-	unsigned long bounced;		/* pages that the device does not reach */
+	unsigned long bounced;		/* pages that the device cannot address */
 };
 
 struct mf_region {
@@ -71,17 +71,17 @@ struct mf_region {
 	u32 rights;
 	bool dying;			/* unregistered; under its client's lock */
 	u64 length;
-	unsigned int first;		/* where the region begins in its first page */
+	unsigned int first;		/* offset of the region in its first page */
 	unsigned long page_count;
 	struct page **pages;
-	struct mm_struct *mm;		/* whose pages are pinned; NULL: the kernel's, which are not */
-	const struct cred *payer;	/* whose user pays for them; NULL: nobody has to */
-	struct mutex lock;		/* of maps */
+	struct mm_struct *mm;		/* owner of the pinned pages; NULL: kernel pages, which are not pinned */
+	const struct cred *payer;	/* its user's locked_vm is charged; NULL: not charged (CAP_IPC_LOCK) */
+	struct mutex lock;		/* protects maps */
 	struct list_head maps;
 	atomic_t users;			/* transfers that have not ended */
-	bool quarantined;		/* an engine may be at it for good */
+	bool quarantined;		/* an engine that could not be stopped may still access it: never unpinned */
 	wait_queue_head_t unused;
-	struct completion *freed;	/* of who waits until the pages are let go of */
+	struct completion *freed;	/* completed when the pages are unpinned; may be NULL */
 	struct work_struct free;
 };
 
@@ -106,55 +106,55 @@ struct mf_segment {
 	u64 length;
 };
 
-/* What one client has in the queue of a channel, under the channel's lock. */
+/* The queued transfers of one client in one channel. Protected by the channel's lock. */
 struct mf_line {
-	struct list_head node;		/* among the lines that are served by turns; in no list when empty */
+	struct list_head node;		/* in the channel's list of lines, served by turns; unlinked while empty */
 	struct list_head transfers;
 };
 
-/* How far into a transfer. */
+/* A position in a transfer. */
 struct mf_cursor {
 	unsigned int segment;
 	u32 row;
 	u64 offset;
-	u64 done;			/* bytes before it, in all */
+	u64 done;			/* bytes of the transfer before this position */
 };
 
 struct mf_transfer {
-	struct list_head node;		/* in a line of a channel; then among the ended ones of its client */
-	struct rb_node by_deadline;	/* among all that wait in the channel, for as long as it is in a line */
+	struct list_head node;		/* in a line of a channel; later in its client's list of ended transfers */
+	struct rb_node by_deadline;	/* in the channel's tree of waiting transfers while it is in a line */
 	struct list_head of_client;
-	struct mf_client *client;	/* NULL: the kernel's own */
-	struct mf_channel *channel;	/* NULL: all by the CPU */
+	struct mf_client *client;	/* NULL: a copy for the kernel (usercopy.c) */
+	struct mf_channel *channel;	/* NULL: the CPU moves all of it */
 	void (*ended)(struct mf_transfer *transfer);
 	struct completion *waiter;
 	u64 tag;
 	u32 operation;
 	u32 flags;
-	unsigned long deadline;		/* jiffies; from its submission on */
+	unsigned long deadline;		/* in jiffies */
 	u32 rows;
 	u64 source_pitch;
 	u64 destination_pitch;
 	u8 pattern[4];			/* repeated to four bytes */
 	u32 pattern_bytes;
 	u64 total;
-	struct mf_cursor cursor;	/* what was handed to the engine */
-	u64 landed;			/* bytes of whole batches that the engine is done with */
+	struct mf_cursor cursor;	/* end of what was handed to the engine */
+	u64 landed;			/* bytes of completed batches */
 	u64 by_dma;
 	u64 by_cpu;
-	u64 cpu_from;			/* from this byte on the engine would not take it */
+	u64 cpu_from;			/* the engine refused the bytes from here on */
 	bool cancelled;
-	bool urgent;			/* its client is gone: do not wait for the engine, nor for the CPU */
+	bool urgent;			/* its client is closing: wait neither for the engine nor for the CPU */
 	bool quarantined;
 	bool cpu_parts;
-	bool is_kernels;		/* memory of the kernel takes part: an engine at it is waited for, however long */
+	bool is_kernels;		/* uses kernel memory: wait for the engine without a time limit */
 	int status;
-	struct work_struct work;	/* the CPU's share */
+	struct work_struct work;	/* moves the CPU's share */
 	unsigned int count;
 	struct mf_segment segments[];
 };
 
-/* ---- walk.c: from a transfer to pieces that an engine or the CPU moves at once ---- */
+/* ---- walk.c: cuts a transfer into pieces that an engine or the CPU moves in one step ---- */
 
 struct mf_piece {
 	const struct mf_segment *segment;
@@ -194,34 +194,34 @@ struct mf_channel {
 	unsigned int number;
 	struct dma_chan *chan;
 	struct device *device;
-	unsigned int alignment;		/* of addresses and lengths, for the engine; a power of two */
-	unsigned int line;		/* of destinations, so that no cache line is shared with the CPU; a power of two */
-	bool can_stop;			/* a terminated transfer has really ended */
-	spinlock_t lock;		/* of what follows, up to work */
-	struct list_head lines;		/* those that have transfers, the next one's first */
-	struct mf_line kernels;		/* of transfers without a client */
-	struct rb_root_cached waiting;	/* what is in lines, the earliest deadline first */
-	unsigned int load;		/* queued and current */
+	unsigned int alignment;		/* required of addresses and lengths, in bytes; a power of two */
+	unsigned int line;		/* destination alignment that shares no cache line with the CPU; a power of two */
+	bool can_stop;			/* dmaengine_terminate_sync() really ends a transfer */
+	spinlock_t lock;		/* protects the fields below, up to work */
+	struct list_head lines;		/* lines that have transfers; the first is served next */
+	struct mf_line kernels;		/* transfers without a client */
+	struct rb_root_cached waiting;	/* transfers in lines, earliest deadline first */
+	unsigned int load;		/* number of queued and current transfers */
 	struct mf_transfer *current_transfer;
 	enum mf_channel_state state;
-	bool stuck;			/* the current transfer is the kernel's, and hangs: nothing is queued behind it */
-	unsigned int flying;
+	bool stuck;			/* the current transfer uses kernel memory and hangs: queue nothing behind it */
+	unsigned int flying;		/* descriptors that the engine holds */
 	int error;
-	bool gated;			/* by the policy: no further batch */
+	bool gated;			/* the policy allows no further batch */
 	unsigned long gated_since;
-	struct work_struct work;	/* everything below belongs to it */
+	struct work_struct work;	/* only the work item accesses the fields below */
 	struct timer_list timer;
 	bool served;			/* the current transfer has had a batch in its turn */
 	bool paused;			/* the engine was halted in the batch */
-	unsigned long paused_since;	/* jiffies */
-	unsigned long watchdog;		/* when the batch is taken to hang, jiffies */
+	unsigned long paused_since;	/* in jiffies */
+	unsigned long watchdog;		/* time, in jiffies, from which the batch counts as hanging */
 	struct mf_flight flights[MF_BATCH_PIECES];
 	unsigned int flights_count;
 	struct dma_interleaved_template *plane;
 	struct page *pattern;
 	unsigned int pattern_order;
 	dma_addr_t pattern_address;
-	/* Told by debugfs. */
+	/* Counters shown by debugfs. */
 	u64 transfers;
 	u64 bytes;
 	u64 timeouts;
@@ -231,7 +231,7 @@ struct mf_channel {
 
 extern struct mf_channel *mf_channels[MF_MAX_CHANNELS];
 extern unsigned int mf_channel_count;
-/* For channels, and for what the CPU copies. */
+/* Work queues of the channels and of copies by the CPU. */
 extern struct workqueue_struct *mf_works;
 extern struct workqueue_struct *mf_copies;
 
@@ -256,19 +256,19 @@ void mf_transfer_start(struct mf_transfer *transfer);
 /* ---- client.c: /dev/memferry ---- */
 
 struct mf_client {
-	struct mm_struct *mm;		/* of who opened it */
+	struct mm_struct *mm;		/* of the process that opened the device */
 	pid_t pid;
 	char name[TASK_COMM_LEN];
 	u32 class;
 	struct list_head of_all;
-	struct mutex control;		/* one register, unregister or submit at a time */
+	struct mutex control;		/* serializes register, unregister and submit */
 	struct xarray regions;
 	u32 next_region;
 	struct mutex reading;
-	spinlock_t lock;		/* of what follows */
+	spinlock_t lock;		/* protects the fields below */
 	struct list_head running;
 	struct list_head ended;
-	unsigned int outstanding;	/* running, and ended but not read */
+	unsigned int outstanding;	/* transfers that run, or whose record was not read */
 	unsigned int running_count;
 	struct eventfd_ctx *eventfd;
 	u64 transfers;
@@ -276,7 +276,7 @@ struct mf_client {
 	u64 by_cpu;
 	u64 pinned_pages;
 	wait_queue_head_t wait;
-	struct mf_line lines[];		/* of each channel */
+	struct mf_line lines[];		/* one for each channel */
 };
 
 extern struct list_head mf_clients;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Which channel serves whom: the policies of Papa 2014 ("Copy memory support", "Priority Channel").
+ * Chooses the channel of a transfer, by the policies of Papa 2014 ("Copy memory support", "Priority Channel").
  *
- *   shared      every channel is everybody's: the one with the least to do
- *   exclusive   channel N belongs to CPU N; a CPU without one copies
- *   priority    the first channels are for the high class; the others halt for a slice of every period
+ *   shared      any channel: the one with the lowest load
+ *   exclusive   channel N serves CPU N only; a CPU without a channel copies by itself
+ *   priority    the first channels serve the high class; the others halt for a slice of every period
  *
- *   period:  |<- slice: others halted ->|<-------- all go on -------->|
+ *   period:  |<- slice: others halted ->|<-------- all run ---------->|
  *
- * Set below /sys/class/misc/memferry. A change holds for what is submitted after it.
+ * The settings are below /sys/class/misc/memferry. A change applies to later submissions.
  */
 #include <linux/device.h>
 #include <linux/hrtimer.h>
@@ -31,7 +31,7 @@ static unsigned int slice_us = 3000;
 static atomic_t turn;
 
 static struct hrtimer timer;
-static bool halted;	/* belongs to the timer while it runs */
+static bool halted;	/* owned by the timer while it runs */
 
 static bool is_usable(const struct mf_channel *channel)
 {
@@ -47,7 +47,7 @@ static struct mf_channel *least_loaded(unsigned int first, unsigned int end)
 		return NULL;
 	count = end - first;
 	for (i = 0; i < count; i++) {
-		/* Begins elsewhere each time, so that equals take turns. */
+		/* Each call starts at another channel, so that channels with equal loads take turns. */
 		struct mf_channel *channel = mf_channels[first + (i + begin) % count];
 
 		if (is_usable(channel) && (!best || READ_ONCE(channel->load) < READ_ONCE(best->load)))
@@ -56,7 +56,7 @@ static struct mf_channel *least_loaded(unsigned int first, unsigned int end)
 	return best;
 }
 
-/* The channel for a transfer of the class that the calling CPU submits; NULL: the CPU moves it. */
+/* The channel for a transfer of this class from the calling CPU; NULL: the CPU moves it. */
 struct mf_channel *mf_policy_choose(u32 class)
 {
 	unsigned int high = min(READ_ONCE(high_channels), mf_channel_count), cpu;
@@ -98,7 +98,7 @@ static enum hrtimer_restart turn_over(struct hrtimer *expired)
 	return HRTIMER_RESTART;
 }
 
-/* The lock is held, or nobody else is there. */
+/* The caller holds the lock changing, or the device is not registered. */
 static void stop_timer(void)
 {
 	unsigned int i;
@@ -165,7 +165,7 @@ static ssize_t threshold_bytes_store(struct device *device, struct device_attrib
 }
 static DEVICE_ATTR_RW(threshold_bytes);
 
-/* Changes a number that the timer goes by; 0 <= slice < period, and a slice of 0 halts nobody. */
+/* Sets a number that the timer uses. 0 <= slice < period; a slice of 0 halts no channel. */
 static ssize_t store_number(unsigned int *number, const char *from, size_t length)
 {
 	unsigned int value, before;

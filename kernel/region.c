@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Regions: memory that stays where it is while transfers may touch it.
+ * Regions: memory that stays in place while transfers may access it.
  *
  *   mf_region_of_user ─ charge ─ pin, mapping by mapping ─► region ─ mf_region_map ─► its runs, for one device
- *   mf_region_put ─ the last one ─► unmap ─ unpin ─ give the charge back     (in a work item: any context may put)
+ *   mf_region_put ─ last reference ─► unmap ─ unpin ─ uncharge     (in a work item, so that any context may put)
  *
- * The user pays, as with io_uring: what one of his processes pinned may outlive it in a child that inherited the descriptor,
- * and counts against RLIMIT_MEMLOCK of all his processes until it is let go of.
+ * Pinned pages are charged to the user, as io_uring does: a child that inherited the descriptor keeps them pinned after the
+ * death of the process that pinned them. They count against RLIMIT_MEMLOCK of all processes of the user.
  *
- * A region is mapped for a device when the first transfer on one of its channels wants it, once. What the caches hold is
- * brought in order around each piece (channel.c), not here.
+ * A region is mapped once for each device, for the first transfer on one of the device's channels. channel.c synchronizes
+ * caches around each piece.
  */
 #include <linux/capability.h>
 #include <linux/cred.h>
@@ -26,14 +26,14 @@
 
 #include "memferry.h"
 
-/* Pages of all regions together that may lie in bounce buffers: the machine has few, and its drivers live on them. */
+/* Limit on the bounce buffer pages of all regions: the machine has few, and device drivers need them. */
 #define BOUNCED_PAGES	((8UL << 20) >> PAGE_SHIFT)
 
 static atomic_long_t bounced_pages;
 
-/* ---- who pays ---- */
+/* ---- accounting ---- */
 
-/* Charges the caller for pages of his, or says that he is over his limit. */
+/* Charges the region's pages to the caller. -ENOMEM if that exceeds the limit. */
 static int charge(struct mf_region *region)
 {
 	unsigned long limit = rlimit(RLIMIT_MEMLOCK) >> PAGE_SHIFT;
@@ -46,7 +46,7 @@ static int charge(struct mf_region *region)
 			if (region->page_count > limit || locked > limit - region->page_count)
 				return -ENOMEM;
 		} while (!atomic_long_try_cmpxchg(&user->locked_vm, &locked, locked + region->page_count));
-		/* Not the user himself: not every 6.1 lets modules give him back. */
+		/* Holds the credentials instead of the user: not every 6.1 exports free_uid() to modules. */
 		region->payer = get_current_cred();
 	}
 	region->mm = current->mm;
@@ -74,7 +74,7 @@ static bool is_shareable_file(const struct file *file)
 	return magic == TMPFS_MAGIC || magic == HUGETLBFS_MAGIC;
 }
 
-/* The flags that pages of this mapping are pinned with. */
+/* Finds the flags for pinning pages of this mapping, or the reason why they cannot be pinned. */
 static int pin_flags(const struct vm_area_struct *vma, u32 rights, unsigned int *flags)
 {
 	bool is_private = (vma->vm_flags & (VM_SHARED | VM_MAYWRITE)) == VM_MAYWRITE;
@@ -91,7 +91,7 @@ static int pin_flags(const struct vm_area_struct *vma, u32 rights, unsigned int 
 	return 0;
 }
 
-/* Pins as many pages as are left of the mapping at address, but not too many at once; the number, or an error. */
+/* Pins up to 512 of the pages that are left in the mapping at address. Returns their number, or an error. */
 static long pin_some(struct mm_struct *mm, unsigned long address, unsigned long left, u32 rights, struct page **pages)
 {
 	struct vm_area_struct *vma;
@@ -164,7 +164,7 @@ static void region_delete(struct mf_region *region)
 	kfree(region);
 }
 
-/* Memory of the calling process; the range was checked not to be empty. */
+/* Makes a region of memory of the calling process. length is not 0. */
 struct mf_region *mf_region_of_user(unsigned long address, u64 length, u32 rights)
 {
 	unsigned long first = offset_in_page(address), count;
@@ -175,13 +175,13 @@ struct mf_region *mf_region_of_user(unsigned long address, u64 length, u32 right
 		return ERR_PTR(-EOVERFLOW);
 	address = untagged_addr(address);
 	count = (first + length + PAGE_SIZE - 1) >> PAGE_SHIFT;
-	/* The list of its pages is an allocation, of which the kernel warns above this. */
+	/* Linux warns about an allocation above this size, and the page list is one. */
 	if (count > INT_MAX / sizeof(struct page *))
 		return ERR_PTR(-ENOMEM);
 	region = region_new(count, first, length, rights);
 	if (!region)
 		return ERR_PTR(-ENOMEM);
-	/* Charged first: a caller over its limit makes no list of pages. */
+	/* Charge first, so that a caller over its limit does not allocate the page list. */
 	error = charge(region);
 	if (error)
 		goto delete;
@@ -196,7 +196,7 @@ delete:
 	return ERR_PTR(error);
 }
 
-/* Pages that the caller keeps in place until the region was put now. */
+/* Makes a region of pages that the caller keeps in place until its mf_region_put_now() returned. */
 struct mf_region *mf_region_of_pages(struct page **pages, unsigned long count, unsigned int first, u64 length,
 				     u32 rights)
 {
@@ -257,21 +257,21 @@ static void region_free_now(struct kref *references)
 	region_free(container_of(references, struct mf_region, references));
 }
 
-/* From any context. */
+/* Drops a reference, in any context. */
 void mf_region_put(struct mf_region *region)
 {
 	kref_put(&region->references, region_free_later);
 }
 
-/* From a context that may sleep. When it was the last one, the pages are free on return. */
+/* Drops a reference in a context that may sleep. If it was the last one, the pages are released on return. */
 void mf_region_put_now(struct mf_region *region)
 {
 	kref_put(&region->references, region_free_now);
 }
 
 /*
- * The runs of a mapped table. Where the device does not see the caches, bytes of one run also lie in one row of physical
- * memory: the calls that write caches back take one address and a length.
+ * Lists the runs of a mapped table, or only counts them. For a device that is not cache-coherent, each run is also
+ * contiguous in physical memory, because the calls that write caches back take one address and a length.
  */
 static unsigned int list_runs(struct mf_map *map, struct mf_run *runs)
 {
@@ -306,7 +306,7 @@ static unsigned int list_runs(struct mf_map *map, struct mf_run *runs)
 	return count;
 }
 
-/* Reserves bounce buffers for pages that the device does not reach, for as long as the region is mapped. */
+/* Reserves bounce buffers for pages that the device cannot address, until the mapping is deleted. */
 static int reserve_bounced(struct mf_map *map, const struct mf_region *region)
 {
 	bool all = is_swiotlb_force_bounce(map->device);
@@ -346,8 +346,8 @@ static struct mf_map *map_new(struct mf_region *region, struct device *device)
 	if (error)
 		goto give_back;
 	/*
-	 * Never only from the device: an engine that fails or is stopped leaves bytes as they were. 32-bit Arm would have thrown
-	 * away what the caches hold of them, the zeros of a new page too, and bounce buffers would be copied back as they were.
+	 * Never DMA_FROM_DEVICE: an engine that fails or is stopped leaves bytes unchanged. 32-bit Arm would then have
+	 * discarded cached stores to them, even the zeros of a new page, and stale bounce buffers would be copied back.
 	 */
 	map->direction = region->rights == MEMFERRY_READ ? DMA_TO_DEVICE : DMA_BIDIRECTIONAL;
 	error = dma_map_sgtable(device, &map->table, map->direction, DMA_ATTR_SKIP_CPU_SYNC);
@@ -370,7 +370,7 @@ delete:
 	return ERR_PTR(error);
 }
 
-/* The region as the device sees it; valid as long as the region. */
+/* The region's mapping for the device, made at the first call. It lives as long as the region. */
 struct mf_map *mf_region_map(struct mf_region *region, struct device *device)
 {
 	struct mf_map *map;
@@ -387,7 +387,7 @@ found:
 	return map;
 }
 
-/* Pieces that lie in one row of physical memory. */
+/* The number of physically contiguous pieces. */
 unsigned int mf_region_runs(struct mf_region *region)
 {
 	unsigned int runs = 1;
@@ -401,7 +401,7 @@ unsigned int mf_region_runs(struct mf_region *region)
 	return runs;
 }
 
-/* The run that the byte at offset is in, and the offset of its first byte. The offset is within the region. */
+/* The run that contains the byte at offset, and the offset of the run's first byte. offset lies in the region. */
 const struct mf_run *mf_map_find(const struct mf_map *map, u64 offset, u64 *begin)
 {
 	unsigned int low = 0, high = map->count - 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What was moved, and for whom: /sys/kernel/debug/memferry/channels and clients.
+ * Statistics of channels and clients: /sys/kernel/debug/memferry/channels and clients.
  */
 #include <linux/debugfs.h>
 #include <linux/seq_file.h>

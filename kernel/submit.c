@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * From a request to a transfer: everything is checked here, once, on the kernel's own copy of the request.
+ * Makes a transfer of a request. All checks are here, done once on the kernel's copy of the request.
  *
  *   memferry_transfer ─ shape ─► segments ─ handles, rights, ranges ─► mf_transfer ─ place ─► channel or CPU ─ start
  */
@@ -10,7 +10,7 @@
 
 #include "memferry.h"
 
-/* Transfers that the CPU moves are moved at once up to this; longer ones by a work item. */
+/* The submitter moves CPU transfers up to this size itself; a work item moves longer ones. */
 #define AT_ONCE_BYTES	(64UL << 10)
 
 struct mf_transfer *mf_transfer_new(unsigned int count)
@@ -29,7 +29,7 @@ struct mf_transfer *mf_transfer_new(unsigned int count)
 	return transfer;
 }
 
-/* Lets go of the regions, whose transfers have ended unless one is quarantined. */
+/* Releases the regions. Those of a quarantined transfer keep a reference, so that they stay pinned. */
 static void release_regions(struct mf_transfer *transfer)
 {
 	unsigned int i, side;
@@ -50,13 +50,13 @@ static void release_regions(struct mf_transfer *transfer)
 	}
 }
 
-/* Of a transfer that never started, or whose regions were released. */
+/* Frees a transfer that never started, or whose regions were released. */
 void mf_transfer_free(struct mf_transfer *transfer)
 {
 	kvfree(transfer);
 }
 
-/* From any context: the end of a transfer that was started. */
+/* Ends a started transfer, in any context. */
 void mf_transfer_end(struct mf_transfer *transfer)
 {
 	if (!transfer->status && transfer->landed < transfer->total)
@@ -88,7 +88,7 @@ static int check_shape(const struct memferry_transfer *request)
 		return -EINVAL;
 	if (!is_plane && (request->rows || request->source_pitch || request->destination_pitch))
 		return -EINVAL;
-	/* Rows of the destination do not overlap, so that no more is moved than there is room for. */
+	/* Destination rows must not overlap, so a transfer moves no more bytes than the region has. */
 	if (is_plane && (!request->rows || (request->rows > 1 && request->destination_pitch < request->length)))
 		return -EINVAL;
 	if (!is_fill && (request->pattern || request->pattern_bytes))
@@ -100,7 +100,7 @@ static int check_shape(const struct memferry_transfer *request)
 	return 0;
 }
 
-/* Whether rows of length bytes from offset on lie within the region. */
+/* Whether all rows of length bytes, the first at offset, lie in the region. */
 static bool is_inside(const struct mf_region *region, u64 offset, u64 length, u32 rows, u64 pitch)
 {
 	u64 reach, end;
@@ -113,7 +113,7 @@ static bool is_inside(const struct mf_region *region, u64 offset, u64 length, u3
 	return end <= region->length;
 }
 
-/* Holds one side of a segment, or says why not. */
+/* Checks one side of a segment and takes a reference on its region. */
 static int hold(struct mf_client *client, const struct memferry_place *place, u64 length, u32 rows, u64 pitch, u32 right,
 		struct mf_region **held)
 {
@@ -187,7 +187,7 @@ static void fill_pattern(struct mf_transfer *transfer, const struct memferry_tra
 		transfer->pattern[i] = request->pattern >> (8 * (i % request->pattern_bytes));
 }
 
-/* A copy onto itself is one that only the CPU does as memmove does. */
+/* Whether source and destination of a copy overlap: only the CPU copies these like memmove. */
 static bool overlaps_itself(const struct mf_transfer *transfer)
 {
 	const struct mf_segment *segment = transfer->segments;
@@ -199,14 +199,14 @@ static bool overlaps_itself(const struct mf_transfer *transfer)
 
 /* ---- placing and starting ---- */
 
-/* Whether rows are so short that little more than their ends would be left to the engine. */
+/* Whether rows are so short that the engine could move little more than the CPU moves at their ends. */
 static bool is_fragmented(const struct mf_transfer *transfer, const struct mf_channel *channel)
 {
 	return transfer->rows > 1 && !channel->plane &&
 	       transfer->segments[0].length < 4 * max(channel->alignment, channel->line);
 }
 
-/* Whether all but the ends of each segment can be moved by the engine. */
+/* Whether the engine can move all of each segment except its ends. */
 static bool is_aligned(const struct mf_transfer *transfer, const struct mf_channel *channel)
 {
 	unsigned int i;
@@ -246,7 +246,7 @@ static int map_segments(struct mf_transfer *transfer, const struct mf_channel *c
 	return 0;
 }
 
-/* Decides what moves it. Only who insists on an engine can be refused; an engine that refuses later fails his transfer. */
+/* Chooses a channel or the CPU. Fails only with MEMFERRY_DMA_ONLY; an engine that refuses later fails such transfers too. */
 int mf_transfer_place(struct mf_transfer *transfer, u32 class)
 {
 	bool insists = transfer->flags & MEMFERRY_DMA_ONLY;
@@ -273,12 +273,12 @@ int mf_transfer_place(struct mf_transfer *transfer, u32 class)
 	return insists ? error : 0;
 }
 
-/* Exactly one call of ended() follows, perhaps before this returns. */
+/* Starts a transfer. Exactly one call of ended() follows, possibly before this returns. */
 void mf_transfer_start(struct mf_transfer *transfer)
 {
 	if (transfer->channel && mf_channel_submit(transfer->channel, transfer))
 		return;
-	/* Who was cancelled meanwhile does not wait for the CPU's copies either. */
+	/* A transfer that was cancelled meanwhile ends at once, not behind other copies. */
 	if (transfer->total <= AT_ONCE_BYTES || READ_ONCE(transfer->cancelled))
 		mf_cpu_work(&transfer->work);
 	else
@@ -313,12 +313,12 @@ static void unreserve(struct mf_client *client)
 {
 	spin_lock(&client->lock);
 	client->outstanding--;
-	/* Who polls for room may have found none meanwhile. */
+	/* A poll for room may have found none meanwhile. */
 	wake_up_all(&client->wait);
 	spin_unlock(&client->lock);
 }
 
-/* Starts one transfer; its record is reserved. The request is the kernel's copy. */
+/* Checks and starts one transfer, and reserves its record. request is the kernel's copy. */
 int mf_submit_one(struct mf_client *client, const struct memferry_transfer *request)
 {
 	struct mf_transfer *transfer;
@@ -361,7 +361,7 @@ int mf_submit_one(struct mf_client *client, const struct memferry_transfer *requ
 	spin_lock(&client->lock);
 	list_add_tail(&transfer->of_client, &client->running);
 	client->running_count++;
-	/* Who unregistered meanwhile did not find it among the running. */
+	/* An unregister that ran meanwhile did not find this transfer in the running list. */
 	transfer->cancelled = uses_dying(transfer);
 	spin_unlock(&client->lock);
 	mf_transfer_start(transfer);

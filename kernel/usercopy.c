@@ -3,7 +3,7 @@
  * copy_to_user() and copy_from_user() by a DMA engine (Papa 2014, "copy_to_user() via DMA engine").
  *
  *   caller ─ pin the user's pages, list the kernel's ─► transfer ─► policy ─► channel ─ interrupt ─► caller wakes, unpins
- *      └─ no channel, too short, atomic, a page that cannot be pinned ─► the CPU's original, which reports the fault
+ *      └─ no channel, too short, atomic, a page that cannot be pinned ─► the original by the CPU, which reports faults
  */
 #include <linux/export.h>
 #include <linux/mm.h>
@@ -48,7 +48,7 @@ static bool list_kernel_pages(const void *from, unsigned long length, struct pag
 	return true;
 }
 
-/* Submits the copy and sleeps until it is over; its status. The regions are let go of. */
+/* Submits the copy, sleeps until it has ended, and returns its status. Drops the caller's references to the regions. */
 static int move(struct mf_region *source, struct mf_region *destination, u64 length)
 {
 	DECLARE_COMPLETION_ONSTACK(over);
@@ -83,7 +83,7 @@ put:
 	return status;
 }
 
-/* Moves at most a chunk; the bytes moved, 0 when the CPU has to. */
+/* Moves up to one chunk. Returns the bytes moved; 0 if the CPU must copy. */
 static unsigned long move_chunk(struct chunk *chunk, unsigned long user, void *kernel, unsigned long length, bool to_user)
 {
 	unsigned int user_first = offset_in_page(user), kernel_first = offset_in_page(kernel);
@@ -123,7 +123,7 @@ static bool is_for_dma(unsigned long length)
 	       !pagefault_disabled();
 }
 
-/* Bytes left that the CPU has to copy. */
+/* Returns the number of bytes left, which the CPU must copy. */
 static unsigned long copy_by_dma(unsigned long user, void *kernel, unsigned long length, bool to_user)
 {
 	struct chunk *chunk = kvmalloc(sizeof(*chunk), GFP_KERNEL);

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Walks a transfer piece by piece: what an engine takes as one descriptor, and what is left to the CPU.
+ * Cuts a transfer into pieces: each is one engine descriptor, or a part for the CPU.
  *
  *   segment, row, offset ─► runs of both sides ─► shortest ─► aligned? ─┬─► head: CPU
  *                                                                       ├─► body: DMA
  *                                                                       └─► tail: CPU
  *
- * The same transfer always falls into the same pieces: the CPU walks it again for its share when the engine is done.
+ * The pieces of a transfer are always the same, because the CPU walks it again for its share after the engine.
  */
 #include <linux/align.h>
 
 #include "memferry.h"
 
-/* Whether the engine fills by itself, instead of copying the pattern's pages. */
+/* Whether the engine has a fill operation for it; other fills copy from the pattern's pages. */
 bool mf_is_memset(const struct mf_transfer *transfer)
 {
 	return transfer->operation == MEMFERRY_FILL && transfer->pattern_bytes == 1 &&
 	       dma_has_cap(DMA_MEMSET, transfer->channel->chan->device->cap_mask);
 }
 
-/* Whether the segment is a memmove that has to begin at its end; it is one piece then. */
+/* Whether the segment is a memmove that must begin at its end. It is then one piece. */
 bool mf_is_downward(const struct mf_transfer *transfer, const struct mf_segment *segment)
 {
 	return !transfer->channel && transfer->rows == 1 && segment->source == segment->destination &&
@@ -27,7 +27,7 @@ bool mf_is_downward(const struct mf_transfer *transfer, const struct mf_segment 
 	       segment->destination_offset < segment->source_offset + segment->length;
 }
 
-/* Moves the cursor past segments and rows that are over; false at the end of all. */
+/* Moves the cursor past completed rows and segments; false at the end of the transfer. */
 static bool settle(const struct mf_transfer *transfer, struct mf_cursor *cursor)
 {
 	while (cursor->segment < transfer->count) {
@@ -52,7 +52,7 @@ static u64 run_left(const struct mf_map *map, u64 offset, dma_addr_t *address)
 	return run->end - offset;
 }
 
-/* Whole rows from here on that one descriptor with pitches can move; 0 if it is none. */
+/* The number of whole rows from here that one descriptor with pitches can move; 0 if it cannot. */
 static u32 plane_rows(const struct mf_transfer *transfer, const struct mf_cursor *cursor, const struct mf_piece *piece,
 		      u64 source_left, u64 destination_left)
 {
@@ -73,7 +73,7 @@ static u32 plane_rows(const struct mf_transfer *transfer, const struct mf_cursor
 	return min3(rows, div64_u64(MF_PIECE_BYTES, length), (u64)transfer->rows - cursor->row);
 }
 
-/* Cuts the piece to what the engine's alignment allows, or leaves it to the CPU. */
+/* Shortens the piece to what the engine's alignment allows, or marks it for the CPU. */
 static void align(const struct mf_channel *channel, struct mf_piece *piece)
 {
 	size_t grain = max(channel->alignment, channel->line);
@@ -91,14 +91,14 @@ static void align(const struct mf_channel *channel, struct mf_piece *piece)
 	}
 }
 
-/* The next piece; the cursor is moved behind it. False at the end. */
+/* Finds the next piece and moves the cursor behind it. False at the end. */
 bool mf_walk(const struct mf_transfer *transfer, struct mf_cursor *cursor, struct mf_piece *piece)
 {
 	struct mf_channel *channel = transfer->channel;
 	u64 source_left = U64_MAX, destination_left;
 	const struct mf_segment *segment;
 
-	/* Rows of nothing are not counted one by one. */
+	/* Empty rows are not walked: there may be four billion. */
 	if (!transfer->total || !settle(transfer, cursor))
 		return false;
 	segment = &transfer->segments[cursor->segment];
@@ -118,7 +118,7 @@ bool mf_walk(const struct mf_transfer *transfer, struct mf_cursor *cursor, struc
 	if (segment->source) {
 		source_left = run_left(segment->source_map, piece->source_offset, &piece->source);
 	} else {
-		/* The pattern lies in its pages as it does at the destination. */
+		/* The pattern's pages have the same phase as the destination's. */
 		piece->source = channel->pattern_address + offset_in_page(piece->destination);
 		if (!mf_is_memset(transfer))
 			source_left = (PAGE_SIZE << channel->pattern_order) - offset_in_page(piece->destination);
@@ -133,7 +133,7 @@ bool mf_walk(const struct mf_transfer *transfer, struct mf_cursor *cursor, struc
 	piece->rows = 1;
 	piece->length = min3((u64)piece->length, source_left, destination_left);
 	align(channel, piece);
-	/* A bounce buffer may lie otherwise than what it stands for; the pattern is spread as that lies. */
+	/* The pattern has the phase of the region; a bounce buffer may have another alignment than the region. */
 	if (!segment->source && !mf_is_memset(transfer) &&
 	    (piece->destination ^ (segment->destination->first + piece->destination_offset)) % 4)
 		piece->by_cpu = true;

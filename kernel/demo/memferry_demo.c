@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * /dev/memferry_demo: a buffer in the kernel whose read and write copy by the CPU, or by a DMA engine (Papa 2014).
+ * /dev/memferry_demo: a kernel buffer whose read and write copy by the CPU or by a DMA engine (Papa 2014).
  *
  *   read, write ─► mode cpu: copy_to_user, copy_from_user
  *                  mode dma: memferry_copy_to_user, memferry_copy_from_user
  *
- * The mode is /sys/module/memferry_demo/parameters/mode.
+ * Set the mode in /sys/module/memferry_demo/parameters/mode.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
@@ -18,7 +18,7 @@
 
 static unsigned int megabytes = 4;
 module_param(megabytes, uint, 0444);
-MODULE_PARM_DESC(megabytes, "size of the buffer (4)");
+MODULE_PARM_DESC(megabytes, "size of the buffer in MiB (4)");
 
 static bool by_dma;
 static int set_mode(const char *from, const struct kernel_param *parameter)
@@ -39,13 +39,13 @@ static int get_mode(char *to, const struct kernel_param *parameter)
 
 static const struct kernel_param_ops mode_operations = { .set = set_mode, .get = get_mode };
 module_param_cb(mode, &mode_operations, NULL, 0644);
-MODULE_PARM_DESC(mode, "what copies: cpu or dma (cpu)");
+MODULE_PARM_DESC(mode, "copy by cpu or dma (cpu)");
 
 static char *buffer;
 static size_t size;
 static DEFINE_MUTEX(using);
 
-/* Whole copies or none that count, as a driver would: what was copied before a fault is told. */
+/* Returns the bytes copied before a fault, as a driver would; -EFAULT if there are none. */
 static ssize_t transfer(char __user *user, size_t length, loff_t *position, bool to_user)
 {
 	unsigned long left;

@@ -8,13 +8,13 @@
 #include <linux/types.h>
 
 /*
- * As copy_to_user() and copy_from_user(), and with what they return: the bytes that could not be copied. Where an engine
- * moves the bytes the caller sleeps until its interrupt. The CPU moves them where there is no channel, below the
- * threshold, in atomic context, and where kernel memory is neither in the direct mapping nor of vmalloc. A kernel that does
- * not count preemption cannot tell who holds a spinlock; as with the originals, nobody may call these then.
+ * Like copy_to_user() and copy_from_user(), these return the number of bytes that could not be copied. While an engine
+ * moves the bytes, the caller sleeps until the engine's interrupt. The CPU moves them if there is no channel, below the
+ * threshold, in atomic context, and if the kernel memory is neither in the direct mapping nor from vmalloc. A kernel that
+ * does not count preemption cannot detect a held spinlock; as with the originals, do not call these with one held.
  *
- * Where an engine does not end and its driver cannot be told to stop it, the caller sleeps on: his memory is not given back
- * while an engine may touch it.
+ * If an engine hangs and its driver cannot stop it, the caller keeps sleeping: its memory must not be reused while an
+ * engine may access it.
  */
 unsigned long memferry_copy_to_user(void __user *to, const void *from, unsigned long length);
 unsigned long memferry_copy_from_user(void *to, const void __user *from, unsigned long length);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A DMA engine in software, for tests: what real engines and their models do not do on request.
+ * A DMA engine in software for tests: it hangs, fails and refuses on request, which real engines and their models do not.
  *
  *   prep ─► submit ─► issue ─► work item: one descriptor after the other ─► callback
- *                                └─ hang, fail, refuse: so many of the next ones; delay_us: before each
- *                                   hang below 0: those that hang go on
+ *                                └─ hang, fail, refuse: for that number of next descriptors; delay_us: before each one
+ *                                   hang below 0: hanging descriptors continue
  *
- * Copies, fills, and moves planes; can be paused, resumed and stopped. It moves bytes through the kernel's own mapping, so it
- * says nothing about caches. Only memory without an IOMMU.
+ * It copies, fills and moves planes, and can be paused, resumed and stopped. It moves bytes through the kernel's mapping,
+ * so it does not test cache handling. It does not support an IOMMU.
  */
 #include <linux/delay.h>
 #include <linux/dma-direct.h>
@@ -64,7 +64,7 @@ struct soft_channel {
 static struct soft_channel soft[MAX_CHANNELS];
 static struct dma_device engine;
 static struct platform_device *platform;
-/* Of the orders and of the counts: channels work on several CPUs at once. */
+/* Protects the requests (hang, fail, refuse) and the counters: channels run on several CPUs. */
 static DEFINE_SPINLOCK(orders);
 
 static struct soft_channel *soft_of(struct dma_chan *chan)
@@ -72,7 +72,7 @@ static struct soft_channel *soft_of(struct dma_chan *chan)
 	return container_of(chan, struct soft_channel, chan);
 }
 
-/* Whether one of the next ones is to be so. */
+/* Whether the request counter is above 0; decrements it. */
 static bool ordered(int *count)
 {
 	unsigned long flags;
@@ -195,7 +195,7 @@ static int set_hang(const char *from, const struct kernel_param *parameter)
 	int error = param_set_int(from, parameter);
 	unsigned int i;
 
-	/* Who hangs looks once more; those that were not set up have no device. */
+	/* Hanging channels check again. Channels that were not set up have no device. */
 	for (i = 0; !error && i < MAX_CHANNELS && soft[i].chan.device; i++)
 		queue_work(system_unbound_wq, &soft[i].work);
 	return error;

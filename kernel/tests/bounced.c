@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A device that does not reach all memory: softdma with mask_bits=32, on a machine with most of its memory above that. What it
- * does not reach goes through bounce buffers, of which regions get a few only.
+ * A device that cannot address all memory: softdma with mask_bits=32, on a machine with most memory above 4 GiB. Transfers
+ * then use bounce buffers, of which there are few.
  */
 #include "harness.h"
 
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #define LENGTH	(1u << 20)
-/* More than there are bounce buffers. */
+/* Number of regions, more than the bounce buffers can serve. */
 #define COUNT	16
 #define FAIL	"/sys/module/softdma/parameters/fail"
 
@@ -20,7 +20,7 @@ static void unregister(uint32_t region)
 	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)region), 0);
 }
 
-/* Regions that begin at odd places lie otherwise in their bounce buffers. */
+/* An unaligned region has another alignment in its bounce buffers. */
 static void odd_places(uint8_t *memory)
 {
 	unsigned int first, size, i, wrong = 0;
@@ -46,7 +46,7 @@ static void odd_places(uint8_t *memory)
 	EQUAL(wrong, 0);
 }
 
-/* An engine that fails leaves what the program wrote since the region was mapped, not what its bounce buffer holds. */
+/* After an engine failure the region holds what the program wrote last, not the contents of its bounce buffer. */
 static void failed(uint8_t *source, uint8_t *memory, uint32_t from)
 {
 	uint32_t region = region_new(device, memory, LENGTH, MEMFERRY_WRITE);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * memferry_copy_to_user() and memferry_copy_from_user(), through the demonstrator's read and write: the same bytes and the
- * same faults as the CPU's copies.
+ * memferry_copy_to_user() and memferry_copy_from_user(), through read and write of memferry_demo: the same bytes and the
+ * same faults as copies by the CPU.
  */
 #include "harness.h"
 
@@ -13,7 +13,7 @@
 #define HOLE	(512l << 10)
 #define MODE	"/sys/module/memferry_demo/parameters/mode"
 
-/* Nothing of the program is there; the compiler does not know it. */
+/* Addresses without memory; volatile, so that the compiler does not know them. */
 static void *volatile bad = (void *)8, *volatile worse = (void *)-8192l;
 static int demo;
 static uint8_t *out, *in;
@@ -25,10 +25,10 @@ static void round_trip(size_t length, size_t skew, size_t at)
 	EQUAL(pwrite(demo, out + skew, length, at), length);
 	EQUAL(pread(demo, in + 2 * skew, length, at), length);
 	CHECK(!memcmp(out + skew, in + 2 * skew, length));
-	CHECK(in[2 * skew + length] == 0xee && (!skew || in[2 * skew - 1] == 0xee), "the bytes around it");
+	CHECK(in[2 * skew + length] == 0xee && (!skew || in[2 * skew - 1] == 0xee), "bytes around the destination are unchanged");
 }
 
-/* What a fault leaves behind, in this mode. */
+/* Results of faulting calls in the present mode, and the number of bytes read before a hole. */
 static void faults(long answers[6], size_t *reached)
 {
 	uint8_t *part = mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -56,7 +56,7 @@ void test_demo(void)
 	int mode;
 
 	demo = open("/dev/memferry_demo", O_RDWR);
-	if (!CHECK(demo >= 0, "the demonstrator is loaded"))
+	if (!CHECK(demo >= 0, "memferry_demo is loaded"))
 		return;
 	out = memory_map(LENGTH);
 	in = memory_map(LENGTH);
@@ -73,15 +73,15 @@ void test_demo(void)
 		EQUAL(pread(demo, in, 10, LENGTH), 0);
 		EQUAL(pwrite(demo, in, 10, LENGTH), -1);
 	}
-	/* The CPU's copies may stop some bytes before the hole. */
+	/* Copies by the CPU may stop some bytes before the hole. */
 	for (mode = 0; mode < 2; mode++)
 		for (i = 0; i < 2; i++)
 			CHECK(answers[mode][i] > HOLE - 64 && answers[mode][i] <= HOLE);
 	for (i = 2; i < 6; i++)
 		EQUAL(answers[1][i], answers[0][i]);
 	for (mode = 0; mode < 2; mode++)
-		CHECK((long)reached[mode] >= answers[mode][0], "what it says it copied is there");
-	printf("memferry_test: a read that ends at a hole gives %ld bytes\n", answers[1][0]);
+		CHECK((long)reached[mode] >= answers[mode][0], "all bytes that read() counted were copied");
+	printf("memferry_test: a read up to a hole returns %ld bytes\n", answers[1][0]);
 	file_write(MODE, "cpu");
 	close(demo);
 	munmap(out, LENGTH);

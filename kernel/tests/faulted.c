@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An engine that cannot be stopped: softdma with synchronizes=0. A program's impatience does not cost the machine a channel; a
- * hang does, also one in which a policy halts the channel again and again, and everybody else is served on. The module cannot be
- * unloaded afterwards.
+ * An engine that cannot be stopped: softdma with synchronizes=0. A short time limit does not fault a channel. A hang does,
+ * even if a policy halts the channel repeatedly, and other channels keep serving. The module cannot be unloaded afterwards.
  */
 #define _GNU_SOURCE
 #include "harness.h"
@@ -21,7 +20,7 @@
 static int device;
 static struct memferry_transfer copy;
 
-/* Hundreds of transfers with less time than they take. */
+/* Transfers whose time limit is shorter than they take. */
 static void impatient(void)
 {
 	int i, late = 0;
@@ -52,7 +51,7 @@ static unsigned int stuck_channels(void)
 	return count;
 }
 
-/* All are served, and the engines do it. */
+/* The other channels serve transfers. */
 static void serves_on(void)
 {
 	int i;
@@ -61,7 +60,7 @@ static void serves_on(void)
 		EQUAL(transfer_run(device, &copy).status, 0);
 }
 
-/* What a copy of the kernel's gives to a process of its own; the engine hangs at it at first. */
+/* Reads through the kernel, in a child process; the engine hangs in this copy at first. */
 static void read_demo(void)
 {
 	int demo = open("/dev/memferry_demo", O_RDONLY);
@@ -72,14 +71,14 @@ static void read_demo(void)
 	CHECK(!memcmp(memory, expected, LENGTH));
 }
 
-/* A copy of the kernel's at which an engine hangs keeps nobody else, and its channel is used again when it ends. */
+/* A kernel copy in which an engine hangs blocks no other transfer, and its channel is used again when it ends. */
 static void stuck(void)
 {
 	int demo = open("/dev/memferry_demo", O_WRONLY), i, status = -1;
 	uint8_t *noise = memory_map(LENGTH);
 	pid_t child;
 
-	if (!CHECK(demo >= 0, "the demonstrator is loaded"))
+	if (!CHECK(demo >= 0, "memferry_demo is loaded"))
 		return;
 	memory_noise(noise, LENGTH, 31);
 	EQUAL(file_write(MODE, "cpu"), true);
@@ -96,7 +95,7 @@ static void stuck(void)
 	}
 	while (file_number(SOFT "hang"))
 		milliseconds_pass(1);
-	/* Slow enough that the other channels' work piles up, and some of it waits behind the one that hangs. */
+	/* So slow that transfers queue up in all channels, also behind the one that hangs. */
 	EQUAL(file_write(SOFT "delay_us", "20000"), true);
 	copy.flags = 0;
 	for (i = 0; i < 16; i++)
@@ -111,7 +110,7 @@ static void stuck(void)
 	copy.flags = MEMFERRY_DMA_ONLY;
 	serves_on();
 	EQUAL(stuck_channels(), 1);
-	/* What hangs goes on. */
+	/* The hanging descriptor continues. */
 	EQUAL(file_write(SOFT "hang", "-1"), true);
 	waitpid(child, &status, 0);
 	EQUAL(status, 0);
@@ -128,7 +127,7 @@ static bool insists(int tag)
 	return tag % 3 == 0;
 }
 
-/* All in one channel's line, which takes it many seconds; then it hangs. */
+/* Queues transfers of many seconds in one channel, and lets it hang. */
 static void queue_behind(void)
 {
 	struct memferry_transfer transfers[QUEUED];
@@ -153,7 +152,7 @@ static void queue_behind(void)
 	sched_setaffinity(0, sizeof(before), &before);
 }
 
-/* Cancels race with the channel that gives up its queue; each transfer ends once. */
+/* Cancels race with a faulted channel that empties its queue. Each transfer ends once. */
 static void hanging(void)
 {
 	int i, lost = 0, cancelled = 0, refused = 0, seen[QUEUED] = {};
@@ -169,7 +168,7 @@ static void hanging(void)
 	for (i = 0; i < QUEUED; i++) {
 		struct memferry_record record = record_next(device);
 
-		/* What waited behind the one that hung is the CPU's, or nobody's. */
+		/* The CPU moves transfers behind the hanging one, except those with MEMFERRY_DMA_ONLY. */
 		CHECK(!record.status || record.status == -ECANCELED || record.status == -ENOTRECOVERABLE ||
 		      (record.status == -ENODEV && insists(record.tag)));
 		refused += record.status == -ENODEV;
@@ -187,7 +186,7 @@ static void hanging(void)
 	serves_on();
 }
 
-/* The time in which a channel is halted does not count for its watchdog, the rest does. */
+/* The watchdog counts the time in which the policy does not halt the channel. */
 static void hanging_by_turns(void)
 {
 	EQUAL(file_write(SYSFS "high_channels", "1"), true);

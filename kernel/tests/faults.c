@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * An engine that hangs, fails and refuses on request: softdma. Its channels have to be the module's.
+ * An engine that hangs, fails and refuses on request: softdma. The module must have taken its channels.
  */
 #define _GNU_SOURCE
 #include "harness.h"
@@ -15,7 +15,7 @@
 #define LENGTH	(3u << 20)
 #define SOFT	"/sys/module/softdma/parameters/"
 #define PATIENCE	"/sys/module/memferry/parameters/patience_ms"
-/* So much that mapping it takes a while. */
+/* Large, so that mapping it for the device takes long. */
 #define CONTESTED	(32u << 20)
 
 static int device;
@@ -32,23 +32,23 @@ static struct memferry_transfer whole(uint64_t tag)
 	return copy;
 }
 
-/* What was done is done, and the next transfer is right. */
+/* The record's bytes were copied, and the next transfer succeeds. */
 static void verify_part(struct memferry_record record)
 {
 	struct memferry_transfer next;
 
 	file_write(SOFT "refuse", "0");
-	/* A time-out may have come before the engine had anything to hang at. */
+	/* The transfer may have timed out before the engine got a descriptor to hang in. */
 	file_write(SOFT "hang", "0");
 
 	CHECK(record.bytes_done < LENGTH);
-	CHECK(!memcmp(source, destination, record.bytes_done), "what it says it did is there");
+	CHECK(!memcmp(source, destination, record.bytes_done), "all bytes of bytes_done were copied");
 	next = whole(1);
 	EQUAL(transfer_run(device, &next).status, 0);
-	CHECK(!memcmp(source, destination, LENGTH), "the channel serves on");
+	CHECK(!memcmp(source, destination, LENGTH), "the channel still copies");
 }
 
-/* After the time that it asks for, or that the module has for those who do not. */
+/* A transfer ends after its own time limit, or after the module's if it sets none. */
 static void timed_out(uint32_t patience_ms)
 {
 	struct memferry_transfer copy = whole(9);
@@ -64,7 +64,7 @@ static void timed_out(uint32_t patience_ms)
 	verify_part(record);
 }
 
-/* Of another client: so many that take a minute, each with an engine that hangs at it. Closing the descriptor ends them. */
+/* Another client hangs count channels, for up to a minute. Closing the returned descriptor ends that. */
 static int hang_channels(unsigned int count)
 {
 	int other = device_open();
@@ -75,14 +75,14 @@ static int hang_channels(unsigned int count)
 
 	snprintf(number, sizeof(number), "%u", count);
 	EQUAL(file_write(SOFT "hang", number), true);
-	/* Each goes to a channel that has nothing to do. */
+	/* Each transfer goes to an idle channel. */
 	while (count--)
 		EQUAL(submit_one(other, &copy), 0);
 	munmap(memory, LENGTH);
 	return other;
 }
 
-/* They hung for as long as that mattered. */
+/* Checks that the channels hung until now, and ends that. */
 static void let_channels_go(int other)
 {
 	struct memferry_record record;
@@ -93,7 +93,7 @@ static void let_channels_go(int other)
 	EQUAL(file_write(SOFT "hang", "0"), true);
 }
 
-/* Who waits behind what hangs, with a minute's time, ends in his own. */
+/* Transfers that wait behind a hanging one end at their own time limits. */
 static void timed_out_in_line(void)
 {
 	unsigned int channels = device_query(device).channels, i;
@@ -118,7 +118,7 @@ static void timed_out_in_line(void)
 
 static volatile uint32_t contested;
 
-/* Whether it was accepted. */
+/* Submits the contested copy and stores whether it was accepted. */
 static void *submit_contested(void *accepted)
 {
 	struct memferry_transfer copy = copy_of(contested, 0, contested, CONTESTED / 2, CONTESTED / 2);
@@ -129,8 +129,8 @@ static void *submit_contested(void *accepted)
 }
 
 /*
- * A region that is let go of while its first transfer is on its way into a line, which takes a while, for it is mapped for the
- * device then. The transfer would wait there behind what hangs, and who lets go for it.
+ * Unregisters a region while its first transfer is being submitted, which takes long because it maps the region for the
+ * device. If the unregister missed that transfer, it would wait for it behind the hanging ones.
  */
 static void let_go_of_meanwhile(void)
 {
@@ -153,7 +153,7 @@ static void let_go_of_meanwhile(void)
 	}
 	let_channels_go(other);
 	munmap(memory, CONTESTED);
-	printf("memferry_test: %u transfers were cancelled on their way, in %u rounds\n", cancelled, round);
+	printf("memferry_test: %u transfers were cancelled during their submission, in %u rounds\n", cancelled, round);
 }
 
 static void failed(void)
@@ -167,7 +167,7 @@ static void failed(void)
 	verify_part(record);
 }
 
-/* The CPU does what an engine does not take, but not for who insists. */
+/* The CPU moves what an engine refuses, except with MEMFERRY_DMA_ONLY. */
 static void refused(void)
 {
 	static const char * const counts[] = { "1", "3", "100000" };
@@ -201,11 +201,11 @@ static void cancelled(void)
 	uint64_t tag = 3;
 	int i, ended = 0;
 
-	/* One hangs on each channel, others wait behind them. */
+	/* One transfer hangs on each channel, and the others wait behind them. */
 	EQUAL(file_write(SOFT "hang", "4"), true);
 	for (i = 0; i < 8; i++) {
 		copy = whole(i < 4 ? 2 : 3);
-		/* Time enough to submit them all. */
+		/* Long enough to submit all of them. */
 		copy.patience_ms = i < 4 ? 10000 : MEMFERRY_MAX_PATIENCE_MS;
 		EQUAL(submit_one(device, &copy), 0);
 	}
@@ -217,14 +217,14 @@ static void cancelled(void)
 		ended += records[i].status == (records[i].tag == 3 ? -ECANCELED : -ETIMEDOUT);
 	}
 	EQUAL(ended, 8);
-	/* Those that waited ended first. */
+	/* The waiting transfers ended first. */
 	for (i = 0; i < 4; i++)
 		EQUAL(records[i].tag, 3);
 	copy = whole(1);
 	EQUAL(transfer_run(device, &copy).status, 0);
 }
 
-/* A program that ends does not wait for the time-out of an engine that can be stopped. */
+/* The end of a program stops the engine at once, without its time-out. */
 static void gone(void)
 {
 	struct timespec begin, end;
@@ -250,13 +250,13 @@ static void gone(void)
 	file_write(SOFT "hang", "0");
 }
 
-/* One client has long work in every channel, and more behind it: another is served between its batches. */
+/* One client has long transfers queued in each channel. Another one is served between their batches. */
 static void fair(void)
 {
 	enum { LISTS = 32 };
 	static struct memferry_segment segments[MEMFERRY_MAX_SEGMENTS];
 	int greedy = device_open(), i;
-	/* Of its own: memory that is registered twice is what DMA-API debugging complains of, at each piece. */
+	/* Not the memory of other tests: DMA-API debugging warns at each piece of memory that is registered twice. */
 	uint8_t *memory = memory_map(2 * LENGTH);
 	uint32_t region = region_new(greedy, memory, LENGTH, MEMFERRY_READ);
 	uint32_t other = region_new(greedy, memory + LENGTH, LENGTH, MEMFERRY_WRITE);
@@ -279,7 +279,7 @@ static void fair(void)
 		EQUAL(transfer_run(device, &copy).status, 0);
 		CHECK(!memcmp(source, destination, LENGTH));
 	}
-	/* None was through before; what was begun in turns is cancelled as a whole, unless a slow machine took its minute. */
+	/* No list has completed; each one ends cancelled, or timed out on a slow machine. */
 	CHECK(call(greedy, MEMFERRY_CANCEL, &list.tag) >= 0);
 	for (i = 0; i < LISTS; i++) {
 		record = record_next(greedy);
@@ -291,7 +291,7 @@ static void fair(void)
 	munmap(memory, 2 * LENGTH);
 }
 
-/* Fills and planes go to the engine as such. */
+/* The engine gets fills and planes as such, not as copies. */
 static void abilities(void)
 {
 	struct memferry_transfer fill = {
@@ -318,7 +318,7 @@ static void abilities(void)
 	for (i = 0; i < LENGTH; i++)
 		wrong += (i % 4096 >= 1024 || i >= 512 * 4096) && destination[i] != 0x5a;
 	EQUAL(wrong, 0);
-	/* Rows of one run; how many there are is the allocator's business. */
+	/* One descriptor moves rows of one run, and the number of runs depends on the allocator. */
 	printf("memferry_test: %ld descriptors of planes\n", file_number(SOFT "planes") - planes);
 }
 
@@ -326,7 +326,7 @@ void test_faults(void)
 {
 	device = device_open();
 	if (!device_query(device).channels || access(SOFT "hang", W_OK)) {
-		CHECK(false, "softdma is not there");
+		CHECK(false, "softdma is not loaded, or the module has no channel");
 		return;
 	}
 	source = memory_map(LENGTH);

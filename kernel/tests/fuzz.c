@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Random calls, of which most are nearly right: registers, unregisters, submits, cancels, reads and unmaps in some threads
- * until the time is over. Passes when calls got through; that the kernel survives, and says nothing, is looked at outside.
+ * Random calls, most of them nearly valid: threads register, unregister, submit, cancel, read and unmap until the time is
+ * over. Passes if the module accepted some transfers. The guest checks that the kernel logs no error.
  */
 #define _GNU_SOURCE
 #include "harness.h"
@@ -36,7 +36,7 @@ static uint64_t next(struct fuzzer *fuzzer)
 	return fuzzer->state * 0x2545f4914f6cdd1dull >> 16;
 }
 
-/* Nearly always below the bound, and sometimes anything. */
+/* Usually a number below the bound, sometimes an extreme one. */
 static uint64_t below(struct fuzzer *fuzzer, uint64_t bound)
 {
 	static const uint64_t odd[] = { 0, 1, ~0ull, 1ull << 63, 1ull << 32, 0xffffffff, 4095, 4096, 1ull << 40 };
@@ -82,7 +82,7 @@ static struct memferry_transfer transfer(struct fuzzer *fuzzer, struct memferry_
 		made.source_pitch = next(fuzzer) % 16 ? below(fuzzer, 3000) : 0;
 		made.destination_pitch = next(fuzzer) % 16 ? below(fuzzer, 3000) : 0;
 	}
-	/* One field of anything. */
+	/* Flip one bit of any field. */
 	if (!(next(fuzzer) % 32))
 		((uint64_t *)&made)[next(fuzzer) % (sizeof(made) / 8)] ^= 1ull << next(fuzzer) % 64;
 	return made;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * memferry_test PART...: the module's tests, to be run as root on a machine where it is loaded.
+ * memferry_test PART...: tests of the loaded module; run it as root.
  *
  *   each part ─► checks ─► "memferry_test: PART: N passed, M failed"; status 1 if any failed
  */
@@ -133,7 +133,7 @@ struct memferry_transfer copy_of(uint32_t source, uint64_t from, uint32_t destin
 		.source = { .region = source, .offset = from },
 		.destination = { .region = destination, .offset = to },
 		.length = length,
-		/* Time counts from the submission, and what runs the tests may be slow: who tests time-outs says so. */
+		/* The maximum, because emulators are slow. Tests of time-outs set their own. */
 		.patience_ms = MEMFERRY_MAX_PATIENCE_MS,
 	};
 }
@@ -257,7 +257,7 @@ int main(int count, char **parts)
 	for (i = 1; i < count; i++) {
 		checks_passed = checks_failed = 0;
 		if (!run(parts[i])) {
-			printf("FAIL no part is called %s\n", parts[i]);
+			printf("FAIL there is no test part %s; the parts are in harness.c\n", parts[i]);
 			failed = true;
 			continue;
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * What the module's tests share: checks that count, memory, regions, and transfers in one call.
+ * Helpers of the module's tests: counted checks, memory, regions, and transfers in one call.
  */
 #ifndef HARNESS_H
 #define HARNESS_H
@@ -18,20 +18,20 @@
 #define DEVICE	"/dev/memferry"
 #define SYSFS	"/sys/class/misc/memferry/"
 
-/* Bytes to guard on both sides of a destination. */
+/* Guard bytes on both sides of a destination. */
 #define GUARD	64
 
 extern unsigned int checks_passed, checks_failed;
 
-/* Counts, and prints what failed with its place. Gives whether it held. */
+/* Counts the check, and prints it with its place if it failed. Returns whether it held. */
 #define CHECK(condition, ...) check((condition), __FILE__, __LINE__, "%s", #condition " " __VA_ARGS__)
-/* Both sides as numbers. */
+/* Checks that two numbers are equal. */
 #define EQUAL(found, wanted) equal((long long)(found), (long long)(wanted), __FILE__, __LINE__, #found " is " #wanted)
 
 bool check(bool held, const char *file, int line, const char *format, ...) __attribute__((format(printf, 4, 5)));
 bool equal(long long found, long long wanted, const char *file, int line, const char *text);
 
-/* 0 or more, or a negative errno. */
+/* Calls ioctl(). Returns its result, or a negative errno. */
 long call(int device, unsigned long command, const void *argument);
 
 int device_open(void);
@@ -41,23 +41,23 @@ void memory_noise(uint8_t *memory, size_t length, uint64_t seed);
 long region_new(int device, const void *memory, uint64_t length, uint32_t rights);
 
 long submit_one(int device, const struct memferry_transfer *transfer);
-/* The next record; its status is -ETIME if there is none within half a minute. */
+/* Waits for the next record. The status is -ETIME if none comes within half a minute. */
 struct memferry_record record_next(int device);
-/* Submits, and waits for the record; a refusal is in its status, with the tag ~0. */
+/* Submits and waits for the record. For a refused transfer, the record has the error as status and the tag ~0. */
 struct memferry_record transfer_run(int device, const struct memferry_transfer *transfer);
 struct memferry_transfer copy_of(uint32_t source, uint64_t from, uint32_t destination, uint64_t to, uint64_t length);
 
-/* The exit status of a child that runs the part; 0 when all its checks held. */
+/* Runs the part in a child and returns the child's wait status; 0 if all its checks held. */
 int status_in_child(void (*part)(void));
 
-/* Kilobytes that the process has pinned. */
+/* Kilobytes that this process has pinned. */
 long pinned_kilobytes(void);
 bool file_write(const char *path, const char *text);
 long file_number(const char *path);
 void milliseconds_pass(unsigned int count);
-/* The caller runs on no other CPU from now on. */
+/* Binds the caller to this CPU. */
 void pin_to(unsigned int cpu);
-/* Whether debugfs says that the channel is in the state. */
+/* Whether debugfs shows the channel in this state. */
 bool channel_is(unsigned int channel, const char *state);
 
 void test_transfers(void);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Memory of every kind: memfd, huge pages, read-only, a device's, unmapped while a transfer runs; and the limit on what may
- * be pinned.
+ * Kinds of memory: memfd, huge pages, read-only, device memory, memory unmapped during a transfer; and the limit on pinned
+ * memory.
  */
 #define _GNU_SOURCE
 #include "harness.h"
@@ -23,7 +23,7 @@ static void forget(long region)
 	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)region), 0);
 }
 
-/* Copies through the regions, and looks at both through the mappings. */
+/* Copies between the regions, and compares through the mappings. */
 static void copy_through(uint8_t *source, uint8_t *destination, long from, long to)
 {
 	struct memferry_transfer copy = copy_of(from, 0, to, 0, LENGTH);
@@ -46,14 +46,14 @@ static void memfds(void)
 	from = region_new(device, one, LENGTH, MEMFERRY_READ);
 	to = region_new(device, two, LENGTH, MEMFERRY_WRITE);
 	copy_through(one, two, from, to);
-	CHECK(!memcmp(two, read_only, LENGTH), "seen through the other mapping");
-	/* Pinned pages stay what they are when the file is cut, or the mapping goes. */
+	CHECK(!memcmp(two, read_only, LENGTH), "the bytes are visible through the other mapping");
+	/* Pinned pages stay when the file is truncated or unmapped. */
 	EQUAL(ftruncate(file, 0), 0);
 	munmap(two, LENGTH);
 	copy = copy_of(from, 0, to, 0, LENGTH);
 	EQUAL(transfer_run(device, &copy).status, 0);
 	forget(to);
-	/* Read-only memory is read, and not written. */
+	/* A read-only mapping can be registered for reading only. */
 	EQUAL(ftruncate(file, LENGTH), 0);
 	EQUAL(region_new(device, read_only, LENGTH, MEMFERRY_WRITE), -EACCES);
 	EQUAL(region_new(device, read_only, LENGTH, BOTH), -EACCES);
@@ -67,12 +67,12 @@ static void memfds(void)
 	EQUAL(mprotect(one, LENGTH, PROT_NONE), 0);
 	EQUAL(region_new(device, one, LENGTH, MEMFERRY_READ), -EACCES);
 	munmap(one, LENGTH);
-	/* A file that is not of memory. */
+	/* A file that is usually not on a memory file system. */
 	plain = open("/proc/self/exe", O_RDONLY);
 	one = mmap(NULL, 4096, PROT_READ, MAP_SHARED, plain, 0);
 	if (CHECK(one != MAP_FAILED)) {
 		from = region_new(device, one, 4096, MEMFERRY_READ);
-		/* The programs of a guest lie in memory themselves. */
+		/* In a guest, programs are on tmpfs. */
 		CHECK(from > 0 || from == -EOPNOTSUPP);
 		if (from > 0)
 			forget(from);
@@ -81,7 +81,7 @@ static void memfds(void)
 	close(plain);
 }
 
-/* What was never touched, and is registered for reading: later writes of the program are seen. */
+/* Memory that was registered for reading before the program wrote to it: transfers read the later writes. */
 static void copy_on_write(void)
 {
 	uint8_t *source = memory_map(LENGTH), *destination = memory_map(LENGTH);
@@ -121,7 +121,7 @@ static void huge_page(void)
 	munmap(destination, LENGTH);
 }
 
-/* The machine has as many of them afterwards as it had before. */
+/* Adds huge pages to the machine's pool for the test, and removes them afterwards. */
 static void huge_pages(void)
 {
 	long before = file_number(HUGE_PAGES);
@@ -151,7 +151,7 @@ static void device_memory(void)
 		close(memory);
 }
 
-/* Memory that the program gives back while transfers use it. */
+/* Memory that the program unmaps while transfers use it. */
 static void unmapped_meanwhile(void)
 {
 	int round, i;
@@ -167,7 +167,7 @@ static void unmapped_meanwhile(void)
 			EQUAL(submit_one(device, &copy), 0);
 		munmap(source, LENGTH);
 		munmap(destination, LENGTH);
-		/* What runs ends, what waits is cancelled, and nothing is at it afterwards. */
+		/* Running transfers end and waiting ones are cancelled. Afterwards nothing uses the memory. */
 		if (round % 2) {
 			forget(to);
 			forget(from);
@@ -186,17 +186,17 @@ static void unmapped_meanwhile(void)
 	}
 }
 
-/* With a descriptor of the device that root has opened. */
+/* Opens the device as root, then drops privileges. */
 static bool become_a_user(void)
 {
 	struct rlimit limit = { .rlim_cur = 256 << 10, .rlim_max = 256 << 10 };
 
 	device = device_open();
 	return CHECK(!setrlimit(RLIMIT_MEMLOCK, &limit) && !setresuid(1000, 1000, 1000),
-		     "becomes a user without privileges");
+		     "drops privileges");
 }
 
-/* As a user without privileges, in a process of his own. */
+/* The limits of an unprivileged user. Runs in a child. */
 static void limited(void)
 {
 	uint8_t *memory = memory_map(LENGTH);
@@ -242,7 +242,7 @@ static void over_the_limit(void)
 		EQUAL(region_new(device, memory_map(LENGTH), 200 << 10, BOTH), -ENOMEM);
 }
 
-/* The other's child ends whenever it is scheduled. */
+/* Repeats until the child that outlived() left has ended. */
 static void within_the_limit(void)
 {
 	uint8_t *memory = memory_map(LENGTH);
@@ -270,7 +270,7 @@ void test_memory(void)
 	EQUAL(pinned_kilobytes(), 0);
 	close(device);
 	EQUAL(status_in_child(limited), 0);
-	/* The user pays, not the process: a child is no way around his limit. */
+	/* The limit holds for the user, so a child cannot evade it. */
 	EQUAL(pipe(gate), 0);
 	EQUAL(status_in_child(outlived), 0);
 	EQUAL(status_in_child(over_the_limit), 0);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Calls that are wrong: each ioctl with bad sizes, pointers, flags, handles and ranges. Every one is refused with the error
- * that the header names, and nothing moves.
+ * Invalid calls: each ioctl with bad sizes, pointers, flags, handles and ranges. Each fails with the error that the header
+ * documents, and no byte moves.
  */
 #include "harness.h"
 
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #define LENGTH	65536u
-/* Nothing is mapped there; the compiler does not know it. */
+/* An address without memory; volatile, so that the compiler does not know it. */
 static void *volatile bad = (void *)8;
 #define BAD	bad
 
@@ -39,7 +39,7 @@ static void commands(void)
 		EQUAL(call(device, known[i], NULL), -EFAULT);
 		EQUAL(call(device, known[i], BAD), -EFAULT);
 		EQUAL(call(device, known[i], (void *)-4096l), -EFAULT);
-		/* The same number with another size is another call. */
+		/* The same number with another size is another command. */
 		EQUAL(call(device, known[i] + (8 << _IOC_SIZESHIFT), memory), -ENOTTY);
 	}
 	EQUAL(call(device, MEMFERRY_CLASS, (void *)2), -EINVAL);
@@ -72,7 +72,7 @@ static void registrations(void)
 	REFUSED(request.address = ~0ull; request.length = 1, -EOVERFLOW);
 	REFUSED(request.address = 0x123; request.length = 1, -EFAULT);
 	REFUSED(request.address = 1ull << 47 | 64, sizeof(long) == 8 ? -EFAULT : -EOVERFLOW);
-	/* Begins within and ends outside. */
+	/* A range that ends behind mapped memory. */
 	munmap(memory + LENGTH - page, page);
 	REFUSED(, -EFAULT);
 	check(mmap(memory + LENGTH - page, page, PROT_READ | PROT_WRITE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
@@ -101,7 +101,7 @@ static void batches(void)
 	EQUAL(call(device, MEMFERRY_SUBMIT, &batch), -EFAULT);
 }
 
-/* Each is one step away from the copy, fill, list or plane that is right. */
+/* Each request differs from a valid copy, fill, list or plane in one respect. */
 static void shapes(void)
 {
 	struct memferry_transfer copy = copy_of(readable, 0, writable, 0, 64), request;
@@ -175,7 +175,7 @@ static void shapes(void)
 	REFUSED(plane, request.destination_pitch = ~0ull, -ERANGE);
 	REFUSED(plane, request.rows = ~0u; request.source_pitch = request.destination_pitch = 1ull << 32, -ERANGE);
 #undef REFUSED
-	/* Rows of nothing take no time. */
+	/* Four billion empty rows take no time. */
 	plane.rows = ~0u;
 	plane.length = plane.source_pitch = plane.destination_pitch = 0;
 	EQUAL(transfer_run(device, &plane).status, 0);
@@ -190,7 +190,7 @@ static void stale_handles(void)
 	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)first), 0);
 	EQUAL(submit_one(device, &copy), -ENOENT);
 	again = region_new(device, memory, 4096, MEMFERRY_READ | MEMFERRY_WRITE);
-	CHECK(again != first, "a handle is not used again at once");
+	CHECK(again != first, "a handle is not reused at once");
 	EQUAL(submit_one(device, &copy), -ENOENT);
 	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)first), -ENOENT);
 	EQUAL(call(device, MEMFERRY_UNREGISTER, (void *)(uintptr_t)again), 0);
@@ -210,12 +210,12 @@ static void reading(void)
 	copy.tag = 7;
 	copy.flags = MEMFERRY_CPU_ONLY;
 	EQUAL(submit_one(device, &copy), 0);
-	/* A record that could not be given is not lost. */
+	/* A record that could not be copied to the reader is not lost. */
 	EQUAL(read(device, BAD, sizeof(record)), -1);
 	EQUAL(errno, EFAULT);
 	EQUAL(record_next(device).tag, 7);
 	EQUAL(write(device, &record, sizeof(record)), -1);
-	/* Who does not read is not served without end. */
+	/* The number of unread records is limited. */
 	for (i = 0; i < MEMFERRY_MAX_OUTSTANDING; i++)
 		if (!EQUAL(submit_one(device, &copy), 0))
 			break;
@@ -241,7 +241,7 @@ void test_misuse(void)
 	commands();
 	batches();
 	shapes();
-	CHECK(!memcmp(before, memory, LENGTH), "nothing moved");
+	CHECK(!memcmp(before, memory, LENGTH), "no byte moved");
 	registrations();
 	stale_handles();
 	reading();

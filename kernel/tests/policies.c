@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Policies: which channel a transfer gets, and, of softdma, that halted channels move nothing. Needs two channels or more.
+ * Policies: the channel that a transfer gets; with softdma, that halted channels move nothing. Needs at least two channels.
  */
 #include "harness.h"
 
@@ -61,7 +61,7 @@ static void priority(unsigned int channels)
 	EQUAL(call(device, MEMFERRY_CLASS, (void *)MEMFERRY_NORMAL), 0);
 }
 
-/* More than the low channels can do while their gates are open for a tenth of a second: the rest waits. */
+/* More transfers than the low channels can move while their gates are open for a tenth of a second: the rest waits. */
 static void halted(void)
 {
 	struct memferry_transfer page = copy;
@@ -81,7 +81,7 @@ static void halted(void)
 	for (i = 0; i < 2000 && !channel_is(1, "gated"); i++)
 		milliseconds_pass(1);
 	CHECK(channel_is(1, "gated"));
-	/* What the engine is at ends; then it does nothing for ten times as long, with work before it. */
+	/* The present descriptors end. Then the engine does nothing for ten times as long, although transfers wait. */
 	for (i = 0, now = -1; i < 20 && still != now; i++) {
 		still = now;
 		milliseconds_pass(200);
@@ -114,7 +114,7 @@ static void settings(void)
 	EQUAL(file_number(SYSFS "period_us"), 20000);
 	EQUAL(file_write("/sys/module/memferry/parameters/patience_ms", "0"), false);
 	EQUAL(file_write("/sys/module/memferry/parameters/patience_ms", "60001"), false);
-	/* All channels for the high class: the others' transfers are the CPU's. */
+	/* All channels serve the high class: the CPU moves transfers of the normal class. */
 	EQUAL(file_write(SYSFS "high_channels", "64"), true);
 	EQUAL(transfer_run(device, &copy).status, -ENODEV);
 	copy.flags = 0;
@@ -130,7 +130,7 @@ static void settings(void)
 	copy.flags = MEMFERRY_DMA_ONLY;
 }
 
-/* Policies change while transfers run; none is lost. */
+/* Policies change while transfers run. No transfer is lost. */
 static void changing(void)
 {
 	static const char * const policies[] = { "shared", "priority", "exclusive" };
@@ -160,7 +160,7 @@ void test_policies(void)
 
 	device = device_open();
 	channels = device_query(device).channels;
-	if (!CHECK(channels >= 2, "two channels or more"))
+	if (!CHECK(channels >= 2, "the module has at least two channels"))
 		return;
 	memory_noise(source, LENGTH, 8);
 	copy = copy_of(region_new(device, source, LENGTH, MEMFERRY_READ), 0,

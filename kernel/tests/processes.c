@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * More than one process: a descriptor that was inherited or raced for, a process that dies while its transfers run, a module
- * that is in use.
+ * Several processes and threads: inherited descriptors, races for handles, a process that dies during its transfers, and
+ * unloading the module while it is in use.
  */
 #define _GNU_SOURCE
 #include "harness.h"
@@ -36,7 +36,7 @@ static void use_parents(void)
 	EQUAL(errno, EPERM);
 }
 
-/* The parent's memory stays the parent's over a fork: its pinned pages are not given to the child. */
+/* After a fork, pinned pages stay the parent's; the child gets copies. */
 static void forked(void)
 {
 	uint8_t *source = memory_map(LENGTH), *destination = memory_map(LENGTH);
@@ -59,10 +59,10 @@ static void forked(void)
 	}
 	close(gate[0]);
 	EQUAL(transfer_run(device, &copy).status, 0);
-	CHECK(!memcmp(source, destination, LENGTH), "the parent sees what was moved");
+	CHECK(!memcmp(source, destination, LENGTH), "the parent sees the copied bytes");
 	memory_noise(source, LENGTH, 6);
 	EQUAL(transfer_run(device, &copy).status, 0);
-	CHECK(!memcmp(source, destination, LENGTH), "and what it wrote after the fork is moved");
+	CHECK(!memcmp(source, destination, LENGTH), "a transfer reads what the parent wrote after the fork");
 	EQUAL(write(gate[1], "x", 1), 1);
 	close(gate[1]);
 	waitpid(child, &status, 0);
@@ -110,7 +110,7 @@ static uint8_t *raced;
 static volatile bool racing;
 static volatile uint32_t latest;
 
-/* Registers, uses whatever handle is the latest, of whomever, and unregisters. */
+/* Registers a region, uses the handle that any thread registered last, and unregisters that. */
 static void *race(void *argument)
 {
 	struct racer *racer = argument;
@@ -162,14 +162,14 @@ static void raced_for(void)
 	munmap(raced, LENGTH);
 }
 
-/* Pages that are pinned in the machine. */
+/* Number of pages that are pinned in the machine. */
 static long pinned_pages(void)
 {
 	long acquired = -1, released = -1;
 	char line[128];
 	FILE *file;
 
-	/* What single CPUs have counted is added up. */
+	/* Adds up the counters of all CPUs. */
 	file_write("/proc/sys/vm/stat_refresh", "1");
 	file = fopen("/proc/vmstat", "r");
 	while (file && fgets(line, sizeof(line), file)) {
@@ -182,7 +182,7 @@ static long pinned_pages(void)
 	return acquired - released;
 }
 
-/* A module whose transfers run stays, and they run on. With softdma they run for sure: its engine hangs at them. */
+/* A module with running transfers cannot be unloaded, and they continue. With softdma they certainly run, because it hangs. */
 static void unloaded(void)
 {
 	uint8_t *memory = memory_map(2 * LENGTH);
@@ -192,7 +192,7 @@ static void unloaded(void)
 	bool hangs = file_write(HANG, "1");
 	struct memferry_record record;
 
-	/* One on each channel. */
+	/* One transfer on each channel. */
 	for (i = 0; i < count; i++)
 		EQUAL(submit_one(device, &copy), 0);
 	EQUAL(syscall(SYS_delete_module, "memferry", O_NONBLOCK), -1);
@@ -203,7 +203,7 @@ static void unloaded(void)
 		EQUAL(read(device, &record, sizeof(record)), -1);
 		EQUAL(errno, EAGAIN);
 	}
-	/* Ends what hangs. */
+	/* Closing ends the hanging transfers. */
 	close(device);
 	if (hangs)
 		EQUAL(file_write(HANG, "0"), true);
@@ -224,7 +224,7 @@ void test_processes(void)
 		EQUAL(status_in_child(submit_and_leave), 0);
 	}
 	EQUAL(status_in_child(raced_for), 0);
-	/* All that they had pinned is let go of, some of it behind their end. */
+	/* All their memory is unpinned, some of it after the processes have ended. */
 	for (i = 0; i < 1000 && pinned_pages() != pinned; i++)
 		milliseconds_pass(10);
 	EQUAL(pinned_pages(), pinned);

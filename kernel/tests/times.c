@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * How long copies take, by the CPU and by the engine. In a guest this measures the emulator: it is for real boards.
+ * Measures copies by the CPU and by the engine. Useful on real boards only: in a guest it measures the emulator.
  */
 #include "harness.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Transfers that are right: every kind, aligned or not, by the CPU and by the engine, compared byte by byte with the guards
+ * Valid transfers of every kind, aligned or not, by the CPU and by the engine, compared byte by byte including the bytes
  * around them; completion by read, poll and eventfd; batches.
  */
 #include "harness.h"
@@ -33,7 +33,7 @@ static void verify(const char *what, uint64_t a, uint64_t b, uint64_t length)
 	memcpy(destination, expected, LENGTH);
 }
 
-/* Whether something else than the CPU moved what it could have. */
+/* Checks the status of the record and that the expected side, CPU or engine, moved the bytes. */
 static void verify_mover(const struct memferry_transfer *transfer, const struct memferry_record *record, uint64_t total)
 {
 	EQUAL(record->status, 0);
@@ -72,7 +72,7 @@ static void copies(uint32_t flags)
 			}
 			EQUAL(record.tag, copy.tag);
 			verify_mover(&copy, &record, length);
-			/* What lies alike is the engine's but for its ends. */
+			/* With equal alignments the engine moves all bytes except the ends. */
 			if ((flags & MEMFERRY_DMA_ONLY) && length >= 65536)
 				CHECK(record.bytes_by_dma >= length / 2);
 			verify("copy", a, b, length);
@@ -160,8 +160,8 @@ static void planes(uint32_t flags)
 }
 
 /*
- * Rows that are too short for an engine, so many that nobody is through with looking at them in that time: the CPU's share, all
- * of it, has not begun then, and does not begin any more.
+ * Rows that are too short for an engine, so many that the module cannot walk them within the time limit. The CPU's share,
+ * which is all of it, has not begun then, and must not begin.
  */
 static void late_bytes(void)
 {
@@ -233,14 +233,14 @@ static void batches(void)
 	EQUAL(count, 64);
 	EQUAL(sum, 63 * 64 / 2);
 	verify("batch", 0, 0, 0);
-	/* The last records may have been read before their signals. */
+	/* The last records may have been read before their signals arrived. */
 	if (signalled < 64 && read(signal, &sum, sizeof(sum)) == sizeof(sum))
 		signalled += sum;
 	EQUAL(signalled, 64);
 	EQUAL(call(device, MEMFERRY_EVENTFD, (void *)-1l), 0);
 	close(signal);
 
-	/* The first that is refused ends a batch, those before it run. */
+	/* The first refused transfer ends a batch. Those before it run. */
 	transfers[10].destination.offset = LENGTH;
 	batch.accepted = 0;
 	EQUAL(call(device, MEMFERRY_SUBMIT, &batch), 0);

@@ -1,6 +1,6 @@
-//! The event queue of virtual time: events leave in order of instant, and of insertion where instants are equal.
+//! The event queue of virtual time: events leave in order of instant, then of insertion.
 //!
-//! It does not run anything: the caller pops an event, moves its clock there and takes the step.
+//! The queue does not run events: the caller pops one, advances its clock to the event's instant, and handles it.
 
 use alloc::collections::BTreeMap;
 
@@ -29,7 +29,7 @@ impl<T> EventQueue<T> {
         self.due.pop_first().map(|((instant, _), event)| (instant, event))
     }
 
-    /// When the earliest event is due.
+    /// The instant of the earliest event.
     pub fn next_due(&self) -> Option<Instant> {
         self.due.keys().next().map(|(instant, _)| *instant)
     }
@@ -47,7 +47,7 @@ mod tests {
     use alloc::vec::Vec;
 
     #[test]
-    fn pops_by_instant_and_then_by_insertion() {
+    fn pops_by_instant_then_by_insertion() {
         let mut queue = EventQueue::new();
         queue.push(Instant::from_nanoseconds(2), "late");
         queue.push(Instant::from_nanoseconds(1), "first");

@@ -1,13 +1,12 @@
-//! Time: one instant type for the live service and for virtual time, and the event queue of the latter.
+//! Instants, clocks, and the event queue of virtual time. The live service and simulations use the same instant type.
 //!
 //! ```text
 //! live:     monotonic clock ──now()──► Instant ──► path step ──► next_wake
 //! virtual:  EventQueue::pop ──► VirtualClock::advance_to ──► path step ──► EventQueue::push
 //! ```
 //!
-//! Instants are integers of picoseconds, so that device models can add cycles of any clock without rounding
-//! and two runs of one plan give the same bytes. Nothing here sleeps, and nothing reads the machine's clock:
-//! the live clock lives in the service.
+//! Instants are integers of picoseconds, so device models can add cycles of any clock without rounding, and two runs of one
+//! plan give the same bytes. This crate does not sleep or read the machine's clock; the live clock is in the service.
 
 #![no_std]
 
@@ -23,8 +22,7 @@ pub use event_queue::EventQueue;
 use core::cell::Cell;
 use core::fmt;
 
-/// A point in time: picoseconds since an origin that the clock chooses (the live clock's is the
-/// machine's `CLOCK_MONOTONIC` origin).
+/// A point in time: picoseconds since the clock's origin. The origin of the live clock is that of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant {
     picoseconds: u128,
@@ -49,17 +47,17 @@ impl Instant {
         self.picoseconds
     }
 
-    /// Whole nanoseconds since the origin, `u64::MAX` when they do not fit.
+    /// Whole nanoseconds since the origin; `u64::MAX` when they do not fit.
     pub fn nanoseconds(self) -> u64 {
         u64::try_from(self.picoseconds / 1000).unwrap_or(u64::MAX)
     }
 
-    /// This instant moved later by `picoseconds`; stays at the end of time when it would pass it.
+    /// This instant plus `picoseconds`, saturating at the largest instant.
     pub const fn after_picoseconds(self, picoseconds: u128) -> Self {
         Self { picoseconds: self.picoseconds.saturating_add(picoseconds) }
     }
 
-    /// This instant moved later by `duration`.
+    /// This instant plus `duration`, saturating at the largest instant.
     pub const fn after(self, duration: core::time::Duration) -> Self {
         self.after_picoseconds(duration.as_nanos().saturating_mul(1000))
     }
@@ -71,13 +69,13 @@ impl fmt::Debug for Instant {
     }
 }
 
-/// Where the present comes from.
+/// A source of the present instant.
 pub trait Clock {
-    /// The present instant; never earlier than an instant returned before.
+    /// The present instant. It never goes back.
     fn now(&self) -> Instant;
 }
 
-/// A clock that stands still until it is moved: the present of a simulation.
+/// The clock of a simulation: it stands still until the caller advances it.
 #[derive(Debug, Default)]
 pub struct VirtualClock {
     now: Cell<Instant>,
@@ -89,7 +87,7 @@ impl VirtualClock {
         Self { now: Cell::new(Instant::ORIGIN) }
     }
 
-    /// Moves the present to `instant`; an earlier instant leaves it where it is.
+    /// Advances the clock to `instant`. An earlier instant changes nothing.
     pub fn advance_to(&self, instant: Instant) {
         if instant > self.now.get() {
             self.now.set(instant);
@@ -108,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn virtual_clock_never_goes_back() {
+    fn the_virtual_clock_never_goes_back() {
         let clock = VirtualClock::new();
         clock.advance_to(Instant::from_nanoseconds(5));
         clock.advance_to(Instant::from_nanoseconds(3));
@@ -116,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn far_instants_saturate_instead_of_wrapping() {
+    fn far_instants_saturate() {
         let end = Instant::from_picoseconds(u128::MAX);
         assert_eq!(end.after_picoseconds(1), end);
         assert_eq!(end.nanoseconds(), u64::MAX);

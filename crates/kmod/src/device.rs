@@ -1,15 +1,15 @@
-//! `/dev/memferry`: the Linux module as safe code sees it.
+//! A safe interface to the Linux module's device, `/dev/memferry`.
 //!
 //! ```text
 //! ModuleDevice::open ─ register(Mapping) ─► ModuleMemory: pinned; the last clone unregisters
 //!                    ─ submit(Order) ─► tag; the module checks it ─► take_records: tag, status, bytes
 //! ```
 //!
-//! The layouts are those of `kernel/include/uapi/memferry.h`. The module believes nothing it is told and touches registered
-//! memory only, so a wrong order is refused and harms nobody (M2: what it writes is as what any other process writes).
-//! It does not choose engines, and knows nothing of the Engine contract.
+//! Structures have the layouts of `kernel/include/uapi/memferry.h`. The module checks every order and accesses registered
+//! memory only, so it refuses a wrong order and no memory is harmed. Its writes to a mapping are like those of another
+//! process (M2). The module chooses the engine; `engine` implements the Engine contract.
 
-#![expect(unsafe_code, reason = "system calls of the device, and addresses that it is given: invariant M1")]
+#![expect(unsafe_code, reason = "ioctls of the device, and the addresses they pass: invariants M1, M2")]
 
 use std::fmt;
 use std::io;
@@ -27,13 +27,13 @@ use thiserror::Error;
 
 use memferry_shm::mapping::{Access, Mapping};
 
-/// Where the module's device is.
+/// Usual path of the module's device.
 pub const PATH: &str = "/dev/memferry";
 
-/// The version of the module that this speaks with.
+/// The interface version that this crate supports.
 pub const VERSION: u32 = 2;
 
-/// Segments of one list at most.
+/// Limit on the segments of one list.
 pub const MAX_SEGMENTS: usize = 2048;
 
 const GROUP: u8 = 0xb7;
@@ -42,7 +42,7 @@ const REGISTER: Opcode = opcode::read_write::<Register>(GROUP, 1);
 const UNREGISTER: Opcode = opcode::none(GROUP, 2);
 const SUBMIT: Opcode = opcode::read_write::<Submit>(GROUP, 3);
 const CANCEL: Opcode = opcode::write::<u64>(GROUP, 4);
-/// The calls that this makes once a device is open, for who forbids all others.
+/// The ioctls used after a device was opened, for a seccomp filter.
 pub const CALLS: [Opcode; 4] = [REGISTER, UNREGISTER, SUBMIT, CANCEL];
 
 const READ: u32 = 1;
@@ -50,47 +50,40 @@ const WRITE: u32 = 2;
 const CPU_ONLY: u32 = 1;
 
 const RECORD_BYTES: usize = 40;
-/// Records taken with one read.
+/// Maximum number of records per read.
 const RECORDS: usize = 32;
-/// The longest time that the module gives a transfer: deadlines are for others to keep.
+/// Time limit of each transfer: the module's maximum, because callers enforce their own deadlines.
 const PATIENCE_MS: u32 = 60_000;
 
-/// What the module found when it was loaded, and how it is set.
+/// The module's channels and settings.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Query {
     version: u32,
-    /// Channels of DMA engines; without one the kernel's CPU moves all.
+    /// Number of DMA engine channels; if 0, a CPU moves all transfers in the kernel.
     pub channels: u32,
-    /// Of them, no longer used since their engine could not be stopped.
+    /// Channels among them that are out of use because their engine could not be stopped.
     pub faulted_channels: u32,
     abilities: u32,
     alignment: u32,
     policy: u32,
-    /// Bytes below which the kernel's CPU moves a transfer.
+    /// A CPU moves transfers shorter than this many bytes.
     pub threshold: u64,
 }
 
-/// Why a device cannot be used.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error("{} is not there; load the module (kernel/README.md), or name its device", path.display())]
-    Missing {
-        /// Where it was looked for.
-        path: PathBuf,
-    },
-    /// This process may not.
+    Missing { path: PathBuf },
     #[error(
-        "this process may not open {}; let its user into the device's group (udev rule in kernel/README.md)",
+        "this process may not open {}; add its user to the device's group (udev rule in kernel/README.md)",
         path.display()
     )]
     Denied { path: PathBuf },
-    /// It is something else.
-    #[error("{} is not the device of the memferry module", path.display())]
+    #[error("{} is not the device of the memferry module; name the module's device", path.display())]
     Foreign { path: PathBuf },
-    /// The module and this program do not understand each other.
     #[error(
-        "the module behind {} speaks version {found}, this program {VERSION}; load the module of this program's release",
+        "the module behind {} has interface version {found}, but this program needs {VERSION}; load the module of this program's release",
         path.display()
     )]
     Version { path: PathBuf, found: u32 },
@@ -158,7 +151,7 @@ const _: () = assert!(
         && size_of::<Submit>() == 16
 );
 
-/// A place in registered memory.
+/// A position in registered memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct At<'a> {
     pub memory: &'a ModuleMemory,
@@ -171,21 +164,21 @@ impl At<'_> {
     }
 }
 
-/// Bytes that go from one place to another.
+/// A copy between two contiguous ranges.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece<'a> {
-    /// Where they are read.
     pub source: At<'a>,
     pub destination: At<'a>,
+    /// Number of bytes to copy.
     pub length: u64,
 }
 
-/// What the module is asked for.
+/// A transfer request to the module.
 #[derive(Clone, Debug)]
 pub enum Order<'a> {
-    /// One piece; overlap within one memory is a memmove.
+    /// One piece. If source and destination overlap in one memory, it is a memmove.
     Copy(Piece<'a>),
-    /// The pattern over `length` bytes: its lowest `pattern_bytes` (1, 2 or 4), little-endian.
+    /// Fills `length` bytes with the lowest `pattern_bytes` (1, 2 or 4) bytes of `pattern`, little-endian.
     Fill {
         destination: At<'a>,
         /// A multiple of `pattern_bytes`.
@@ -193,45 +186,45 @@ pub enum Order<'a> {
         pattern: u32,
         pattern_bytes: u32,
     },
-    /// Pieces, at most [`MAX_SEGMENTS`]. Those that touch each other have to be `in_order`, which the CPU does.
+    /// At most [`MAX_SEGMENTS`] pieces. Pieces that touch each other require `in_order`.
     List {
         pieces: Vec<Piece<'a>>,
-        /// One after the other.
+        /// Copies the pieces one after the other, on a CPU.
         in_order: bool,
     },
 }
 
-/// The end of an order: the module no longer touches its memory, unless the status is ENOTRECOVERABLE.
+/// The completion of an order. The module no longer accesses its memory, unless the status is ENOTRECOVERABLE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// As it was submitted.
+    /// The tag that [`ModuleDevice::submit`] returned.
     pub tag: u64,
     /// 0 or a negative error number.
     pub status: i32,
     /// Bytes done, in the order of the transfer.
     pub bytes_done: u64,
-    /// Those of them that a DMA engine moved; the CPU moved the others.
+    /// Bytes that a DMA engine moved; a CPU moved the others.
     pub bytes_by_dma: u64,
 }
 
-/// The device, opened. What was registered through it is the process's that opened it.
+/// The opened device. Only the process that opened it can use it.
 #[derive(Debug)]
 pub struct ModuleDevice {
     file: OwnedFd,
-    /// Of the next order: none is given twice, so that a late record is nobody else's.
+    /// Tag of the next order. Tags are not reused, so a late record belongs to one order only.
     next_tag: AtomicU64,
 }
 
 impl ModuleDevice {
-    /// Opens the device at `path`, [`PATH`] as a rule.
+    /// Opens the device at `path`, usually [`PATH`].
     ///
     /// # Errors
-    /// [`OpenError`], with what to do.
+    /// [`OpenError`].
     pub fn open(path: &Path) -> Result<Self, OpenError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let owned = || path.to_owned();
         let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
-            // A node that was made by hand, without its module.
+            // NODEV and NXIO: a device node made by hand while the module is not loaded.
             Errno::NOENT | Errno::NODEV | Errno::NXIO => OpenError::Missing { path: owned() },
             Errno::ACCESS | Errno::PERM => OpenError::Denied { path: owned() },
             Errno::ISDIR | Errno::NOTDIR => OpenError::Foreign { path: owned() },
@@ -245,19 +238,19 @@ impl ModuleDevice {
         }
     }
 
-    /// What the module found, and how it is set now.
+    /// Reads the module's channels and settings.
     ///
     /// # Errors
-    /// Those of the call, in a forked child.
+    /// Those of the ioctl: `PermissionDenied` in a forked child.
     pub fn query(&self) -> io::Result<Query> {
-        // SAFETY: M2: the opcode is the module's for this layout, of which any bytes are a value; it writes that only.
+        // SAFETY: M2: the module defines the opcode for this layout, and writes the query only. All its bit patterns are valid.
         Ok(unsafe { rustix::ioctl::ioctl(&self.file, Getter::<QUERY, Query>::new())? })
     }
 
-    /// Pins `mapping`, to be read, and written where it may be. It counts against RLIMIT_MEMLOCK.
+    /// Pins `mapping` for transfers that read it, and write it unless it is read-only. It counts against RLIMIT_MEMLOCK.
     ///
     /// # Errors
-    /// `OutOfMemory` over that limit; `InvalidInput` for no bytes.
+    /// `OutOfMemory` over that limit; `InvalidInput` for an empty mapping.
     pub fn register(self: &Arc<Self>, mapping: Mapping) -> io::Result<ModuleMemory> {
         let writable = if mapping.access() == Access::ReadWrite { WRITE } else { 0 };
         let mut request = Register {
@@ -268,18 +261,18 @@ impl ModuleDevice {
             region: 0,
             runs: 0,
         };
-        // SAFETY: M1: the opcode is the module's for this layout; it pins pages of a mapping that is ours, and writes the
-        // request only.
+        // SAFETY: M1: the module defines the opcode for this layout. It pins the pages of `mapping`, which stays mapped while it
+        // is registered, and writes the request only.
         unsafe { rustix::ioctl::ioctl(&self.file, Updater::<REGISTER, _>::new(&mut request))? };
         let registered = Registered { device: Arc::clone(self), mapping, region: request.region };
         Ok(ModuleMemory(Arc::new(registered)))
     }
 
-    /// Submits an order; its [`Record`] follows, with the tag that this gives.
+    /// Submits an order and returns its tag. A [`Record`] with that tag follows.
     ///
     /// # Errors
-    /// `WouldBlock` when too many were submitted whose records nobody took; others say what is wrong with the order. No
-    /// record follows then.
+    /// `WouldBlock` when too many orders wait for their records to be taken; others mean that the order is invalid. No record
+    /// follows an error.
     pub fn submit(&self, order: &Order<'_>) -> io::Result<u64> {
         let tag = self.next_tag.fetch_add(1, Ordering::Relaxed);
         let mut request = TransferRequest { tag, patience_ms: PATIENCE_MS, ..TransferRequest::default() };
@@ -289,34 +282,34 @@ impl ModuleDevice {
             request.segment_count = segments.len() as u32;
         }
         let mut batch = Submit { transfers: (&raw const request).addr() as u64, count: 1, accepted: 0 };
-        // SAFETY: M2: the opcode is the module's for this layout; it reads the request and the segments, which live until
-        // the call is over, and touches registered memory only.
+        // SAFETY: M2: the module defines the opcode for this layout. It reads the request and the segments, which live until
+        // the call returns, and accesses registered memory only.
         unsafe { rustix::ioctl::ioctl(&self.file, Updater::<SUBMIT, _>::new(&mut batch))? };
         Ok(tag)
     }
 
-    /// Asks all orders with that tag to end early; their records follow in any case.
+    /// Requests that the order with `tag` end early. Its record follows in any case.
     ///
     /// # Errors
-    /// Those of the call, in a forked child.
+    /// Those of the ioctl: `PermissionDenied` in a forked child.
     pub fn cancel(&self, tag: u64) -> io::Result<()> {
-        // SAFETY: M2: the opcode is the module's for this layout; it reads the tag.
+        // SAFETY: M2: the module defines the opcode for this layout, and reads the tag only.
         unsafe { rustix::ioctl::ioctl(&self.file, Setter::<CANCEL, u64>::new(tag))? };
         Ok(())
     }
 
-    /// Waits until something ended whose record was not taken.
+    /// Waits until a record can be taken.
     ///
     /// # Errors
-    /// Those of the call.
+    /// Those of `poll`.
     pub fn wait(&self) -> io::Result<()> {
         Ok(rustix::event::poll(&mut [PollFd::new(&self.file, PollFlags::IN)], None).map(drop)?)
     }
 
-    /// Takes what ended, without waiting.
+    /// Appends all available records to `records`, without waiting.
     ///
     /// # Errors
-    /// Those of the call, in a forked child; what ended is kept then.
+    /// Those of `read`: `PermissionDenied` in a forked child. Records that were not read stay available.
     pub fn take_records(&self, records: &mut Vec<Record>) -> io::Result<()> {
         let mut bytes = [0; RECORD_BYTES * RECORDS];
         loop {
@@ -334,13 +327,13 @@ impl ModuleDevice {
 }
 
 impl AsFd for ModuleDevice {
-    /// Readable when something ended.
+    /// The descriptor is readable while a record can be taken.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 }
 
-/// Fills the request in; the segments of a list.
+/// Fills in the request. Returns the segments of a list.
 fn encode(request: &mut TransferRequest, order: &Order<'_>) -> Option<Vec<SegmentRecord>> {
     match order {
         Order::Copy(piece) => {
@@ -381,7 +374,8 @@ fn decode(bytes: &[u8]) -> Record {
     Record { tag: word(0), status: i32::from_ne_bytes(status), bytes_done: word(16), bytes_by_dma: word(24) }
 }
 
-/// A mapping that the module may touch; clones share it, the last one takes that back and waits for what still runs.
+/// A mapping that is registered with the module. Clones share it. Dropping the last one waits for running transfers and
+/// unregisters it.
 #[derive(Clone)]
 pub struct ModuleMemory(Arc<Registered>);
 
@@ -396,17 +390,17 @@ impl ModuleMemory {
         &self.0.mapping
     }
 
-    /// A number that no other registration has while this one, or a clone of it, lives.
+    /// Identifies the registration: clones have the same number, and no other living registration has it.
     pub fn key(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
 
-    /// Whether both are one registration.
+    /// Whether both are clones of one registration.
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Whether it was registered through that device.
+    /// Whether it was registered through `device`.
     pub fn is_of(&self, device: &Arc<ModuleDevice>) -> bool {
         Arc::ptr_eq(&self.0.device, device)
     }
@@ -426,26 +420,26 @@ impl fmt::Debug for ModuleMemory {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: M2: the opcode takes the handle as its value, and no pointer. A forked child is refused.
+        // SAFETY: M2: the argument of the opcode is the handle itself, not a pointer. The module refuses a forked child.
         let unregister = unsafe { IntegerSetter::<UNREGISTER>::new_usize(self.region as usize) };
         // SAFETY: as above.
         let _ = unsafe { rustix::ioctl::ioctl(&self.device.file, unregister) };
     }
 }
 
-// Miri opens no devices.
+// Miri cannot open devices.
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
 
     #[test]
-    fn calls_have_the_numbers_of_the_header() {
+    fn opcodes_match_the_header() {
         assert_eq!((QUERY, REGISTER, UNREGISTER), (0x8020_b700, 0xc020_b701, 0xb702));
         assert_eq!((SUBMIT, CANCEL), (0xc010_b703, 0x4008_b704));
     }
 
     #[test]
-    fn records_are_read_as_the_header_lays_them_out() {
+    fn decode_uses_the_layout_of_the_header() {
         let mut bytes = [0; RECORD_BYTES];
         bytes[0] = 7;
         bytes[8..12].copy_from_slice(&(-125_i32).to_ne_bytes());
@@ -455,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_the_module_is_told_apart() {
+    fn open_refuses_other_files() {
         let open = |path: &str| ModuleDevice::open(Path::new(path)).unwrap_err();
         let missing = open("/nonexistent/memferry");
         assert!(matches!(missing, OpenError::Missing { .. }), "{missing}");
@@ -467,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_that_of_the_header() {
+    fn the_version_matches_the_header() {
         let header = include_str!("../../../kernel/include/uapi/memferry.h");
         assert!(header.contains(&format!("#define MEMFERRY_VERSION\t{VERSION}\n")));
     }

@@ -1,14 +1,14 @@
-//! The Linux module as an engine: DMA engines of the machine, behind Linux's own drivers, for a process without privileges.
+//! The Linux module as an engine: an unprivileged process uses the machine's DMA engines through Linux's drivers.
 //!
 //! ```text
-//! post ──► channel: Job ──ring_doorbell──► Order ─► /dev/memferry ─► policy of the module ─► DMA engine, or the kernel's CPU
-//! poll ──► records ─► completion            a suspended job is not handed over before it may go on
+//! post ──► channel: Job ──ring_doorbell──► Order ─► /dev/memferry ─► the module's policy ─► DMA engine, or a CPU
+//! poll ──► records ─► completion            a job of a suspended channel is not submitted
 //! ```
 //!
-//! It performs [`ModuleEngine::OPERATIONS`]; lists whose pieces touch each other are done in order by the kernel's CPU. What
-//! is in the kernel goes on by itself and is preempted by cancels only. Channels here are places for descriptors; which
-//! hardware channel moves the bytes is the module's decision (`kernel/policy.c`). One memory is to be registered once: the
-//! module cannot see that two registrations overlap.
+//! The engine performs [`ModuleEngine::OPERATIONS`]. A CPU moves lists whose pieces touch each other, in order. A submitted
+//! job runs without further calls; only a cancel ends it early. A channel here is a slot for one descriptor: the module
+//! chooses the hardware channel (`kernel/policy.c`). Register each memory once, because the module does not detect that two
+//! registrations overlap.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,20 +27,19 @@ use memferry_transfer::{
 
 const LONGEST_BYTES: u64 = 1 << 40;
 
-/// How long a service that cannot wait for [`ModuleEngine::as_fd`] may sleep while the kernel works.
-const LOOK_AGAIN: Duration = Duration::from_micros(50);
+/// Interval between polls of a caller that cannot wait for [`ModuleEngine::as_fd`].
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 /// Error numbers of records (asm-generic/errno.h).
 const ETIMEDOUT: i32 = -110;
 const ECANCELED: i32 = -125;
 const ENOTRECOVERABLE: i32 = -131;
 
-/// The module, as an engine of some channels.
 #[derive(Debug)]
 pub struct ModuleEngine {
     device: Arc<ModuleDevice>,
     channels: Vec<Channel>,
-    /// Jobs in the kernel, by tag.
+    /// Channel of each submitted job, keyed by tag.
     running: BTreeMap<u64, u32>,
     records: Vec<Record>,
     polled: Instant,
@@ -63,11 +62,11 @@ struct Job {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Posted,
-    /// After it, not in the kernel yet.
+    /// The doorbell was rung, but the job was not submitted to the module.
     Ready,
-    /// In the kernel, under this tag.
+    /// Submitted to the module with this tag.
     Running(u64),
-    /// Without having been there: nothing to do, cancelled before, or refused.
+    /// Ended without a submission: there was nothing to do, it was cancelled, or the module refused it.
     Ended(Result<(), Failure>),
 }
 
@@ -75,22 +74,24 @@ impl ModuleEngine {
     pub const OPERATIONS: Operations =
         Operations::NOP.union(Operations::COPY).union(Operations::FILL).union(Operations::SCATTER_GATHER);
 
-    /// An engine of `channels` channels over memory that was registered through `device`, which no other engine uses
-    /// meanwhile.
+    /// Makes an engine with `channels` channels for memory that was registered through `device`. While it lives, no other
+    /// engine may use `device`.
     pub fn new(device: Arc<ModuleDevice>, channels: u32) -> Self {
-        let channels = (0..channels).map(|_| Channel { serial: 0, job: None, suspended: false }).collect();
-        let running = BTreeMap::new();
-        let records = Vec::new();
-        let polled = Instant::ORIGIN;
-        let bytes_by_dma = 0;
-        Self { device, channels, running, records, polled, bytes_by_dma }
+        Self {
+            device,
+            channels: (0..channels).map(|_| Channel { serial: 0, job: None, suspended: false }).collect(),
+            running: BTreeMap::new(),
+            records: Vec::new(),
+            polled: Instant::ORIGIN,
+            bytes_by_dma: 0,
+        }
     }
 
     pub fn device(&self) -> &Arc<ModuleDevice> {
         &self.device
     }
 
-    /// Bytes that DMA engines moved so far; the kernel's CPU moved the others.
+    /// Bytes that DMA engines moved so far; a CPU moved the others.
     pub fn bytes_by_dma(&self) -> u64 {
         self.bytes_by_dma
     }
@@ -105,7 +106,7 @@ impl ModuleEngine {
         }
     }
 
-    /// Whether the operation is announced, its memory this device's, and its destinations may be written.
+    /// Whether the operation is supported, its memory is registered with this device, and its destinations are writable.
     fn performs(&self, operation: &Operation<Region<ModuleMemory>>) -> bool {
         let usable = operation.visit(|side, region, _| {
             let memory = region.memory();
@@ -117,7 +118,7 @@ impl ModuleEngine {
             && operation.total_bytes() <= LONGEST_BYTES
     }
 
-    /// Hands over what is ready and may go on.
+    /// Submits ready jobs of channels that are not suspended.
     fn submit_ready(&mut self) {
         for (number, channel) in (0..).zip(&mut self.channels) {
             let Some(job) =
@@ -134,14 +135,14 @@ impl ModuleEngine {
                     job.state = State::Running(tag);
                     self.running.insert(tag, number);
                 }
-                // Tried again when records were taken.
+                // `poll` tries again after it took records.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => job.state = State::Ended(Err(Failure::MemoryFault)),
             }
         }
     }
 
-    /// Reports what ended without having been in the kernel.
+    /// Completes jobs that ended without a submission.
     fn take_ended(&mut self, completions: &mut Vec<EngineCompletion>) {
         for (number, channel) in (0..).zip(&mut self.channels) {
             let Some(Job { state: State::Ended(result), .. }) = channel.job else { continue };
@@ -153,7 +154,7 @@ impl ModuleEngine {
     }
 
     fn take_records(&mut self, completions: &mut Vec<EngineCompletion>) {
-        // Fails in a forked child only, which has none of these jobs.
+        // Fails only in a forked child, whose parent owns the jobs.
         let _ = self.device.take_records(&mut self.records);
         for record in self.records.drain(..) {
             let Some(number) = self.running.remove(&record.tag) else { continue };
@@ -181,9 +182,9 @@ impl ModuleEngine {
 }
 
 impl Drop for ModuleEngine {
-    /// Nothing moves any more afterwards: what runs is cancelled, and waited for.
+    /// Cancels running jobs and waits for their ends, so that no transfer runs afterwards.
     fn drop(&mut self) {
-        // A forked child, which is refused, has nothing that runs.
+        // The module refuses a forked child, whose parent owns the jobs.
         let cancelled = self.running.keys().all(|tag| self.device.cancel(*tag).is_ok());
         while cancelled && !self.running.is_empty() {
             self.take_records(&mut Vec::new());
@@ -197,7 +198,7 @@ impl Drop for ModuleEngine {
 }
 
 impl AsFd for ModuleEngine {
-    /// Readable when [`poll`](Engine::poll) has something to report.
+    /// The descriptor is readable while [`poll`](Engine::poll) would complete a job.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.device.as_fd()
     }
@@ -266,7 +267,7 @@ impl Engine for ModuleEngine {
         match job.state {
             State::Posted | State::Ready => job.state = State::Ended(Err(Failure::Cancelled)),
             State::Running(tag) => {
-                // Refused in a forked child only, which has no such job.
+                // The module refuses only a forked child, whose parent owns the job.
                 let _ = self.device.cancel(tag);
             }
             State::Ended(_) => {}
@@ -274,12 +275,12 @@ impl Engine for ModuleEngine {
     }
 
     fn works_alone(&self) -> bool {
-        let rests = |channel: &Channel| match channel.job.as_ref().map(|job| job.state) {
+        let needs_no_call = |channel: &Channel| match channel.job.as_ref().map(|job| job.state) {
             None | Some(State::Running(_)) => true,
             Some(State::Ready) => channel.suspended,
             Some(State::Posted | State::Ended(_)) => false,
         };
-        self.channels.iter().all(rests)
+        self.channels.iter().all(needs_no_call)
     }
 
     fn next_wake(&self) -> Option<Instant> {
@@ -291,7 +292,7 @@ impl Engine for ModuleEngine {
                 Some(State::Posted) | None => false,
             }
         };
-        self.channels.iter().any(busy).then(|| self.polled.after(LOOK_AGAIN))
+        self.channels.iter().any(busy).then(|| self.polled.after(POLL_INTERVAL))
     }
 }
 
@@ -299,7 +300,7 @@ fn at(region: &Region<ModuleMemory>, offset: u64) -> At<'_> {
     At { memory: region.memory(), offset: region.offset() + offset }
 }
 
-/// What the module is asked for; `None` for what is done already.
+/// Translates an operation for the module; `None` when there is nothing to do.
 fn order(operation: &Operation<Region<ModuleMemory>>) -> Option<Order<'_>> {
     match operation {
         Operation::Copy { source, destination, length } => Some(Order::Copy(Piece {
@@ -319,7 +320,7 @@ fn order(operation: &Operation<Region<ModuleMemory>>) -> Option<Order<'_>> {
     }
 }
 
-/// Both lists, cut where a segment of either ends: at most as many pieces as both have segments.
+/// Cuts both lists wherever a segment of either ends. The number of pieces is at most that of all segments.
 fn pieces(lists: &Lists<Region<ModuleMemory>>) -> Vec<Piece<'_>> {
     let mut pieces = Vec::with_capacity((lists.source.len() + lists.destination.len()).min(MAX_SEGMENTS));
     let mut destinations = lists.destination.iter();
@@ -338,14 +339,16 @@ fn pieces(lists: &Lists<Region<ModuleMemory>>) -> Vec<Piece<'_>> {
             taken += length;
             filled += length;
             if filled == to.length {
-                (destination, filled) = (destinations.next(), 0);
+                destination = destinations.next();
+                filled = 0;
             }
         }
     }
     pieces
 }
 
-/// Whether the order of pieces may show: bytes are written twice, or read and written. `key` tells memories apart.
+/// Whether the result depends on the order of the pieces: bytes are written twice, or both read and written. `key` identifies
+/// a memory.
 pub fn touch<M>(lists: &Lists<Region<M>>, key: impl Fn(&M) -> usize) -> bool {
     let range = |segment: &Segment<Region<M>>| {
         let place = &segment.place;
@@ -357,7 +360,7 @@ pub fn touch<M>(lists: &Lists<Region<M>>, key: impl Fn(&M) -> usize) -> bool {
     let twice = written.windows(2).any(|pair| pair[0].0 == pair[1].0 && pair[1].1 < pair[0].2);
     twice
         || lists.source.iter().filter_map(range).any(|(memory, first, end)| {
-            // Of those that begin before the end of what is read, the last reaches farthest.
+            // Written ranges are disjoint here, so the last one that begins before `end` also ends last.
             let after = written.partition_point(|(of, begin, _)| (*of, *begin) < (memory, end));
             written[..after].last().is_some_and(|(of, _, last)| *of == memory && *last > first)
         })
@@ -370,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_touch_where_bytes_are_written_that_are_read_or_written() {
+    fn touch_finds_bytes_read_or_written_twice() {
         let memory = [Mapping::owned(vec![0; 64]), Mapping::owned(vec![0; 64])];
         let list = |places: &[(usize, u64, u64)]| {
             let segment = |&(of, offset, length): &(usize, u64, u64)| {

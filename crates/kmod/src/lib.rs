@@ -1,12 +1,12 @@
-//! The Linux module (kernel/) from user space: DMA engines of the machine for a process without privileges.
+//! User-space side of the Linux module (kernel/), which gives unprivileged processes the machine's DMA engines.
 //!
 //! ```text
 //! engine   memferry_transfer::Engine over the module: descriptors become orders, records become completions
-//! device   /dev/memferry: memory registered with it, orders, records
+//! device   /dev/memferry: registered memory, orders, records
 //! ```
 //!
-//! Unsafe code is in `device` only: the calls of its file, and the memory it shares with the kernel. The module itself checks
-//! every order again; nothing here is trusted by it.
+//! Unsafe code is in `device` only: ioctls on the device, and the addresses they pass. The module does not trust this crate
+//! and checks every order itself.
 
 pub mod device;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! The Linux module keeps the Engine contract. Needs `/dev/memferry`: `./x guest zcu102` and `./x guest x86` run it.
+//! Conformance of the Linux module to the Engine contract. Needs `/dev/memferry`: `./x guest zcu102` and `./x guest x86` run it.
 //!
 //! ```text
 //! ModuleEngine over memory registered with the module ──► engine_suite
@@ -25,7 +25,10 @@ struct Fixture {
 }
 
 fn open() -> Arc<ModuleDevice> {
-    Arc::new(ModuleDevice::open(Path::new(device::PATH)).expect("the module is loaded"))
+    Arc::new(
+        ModuleDevice::open(Path::new(device::PATH))
+            .expect("cannot open the module's device; load the module"),
+    )
 }
 
 impl EngineFixture for Fixture {
@@ -50,22 +53,22 @@ impl EngineFixture for Fixture {
         one.is(other)
     }
 
-    /// Until the device is readable: the kernel works by itself.
+    /// Waits until the device is readable, since the module works without polls.
     fn wait(&mut self, now: Instant, next_wake: Option<Instant>) -> Instant {
-        assert!(next_wake.is_some(), "the kernel works, but the engine wants no further poll");
+        assert!(next_wake.is_some(), "a job runs, but the engine requests no further poll");
         let timeout = Timespec { tv_sec: 10, tv_nsec: 0 };
         let ready = rustix::event::poll(
             &mut [PollFd::from_borrowed_fd(self.engine.as_fd(), PollFlags::IN)],
             Some(&timeout),
         );
-        assert_eq!(ready, Ok(1), "the kernel says nothing for ten seconds");
+        assert_eq!(ready, Ok(1), "the module completed nothing within ten seconds");
         now.after(Duration::from_micros(1))
     }
 }
 
 #[test]
 #[ignore = "needs /dev/memferry; ./x guest runs it"]
-fn kernel_engine_passes_the_suite() {
+fn the_module_passes_the_engine_suite() {
     engine_suite(|setup: EngineSetup| {
         let device = open();
         Fixture { engine: ModuleEngine::new(Arc::clone(&device), setup.channels), device }
@@ -74,7 +77,7 @@ fn kernel_engine_passes_the_suite() {
 
 #[test]
 #[ignore = "needs /dev/memferry; ./x guest runs it"]
-fn an_engine_that_is_dropped_leaves_nothing_to_the_next_one() {
+fn a_dropped_engine_leaves_no_records() {
     let device = open();
     let memory = [1, 2].map(|byte| device.register(Mapping::owned(vec![byte; 4 << 20])).unwrap());
     let region = |of: usize| Region::new(memory[of].clone(), 0, 4 << 20).unwrap();

@@ -1,12 +1,12 @@
-//! One buffer of a pool, and a part of one that is only read.
+//! One buffer of a pool, and read-only views of its bytes.
 //!
 //! ```text
-//! Buffer (one owner) ─ write, a file's bytes land here ─ share ─► BufferView, clones ─ last one dropped ─► pool
-//! UsedBuffer (whoever zeroes) ─ zeroed ─► pool, to be handed out as it is        ─ dropped ─► pool, as it was
-//!                             └ abandoned ─► nobody gets it again
+//! Buffer (one owner) ─ write, read a file into it ─ share ─► BufferView, clones ─ last one dropped ─► pool
+//! UsedBuffer (being zeroed) ─ zeroed ─► pool, as a zero buffer        ─ dropped ─► pool, as a used buffer
+//!                           └ abandoned ─► set aside: never handed out again
 //! ```
 //!
-//! Bytes go in and out by raw copies (M2): the segment may be mapped by other processes. It does not say what the bytes are.
+//! Bytes go in and out by raw copies (M2), because other processes may map the segment.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,16 +14,16 @@ use std::sync::Arc;
 use super::{Pool, Segment};
 use memferry_shm::mapping::AccessError;
 
-/// A buffer in use; dropping it gives it back.
+/// A buffer in use. Dropping it returns it to the pool.
 pub struct Buffer {
     pool: Pool,
     segment: Arc<Segment>,
     index: u32,
-    /// Whether it is zero when it is given back.
+    /// The drop returns it as a zero buffer.
     zero: bool,
-    /// Whether it was taken to be zeroed.
+    /// It is the buffer of a [`UsedBuffer`].
     zeroing: bool,
-    /// Whether somebody may still write to it when it is given back.
+    /// A transfer may still write it, so the drop sets it aside.
     abandoned: bool,
 }
 
@@ -36,22 +36,21 @@ impl Buffer {
         self.segment.buffer_bytes()
     }
 
-    /// The segment it is cut from.
     pub fn segment(&self) -> &Arc<Segment> {
         &self.segment
     }
 
-    /// Its place among the segment's buffers.
+    /// Its index among the segment's buffers.
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// Its first byte. Using it is unsafe: stay inside and copy raw (P, M2).
+    /// The address of the first byte. Unsafe code that uses it stays inside the buffer and copies raw (P, M2).
     pub fn pointer(&self) -> *mut u8 {
         self.segment.mapping().pointer().wrapping_add(self.segment.offset_of(self.index))
     }
 
-    /// Checks that `length` bytes at `offset` are in it.
+    /// Checks that `length` bytes at `offset` lie in the buffer.
     ///
     /// # Errors
     /// [`AccessError::OutOfRange`].
@@ -66,7 +65,7 @@ impl Buffer {
         Err(AccessError::OutOfRange { offset, length, available })
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the buffer.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -75,7 +74,7 @@ impl Buffer {
         self.segment.mapping().read((self.segment.offset_of(self.index) + offset) as u64, bytes)
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the buffer.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -84,7 +83,7 @@ impl Buffer {
         self.segment.mapping().write((self.segment.offset_of(self.index) + offset) as u64, bytes)
     }
 
-    /// Fills it with zeros.
+    /// Fills the buffer with zeros.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -96,10 +95,10 @@ impl Buffer {
         })
     }
 
-    /// `length` bytes at `offset`, only to be read from now on.
+    /// Turns the buffer into a read-only view of `length` bytes at `offset`.
     ///
     /// # Errors
-    /// [`AccessError::OutOfRange`]; the buffer is given back.
+    /// [`AccessError::OutOfRange`]; the buffer is then returned to the pool.
     pub fn share(self, offset: usize, length: usize) -> Result<BufferView, AccessError> {
         self.check(offset, length)?;
         Ok(BufferView { buffer: Arc::new(self), offset, length })
@@ -115,8 +114,8 @@ impl Drop for Buffer {
     }
 }
 
-/// A free buffer with what its last user left in it, taken out to be zeroed. It is nobody's until it is given back: dropped
-/// it is what it was, and [`zeroed`](Self::zeroed) it is handed out as zeros.
+/// A free buffer with bytes of its last user, taken to be zeroed. [`zeroed`](Self::zeroed) returns it as a zero buffer, and a
+/// drop returns it as a used one.
 #[derive(Debug)]
 pub struct UsedBuffer(Buffer);
 
@@ -130,18 +129,19 @@ impl UsedBuffer {
         &self.0
     }
 
-    /// Gives it back as one that holds zeros, which whoever moved bytes there has made sure of.
+    /// Returns it as a zero buffer. The caller must have filled all of it with zeros.
     pub fn zeroed(mut self) {
         self.0.zero = true;
     }
 
-    /// Fills it with zeros by this CPU and gives it back.
+    /// Fills it with zeros on the calling CPU and returns it.
     pub fn clear(mut self) {
-        // Within its own length it cannot fail; if it did, the buffer is what it was.
+        // Cannot fail: the range is the buffer's whole length. A failure would return it as a used buffer.
         self.0.zero = self.0.clear().is_ok();
     }
 
-    /// Says that whoever was to zero it may still write there: it is handed out to nobody again, and its segment stays with the pool.
+    /// Sets it aside because the transfer that was to zero it may still write it. It is never handed out again, and its
+    /// segment stays with the pool.
     pub fn abandon(mut self) {
         self.0.abandoned = true;
     }
@@ -153,7 +153,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Bytes of a buffer that nobody writes while any view of it lives; clones share it.
+/// Bytes of a buffer that is not written while a view of it lives. Clones share the buffer.
 #[derive(Clone, Debug)]
 pub struct BufferView {
     buffer: Arc<Buffer>,
@@ -166,17 +166,16 @@ impl BufferView {
         self.length
     }
 
-    /// The buffer it is of.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
     }
 
-    /// Where in the buffer it begins, in bytes.
+    /// Offset of the first byte in the buffer.
     pub fn offset(&self) -> usize {
         self.offset
     }
 
-    /// A part of it.
+    /// A view of `length` bytes at `offset` of this view.
     ///
     /// # Errors
     /// [`AccessError::OutOfRange`].
@@ -190,7 +189,7 @@ impl BufferView {
         Ok(Self { buffer: Arc::clone(&self.buffer), offset: self.offset + offset, length })
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the view.
     ///
     /// # Errors
     /// [`AccessError`].

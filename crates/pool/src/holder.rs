@@ -1,15 +1,17 @@
-//! The buffers of another process: named, not owned, and all back when the process is gone.
+//! The buffers of a peer process. The peer names them by place; all return to the pool when the peer closes or dies.
 //!
 //! ```text
-//! the peer asks ─► take ─► Place {segment, index} and once the segment's memfd ─► the peer maps it
-//! the peer says ─► give_back(Place)            the peer closes or dies ─► its Holder is dropped ─► all its buffers
+//! the peer requests a buffer ─► take ─► Place {segment, index}, and once the segment's memfd ─► the peer maps it
+//! the peer returns a buffer ──► give_back(Place)
+//! the peer closes or dies ────► its Holder is dropped ─► all its buffers are free
 //! ```
 //!
-//! Buffers are zeros when they are handed over, so that nobody reads what another process left: cleared then, or zeroed since
-//! they were given back. What a process that kept its mapping writes to them after that, or a transfer of a process that died
-//! and was not waited for, its next holder finds there. Who a peer is
-//! and when it is dead is its session's to know. A peer that keeps a mapping can read a segment after it gave its buffer
-//! back: processes that share a pool trust each other with its bytes, not with its book-keeping, which lies outside.
+//! A buffer is zero when it is handed over, so its holder does not read bytes of an earlier one: it was zeroed while it was
+//! free, or `take` clears it. But an earlier holder that kept its mapping can still read and write the segment, and so can a
+//! transfer of a process that died before the transfer ended. Processes that share a pool therefore trust each other with
+//! its bytes. They need no trust for its tables, which lie outside the segments.
+//!
+//! The peer's session identifies the peer and detects its death.
 
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
@@ -18,20 +20,20 @@ use thiserror::Error;
 
 use super::{Buffer, Pool, PoolError};
 
-/// Where a buffer is, as another process names it.
+/// Names a buffer to another process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Place {
     pub segment: u32,
-    /// The buffer's place in it.
+    /// The buffer's index in the segment.
     pub index: u32,
 }
 
-/// A place that its holder does not hold; nothing was changed.
+/// The holder does not hold the buffer at this place. The call changed nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("buffer {} of segment {} is not this holder's; was it given back twice?", .0.index, .0.segment)]
+#[error("this holder does not hold buffer {} of segment {}; was it returned twice?", .0.index, .0.segment)]
 pub struct NotHeld(pub Place);
 
-/// What one process holds of a pool; dropping it gives all of it back.
+/// The buffers of one process. Dropping it returns all of them.
 pub struct Holder {
     pool: Pool,
     held: BTreeMap<Place, Buffer>,
@@ -53,7 +55,7 @@ impl Holder {
         Ok(place)
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer to the pool.
     ///
     /// # Errors
     /// [`NotHeld`].
@@ -61,7 +63,7 @@ impl Holder {
         self.held.remove(&place).map(drop).ok_or(NotHeld(place))
     }
 
-    /// A buffer it holds.
+    /// The held buffer at `place`.
     ///
     /// # Errors
     /// [`NotHeld`].
@@ -69,7 +71,7 @@ impl Holder {
         self.held.get_mut(&place).ok_or(NotHeld(place))
     }
 
-    /// The memfd of a held buffer's segment, and where in it the buffer begins, in bytes.
+    /// The memfd of a held buffer's segment, and the buffer's offset in it, in bytes.
     ///
     /// # Errors
     /// [`NotHeld`].
@@ -78,7 +80,7 @@ impl Holder {
         Ok((buffer.segment().descriptor(), buffer.segment().offset_of(buffer.index())))
     }
 
-    /// How many it holds.
+    /// The number of buffers held.
     pub fn held(&self) -> usize {
         self.held.len()
     }

@@ -2,23 +2,24 @@
 //!
 //! ```text
 //! take ─ a free buffer? ─ yes ───────────────────────────────► Buffer ─ dropped ─► free again
-//!                       └ no ─ room under the limit? ─ yes ─► a segment is mapped now, and a buffer of it
-//!                                                    └ no ──► Exhausted, or wait until one comes back
-//! Holder (a process) ─ take ─► place (segment, index) ─ given back, or its Holder dropped at close or death
-//! given back ─► used ─ take_used ─► UsedBuffer ─ zeroed ─► zero ─ take_zero ─► handed out as it is
-//!                    └ take_zero, when none is zero: cleared by the CPU first
+//!                       └ no ─ room under the limit? ─ yes ─► a buffer of a segment that is mapped now
+//!                                                    └ no ──► Exhausted, or wait until a buffer is returned
+//! Holder (a process) ─ take ─► place (segment, index) ─ returned, or the Holder dropped at close or death
+//! returned ─► used ─ take_used ─► UsedBuffer ─ zeroed ─► zero ─ take_zero ─► a buffer of zeros
+//!                  └ take_zero, when no buffer is zero: the CPU clears it first
 //! ```
 //!
-//! A pool has no memory at first: like the paper's `dma` segment type it gets it at first use. A segment is a memfd, so that
-//! other processes can map it (`frame`), on huge pages where the machine has some; a buffer that lies within one of
-//! these is physically contiguous. Invariant P, which the unsafe code rests on: a [`Buffer`] is one holder's alone, and
-//! what it is cut from stays mapped and pinned at its place while it lives. The bytes may be mapped by other processes
-//! too, so they are only copied (M2).
+//! A pool starts without memory and maps a segment at first use, like the paper's `dma` segment type. A segment is a memfd,
+//! so other processes can map it (`frame`). It uses huge pages where the machine has some; a buffer within one huge page is
+//! physically contiguous.
 //!
-//! It moves no file's bytes (`direct`), and drives no ring (`uring`). Where pages lie physically it can only tell where the
-//! kernel lets it look; it pins nothing by itself but by `mlock` and by being registered with a ring.
+//! Invariant P, on which the unsafe code relies: a [`Buffer`] has one holder, and its segment stays mapped and pinned at its
+//! address while the buffer lives. Other processes may map the bytes too, so they are only copied (M2).
+//!
+//! The pool moves no file data (`direct`) and drives no ring (`uring`). It knows physical addresses only where Linux shows
+//! them. It pins memory only by `mlock` and by registration with a ring.
 
-#![expect(unsafe_code, reason = "buffers are addresses that the kernel is given: invariants P and U")]
+#![expect(unsafe_code, reason = "Linux gets the addresses of buffers: invariants P and U")]
 
 mod buffer;
 mod direct;
@@ -43,30 +44,30 @@ pub use segment::{Segment, SegmentView};
 
 use memferry_shm::frame::AllocateError;
 
-/// The most an alignment can be: that of a huge page.
-const MOST_ALIGNMENT: usize = 2 << 20;
+/// The size of a huge page.
+const MAX_ALIGNMENT: usize = 2 << 20;
 
 /// Whether a buffer's pages follow one another in physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Contiguity {
     Any,
-    /// On huge pages where the machine has free ones that are no larger than a segment, otherwise as it comes.
+    /// On huge pages if the machine has free ones that are no larger than a segment, otherwise any pages.
     #[default]
     Preferred,
-    /// Always; a segment that cannot have it is an error.
+    /// Buffers that are not contiguous are set aside. A segment without contiguous buffers is an error.
     Required,
 }
 
-/// What an engine asks of a buffer it is to use.
+/// The requirements of an engine on the buffers that it uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Constraints {
-    /// Its address is a multiple of this many bytes, a power of two up to 2 MiB. Buffers have at least a page's.
+    /// Buffer addresses are multiples of this many bytes, a power of two up to 2 MiB. The minimum is a page.
     pub align: usize,
     pub contiguity: Contiguity,
-    /// Physical addresses are below this. Buffers that are not are set aside; where the kernel does not show physical
-    /// addresses (it takes `CAP_SYS_ADMIN`) there is no segment.
+    /// Physical addresses are below this; other buffers are set aside. Linux shows physical addresses only to a process
+    /// with `CAP_SYS_ADMIN`; without it, mapping a segment fails.
     pub address_limit: Option<u64>,
-    /// Resident: locked into memory when its segment is made.
+    /// Lock each segment into memory when it is mapped.
     pub locked: bool,
 }
 
@@ -76,31 +77,29 @@ impl Default for Constraints {
     }
 }
 
-/// How a pool works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
     /// Usable bytes of each buffer, rounded up to its alignment.
     pub buffer_bytes: usize,
     /// Bytes of a segment, rounded up to huge pages; at least one buffer.
     pub segment_bytes: usize,
-    /// Bytes of all segments together, with what a buffer's alignment above a page costs each of them: as much again as that. It
-    /// can be changed later.
+    /// Limit on the bytes of all segments together. A segment on ordinary pages whose buffers are aligned to more than a page
+    /// needs that alignment in addition. [`Pool::set_limit`] changes the limit later.
     pub limit_bytes: u64,
-    /// What each buffer meets.
     pub constraints: Constraints,
 }
 
 impl Options {
-    /// Buffers that the segments hold which fit into so many bytes. Of rounded options ([`Pool::options`]) no pool with that
-    /// limit has more; it has fewer where buffers do not meet its constraints, or their alignment takes room.
+    /// Maximum number of buffers of a pool with these (rounded, [`Pool::options`]) options and a limit of `bytes`. The pool
+    /// has fewer when buffers do not meet its constraints, or when their alignment takes room.
     pub fn buffers_within(&self, bytes: u64) -> u64 {
-        let of_segment = self.segment_bytes.checked_div(self.buffer_bytes).unwrap_or(0) as u64;
-        bytes.checked_div(self.segment_bytes as u64).unwrap_or(0).saturating_mul(of_segment)
+        let per_segment = self.segment_bytes.checked_div(self.buffer_bytes).unwrap_or(0) as u64;
+        bytes.checked_div(self.segment_bytes as u64).unwrap_or(0).saturating_mul(per_segment)
     }
 }
 
 impl Default for Options {
-    /// The paper's blocks of 64 KiB with two pages to spare, in segments of 2 MiB, 64 MiB in all.
+    /// The paper's blocks of 64 KiB plus two pages, in segments of 2 MiB, with a limit of 64 MiB.
     fn default() -> Self {
         Self {
             buffer_bytes: (64 << 10) + 2 * 4096,
@@ -111,54 +110,41 @@ impl Default for Options {
     }
 }
 
-/// Why there is no buffer.
 #[derive(Debug, Error)]
 pub enum PoolError {
-    /// Options that no pool can have.
     #[error(
-        "a pool's buffers have 1 byte to 1 GiB (not {buffer_bytes}), aligned to a power of two up to {MOST_ALIGNMENT} (not {align})"
+        "a pool's buffers have 1 byte to 1 GiB (not {buffer_bytes}), aligned to a power of two up to {MAX_ALIGNMENT} (not {align})"
     )]
     Options { buffer_bytes: usize, align: usize },
     /// No buffer is free and the limit allows no further segment.
     #[error(
-        "{in_use} buffers of the pool are in use, {zeroing} are being zeroed, and {limit} bytes allow no more; give some back, wait, or raise the limit"
+        "the pool is exhausted: {in_use} buffers are in use, {zeroing} are being zeroed, and the limit of {limit} bytes allows no more; return buffers, wait, or raise the limit"
     )]
     Exhausted {
         in_use: u64,
-        /// Buffers that nobody uses and that are being zeroed.
+        /// Free buffers that are being zeroed.
         zeroing: u64,
         /// The pool's limit in bytes.
         limit: u64,
     },
-    /// The system gave no memory.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
-    /// The memory cannot be locked.
     #[error(
-        "cannot lock a segment of {bytes} bytes into memory: {source}; raise RLIMIT_MEMLOCK or do not ask for it"
+        "cannot lock a segment of {bytes} bytes into memory: {source}; raise RLIMIT_MEMLOCK or make the pool without `locked`"
     )]
-    Lock {
-        /// Bytes of the segment.
-        bytes: usize,
-        source: io::Error,
-    },
-    /// A constraint on physical addresses, where the kernel does not tell them.
+    Lock { bytes: usize, source: io::Error },
+    /// The constraints concern physical addresses, and Linux does not show them.
     #[error(
-        "cannot see where a segment lies in physical memory ({source}); that takes CAP_SYS_ADMIN, or no such constraint"
+        "cannot read a segment's physical addresses ({source}); run with CAP_SYS_ADMIN or remove the constraints on them"
     )]
-    AddressesHidden {
-        /// What reading them said.
-        source: io::Error,
-    },
-    /// No buffer of a fresh segment meets the constraints.
-    #[error("no buffer of a segment of {bytes} bytes lies where the engine can reach it")]
-    OutOfReach {
-        /// Bytes of the segment, which was given back.
-        bytes: usize,
-    },
+    AddressesHidden { source: io::Error },
+    /// No buffer of a fresh segment meets the constraints. The segment was released.
+    #[error(
+        "no buffer of a segment of {bytes} bytes meets the constraints on physical addresses; relax them or retry"
+    )]
+    OutOfReach { bytes: usize },
 }
 
-/// What a pool holds and did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
     pub segments: u64,
@@ -167,74 +153,75 @@ pub struct Statistics {
     pub huge_segments: u64,
     pub buffers: u64,
     pub in_use: u64,
-    /// The most that were ever in use.
+    /// Highest `in_use` so far.
     pub peak_in_use: u64,
-    /// Buffers that are never handed out: they do not meet the constraints, or somebody who was to zero them may still write there.
+    /// Buffers that are never handed out: they do not meet the constraints, or an abandoned zeroing may still write them.
     pub set_aside: u64,
-    /// Buffers handed out since the beginning.
+    /// Count of buffers handed out.
     pub taken: u64,
-    /// Times somebody had to wait for one.
+    /// Count of calls that waited for a buffer.
     pub waited: u64,
-    /// Times there was none.
+    /// Count of calls that failed because the pool was exhausted.
     pub refused: u64,
     /// Free buffers that are known to be zero.
     pub zero: u64,
-    /// Buffers that were zeroed while they were free.
+    /// Count of buffers zeroed while they were free.
     pub zeroed: u64,
-    /// Buffers that had to be cleared when zeros were asked for.
+    /// Count of buffers that [`Pool::take_zero`] had to clear.
     pub cleared: u64,
-    /// The limit in bytes.
     pub limit_bytes: u64,
 }
 
-/// A pool of buffers; clones share it. It lives until the last of them and of its [`Buffer`]s.
+/// A pool of buffers; clones share it. It lives until the last clone and the last [`Buffer`] are dropped.
 #[derive(Clone)]
 pub struct Pool(Arc<Shared>);
 
 struct Shared {
     options: Options,
     state: Mutex<State>,
-    /// Somebody gave a buffer back, or the limit was changed.
+    /// Notified when a buffer was returned, or when the limit or the segments changed.
     returned: Condvar,
-    /// There is a used buffer to zero.
+    /// Notified when a used buffer was returned, which can be zeroed.
     used: Condvar,
 }
 
 #[derive(Default)]
 struct State {
     segments: Vec<Arc<Segment>>,
-    /// Bytes of segments that are being made without the lock.
-    coming: u64,
+    /// Bytes of segments that are being mapped without the lock.
+    pending_bytes: u64,
     next_id: u32,
     limit_bytes: u64,
-    /// Free buffers that are being zeroed: they come back soon.
+    /// Number of free buffers that are being zeroed.
     zeroing: u64,
     counters: Statistics,
 }
 
 impl Pool {
-    /// A pool without memory yet.
+    /// Makes a pool without memory. The first `take` maps a segment.
     ///
     /// # Errors
     /// [`PoolError::Options`].
     pub fn new(options: Options) -> Result<Self, PoolError> {
         let Options { buffer_bytes, limit_bytes, .. } = options;
         let align = options.constraints.align;
-        if !align.is_power_of_two() || align > MOST_ALIGNMENT || buffer_bytes == 0 || buffer_bytes > 1 << 30 {
+        if !align.is_power_of_two() || align > MAX_ALIGNMENT || buffer_bytes == 0 || buffer_bytes > 1 << 30 {
             return Err(PoolError::Options { buffer_bytes, align });
         }
         let mut options = options;
         options.constraints.align = align.max(rustix::param::page_size());
         options.buffer_bytes = buffer_bytes.next_multiple_of(options.constraints.align);
         options.segment_bytes =
-            options.segment_bytes.clamp(options.buffer_bytes, 1 << 30).next_multiple_of(MOST_ALIGNMENT);
-        let state = State { limit_bytes, ..State::default() };
-        let returned = Default::default();
-        let used = Default::default();
-        Ok(Self(Arc::new(Shared { options, state: Mutex::new(state), returned, used })))
+            options.segment_bytes.clamp(options.buffer_bytes, 1 << 30).next_multiple_of(MAX_ALIGNMENT);
+        Ok(Self(Arc::new(Shared {
+            options,
+            state: Mutex::new(State { limit_bytes, ..State::default() }),
+            returned: Condvar::new(),
+            used: Condvar::new(),
+        })))
     }
 
-    /// What the pool was made with, lengths rounded up.
+    /// The options of [`new`](Self::new), with lengths rounded up.
     pub fn options(&self) -> Options {
         self.0.options
     }
@@ -243,8 +230,8 @@ impl Pool {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer, from a fresh segment when all others are in use or being zeroed. Its bytes are what its last user left
-    /// there, or zeros. It waits for a segment that is being mapped, never for a buffer.
+    /// Takes a buffer, from a fresh segment when all others are in use or being zeroed. Its bytes are those of its last user,
+    /// or zeros. The call may wait for a segment that is being mapped, but never for a buffer.
     ///
     /// # Errors
     /// [`PoolError`]; [`PoolError::Exhausted`] at the limit.
@@ -252,7 +239,7 @@ impl Pool {
         self.take_until(Some(Instant::now()), false).map(|(buffer, _)| buffer)
     }
 
-    /// A buffer of zeros: one that was zeroed while it was free, else one that is cleared now.
+    /// Takes a buffer of zeros: one that was zeroed while it was free, else one that is cleared now.
     ///
     /// # Errors
     /// [`PoolError`], as [`take`](Self::take).
@@ -260,14 +247,14 @@ impl Pool {
         let (mut buffer, zero) = self.take_until(Some(Instant::now()), true)?;
         if !zero {
             self.state().counters.cleared += 1;
-            // Within its own length it cannot fail.
+            // Cannot fail: the range is the buffer's whole length.
             let _ = buffer.clear();
         }
         Ok(buffer)
     }
 
-    /// A free buffer that was used, to be zeroed; waits for one at most for `time`. It counts neither as taken nor as in use, but
-    /// nobody else gets it meanwhile, so as many free ones are left as are being zeroed.
+    /// Takes a free used buffer, to be zeroed; waits up to `time` for one. It counts neither as taken nor as in use, but is
+    /// not available to other callers. Therefore the pool leaves at least as many buffers free as are being zeroed.
     pub fn take_used(&self, time: Duration) -> Option<UsedBuffer> {
         let find = |state: &State| {
             let free: usize = state.segments.iter().map(|segment| segment.free()).sum();
@@ -287,30 +274,30 @@ impl Pool {
         Some(UsedBuffer::new(Buffer::new(self.clone(), segment, index)))
     }
 
-    /// As [`take`](Self::take), but at the limit it waits for a buffer to come back, for ever without a `time`.
+    /// As [`take`](Self::take), but waits at the limit for a returned buffer, without a time limit if `time` is `None`.
     ///
     /// # Errors
-    /// [`PoolError`]; [`PoolError::Exhausted`] when the time is up.
+    /// [`PoolError`]; [`PoolError::Exhausted`] after `time`.
     pub fn take_waiting(&self, time: Option<Duration>) -> Result<Buffer, PoolError> {
         let deadline = time.and_then(|time| Instant::now().checked_add(time));
         self.take_until(deadline, false).map(|(buffer, _)| buffer)
     }
 
-    /// A buffer and whether it is zero, of the sort that is wanted where there is one.
+    /// Takes a buffer and returns whether it is zero. Prefers zero buffers if `zero`, else used ones.
     fn take_until(&self, deadline: Option<Instant>, zero: bool) -> Result<(Buffer, bool), PoolError> {
-        let bytes = segment::most_bytes(&self.0.options);
+        let bytes = segment::maximum_bytes(&self.0.options);
         let mut state = self.state();
         let mut waited = false;
         loop {
             if let Some(taken) = state.take(self, zero) {
                 return Ok(taken);
             }
-            let held = state.counters.segment_bytes + state.coming;
+            let held = state.counters.segment_bytes + state.pending_bytes;
             if held.saturating_add(bytes) <= state.limit_bytes {
-                return self.take_of_fresh(state, zero);
+                return self.take_from_new_segment(state, zero);
             }
-            // Who finds the limit reached by a segment that another thread is mapping has not found the pool empty.
-            let deadline = deadline.filter(|_| state.coming == 0);
+            // While another thread maps a segment, the pool is not exhausted: wait for that segment.
+            let deadline = deadline.filter(|_| state.pending_bytes == 0);
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 state.counters.refused += 1;
@@ -326,20 +313,20 @@ impl Pool {
         }
     }
 
-    /// Maps a segment, not under the lock, since zeroing its pages takes a while.
-    fn take_of_fresh(
+    /// Maps a segment and takes a buffer of it. Mapping zeroes pages, which takes long, so the lock is released meanwhile.
+    fn take_from_new_segment(
         &self,
         mut state: MutexGuard<'_, State>,
         zero: bool,
     ) -> Result<(Buffer, bool), PoolError> {
-        let most = segment::most_bytes(&self.0.options);
-        state.coming += most;
+        let bytes = segment::maximum_bytes(&self.0.options);
+        state.pending_bytes += bytes;
         let id = state.next_id;
         state.next_id += 1;
         drop(state);
         let fresh = Segment::map(id, &self.0.options);
         let mut state = self.state();
-        state.coming -= most;
+        state.pending_bytes -= bytes;
         let segment = fresh.inspect_err(|_| self.0.returned.notify_all())?;
         state.counters.segments += 1;
         state.counters.segment_bytes += segment.bytes();
@@ -350,12 +337,12 @@ impl Pool {
         let buffer = state.take(self, zero);
         let exhausted = state.exhausted();
         drop(state);
-        // The others of the segment are for whoever waits.
+        // The segment's other buffers serve waiting callers.
         self.0.returned.notify_all();
         buffer.ok_or(exhausted)
     }
 
-    /// Takes a buffer back; whether it is `zero`, and whether it was free and `zeroing`.
+    /// Adds a buffer to the free ones. `zero`: its bytes are zeros. `zeroing`: it is a [`UsedBuffer`], which was free before.
     fn give_back(&self, segment: &Segment, index: u32, (zero, zeroing): (bool, bool)) {
         let mut state = self.state();
         segment.give_back(index, zero);
@@ -367,7 +354,7 @@ impl Pool {
         }
         drop(state);
         if zeroing {
-            // Who waits for it and who waits for any may be several.
+            // Several callers may wait: for this buffer, or for any.
             self.0.returned.notify_all();
         } else {
             self.0.returned.notify_one();
@@ -375,38 +362,37 @@ impl Pool {
         }
     }
 
-    /// A buffer that was being zeroed does not come back. It is in no list of free ones any more, so its segment is never unused.
+    /// Takes a buffer that was being zeroed out of use. It is in no free list, so its segment is never trimmed.
     fn set_aside(&self) {
         let mut state = self.state();
         state.zeroing -= 1;
         state.counters.buffers -= 1;
         state.counters.set_aside += 1;
         drop(state);
-        // Who waits for a buffer to come back may find that there is room for a segment, or that none will.
+        // Waiting callers check again: this buffer will not be returned.
         self.0.returned.notify_all();
     }
 
-    /// What it holds and did.
     pub fn statistics(&self) -> Statistics {
         let state = self.state();
         let zero = state.segments.iter().map(|segment| segment.zero() as u64).sum();
         Statistics { limit_bytes: state.limit_bytes, zero, ..state.counters }
     }
 
-    /// Its segments, oldest first.
+    /// The segments, oldest first.
     pub fn segments(&self) -> Vec<SegmentView> {
         self.state().segments.iter().map(|segment| segment.view()).collect()
     }
 
-    /// Sets the limit; segments beyond it stay until they are trimmed.
+    /// Sets the limit. Segments above a lowered limit stay until they are trimmed.
     pub fn set_limit(&self, bytes: u64) {
         self.state().limit_bytes = bytes;
         self.0.returned.notify_all();
     }
 
-    /// Gives the system back every segment of which no buffer is in use; returns their bytes.
+    /// Releases every segment without a buffer in use, and returns their bytes.
     ///
-    /// A ring that has registered such a segment gives it up at its next registration.
+    /// A ring that registered a released segment keeps it mapped until the ring's next registration.
     pub fn trim(&self) -> u64 {
         let mut state = self.state();
         let (unused, used): (Vec<_>, Vec<_>) = std::mem::take(&mut state.segments)
@@ -427,7 +413,7 @@ impl Pool {
         bytes
     }
 
-    /// Keeps track of the buffers of another process; all come back when it is dropped.
+    /// Makes a holder for another process's buffers. Dropping it returns all of them.
     pub fn holder(&self) -> Holder {
         Holder::new(self.clone())
     }
@@ -441,7 +427,7 @@ impl State {
         PoolError::Exhausted { in_use, zeroing, limit }
     }
 
-    /// A free buffer of the fullest segment that has one, so that others become empty and can be trimmed.
+    /// Takes a free buffer of the fullest segment that has one, so that other segments become empty and can be trimmed.
     fn take(&mut self, pool: &Pool, zero: bool) -> Option<(Buffer, bool)> {
         let free = || self.segments.iter().filter(|segment| segment.free() > 0);
         let fullest = |segment: &&Arc<Segment>| segment.free();

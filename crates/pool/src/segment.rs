@@ -1,11 +1,11 @@
-//! One segment of a pool: a memfd, mapped, and which of its buffers are free.
+//! One segment of a pool: a mapped memfd and the list of its free buffers.
 //!
 //! ```text
-//! map ─ huge pages? ─ memfd ─ mmap ─ mlock? ─ /proc/self/pagemap? ─► buffers within reach are free, others set aside
+//! map ─ huge pages? ─ memfd ─ mmap ─ mlock? ─ /proc/self/pagemap? ─► usable buffers are free, others set aside
 //! ```
 //!
-//! The list of free buffers has a lock of its own only so that the segment can be shared; the pool's lock is held whenever
-//! it is touched. It does not decide when a segment is made or given back.
+//! The free list has a mutex only so that threads can share the segment: every access also holds the pool's lock. The pool
+//! decides when a segment is mapped or released.
 
 use std::fs::File;
 use std::io;
@@ -21,10 +21,9 @@ use super::{Constraints, Contiguity, Options, PoolError};
 use memferry_shm::frame::{self, AllocateError, Pages};
 use memferry_shm::mapping::Mapping;
 
-/// Bits of an entry of `/proc/PID/pagemap` that are the page's frame number (Linux, admin-guide/mm/pagemap.rst).
+/// Bits of an entry of `/proc/PID/pagemap` that hold the page frame number (Linux, admin-guide/mm/pagemap.rst).
 const FRAME_NUMBER: u64 = (1 << 55) - 1;
 
-/// A segment; see the module.
 pub struct Segment {
     id: u32,
     descriptor: OwnedFd,
@@ -35,35 +34,33 @@ pub struct Segment {
     usable: usize,
     set_aside: usize,
     locked: bool,
-    /// Whether it is the pool's no more.
+    /// The pool released it.
     retired: AtomicBool,
     free: Mutex<Free>,
 }
 
-/// Free buffers by what is in them. A fresh segment is zero.
+/// Indices of free buffers. A fresh segment is zero.
 struct Free {
     zero: Vec<u32>,
     used: Vec<u32>,
 }
 
-/// A segment as it was when it was asked about.
+/// A snapshot of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SegmentView {
-    /// Its number; none is used twice.
+    /// Unique in the pool; not reused.
     pub id: u32,
     pub bytes: usize,
-    /// Bytes of each buffer.
     pub buffer_bytes: usize,
     pub buffers: usize,
-    /// Those that are free.
+    /// Number of free buffers.
     pub free: usize,
-    /// Those that do not meet the constraints.
+    /// Number of buffers that do not meet the constraints.
     pub set_aside: usize,
-    /// Bytes of the pages behind it.
     pub page_bytes: usize,
-    /// Where it is mapped in this process.
+    /// Address of its mapping in this process.
     pub address: usize,
-    /// Whether it was locked into memory.
+    /// Whether `mlock` locked it into memory.
     pub locked: bool,
 }
 
@@ -71,24 +68,22 @@ impl Segment {
     pub(super) fn map(id: u32, options: &Options) -> Result<Self, PoolError> {
         let Options { buffer_bytes, segment_bytes: bytes, constraints, .. } = *options;
         let (descriptor, mapping) = allocate(bytes, constraints)?;
-        // Before anybody else can have it: who shares a segment must not be able to take its pages away (M1, P).
+        // Sealed before it is shared: a process that shares the segment must not be able to remove its pages (M1, P).
         rustix::fs::fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW).map_err(|source| {
-            let length = bytes as u64;
-            let step = "fcntl(F_ADD_SEALS)";
-            AllocateError::System { length, step, source: source.into() }
+            AllocateError::System { length: bytes as u64, step: "fcntl(F_ADD_SEALS)", source: source.into() }
         })?;
         let origin = mapping.pointer().addr().next_multiple_of(constraints.align) - mapping.pointer().addr();
         if constraints.locked {
-            // SAFETY: M1: the range is this mapping's, and locking it changes no byte.
+            // SAFETY: M1: the range is mapped by `mapping`, and locking it changes no byte.
             let locked = unsafe { rustix::mm::mlock(mapping.pointer().cast(), mapping.length_bytes()) };
             locked.map_err(|source| PoolError::Lock { bytes, source: source.into() })?;
         }
-        // What the mapping has beyond is for the alignment, not for more buffers.
+        // Bytes of the mapping above `bytes` make room for the alignment, not for more buffers.
         let fit = bytes.min(mapping.length_bytes().saturating_sub(origin)) / buffer_bytes;
-        let places = (0..fit).map(|index| origin + index * buffer_bytes);
-        let reachable = Reach::of(&mapping, constraints, places.clone().map(|at| at..at + buffer_bytes))?;
-        let held = places.enumerate().filter(|(_, at)| reachable.holds(*at, buffer_bytes));
-        let free: Vec<u32> = held.map(|(index, _)| index as u32).rev().collect();
+        let offsets = (0..fit).map(|index| origin + index * buffer_bytes);
+        let reach = Reach::of(&mapping, constraints, offsets.clone().map(|at| at..at + buffer_bytes))?;
+        let usable = offsets.enumerate().filter(|(_, at)| reach.allows(*at, buffer_bytes));
+        let free: Vec<u32> = usable.map(|(index, _)| index as u32).rev().collect();
         if free.is_empty() {
             return Err(PoolError::OutOfReach { bytes });
         }
@@ -110,16 +105,15 @@ impl Segment {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A free buffer and whether it is known to be zero; of the sort that is wanted where there is one.
+    /// Takes a free buffer and returns whether it is known to be zero. Prefers zero buffers if `zero`, else used ones.
     pub(super) fn take(&self, zero: bool) -> Option<(u32, bool)> {
         let mut list = self.list();
         let Free { zero: clean, used } = &mut *list;
         let (first, second) = if zero { (clean, used) } else { (used, clean) };
-        let of = |index: Option<u32>, zero| index.map(|index| (index, zero));
-        of(first.pop(), zero).or_else(|| of(second.pop(), !zero))
+        let tagged = |index: Option<u32>, zero| index.map(|index| (index, zero));
+        tagged(first.pop(), zero).or_else(|| tagged(second.pop(), !zero))
     }
 
-    /// A free buffer that somebody used.
     pub(super) fn take_used(&self) -> Option<u32> {
         self.list().used.pop()
     }
@@ -134,7 +128,7 @@ impl Segment {
         list.zero.len() + list.used.len()
     }
 
-    /// Free buffers that are known to be zero.
+    /// The number of free buffers that are known to be zero.
     pub(super) fn zero(&self) -> usize {
         self.list().zero.len()
     }
@@ -155,12 +149,12 @@ impl Segment {
         self.retired.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the pool gave it up.
+    /// Whether the pool released it.
     pub(crate) fn retired(&self) -> bool {
         self.retired.load(Ordering::Relaxed)
     }
 
-    /// Its number; none of a pool is used twice.
+    /// Unique in the pool; not reused.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -170,17 +164,16 @@ impl Segment {
         self.descriptor.as_fd()
     }
 
-    /// Bytes of its mapping, which may be more than its buffers take.
+    /// Bytes of its mapping, which may be longer than its buffers together.
     pub(super) fn bytes(&self) -> u64 {
         self.mapping.length_bytes() as u64
     }
 
-    /// The whole segment as it is mapped here.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
 
-    /// Where in the segment a buffer begins, in bytes.
+    /// Offset of a buffer in the segment, in bytes.
     pub fn offset_of(&self, index: u32) -> usize {
         self.origin + index as usize * self.buffer_bytes
     }
@@ -205,31 +198,31 @@ impl Segment {
 }
 
 fn allocate(bytes: usize, constraints: Constraints) -> Result<(OwnedFd, Mapping), PoolError> {
-    // Huge pages that are larger than a segment would take more than the pool's limit was asked for.
+    // Huge pages larger than a segment would exceed the bytes that were counted against the pool's limit.
     if constraints.contiguity != Contiguity::Any
         && let Ok(huge) = frame::allocate(bytes as u64, Pages::Huge)
         && huge.1.length_bytes() == bytes
     {
         return Ok(huge);
     }
-    Ok(frame::allocate((bytes + spare(constraints)) as u64, Pages::Ordinary)?)
+    Ok(frame::allocate((bytes + alignment_slack(constraints)) as u64, Pages::Ordinary)?)
 }
 
-/// A mapping begins at any page: one alignment more makes room for the first buffer wherever that is.
-fn spare(constraints: Constraints) -> usize {
+/// Extra bytes of a mapping, which may begin at any page, so that an aligned first buffer still fits.
+fn alignment_slack(constraints: Constraints) -> usize {
     if constraints.align > rustix::param::page_size() { constraints.align } else { 0 }
 }
 
-/// Bytes that a segment's mapping has at most.
-pub(super) fn most_bytes(options: &Options) -> u64 {
-    (options.segment_bytes + spare(options.constraints)) as u64
+/// Maximum bytes of a segment's mapping.
+pub(super) fn maximum_bytes(options: &Options) -> u64 {
+    (options.segment_bytes + alignment_slack(options.constraints)) as u64
 }
 
-/// What is known of where a segment's pages lie.
+/// Decides which buffers of a segment meet the constraints on physical addresses.
 enum Reach {
-    /// No constraint needs it.
+    /// No constraint concerns physical addresses.
     Anywhere,
-    /// Frame numbers of its pages; which an engine with these constraints can use.
+    /// The physical frame number of each page, and the constraints.
     Known { frames: Vec<u64>, limit: u64, contiguous: bool },
 }
 
@@ -249,7 +242,7 @@ impl Reach {
     }
 
     /// Whether `length` bytes at `offset` of the segment meet the constraints.
-    fn holds(&self, offset: usize, length: usize) -> bool {
+    fn allows(&self, offset: usize, length: usize) -> bool {
         let Self::Known { frames, limit, contiguous } = self else { return true };
         let page = rustix::param::page_size();
         let pages = &frames[offset / page..(offset + length).div_ceil(page)];
@@ -259,18 +252,18 @@ impl Reach {
     }
 }
 
-/// Whether bytes lie on more than one page of a mapping that begins at one: only within a page do they surely follow
-/// one another in physical memory.
+/// Whether the bytes lie on more than one page of the mapping. Only bytes of one page are certainly contiguous in physical
+/// memory.
 fn crosses(bytes: &Range<usize>, page: usize) -> bool {
     bytes.start / page != bytes.end.saturating_sub(1) / page
 }
 
-/// The physical frame number of each page, as of now: the kernel may move pages that nothing pins.
+/// The present physical frame number of each page. Linux may move pages that are not pinned.
 fn frame_numbers(mapping: &Mapping) -> io::Result<Vec<u64>> {
     let page = rustix::param::page_size();
     let count = mapping.length_bytes() / page;
     let mut entries = vec![0; count * 8];
-    // A page counts as mapped here only once it was touched.
+    // The page table of this process has a page only after an access.
     for index in 0..count {
         let mut byte = [0];
         mapping.read((index * page) as u64, &mut byte).map_err(io::Error::other)?;
@@ -280,7 +273,7 @@ fn frame_numbers(mapping: &Mapping) -> io::Result<Vec<u64>> {
     let number =
         |entry: &[u8]| entry.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)) & FRAME_NUMBER;
     let frames: Vec<u64> = entries.chunks_exact(8).map(number).collect();
-    // Without the right to see them they are all zero.
+    // Linux reports 0 to a process without the right to read frame numbers.
     if frames.contains(&0) { Err(io::ErrorKind::PermissionDenied.into()) } else { Ok(frames) }
 }
 
@@ -290,22 +283,22 @@ mod tests {
     use memferry_shm::mapping::Access;
 
     #[test]
-    fn buffers_within_reach_are_those_whose_every_page_is() {
+    fn reach_checks_every_page_of_a_buffer() {
         let page = rustix::param::page_size();
         let reach = |limit, contiguous| Reach::Known { frames: vec![4, 5, 9, 10], limit, contiguous };
-        assert!(reach(u64::MAX, true).holds(0, 2 * page));
-        assert!(!reach(u64::MAX, true).holds(page, 2 * page), "frames 5 and 9");
-        assert!(reach(u64::MAX, false).holds(page, 2 * page));
-        assert!(reach(6 * page as u64, false).holds(0, 2 * page));
-        assert!(!reach(6 * page as u64 - 1, false).holds(0, 2 * page));
-        assert!(Reach::Anywhere.holds(0, usize::MAX));
+        assert!(reach(u64::MAX, true).allows(0, 2 * page));
+        assert!(!reach(u64::MAX, true).allows(page, 2 * page), "frames 5 and 9 are not contiguous");
+        assert!(reach(u64::MAX, false).allows(page, 2 * page));
+        assert!(reach(6 * page as u64, false).allows(0, 2 * page));
+        assert!(!reach(6 * page as u64 - 1, false).allows(0, 2 * page));
+        assert!(Reach::Anywhere.allows(0, usize::MAX));
     }
 
     #[test]
-    fn what_lies_on_more_than_one_page_is_not_taken_to_be_contiguous() {
+    fn contiguity_is_assumed_within_one_page_only() {
         const HUGE: usize = 2 << 20;
         let (descriptor, _) = frame::allocate(2 * HUGE as u64, Pages::Ordinary).unwrap();
-        // As huge pages would be told of.
+        // Claims huge pages, so that the test needs none.
         let mapping = Mapping::shared(descriptor.as_fd(), 2 * HUGE, Access::ReadWrite, HUGE).unwrap();
         let required = Constraints { contiguity: Contiguity::Required, ..Constraints::default() };
         let reach =
@@ -314,19 +307,21 @@ mod tests {
         for across in [HUGE - 1..HUGE + 1, 0..HUGE + 4096, 0..2 * HUGE] {
             match reach(required, &[0..4096, across.clone()]) {
                 Ok(Reach::Known { contiguous: true, .. }) => {}
-                Err(PoolError::AddressesHidden { source }) => println!("hidden here: {source}"),
-                _ => panic!("{across:?}"),
+                Err(PoolError::AddressesHidden { source }) => {
+                    println!("physical addresses are hidden: {source}")
+                }
+                _ => panic!("{across:?} was taken to be contiguous"),
             }
             assert!(matches!(reach(Constraints::default(), &[across]), Ok(Reach::Anywhere)));
         }
     }
 
     #[test]
-    fn frame_numbers_are_told_or_refused_never_made_up() {
+    fn frame_numbers_are_real_or_an_error() {
         let (_, mapping) = frame::allocate(4 * rustix::param::page_size() as u64, Pages::Ordinary).unwrap();
         match frame_numbers(&mapping) {
             Ok(frames) => assert!(frames.len() == 4 && !frames.contains(&0)),
-            Err(error) => println!("hidden here: {error}"),
+            Err(error) => println!("physical addresses are hidden: {error}"),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The pool against a literal account of who holds what, its limits and its waiting, and the three interfaces on real files.
+//! The pool against a model of the buffers held, its limit and its waiting, and the three file interfaces on real files.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,12 +20,12 @@ fn small(limit_segments: u64) -> Pool {
 }
 
 #[test]
-fn memory_comes_with_the_first_buffer_and_goes_when_it_is_trimmed() {
+fn maps_at_the_first_take_and_unmaps_at_trim() {
     let pool = small(4);
     assert_eq!(pool.statistics().segment_bytes, 0);
     let buffers: Vec<Buffer> = (0..5).map(|_| pool.take().unwrap()).collect();
     assert_eq!((pool.statistics().segments, pool.statistics().in_use), (2, 5));
-    assert_eq!(pool.trim(), 0, "both are in use");
+    assert_eq!(pool.trim(), 0, "trim released a segment in use");
     drop(buffers);
     assert_eq!(pool.trim(), 4 << 20);
     let after = pool.statistics();
@@ -36,7 +36,7 @@ fn memory_comes_with_the_first_buffer_and_goes_when_it_is_trimmed() {
 }
 
 #[test]
-fn at_the_limit_it_refuses_or_waits_as_asked() {
+fn at_the_limit_take_refuses_or_waits() {
     let pool = small(1);
     let mut buffers: Vec<Buffer> = (0..4).map(|_| pool.take().unwrap()).collect();
     assert!(
@@ -59,24 +59,24 @@ fn at_the_limit_it_refuses_or_waits_as_asked() {
 }
 
 #[test]
-fn who_comes_while_the_last_segment_is_being_mapped_waits_for_it() {
+fn take_waits_for_a_segment_being_mapped() {
     let pool = small(1);
     let bytes = pool.options().segment_bytes as u64;
-    // What the thread that maps does before it lets go of the lock, and after it failed.
-    pool.state().coming = bytes;
+    // Acts as a thread that maps the last segment and fails: the bytes are pending first, then released.
+    pool.state().pending_bytes = bytes;
     let taker = pool.clone();
     let thread = std::thread::spawn(move || taker.take().map(drop));
     while pool.statistics().waited == 0 && !thread.is_finished() {
         std::thread::yield_now();
     }
-    pool.state().coming = 0;
+    pool.state().pending_bytes = 0;
     pool.0.returned.notify_all();
     thread.join().unwrap().unwrap();
     assert_eq!(pool.statistics().refused, 0);
 }
 
 #[test]
-fn a_raised_limit_wakes_who_waits() {
+fn a_raised_limit_wakes_waiters() {
     let pool = small(0);
     let waiter = pool.clone();
     let thread = std::thread::spawn(move || waiter.take_waiting(None).map(drop));
@@ -88,7 +88,7 @@ fn a_raised_limit_wakes_who_waits() {
 }
 
 #[test]
-fn alignment_is_met_and_nonsense_refused() {
+fn buffers_are_aligned_and_bad_options_refused() {
     for align in [1, 4096, 64 << 10, 2 << 20] {
         let constraints = Constraints { align, ..Constraints::default() };
         let pool = Pool::new(Options { buffer_bytes: 10_000, constraints, ..Options::default() }).unwrap();
@@ -105,8 +105,8 @@ fn alignment_is_met_and_nonsense_refused() {
 }
 
 #[test]
-fn what_an_alignment_costs_counts_against_the_limit() {
-    // Of each: segments that the limit allows, with one alignment more, and how many buffers they hold.
+fn alignment_slack_counts_against_the_limit() {
+    // Alignment, limit, number of segments (each with its slack) under the limit, and number of buffers in them.
     for (align, limit_bytes, segments, buffers) in
         [(2 << 20, 9 << 20, 2, 2), (64 << 10, (2 << 20) + (64 << 10), 1, 32)]
     {
@@ -124,7 +124,7 @@ fn what_an_alignment_costs_counts_against_the_limit() {
 }
 
 #[test]
-fn physical_constraints_are_met_or_said_to_be_unknown() {
+fn physical_constraints_hold_or_fail() {
     let constraints = Constraints { address_limit: Some(u64::MAX), ..Constraints::default() };
     match Pool::new(Options { constraints, ..Options::default() }).unwrap().take() {
         Ok(_) | Err(PoolError::AddressesHidden { .. }) => {}
@@ -134,11 +134,11 @@ fn physical_constraints_are_met_or_said_to_be_unknown() {
     let pool = Pool::new(Options { constraints, ..Options::default() }).unwrap();
     let refused = pool.take().unwrap_err();
     assert!(matches!(refused, PoolError::OutOfReach { .. } | PoolError::AddressesHidden { .. }), "{refused}");
-    assert_eq!(pool.statistics().segment_bytes, 0, "what is of no use was given back");
+    assert_eq!(pool.statistics().segment_bytes, 0, "a segment without usable buffers was kept");
 }
 
 #[test]
-fn what_is_being_zeroed_is_not_said_to_be_in_use() {
+fn a_buffer_being_zeroed_is_not_in_use() {
     let pool = small(1);
     let held = pool.take().unwrap();
     drop((pool.take().unwrap(), pool.take().unwrap()));
@@ -150,7 +150,7 @@ fn what_is_being_zeroed_is_not_said_to_be_in_use() {
 }
 
 #[test]
-fn what_another_process_held_comes_back_with_its_holder_and_is_zeroed() {
+fn a_dropped_holder_returns_its_buffers_zeroed() {
     let pool = small(1);
     let mut holder = pool.holder();
     let place = holder.take().unwrap();
@@ -160,7 +160,7 @@ fn what_another_process_held_comes_back_with_its_holder_and_is_zeroed() {
     let mut seen = [0; 6];
     theirs.read(offset as u64, &mut seen).unwrap();
     assert_eq!(&seen, b"secret");
-    assert!(rustix::fs::ftruncate(descriptor, 0).is_err(), "its pages cannot be taken away");
+    assert!(rustix::fs::ftruncate(descriptor, 0).is_err(), "the holder could remove the segment's pages");
     let places: Vec<Place> = (0..3).map(|_| holder.take().unwrap()).collect();
     assert!(pool.take().is_err());
     holder.give_back(places[0]).unwrap();
@@ -177,23 +177,23 @@ fn what_another_process_held_comes_back_with_its_holder_and_is_zeroed() {
 }
 
 #[test]
-fn a_process_writes_into_its_buffers_and_leaves_them_behind_when_it_is_killed() {
+fn a_killed_process_loses_no_buffers() {
     let pool = small(1);
     let mut holder = pool.holder();
     let places: Vec<Place> = (0..2).map(|_| holder.take().unwrap()).collect();
     let (descriptor, offset) = holder.descriptor(places[1]).unwrap();
-    // SAFETY: the child maps a descriptor, copies bytes and kills itself; it takes no lock that a parent's thread may hold.
+    // SAFETY: the child maps a descriptor, copies bytes and kills itself. It takes no lock that a thread of the parent holds.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: ends the child should it hang.
+        // SAFETY: the alarm ends a child that hangs.
         unsafe { libc::alarm(20) };
         let theirs = Mapping::shared(descriptor, 2 << 20, Access::ReadWrite, 4096);
         let _ = theirs.map(|theirs| theirs.write(offset as u64, b"from the child"));
-        // SAFETY: ends the child at once.
+        // SAFETY: the signal ends the child at once.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above and writes one number.
+    // SAFETY: the call waits for the child made above and writes one number.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     let mut seen = [0; 14];
     holder.buffer(places[1]).unwrap().read(0, &mut seen).unwrap();
@@ -203,7 +203,7 @@ fn a_process_writes_into_its_buffers_and_leaves_them_behind_when_it_is_killed() 
 }
 
 #[test]
-fn a_segment_is_what_a_broker_admits_as_a_frame() {
+fn the_service_admits_a_segment_as_a_frame() {
     let pool = small(1);
     let buffer = pool.take().unwrap();
     let own = rustix::process::geteuid().as_raw();
@@ -215,7 +215,7 @@ fn a_segment_is_what_a_broker_admits_as_a_frame() {
     assert_eq!(&seen, b"by the engine");
 }
 
-/// A file of `bytes` in the test's own directory, which is on a disk; nothing of it remains.
+/// An unlinked file of `bytes` in the package's folder: unlike a temporary folder, that is usually on a disk.
 fn file(bytes: &[u8]) -> File {
     let name = format!("memferry-pool-{}-{:?}", std::process::id(), std::thread::current().id());
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -226,28 +226,28 @@ fn file(bytes: &[u8]) -> File {
 }
 
 #[test]
-fn the_three_interfaces_read_the_same_bytes_and_say_how() {
+fn the_three_interfaces_read_equal_bytes() {
     let bytes: Vec<u8> = (0..40_000_u32).map(|index| (index * 7 % 251) as u8).collect();
     let file = Direct::new(file(&bytes));
     let pool = Pool::new(Options::default()).unwrap();
     let mut buffer = pool.take().unwrap();
     let offered = file.alignments().is_some();
-    // Zero-knowledge: memory that does not qualify still works, by copying.
+    // Zero-knowledge: memory that is not aligned works by copying.
     let mut memory = vec![0; 3 * 4096];
     let odd = usize::from(memory.as_ptr().addr().is_multiple_of(2));
     let moved = file.read(&mut memory[odd..odd + 8192], 4096).unwrap();
     assert!(moved.bytes == 8192 && matches!(moved.way, Way::Copied(_)), "{moved:?}");
     assert_eq!(memory[odd..odd + 8192], bytes[4096..12288]);
-    // It goes directly when it happens to qualify.
+    // Zero-knowledge: aligned memory is read directly.
     let aligned = memory.as_ptr().align_offset(4096);
     let moved = file.read(&mut memory[aligned..aligned + 4096], 8192).unwrap();
     assert_eq!((moved.bytes, moved.way == Way::Direct), (4096, offered), "{moved:?}");
     assert_eq!(memory[aligned..aligned + 4096], bytes[8192..12288]);
-    // Complete-knowledge: what does not qualify is refused with the reason.
+    // Complete-knowledge: memory that is not aligned is refused with the reason.
     let refused = file.read_aligned(&mut memory[odd..odd + 4096], 0);
     assert!(matches!(refused, Err(DirectError::Unsuitable(_))), "{refused:?}");
     assert_eq!(file.read_aligned(&mut memory[aligned..aligned + 4096], 0).is_ok(), offered);
-    // Compatible pool: directly; an odd place in the file is copied.
+    // Compatible pool: read directly, but copied at an odd offset in the file.
     for (offset, expect) in [(0, offered), (100, false)] {
         let moved = file.read_buffer(&mut buffer, 4096, 8192, offset).unwrap();
         assert_eq!((moved.bytes, moved.way == Way::Direct), (8192, expect), "{moved:?}");
@@ -256,12 +256,12 @@ fn the_three_interfaces_read_the_same_bytes_and_say_how() {
         assert_eq!(read, bytes[offset as usize..][..8192]);
     }
     let end = file.read_buffer(&mut buffer, 0, 8192, 36_864).unwrap();
-    assert_eq!(end.bytes, 40_000 - 36_864, "fewer at the end");
+    assert_eq!(end.bytes, 40_000 - 36_864, "a read at the end returns the rest of the file");
     assert!(file.read_buffer(&mut buffer, 65_536, 65_536, 0).is_err());
 }
 
 #[test]
-fn writing_by_each_interface_is_what_reading_finds() {
+fn a_read_returns_the_writes_of_each_interface() {
     let file = Direct::new(file(&[0; 16_384]));
     let pool = Pool::new(Options::default()).unwrap();
     let mut buffer = pool.take().unwrap();
@@ -279,7 +279,7 @@ fn writing_by_each_interface_is_what_reading_finds() {
 
 proptest! {
     #[test]
-    fn no_two_buffers_share_a_byte_and_counts_are_true(
+    fn buffers_are_disjoint_and_counts_exact(
         steps in prop::collection::vec((any::<bool>(), 0..20_usize), 1..200),
     ) {
         let pool = small(3);

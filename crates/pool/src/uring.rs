@@ -1,14 +1,14 @@
-//! An io_uring that safe code can use: every operation owns what the kernel will touch until it has ended.
+//! An io_uring for safe code: each operation owns the memory that Linux accesses until the operation has completed.
 //!
 //! ```text
-//! read_file, receive, send, … (descriptor, buffer, token) ─► held here ─► kernel ─► wait ─► Done {token, result, what was held}
-//! a buffer of a pool ─ its segment has a slot? ─ no ─► registered once ─► READ_FIXED, WRITE_FIXED
-//!                                              └ cannot be ───────────► READ, WRITE on the same memory
+//! read_file, receive, send, … (descriptor, buffer, token) ─► Flight owns them ─► Linux ─► wait ─► Done {token, result, held}
+//! a buffer of a pool ─ its segment registered, now or before ─► READ_FIXED, WRITE_FIXED
+//!                    └ registration fails ────────────────────► READ, WRITE on the same memory
 //! ```
 //!
-//! Invariant U, which the unsafe code rests on: what a submitted operation points to is owned by its flight, and a flight ends
-//! when its completion was seen. A ring that is dropped calls back what is under way and waits for it; where that fails it
-//! leaks what was held. It belongs to the thread that made it. It does not decide what is read, nor where to.
+//! Invariant U, on which the unsafe code relies: a flight owns all memory to which its submitted operation points, and it
+//! lives until the completion of the operation was taken. Dropping a ring cancels its operations and waits for them; if that
+//! fails, it leaks their memory. Only the thread that made a ring uses it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,47 +21,48 @@ use io_uring::{IoUring, opcode, squeue};
 
 use crate::{Buffer, BufferView, Segment};
 
-/// The most segments that are registered at a time.
+/// Limit on the segments registered at a time.
 const SLOTS: u32 = 512;
 
-/// What an operation held.
+/// The memory that an operation owned.
 #[derive(Debug)]
 pub enum Held {
     Nothing,
-    /// Bytes that were received into.
+    /// The destination of [`Ring::receive`].
     Bytes(Vec<u8>),
-    /// A buffer that was filled.
+    /// The destination of a read or of [`Ring::receive_buffer`].
     Buffer(Buffer),
-    /// What was sent or written.
+    /// The head and the view that were sent or written.
     Sent(Vec<u8>, Option<BufferView>),
 }
 
-/// An operation that has ended.
+/// An operation that Linux has completed.
 #[derive(Debug)]
 pub struct Done {
-    /// What it was known by.
+    /// The token of the call that started it.
     pub token: u64,
-    /// Its result: bytes, or poll events.
+    /// Number of bytes, or the poll events.
     pub result: io::Result<u32>,
     pub held: Held,
 }
 
-/// What happened to registrations.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registrations {
+    /// Number of segments registered now.
     pub segments: u64,
-    /// Operations on registered buffers.
+    /// Count of operations on registered buffers.
     pub fixed: u64,
-    /// Operations on buffers of segments that could not be registered.
+    /// Count of operations on buffers of segments that could not be registered.
     pub unregistered: u64,
 }
 
+/// The owner of an operation in flight (invariant U).
 struct Flight {
     token: u64,
     held: Held,
-    /// Open until the kernel has taken it up.
+    /// Stays open while the operation may use it.
     _descriptor: Arc<OwnedFd>,
-    /// What a gathered send is described by.
+    /// Header of a send of a head and a view.
     _message: Option<Box<Message>>,
 }
 
@@ -75,19 +76,19 @@ pub struct Ring {
     flights: Vec<Option<Flight>>,
     vacant: Vec<usize>,
     slots: BTreeMap<u16, Arc<Segment>>,
-    /// Whether there is a table of registered buffers at all.
+    /// Whether to register segments: cleared when Linux refuses the buffer table or a registration.
     registers: bool,
     registrations: Registrations,
 }
 
 impl Ring {
-    /// A ring with room for `entries` submissions between two waits; more are submitted early.
+    /// Makes a ring with room for `entries` submissions between two waits. Further ones are submitted before the wait.
     ///
     /// # Errors
-    /// Those of `io_uring_setup`, for instance where the system forbids it.
+    /// Those of `io_uring_setup`, for instance when the system forbids it.
     pub fn new(entries: u32) -> io::Result<Self> {
         let completions = entries.saturating_mul(4);
-        // One thread uses it: the kernel then does its part when that thread waits, and nowhere else (since 6.1).
+        // With a single issuer, Linux 6.1 and later runs completion work only while that thread waits.
         let ring = IoUring::builder()
             .setup_cqsize(completions)
             .setup_single_issuer()
@@ -95,23 +96,26 @@ impl Ring {
             .build(entries)
             .or_else(|_| IoUring::builder().setup_cqsize(completions).build(entries))?;
         let registers = ring.submitter().register_buffers_sparse(SLOTS).is_ok();
-        let flights = Vec::new();
-        let vacant = Vec::new();
-        let slots = BTreeMap::new();
-        Ok(Self { ring, flights, vacant, slots, registers, registrations: Registrations::default() })
+        Ok(Self {
+            ring,
+            flights: Vec::new(),
+            vacant: Vec::new(),
+            slots: BTreeMap::new(),
+            registers,
+            registrations: Registrations::default(),
+        })
     }
 
-    /// Operations that have not ended.
+    /// The number of operations whose completions were not taken.
     pub fn in_flight(&self) -> usize {
         self.flights.len() - self.vacant.len()
     }
 
-    /// What happened to registrations.
     pub fn registrations(&self) -> Registrations {
         Registrations { segments: self.slots.len() as u64, ..self.registrations }
     }
 
-    /// Tells when `events` (`POLLIN` and so on) are there.
+    /// Completes when the descriptor has one of `events` (`POLLIN` and so on).
     ///
     /// # Errors
     /// Those of `io_uring_enter`.
@@ -120,10 +124,10 @@ impl Ring {
         self.launch(entry, token, descriptor, Held::Nothing, None)
     }
 
-    /// Receives what there is from a socket, at most `count` bytes, into `bytes` at `at`.
+    /// Receives available bytes from a socket, at most `count`, into `bytes` at `at`.
     ///
     /// # Errors
-    /// `InvalidInput` outside the bytes; those of `io_uring_enter`.
+    /// `InvalidInput` for a range outside `bytes`; those of `io_uring_enter`.
     pub fn receive(
         &mut self,
         socket: Arc<OwnedFd>,
@@ -138,10 +142,10 @@ impl Ring {
         self.launch(entry, token, socket, Held::Bytes(bytes), None)
     }
 
-    /// Receives into a buffer, until `length` bytes at `at` are there or the stream ends.
+    /// Receives `count` bytes into a buffer at `at`; fewer only if the stream ends.
     ///
     /// # Errors
-    /// `InvalidInput` outside the buffer; those of `io_uring_enter`.
+    /// `InvalidInput` for a range outside the buffer; those of `io_uring_enter`.
     pub fn receive_buffer(
         &mut self,
         socket: Arc<OwnedFd>,
@@ -155,10 +159,10 @@ impl Ring {
         self.launch(receive.flags(libc::MSG_WAITALL).build(), token, socket, Held::Buffer(buffer), None)
     }
 
-    /// Reads `count` bytes of a file from `offset` on into a buffer at `at`.
+    /// Reads `count` bytes at `offset` of a file into a buffer at `at`.
     ///
     /// # Errors
-    /// `InvalidInput` outside the buffer; those of `io_uring_enter`.
+    /// `InvalidInput` for a range outside the buffer; those of `io_uring_enter`.
     pub fn read_file(
         &mut self,
         file: Arc<OwnedFd>,
@@ -177,7 +181,7 @@ impl Ring {
         self.launch(entry, token, file, Held::Buffer(buffer), None)
     }
 
-    /// Writes a view to a file from `offset` on.
+    /// Writes a view to a file at `offset`.
     ///
     /// # Errors
     /// Those of `io_uring_enter`.
@@ -198,7 +202,7 @@ impl Ring {
         self.launch(entry, token, file, Held::Sent(Vec::new(), Some(view)), None)
     }
 
-    /// Sends `head`, then the view; all of it unless the connection breaks, on kernels that can (5.19).
+    /// Sends `head`, then the view. Since Linux 5.19 it sends all bytes unless the connection breaks.
     ///
     /// # Errors
     /// Those of `io_uring_enter`.
@@ -224,7 +228,7 @@ impl Ring {
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec { iov_base: body.cast(), iov_len: part.length() },
         ];
-        // SAFETY: a message header of zeros is one that says nothing.
+        // SAFETY: a zeroed message header is a valid empty one.
         let header = unsafe { std::mem::zeroed() };
         let mut message = Box::new(Message { header, parts });
         message.header.msg_iov = message.parts.as_mut_ptr();
@@ -233,7 +237,7 @@ impl Ring {
         self.launch(entry, token, socket, Held::Sent(head, view), Some(message))
     }
 
-    /// Brings a file's data to its device, and what is needed to find it; all about the file unless `data_only`.
+    /// Flushes a file to its device: data and metadata, or data and the metadata needed to read it if `data_only`.
     ///
     /// # Errors
     /// Those of `io_uring_enter`.
@@ -260,8 +264,8 @@ impl Ring {
         });
         self.flights[index] = Some(Flight { token, held, _descriptor: descriptor, _message: message });
         let entry = entry.user_data(index as u64);
-        // SAFETY: U: what the entry points to is owned by the flight just made, which lives until its completion was seen.
-        // Of what it owns nothing moves: bytes, message and buffer lie on the heap or in a mapping.
+        // SAFETY: U: the flight just made owns the memory to which the entry points, and lives until the completion was
+        // taken. That memory does not move: bytes, message and buffer lie on the heap or in a mapping.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.map_err(|_| {
             self.flights[index] = None;
@@ -270,8 +274,8 @@ impl Ring {
         })
     }
 
-    /// Submits, and waits for completions to wait for; what interrupts it or takes too long is no error, nor that the
-    /// kernel has no memory for a submission now: that stays where it is until the next time.
+    /// Submits, and waits until `completions` completions are available or `time` is over. Neither a time-out nor a signal is
+    /// an error, nor a lack of memory in Linux: those submissions stay queued for the next call.
     fn enter(&mut self, completions: usize, time: Option<Duration>) -> io::Result<()> {
         let time = time.map(Timespec::from);
         let arguments = SubmitArgs::new();
@@ -289,7 +293,7 @@ impl Ring {
         }
     }
 
-    /// Submits what was asked for, waits until something has ended or the time is up, and adds what has to `done`.
+    /// Submits queued operations, waits until one has completed or `time` is over, and appends completed ones to `done`.
     ///
     /// # Errors
     /// Those of `io_uring_enter`.
@@ -310,7 +314,7 @@ impl Ring {
         }
     }
 
-    /// The slot a segment is registered in; registers it when it is not yet.
+    /// The slot of a registered segment. Registers it if necessary.
     fn slot(&mut self, segment: &Arc<Segment>) -> Option<u16> {
         let slot = self.known_slot(segment).or_else(|| self.register(segment));
         match slot {
@@ -330,10 +334,10 @@ impl Ring {
         }
         let retired: Vec<u16> =
             self.slots.iter().filter(|(_, known)| known.retired()).map(|(slot, _)| *slot).collect();
-        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         for slot in retired {
-            // SAFETY: U: it names no memory; operations under way keep what they use.
-            if unsafe { self.ring.submitter().register_buffers_update(u32::from(slot), &[nothing], None) }
+            // SAFETY: U: the update names no memory, and operations in flight keep the memory that they use.
+            if unsafe { self.ring.submitter().register_buffers_update(u32::from(slot), &[empty], None) }
                 .is_ok()
             {
                 self.slots.remove(&slot);
@@ -342,10 +346,10 @@ impl Ring {
         let slot = (0..SLOTS as u16).find(|slot| !self.slots.contains_key(slot))?;
         let mapping = segment.mapping();
         let all = libc::iovec { iov_base: mapping.pointer().cast(), iov_len: mapping.length_bytes() };
-        // SAFETY: U: the segment is kept in `slots` while it is registered, so its mapping stays.
+        // SAFETY: U: `slots` holds the segment while it is registered, so it stays mapped.
         let registered =
             unsafe { self.ring.submitter().register_buffers_update(u32::from(slot), &[all], None) };
-        // Most often the limit of locked memory: it will not be asked for again with each operation.
+        // The usual cause of a failure is RLIMIT_MEMLOCK, so later operations do not try again.
         self.registers = registered.is_ok();
         registered.ok()?;
         self.slots.insert(slot, Arc::clone(segment));
@@ -360,12 +364,12 @@ fn length(bytes: usize) -> io::Result<u32> {
 impl Drop for Ring {
     fn drop(&mut self) {
         let mut done = Vec::new();
-        // What was pushed and never submitted has to be known to the kernel before it can be called back.
+        // Linux can cancel only operations that were submitted.
         let mut healthy = self.enter(0, None).is_ok();
         while healthy && self.in_flight() > 0 {
-            let called_back = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
-            let gone = called_back.err().and_then(|error| error.raw_os_error());
-            healthy = matches!(gone, None | Some(libc::ENOENT | libc::EALREADY | libc::EINTR));
+            let cancelled = self.ring.submitter().register_sync_cancel(None, CancelBuilder::any());
+            let error = cancelled.err().and_then(|error| error.raw_os_error());
+            healthy = matches!(error, None | Some(libc::ENOENT | libc::EALREADY | libc::EINTR));
             healthy &=
                 self.in_flight() == 0 || self.wait(Some(Duration::from_millis(100)), &mut done).is_ok();
         }

@@ -1,20 +1,22 @@
-//! An arena: malloc's calls over memory that a service can move bytes in.
+//! An arena: an allocator whose memory the service can read and write too.
 //!
 //! ```text
 //! allocate(layout) ─ a segment with room? ─ yes ─────────────────────────► a block
-//!                                         └ no ─ SegmentSource::segment ─► a fresh segment, and a block of it
-//! free(block) ─ zero it ─ last of its segment? ─ a spare is there already ─► SegmentSource::retire
-//! locate(pointer, length) ─► the segment's name there and the offset: what a request to the service says
+//!                                         └ no ─ SegmentSource::segment ─► a block of a fresh segment
+//! free(block) ─ zero it ─ segment empty? ─ a spare segment exists ─► SegmentSource::retire
+//! locate(pointer, length) ─► segment id and offset, as a request to the service names memory
 //! ```
 //!
-//! Three ways to hold a block: as an [`Allocator`](allocator_api2::alloc::Allocator) for collections, whose bytes this
-//! process refers to; as a [`Block`], which is read and written by copy; and raw. Invariant A, which the unsafe code here
-//! rests on: a segment is nobody else's memory, it stays mapped until it is retired, and no two blocks in use share a
-//! byte. The book-keeping lies outside the segments, so whoever may write there cannot break it.
+//! A block is held in one of three ways: through [`Allocator`](allocator_api2::alloc::Allocator), by collections that
+//! form references to its bytes; as a [`Block`], which is read and written by copy; or as a raw pointer.
 //!
-//! A block that is given back twice is found out unless its place was handed out again meanwhile: [`Arena::free`] refuses
-//! it and changes nothing, and a collection's allocator panics. A forked child has none of the memory: allocation fails
-//! there, and giving back does nothing. It does not decide who may write where, and does not speak with a service.
+//! Invariant A, on which the unsafe code here relies: a segment belongs to this arena alone, it stays mapped until it is
+//! retired, and no two blocks in use share a byte. The arena's tables lie outside the segments, so a process that can
+//! write a segment cannot corrupt them.
+//!
+//! Freeing a block twice is detected unless its place was allocated again in between: [`Arena::free`] returns an error
+//! and changes nothing, and a collection's allocator panics. A forked child does not have the memory: there allocation
+//! fails and freeing does nothing. The arena checks no access rights and does not talk to the service itself.
 
 mod allocator;
 mod block;
@@ -34,30 +36,29 @@ pub use memfds::{Memfds, Registrar, SegmentError};
 
 use crate::fork_guard::Forked;
 use crate::mapping::Mapping;
-use pages::{MOST_ALIGNMENT, PAGE, Pages, Shape, Wrong};
+use pages::{MAX_ALIGNMENT, PAGE, Pages, Shape, Wrong};
 
 /// Where an arena's memory comes from.
 ///
 /// # Safety
-/// A segment is writable memory that nobody else refers to or hands out, filled with zeros, with at least the bytes asked
-/// for after its first address that is a multiple of 4096. While the arena has it, other mappings of it are written only
-/// where whoever holds the block there asked for it.
+/// A segment is writable memory that nothing else refers to or hands out. It is filled with zeros, and has at least the
+/// requested bytes after its first address that is a multiple of 4096. While the arena holds it, a write through another
+/// mapping goes only to bytes where the holder of the block there requested it.
 pub unsafe trait SegmentSource {
-    /// A segment's name where it comes from.
+    /// Names a segment in requests to the service.
     type Id: Clone;
-    /// Why there is none.
     type Error: Error + 'static;
 
-    /// A fresh segment of at least `least_bytes`, and its name.
+    /// Makes a segment of at least `min_bytes`.
     ///
     /// # Errors
-    /// When it cannot be had.
-    fn segment(&self, least_bytes: u64) -> Result<(Mapping, Self::Id), Self::Error>;
+    /// When no segment can be made.
+    fn segment(&self, min_bytes: u64) -> Result<(Mapping, Self::Id), Self::Error>;
 
-    /// Takes a segment back. No block of it is in use; its mapping goes when this returns.
+    /// Takes a segment back. No block of it is in use, and the arena unmaps it when this returns.
     fn retire(&self, id: Self::Id);
 
-    /// Whether this is the process that the segments belong to.
+    /// Checks that this is the process that owns the segments.
     ///
     /// # Errors
     /// [`Forked`] in a child.
@@ -66,20 +67,19 @@ pub unsafe trait SegmentSource {
     }
 }
 
-/// How an arena works.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// Bytes of a segment, unless one block needs more.
+    /// Size of a segment; a block that needs more gets a larger one.
     pub segment_bytes: u64,
-    /// Whether blocks are filled with zeros when they are given back, so that no block ever holds another's old bytes.
+    /// Fills freed blocks with zeros, so that a new block never shows bytes of an old one.
     pub zero_on_free: bool,
-    /// Bytes of all segments together.
+    /// Limit on the bytes of all segments together.
     pub limit_bytes: u64,
 }
 
 impl Default for Options {
-    /// Segments of 4 MiB, zeroed blocks, and half of the machine's memory: every page of a segment is there from the
-    /// beginning, so without a limit one mistaken length would take all there is.
+    /// Segments of 4 MiB, zeroing on, and a limit of half the machine's memory. Every page of a segment is allocated at
+    /// once, so without a limit one wrong length could take all memory.
     fn default() -> Self {
         Self { segment_bytes: 4 << 20, zero_on_free: true, limit_bytes: half_of_memory() }
     }
@@ -96,84 +96,63 @@ fn half_of_memory() -> u64 {
     1 << 30
 }
 
-/// What an arena holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
     pub live_blocks: u64,
-    /// Bytes of these, rounded up to what each takes.
+    /// Bytes of live blocks, each rounded up to its size class or to whole pages.
     pub live_bytes: u64,
-    /// The most bytes that were ever in use.
+    /// Highest `live_bytes` so far.
     pub peak_bytes: u64,
     /// Segments, in use or spare.
     pub segments: u64,
     pub segment_bytes: u64,
-    /// Bytes of blocks that will not be used again while their segment lives.
+    /// Bytes of blocks that are not used again before their segment is retired.
     pub abandoned_bytes: u64,
 }
 
-/// Why there is no block.
 #[derive(Debug, ThisError)]
 pub enum ArenaError<E: Error + 'static> {
-    #[error("a block has at least one byte")]
+    #[error("cannot allocate a block of 0 bytes; ask for at least one")]
     Empty,
-    /// No address space is so large.
     #[error("{length} bytes aligned to {align} are more than can be addressed")]
-    TooLong {
-        length: usize,
-        /// The alignment asked for.
-        align: usize,
-    },
-    /// Not an alignment, or too large a one.
+    TooLong { length: usize, align: usize },
+    /// Not a power of two, or larger than `most`.
     #[error("cannot align a block to {align} bytes; alignments are powers of two up to {most}")]
-    Alignment {
-        /// What was asked for.
-        align: usize,
-        /// The largest there is.
-        most: usize,
-    },
-    /// The arena is full.
+    Alignment { align: usize, most: usize },
     #[error(
-        "{wanted} bytes more would exceed the arena's {limit}, of which it holds {held}; free some blocks"
+        "a segment of {wanted} bytes would exceed the arena's limit of {limit} bytes, of which {held} are in use; free some blocks"
     )]
     Limit {
-        /// Bytes of the segment that would be needed.
+        /// Minimum bytes of the segment that the block needs.
         wanted: u64,
-        /// Bytes of its segments.
+        /// Bytes of all present segments.
         held: u64,
         limit: u64,
     },
-    /// No segment could be had.
     #[error("cannot get a segment of {bytes} bytes: {source}")]
     Segment { bytes: u64, source: E },
-    /// This is a forked child.
     #[error(transparent)]
     Forked(#[from] Forked),
 }
 
-/// What was given back is no block in use; nothing was changed.
+/// The pointer and layout do not name a block in use. The arena is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ThisError)]
 pub enum FreeError {
-    /// It lies in no segment of this arena.
+    /// No segment of this arena contains the address.
     #[error("{address:#x} is not in this arena")]
     Foreign { address: usize },
-    /// No block begins there, or it was given back before.
-    #[error("no block in use begins at {address:#x}; was it given back twice?")]
+    /// No block begins there, or it was freed before.
+    #[error("no block in use begins at {address:#x}; was it freed twice?")]
     NotLive { address: usize },
-    /// The block there has other bytes.
+    /// The layout does not fit the block there.
     #[error(
-        "the block at {address:#x} takes {found} bytes, which a layout of {size} aligned to {align} does not"
+        "the block at {address:#x} has {found} bytes, which does not fit a layout of {size} bytes aligned to {align}"
     )]
-    Layout {
-        address: usize,
-        found: usize,
-        /// Bytes of the layout given.
-        size: usize,
-        /// Alignment of the layout given.
-        align: usize,
-    },
+    Layout { address: usize, found: usize, size: usize, align: usize },
 }
 
-/// A thread-safe allocator over segments. Clones share it; it lives until the last of them and of its [`Block`]s.
+/// A thread-safe allocator over segments. Clones share it. It lives until the last clone and the last [`Block`] are
+/// dropped.
 pub struct Arena<S: SegmentSource>(Arc<Shared<S>>);
 
 impl<S: SegmentSource> Clone for Arena<S> {
@@ -189,28 +168,28 @@ struct Shared<S: SegmentSource> {
 }
 
 struct State<Id> {
-    /// By the address of their first byte.
+    /// Keyed by the address of the segment's first byte.
     segments: BTreeMap<usize, Segment<Id>>,
-    /// Where room was found last.
+    /// Address of the segment that served the last allocation: the first one tried.
     recent: usize,
-    /// The one segment that is kept though it is empty.
+    /// Address of the one empty segment that is kept for the next allocation.
     spare: Option<usize>,
-    /// Bytes of segments on their way here.
-    coming: u64,
+    /// Bytes of segments that were requested from the source and have not arrived.
+    pending_bytes: u64,
     statistics: Statistics,
 }
 
 struct Segment<Id> {
     mapping: Mapping,
     id: Id,
-    /// Bytes that were asked for.
-    asked: u64,
-    /// Bytes before its first page.
+    /// Bytes that were requested; the mapping may be longer.
+    requested: u64,
+    /// Bytes before its first page-aligned address.
     origin: usize,
     pages: Pages,
-    /// Offsets of blocks that nobody holds and nobody may be given, with their bytes.
+    /// Offset and length of blocks that were dropped while a transfer could still write them. They are never reused.
     abandoned: BTreeMap<usize, u64>,
-    /// Whether part of it is no longer the memory that its name stands for.
+    /// Part of the mapping was replaced by private pages, so `id` no longer names all of this memory.
     detached: bool,
 }
 
@@ -221,19 +200,18 @@ struct Place<Id> {
 }
 
 impl<S: SegmentSource> Arena<S> {
-    /// An arena that has no memory yet.
+    /// Makes an empty arena. The first allocation asks `source` for a segment.
     pub fn new(source: S, options: Options) -> Self {
         let state = State {
             segments: BTreeMap::new(),
             recent: 0,
             spare: None,
-            coming: 0,
+            pending_bytes: 0,
             statistics: Statistics::default(),
         };
         Self(Arc::new(Shared { source, options, state: Mutex::new(state) }))
     }
 
-    /// Where its memory comes from.
     pub fn source(&self) -> &S {
         &self.0.source
     }
@@ -242,7 +220,7 @@ impl<S: SegmentSource> Arena<S> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory for `layout`, whose bytes are zero unless blocks are not zeroed.
+    /// Allocates memory for `layout`. Its bytes are zero if [`Options::zero_on_free`] is set.
     ///
     /// # Errors
     /// [`ArenaError`].
@@ -259,60 +237,60 @@ impl<S: SegmentSource> Arena<S> {
         if length == 0 {
             return Err(ArenaError::Empty);
         }
-        let shape = Shape::of(layout).ok_or(ArenaError::Alignment { align, most: MOST_ALIGNMENT })?;
+        let shape = Shape::of(layout).ok_or(ArenaError::Alignment { align, most: MAX_ALIGNMENT })?;
         if let Some(place) = self.state().take(shape) {
             return Ok(place);
         }
-        let least = shape.segment_bytes().ok_or(ArenaError::TooLong { length, align })? as u64;
-        let bytes = self.announce(least)?;
-        // Not under the lock: it may take a service's answer.
+        let needed = shape.segment_bytes().ok_or(ArenaError::TooLong { length, align })? as u64;
+        let bytes = self.reserve(needed)?;
+        // The lock is not held here: the source may wait for the service's reply.
         let fresh = self.0.source.segment(bytes);
         let mut state = self.state();
-        state.coming -= bytes;
+        state.pending_bytes -= bytes;
         let (mapping, id) = fresh.map_err(|source| ArenaError::Segment { bytes, source })?;
         let address = state.add(mapping, id, bytes);
         state.take_in(address, shape).ok_or(ArenaError::TooLong { length, align })
     }
 
-    /// Reserves room for a segment of at least `least` bytes under the limit; returns how many to ask for.
-    fn announce(&self, least: u64) -> Result<u64, ArenaError<S::Error>> {
+    /// Reserves room under the limit for a segment of at least `needed` bytes. Returns the bytes to request.
+    fn reserve(&self, needed: u64) -> Result<u64, ArenaError<S::Error>> {
         let limit = self.0.options.limit_bytes;
         let mut state = self.state();
         let room = |state: &State<S::Id>| {
-            limit.saturating_sub(state.statistics.segment_bytes.saturating_add(state.coming))
+            limit.saturating_sub(state.statistics.segment_bytes.saturating_add(state.pending_bytes))
         };
-        let unused = if room(&state) < least { state.remove_spare() } else { None };
+        let unused = if room(&state) < needed { state.remove_spare() } else { None };
         let room = room(&state);
-        let held = state.statistics.segment_bytes.saturating_add(state.coming);
-        let bytes = self.0.options.segment_bytes.min(room).max(least);
-        let announced =
-            if bytes <= room { Ok(bytes) } else { Err(ArenaError::Limit { wanted: least, held, limit }) };
-        state.coming += announced.as_ref().map_or(0, |bytes| *bytes);
+        let held = state.statistics.segment_bytes.saturating_add(state.pending_bytes);
+        let bytes = self.0.options.segment_bytes.min(room).max(needed);
+        let reserved =
+            if bytes <= room { Ok(bytes) } else { Err(ArenaError::Limit { wanted: needed, held, limit }) };
+        state.pending_bytes += reserved.as_ref().map_or(0, |bytes| *bytes);
         drop(state);
         self.retire(unused);
-        announced
+        reserved
     }
 
     fn retire(&self, segment: Option<Segment<S::Id>>) {
-        // Before the mapping goes: the service may still be ending what it was told to give up there.
+        // The mapping outlives this call: until it returns, the service may still end transfers in the segment.
         if let Some(Segment { mapping, id, .. }) = segment {
             self.0.source.retire(id);
             drop(mapping);
         }
     }
 
-    /// Gives a block back. In a forked child this does nothing.
+    /// Frees a block. In a forked child this does nothing.
     ///
     /// # Errors
-    /// [`FreeError`] when this is no block in use, and nothing was changed.
+    /// [`FreeError`] when this is not a block in use; the arena is then unchanged.
     ///
     /// # Safety
-    /// Nobody uses the block's bytes any more.
+    /// The block's bytes are not used any more.
     pub unsafe fn free(&self, pointer: NonNull<u8>, layout: Layout) -> Result<(), FreeError> {
         self.give_back(pointer.as_ptr().addr(), layout)
     }
 
-    /// [`free`](Self::free), promised by its callers in this module.
+    /// As [`free`](Self::free), whose safety condition every caller in this module keeps.
     fn give_back(&self, address: usize, layout: Layout) -> Result<(), FreeError> {
         if self.0.source.check_fork().is_err() {
             return Ok(());
@@ -322,14 +300,14 @@ impl<S: SegmentSource> Arena<S> {
         let pointer = segment.mapping.pointer().wrapping_add(offset);
         if self.0.options.zero_on_free {
             let held = if matches!(shape, Shape::Run { .. }) {
-                // Others need not wait while it is zeroed. It counts as in use, so the segment stays.
+                // Zeroing a run takes long, so the lock is released. The run counts as in use, so the segment stays.
                 segment.pages.begin_leaving(offset - segment.origin);
                 drop(state);
                 None
             } else {
                 Some(state)
             };
-            // SAFETY: A: the check found a block of these bytes in use, which is the caller's alone and now given back.
+            // SAFETY: A: `check` found a block in use with these bytes. The caller alone held it and now frees it.
             unsafe { std::ptr::write_bytes(pointer, 0, shape.bytes()) };
             state = held.unwrap_or_else(|| self.state());
         }
@@ -339,7 +317,7 @@ impl<S: SegmentSource> Arena<S> {
         Ok(())
     }
 
-    /// Gives a block back that may still be written to: nobody gets its bytes while the segment lives.
+    /// Frees a block that a transfer may still write. Its bytes are not reused before the segment is retired.
     fn abandon(&self, address: usize, layout: Layout) -> Result<(), FreeError> {
         if self.0.source.check_fork().is_err() {
             return Ok(());
@@ -357,8 +335,8 @@ impl<S: SegmentSource> Arena<S> {
         Ok(())
     }
 
-    /// The name of the segment that `length` bytes at `pointer` lie in, and their offset there. `None` unless all of them
-    /// lie in one segment, the arena still has it, and it still is what its name stands for.
+    /// The id of the segment that contains `length` bytes at `pointer`, and their offset in it. `None` unless one segment
+    /// contains all of them, the arena still holds it, and no part of it was detached.
     pub fn locate(&self, pointer: *const u8, length: usize) -> Option<(S::Id, u64)> {
         self.0.source.check_fork().ok()?;
         let mut state = self.state();
@@ -368,7 +346,7 @@ impl<S: SegmentSource> Arena<S> {
         whole.then(|| (segment.id.clone(), offset as u64))
     }
 
-    /// Gives back the segment that is kept for the next allocation, if there is one.
+    /// Retires the empty segment that is kept for the next allocation, if there is one.
     pub fn trim(&self) {
         if self.0.source.check_fork().is_ok() {
             let spare = self.state().remove_spare();
@@ -376,9 +354,9 @@ impl<S: SegmentSource> Arena<S> {
         }
     }
 
-    /// What it holds now.
+    /// Present counts; all zero in a forked child.
     pub fn statistics(&self) -> Statistics {
-        // In a forked child another thread's lock would never be released.
+        // In a forked child, a lock that another thread held at the fork is never released.
         if self.0.source.check_fork().is_err() { Statistics::default() } else { self.state().statistics }
     }
 }
@@ -400,7 +378,7 @@ impl<Id> Segment<Id> {
 }
 
 impl<Id: Clone> State<Id> {
-    /// A block of some segment that has room.
+    /// Takes a block from the most recent segment, or from the first one with room.
     fn take(&mut self, shape: Shape) -> Option<Place<Id>> {
         self.take_in(self.recent, shape).or_else(|| {
             let mut segments = self.segments.iter_mut();
@@ -425,14 +403,14 @@ impl<Id: Clone> State<Id> {
         place
     }
 
-    fn add(&mut self, mapping: Mapping, id: Id, asked: u64) -> usize {
+    fn add(&mut self, mapping: Mapping, id: Id, requested: u64) -> usize {
         let address = mapping.pointer().addr();
         let length = mapping.length_bytes();
         let first = address.next_multiple_of(PAGE);
         let origin = first - address;
         let pages = Pages::new(first / PAGE, length.saturating_sub(origin) / PAGE);
         let segment =
-            Segment { mapping, id, asked, origin, pages, abandoned: BTreeMap::new(), detached: false };
+            Segment { mapping, id, requested, origin, pages, abandoned: BTreeMap::new(), detached: false };
         self.segments.insert(address, segment);
         self.statistics.segments += 1;
         self.statistics.segment_bytes += length as u64;
@@ -445,7 +423,7 @@ impl<Id: Clone> State<Id> {
         (offset < segment.mapping.length_bytes()).then_some((segment, offset))
     }
 
-    /// The block of `layout` at `address`: its segment, its offset there and its shape.
+    /// Finds the block of `layout` at `address`: its segment, its offset there and its shape.
     fn check(
         &mut self,
         address: usize,
@@ -467,18 +445,18 @@ impl<Id: Clone> State<Id> {
         Ok((segment, offset, shape))
     }
 
-    /// Frees a block that was checked; returns its segment when nothing keeps it.
+    /// Frees a block that [`check`](Self::check) accepted. Returns its segment if that is to be retired.
     fn release(&mut self, address: usize, shape: Shape, usual_bytes: u64) -> Option<Segment<Id>> {
         self.statistics.live_blocks -= 1;
         self.statistics.live_bytes -= shape.bytes() as u64;
-        let spare_is_there = self.spare.is_some();
+        let has_spare = self.spare.is_some();
         let (segment, offset) = self.segment_of(address)?;
         segment.pages.give(offset - segment.origin, shape);
         if segment.in_use() > 0 {
             return None;
         }
-        let unusual = segment.asked > usual_bytes;
-        if unusual || spare_is_there || segment.detached || !segment.abandoned.is_empty() {
+        let unusual = segment.requested > usual_bytes;
+        if unusual || has_spare || segment.detached || !segment.abandoned.is_empty() {
             return self.remove_containing(address);
         }
         self.spare = Some(address - offset);

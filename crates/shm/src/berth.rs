@@ -1,32 +1,33 @@
-//! Work that several threads share, told of by one word: who does which piece, and when nobody does any more.
+//! Distributes the pieces of one job among threads through one atomic word.
 //!
 //! ```text
-//! owner:   claim ─ describe the work ─ open ─ take_front, take_front, ... ─ close: waits for the helpers ─ free again
-//! helpers:                                 join ─ read what is described ─ take_back, ... ─ leave
+//! owner:    claim ─ write description ─ open ─ take_front, take_front, ... ─ close: waits for the helpers ─ free
+//! helpers:                                   join ─ read description ─ take_back, ... ─ leave
 //!
-//! word:    open:1 │ claimed:1 │ helpers:14 │ │ end of the pieces left:16 │ their front:16            0: free
+//! word:     open:1 │ claimed:1 │ helpers:14 │ unused:16 │ end of remaining pieces:16 │ front:16            0: free
 //! ```
 //!
-//! A helper is counted before it reads a description, and only while the word is open; the owner changes the description, or
-//! returns, when nobody is counted. Who takes a piece does so alone. What the work is, and threads, are the caller's.
+//! A helper is counted before it reads the description, and only while the word is open. The owner changes the description,
+//! or returns, only when no helper is counted. Each piece is taken by exactly one thread. The caller provides the job, its
+//! description and the threads.
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// The front of the pieces that are left: the owner takes there.
+/// Unit of the front of the remaining pieces, where the owner takes.
 const FRONT: u64 = 1;
-/// Their end: helpers take there.
+/// Unit of the end of the remaining pieces, where helpers take.
 const END: u64 = 1 << 16;
-/// A helper at work.
+/// Unit of the count of helpers.
 const HELPER: u64 = 1 << 48;
-/// Somebody prepares it, or shares it.
+/// Set from [`claim`] to [`free`].
 const CLAIMED: u64 = 1 << 62;
-/// Helpers are let in.
+/// Set while helpers may join.
 const OPEN: u64 = 1 << 63;
 
-/// The most pieces there can be.
+/// Limit on the pieces of one job.
 pub const MOST_PIECES: u64 = END - 1;
 
-/// The pieces of a word that nobody has begun.
+/// The pieces that no thread has taken.
 fn left(word: u64) -> std::ops::Range<u64> {
     word & MOST_PIECES..(word / END) & MOST_PIECES
 }
@@ -35,7 +36,7 @@ fn has_pieces(word: u64) -> bool {
     word & OPEN != 0 && !left(word).is_empty()
 }
 
-/// Whether there is something for a helper, as far as can be seen.
+/// Whether a helper could join now. This is a hint: the answer may be outdated at once.
 #[inline]
 pub fn has_work(word: &AtomicU64) -> bool {
     has_pieces(word.load(Ordering::Relaxed))
@@ -46,7 +47,7 @@ pub fn claim(word: &AtomicU64) -> bool {
     word.compare_exchange(0, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
 }
 
-/// The owner lets helpers in to so many pieces, at most [`MOST_PIECES`]; the work was described before.
+/// The owner lets helpers join, with `pieces` pieces to take, at most [`MOST_PIECES`]. The description is complete.
 pub fn open(word: &AtomicU64, pieces: u64) {
     word.store(OPEN | CLAIMED | (pieces.min(MOST_PIECES) * END), Ordering::Release);
 }
@@ -57,7 +58,7 @@ pub fn take_front(word: &AtomicU64) -> Option<u64> {
     word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|word| left(word).start)
 }
 
-/// A thread becomes a helper and takes the piece at the end; it may read what is described until it [leaves](leave).
+/// A thread becomes a helper and takes the piece at the end. It may read the description until it [leaves](leave).
 pub fn join(word: &AtomicU64) -> Option<u64> {
     let take = |word: u64| has_pieces(word).then_some(word.wrapping_add(HELPER).wrapping_sub(END));
     word.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).ok().map(|word| left(word).end - 1)
@@ -69,12 +70,13 @@ pub fn take_back(word: &AtomicU64) -> Option<u64> {
     word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|word| left(word).end - 1)
 }
 
-/// A helper is done with its pieces, and with the description.
+/// A helper has finished its pieces and reads the description no more.
 pub fn leave(word: &AtomicU64) {
     word.fetch_sub(HELPER, Ordering::Release);
 }
 
-/// The owner lets no helper in any more, and waits for those within, calling `wait` between looks; what they did can be seen.
+/// The owner stops further helpers from joining and waits until all have left, calling `wait` between checks. It then sees
+/// the helpers' stores.
 pub fn close(word: &AtomicU64, mut wait: impl FnMut()) {
     let mut value = word.fetch_and(!OPEN, Ordering::Acquire) & !OPEN;
     while value >= CLAIMED + HELPER {
@@ -83,7 +85,7 @@ pub fn close(word: &AtomicU64, mut wait: impl FnMut()) {
     }
 }
 
-/// The owner gives it back after [`close`].
+/// The owner ends its claim after [`close`].
 pub fn free(word: &AtomicU64) {
     word.store(0, Ordering::Release);
 }
@@ -93,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_taken_from_both_ends_until_they_meet() {
+    fn pieces_are_taken_from_both_ends() {
         let word = AtomicU64::new(0);
         assert!(claim(&word) && !claim(&word) && !has_work(&word));
         open(&word, 4);
@@ -104,17 +106,17 @@ mod tests {
         );
         assert_eq!((take_front(&word), take_back(&word), join(&word)), (None, None, None));
         leave(&word);
-        close(&word, || panic!("nobody is within"));
+        close(&word, || panic!("no helper is left"));
         free(&word);
         assert!(claim(&word));
     }
 
     #[test]
-    fn a_closed_word_lets_nobody_in_and_the_owner_waits_for_who_is() {
+    fn close_refuses_and_awaits_helpers() {
         let word = AtomicU64::new(0);
         claim(&word);
         open(&word, MOST_PIECES + 9);
-        assert_eq!(join(&word), Some(MOST_PIECES - 1), "no more than there can be");
+        assert_eq!(join(&word), Some(MOST_PIECES - 1), "open exceeds MOST_PIECES");
         let mut waits = 0;
         close(&word, || {
             waits += 1;

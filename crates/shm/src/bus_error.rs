@@ -1,13 +1,13 @@
-//! A worker survives memory that fails under it.
+//! Turns SIGBUS on guarded mappings into an error, so that a worker survives memory that fails.
 //!
 //! ```text
-//! guarded(mappings, copy) ─ SIGBUS inside one of them ─► a private page in its place, mapping damaged ─► MemoryFault
-//!                         ─ SIGBUS elsewhere ──────────► the handler that was there before, else the default
+//! guarded(mappings, copy) ─ SIGBUS inside one of them ─► private page in its place, mapping damaged ─► MemoryFault
+//!                         ─ SIGBUS elsewhere ──────────► the previous handler, else the default action
 //! ```
 //!
-//! Seals keep clients from taking pages away, but a memory limit, an empty huge-page pool or bad RAM still can. The copy
-//! goes on into the private page, its result is thrown away, and whoever owns the mapping is faulted by the caller: it
-//! is marked damaged, and every later access under a guard fails too.
+//! Seals keep clients from removing pages, but a memory limit, an empty huge-page pool or bad RAM can still make an access
+//! fail. The copy then continues in the private page and its result is discarded. The mapping is marked damaged, and every
+//! later guarded access to it fails too. The caller reports the failure to the client that owns the mapping.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -18,7 +18,6 @@ use thiserror::Error;
 
 use crate::mapping::Mapping;
 
-/// Memory failed while it was being accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("memory failed while it was being accessed")]
 pub struct MemoryFault;
@@ -31,26 +30,26 @@ struct Watched {
     damaged: *const AtomicBool,
 }
 
-/// The guarded mappings: on the stack of the thread that works under them.
+/// The mappings of one [`guarded`] call; lies on that call's stack.
 struct Guard {
     watched: *const [Watched],
 }
 
 thread_local! {
-    /// The guard this thread works under. Const and without a destructor, so the signal handler may read it.
+    /// The present guard of this thread. It is const-initialized and has no destructor, so a signal handler may read it.
     static GUARD: AtomicPtr<Guard> = const { AtomicPtr::new(std::ptr::null_mut()) };
 }
 
 static PREVIOUS: OnceLock<Option<libc::sigaction>> = OnceLock::new();
 
-/// Installs the handler once for the process, keeping the one that was there for faults that are not ours.
+/// Installs the handler, once for the process. Faults outside guarded mappings go to the previous handler.
 ///
 /// # Errors
 /// Those of `sigaction`.
 pub fn install() -> io::Result<()> {
     let previous = PREVIOUS.get_or_init(|| {
-        // SAFETY: zeroed sigactions are valid; the handler is async-signal-safe (it reads a const thread-local and
-        // calls mmap, sigaction and raise only).
+        // SAFETY: zeroed sigactions are valid. The handler is async-signal-safe: it reads a const thread-local, and calls
+        // mmap, sigaction and the previous handler only.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             let mut previous: libc::sigaction = std::mem::zeroed();
@@ -62,10 +61,10 @@ pub fn install() -> io::Result<()> {
     if previous.is_some() { Ok(()) } else { Err(io::Error::other("cannot install the SIGBUS handler")) }
 }
 
-/// Runs `access`, which touches only `mappings`, and tells whether their memory failed meanwhile.
+/// Runs `access`, which may fault in `mappings` only.
 ///
 /// # Errors
-/// [`MemoryFault`]; the result of `access` is thrown away.
+/// [`MemoryFault`] when memory of a mapping failed, now or before. The result of `access` is then discarded.
 #[inline]
 pub fn guarded<T, const N: usize>(
     mappings: [&Mapping; N],
@@ -73,13 +72,14 @@ pub fn guarded<T, const N: usize>(
 ) -> Result<T, MemoryFault> {
     let watched = mappings.map(|mapping| {
         let start = mapping.pointer() as usize;
-        // A page is only replaced where nothing else can lie in it.
+        // A page is replaced only where no other object can lie in it.
         let length = if mapping.has_own_pages() { mapping.length_bytes() } else { 0 };
         Watched { start, end: start + length, page: mapping.page_bytes(), damaged: mapping.damage() }
     });
     let guard = Guard { watched: &raw const watched as *const [Watched] };
     let outer = GUARD.with(|current| current.swap((&raw const guard).cast_mut(), Ordering::Relaxed));
-    // The handler runs on this thread in the middle of `access`: nothing of it may be moved across these.
+    // The handler runs on this thread in the middle of `access`. The fences keep the compiler from moving accesses out of
+    // the guard.
     compiler_fence(Ordering::SeqCst);
     let result = access();
     compiler_fence(Ordering::SeqCst);
@@ -88,15 +88,17 @@ pub fn guarded<T, const N: usize>(
 }
 
 extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel passes a valid siginfo to a SA_SIGINFO handler.
+    // SAFETY: Linux passes a valid siginfo to a SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     let guard = GUARD.with(|current| current.load(Ordering::Relaxed));
-    // SAFETY: non-null only while `guarded` runs on this thread, whose frame holds the guard and what it points to.
+    // SAFETY: the pointer is non-null only while `guarded` runs on this thread. Its stack frame holds the guard and the
+    // array to which the guard points.
     let watched = unsafe { guard.as_ref().map(|guard| &*guard.watched) };
     let hit = watched.and_then(|watched| watched.iter().find(|w| (w.start..w.end).contains(&address)));
     if let Some(hit) = hit {
-        // Before the page is there: a thread that reads what is in its place finds the mapping damaged afterwards.
-        // SAFETY: the mapping that the flag belongs to is borrowed while `guarded` runs.
+        // The flag is set before the page is replaced, so another thread that reads the fresh page finds the mapping damaged
+        // when its own access ends.
+        // SAFETY: `guarded` borrows the mapping that holds the flag.
         unsafe { (*hit.damaged).store(true, Ordering::SeqCst) };
         if replace_page(address & !(hit.page - 1), hit.page) {
             return;
@@ -105,20 +107,20 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, context: *
     pass_on(signal, info, context);
 }
 
-/// Maps a private page where memory failed.
+/// Maps a zeroed private page over the one that failed.
 fn replace_page(page: usize, length: usize) -> bool {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: the page lies in a watched mapping, which stays mapped at its place (M1); its bytes are lost already.
+    // SAFETY: M1: the page lies in a watched mapping, which stays mapped at its address. Its bytes are already lost.
     unsafe { libc::mmap(page as *mut c_void, length, protection, flags, -1, 0) != libc::MAP_FAILED }
 }
 
-/// Gives a fault that is not ours to whoever handled SIGBUS before, else to the default action.
+/// Passes a fault outside guarded mappings to the previous handler, else to the default action.
 fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get().copied().flatten();
     match previous.map(|action| (action.sa_sigaction, action.sa_flags)) {
         Some((handler, flags)) if handler != libc::SIG_DFL && handler != libc::SIG_IGN => {
-            // SAFETY: a handler that was installed before us, called with the arguments its flags promise.
+            // SAFETY: the handler was installed before this one, and is called with the arguments that its flags promise.
             unsafe {
                 if flags & libc::SA_SIGINFO != 0 {
                     let call: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) =
@@ -130,7 +132,7 @@ fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
                 }
             }
         }
-        // SAFETY: restoring the default action; the faulting instruction runs again and ends the process.
+        // SAFETY: this restores the default action. The faulting instruction then runs again and ends the process.
         _ => unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = libc::SIG_DFL;
@@ -147,18 +149,18 @@ mod tests {
     use crate::mapping::Access;
 
     #[test]
-    fn a_copy_over_vanished_memory_ends_with_a_fault_and_the_thread_lives() {
+    fn a_copy_over_removed_pages_returns_a_fault() {
         install().unwrap();
         let page = rustix::param::page_size();
         let (descriptor, _) = crate::frame::allocate(2 * page as u64, Default::default()).unwrap();
         let mapping = Mapping::shared(descriptor.as_fd(), 2 * page, Access::ReadWrite, page).unwrap();
         let sound = Mapping::owned(vec![0; 8]);
-        // Not a registered frame: nothing was sealed, so it can shrink.
+        // The memfd was not admitted as a frame and has no seals, so it can shrink.
         rustix::fs::ftruncate(&descriptor, page as u64).unwrap();
         let touch = |offset: u64| guarded([&mapping, &sound], || mapping.write(offset, &[1; 8]).unwrap());
         assert_eq!(touch(0), Ok(()));
         assert_eq!(touch(page as u64 + 8), Err(MemoryFault));
         assert!(mapping.damaged() && !sound.damaged());
-        assert_eq!(touch(0), Err(MemoryFault), "a damaged mapping serves nobody again");
+        assert_eq!(touch(0), Err(MemoryFault), "a damaged mapping served another access");
     }
 }

@@ -1,8 +1,7 @@
-//! Messages with descriptors over a Unix socket of sequenced packets.
+//! Messages with descriptors over a Unix socket of sequenced packets (`SOCK_SEQPACKET`).
 //!
-//! A message is one packet: nothing is ever half read. What the peer sends is hostile: a packet or a descriptor list that
-//! was cut short is an error, and every descriptor that came is owned from the moment it arrives, so none leaks.
-//! What messages mean is the protocol's.
+//! A message is one packet, so it is never half read. The peer is not trusted: a truncated packet or descriptor list is an
+//! error, and each received descriptor is owned at once, so none leaks. The wire protocol gives messages their meaning.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -13,59 +12,55 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use thiserror::Error;
 
 pub const MAXIMUM_BYTES: usize = 16 << 10;
-/// Most descriptors a message may carry.
+/// Limit on the descriptors of one message.
 pub const MAXIMUM_DESCRIPTORS: usize = 4;
 
-/// Most descriptors the kernel lets a packet carry (`SCM_MAX_FD`, unix(7)).
+/// Linux's limit on the descriptors of one packet (`SCM_MAX_FD`, unix(7)).
 const KERNEL_DESCRIPTORS: usize = 253;
-/// Room for all of these and the sender's credentials, so that the kernel never closes any by itself.
-// SAFETY: a computation with two numbers.
+/// Room for `KERNEL_DESCRIPTORS` descriptors and the sender's credentials, so that Linux never truncates the list.
+// SAFETY: `CMSG_SPACE` only computes with numbers.
 const CONTROL_BYTES: usize = unsafe {
     libc::CMSG_SPACE((KERNEL_DESCRIPTORS * size_of::<libc::c_int>()) as u32)
         + libc::CMSG_SPACE(size_of::<libc::ucred>() as u32)
 } as usize;
 
-/// `SO_PEERPIDFD` (Linux 6.5), the same on all architectures that this runs on.
+/// `SO_PEERPIDFD` (Linux 6.5); the same number on all supported architectures.
 const SO_PEERPIDFD: libc::c_int = 77;
 
-/// One message as it came.
 #[derive(Debug)]
 pub struct Packet {
     pub bytes: Vec<u8>,
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Why no message came.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum ReceiveError {
-    /// The peer is gone.
     #[error("the peer closed the connection")]
     Closed,
-    /// Nothing waits and the call was not to block.
+    /// The queue is empty and `wait` was false.
     #[error("no message waits")]
     WouldBlock,
-    /// The packet is longer than any message.
     #[error("a packet is longer than {MAXIMUM_BYTES} bytes")]
     TooLong,
-    /// More descriptors than any message carries.
-    #[error("a packet carries more than {MAXIMUM_DESCRIPTORS} descriptors, or they could not be taken")]
+    /// Also returned when Linux truncated the descriptor list, for example at this process's descriptor limit.
+    #[error("a packet carries more than {MAXIMUM_DESCRIPTORS} descriptors, or they could not be received")]
     TooManyDescriptors,
     #[error("receiving failed: {0}")]
     System(Errno),
 }
 
-/// Receives one packet; `wait` says whether to block for it.
+/// Receives one packet, blocking if `wait`.
 ///
 /// # Errors
-/// [`ReceiveError`]; descriptors that came with a refused packet are closed.
+/// [`ReceiveError`]; descriptors of a refused packet are closed.
 pub fn receive(socket: BorrowedFd<'_>, wait: bool) -> Result<Packet, ReceiveError> {
     let mut descriptors = Vec::new();
     let bytes = receive_into(socket, wait, &mut descriptors)?;
     Ok(Packet { bytes, descriptors })
 }
 
-/// Receives one packet's bytes; its descriptors are appended to `descriptors`, those of a refused packet too. Closing a
-/// descriptor of a peer's may block for as long as the peer likes, so who must not wait decides where that is done.
+/// Receives one packet's bytes and appends its descriptors to `descriptors`, even those of a refused packet. Closing a
+/// descriptor from a peer can block for as long as the peer likes, so the caller decides on which thread to close them.
 ///
 /// # Errors
 /// [`ReceiveError`].
@@ -77,8 +72,8 @@ pub fn receive_into(
     receive_introduced(socket, wait, descriptors).map(|(bytes, _)| bytes)
 }
 
-/// As [`receive_into`], with the process that sent the packet, by the kernel's word: where the socket asks for that
-/// (`SO_PASSCRED`) and this process can see the other.
+/// As [`receive_into`], and returns the PID of the sender as Linux reports it. The PID is `None` unless `SO_PASSCRED` is set
+/// on the socket and the sender is visible in this PID namespace.
 ///
 /// # Errors
 /// [`ReceiveError`].
@@ -93,7 +88,7 @@ pub fn receive_introduced(
     let mut attempt = || {
         rustix::io::retry_on_intr(|| receive_message(socket, &mut bytes, &mut control, flags, descriptors))
     };
-    // A peer that closed with our message unread resets the connection, once; what it sent before still waits.
+    // A peer that closed before it read our message causes ECONNRESET once. Its earlier messages are still queued.
     let received = match attempt() {
         Err(Errno::CONNRESET) => attempt(),
         other => other,
@@ -116,9 +111,11 @@ pub fn receive_introduced(
     Ok((bytes, received.process))
 }
 
-/// Whether nothing waits to be received: closing such a socket waits for nobody. When it was shut down, nothing comes any more.
+/// Whether the receive queue is empty. Closing the socket then cannot block on queued descriptors. After a shutdown the queue
+/// stays empty.
 pub fn is_drained(socket: BorrowedFd<'_>) -> bool {
-    // Every packet has credentials then, an empty one too, and there is no room for them: so it is told from the end.
+    // With SO_PASSCRED every packet carries credentials. Without room for them the flag MSG_CTRUNC marks even an empty
+    // packet, which otherwise looks like the end of the stream.
     if rustix::net::sockopt::set_socket_passcred(socket, true).is_err() {
         return false;
     }
@@ -129,7 +126,6 @@ pub fn is_drained(socket: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// What one call gave.
 struct Received {
     bytes: usize,
     flags: libc::c_int,
@@ -137,7 +133,7 @@ struct Received {
     process: Option<u32>,
 }
 
-/// One `recvmsg`. By hand, since a process of another PID namespace has number 0 here, which rustix's credentials cannot be.
+/// Calls `recvmsg` through libc: a sender in another PID namespace has PID 0 here, which rustix's type cannot hold.
 fn receive_message(
     socket: BorrowedFd<'_>,
     bytes: &mut [u8],
@@ -146,9 +142,10 @@ fn receive_message(
     descriptors: &mut Vec<OwnedFd>,
 ) -> rustix::io::Result<Received> {
     let mut vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: a message header of zeros is a valid, empty one.
+    // SAFETY: a zeroed message header is a valid empty one.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+    message.msg_iov = &raw mut vector;
+    message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = std::mem::size_of_val(control) as _;
     // SAFETY: the header names two buffers that are borrowed here, with their lengths.
@@ -159,13 +156,13 @@ fn receive_message(
     };
     let before = descriptors.len();
     let mut process = None;
-    // SAFETY: the kernel filled the control buffer with whole headers, as far as it says; data lies behind each. Every
-    // descriptor there is new and nobody else's.
+    // SAFETY: Linux filled the control buffer with whole headers, up to the length it returned, and data follows each. It
+    // made the descriptors there for this call, so they have no other owner.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while let Some(head) = header.as_ref() {
             let data = libc::CMSG_DATA(header);
-            #[allow(clippy::unnecessary_cast, reason = "it is shorter in musl")]
+            #[allow(clippy::unnecessary_cast, reason = "the field is narrower in musl")]
             let length = head.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
             match (head.cmsg_level, head.cmsg_type) {
                 (libc::SOL_SOCKET, libc::SCM_RIGHTS) => {
@@ -191,28 +188,27 @@ fn receive_message(
 /// The process at the other end of a Unix socket.
 #[derive(Debug)]
 pub struct PeerProcess {
-    /// Readable when it has ended.
+    /// A pidfd, which becomes readable when the process ends.
     pub descriptor: OwnedFd,
-    /// Its number, as this process sees it.
+    /// The PID in this process's PID namespace.
     pub number: u32,
-    /// Its effective user when it connected.
+    /// The effective user ID when the process connected.
     pub user: u32,
 }
 
-/// Who made the connection, and a descriptor of that process.
+/// The process that made the connection.
 ///
 /// # Errors
-/// `SRCH` for a process that this one's PID namespace does not show, or that has ended; those of `getsockopt` and
-/// `pidfd_open`.
+/// `SRCH` for a process that is outside this PID namespace or has ended; those of `getsockopt` and `pidfd_open`.
 pub fn peer_process(socket: BorrowedFd<'_>) -> rustix::io::Result<PeerProcess> {
     let known = peer_credentials(socket)?;
-    // The kernel has no number but 0 for who cannot be seen.
+    // Linux reports PID 0 for a process outside this PID namespace.
     let number = u32::try_from(known.pid).ok().filter(|number| *number != 0).ok_or(Errno::SRCH)?;
     let mut descriptor: libc::c_int = -1;
     let descriptor = match socket_option(socket, SO_PEERPIDFD, &mut descriptor) {
-        // SAFETY: the kernel made it for this call, so nobody else has it.
+        // SAFETY: Linux made the descriptor for this call, so it has no other owner.
         Ok(()) => unsafe { OwnedFd::from_raw_fd(descriptor) },
-        // Before Linux 6.5: by its number, which may be another's by now.
+        // Before Linux 6.5 only the PID is known, which another process may have by now.
         Err(Errno::NOPROTOOPT) => {
             let process = rustix::process::Pid::from_raw(known.pid).ok_or(Errno::SRCH)?;
             rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?
@@ -222,7 +218,7 @@ pub fn peer_process(socket: BorrowedFd<'_>) -> rustix::io::Result<PeerProcess> {
     Ok(PeerProcess { descriptor, number, user: known.uid })
 }
 
-/// The effective user of who made the connection, whether his process can be seen from here or not.
+/// The effective user of the process that made the connection, even if it is outside this PID namespace.
 ///
 /// # Errors
 /// Those of `getsockopt`.
@@ -236,7 +232,7 @@ fn peer_credentials(socket: BorrowedFd<'_>) -> rustix::io::Result<libc::ucred> {
     Ok(known)
 }
 
-/// Reads an option of the socket layer into `value`: plain numbers, any bits of which are good.
+/// Reads a `SOL_SOCKET` option into `value`, a type for which every bit pattern is valid.
 fn socket_option<T: Copy>(
     socket: BorrowedFd<'_>,
     option: libc::c_int,
@@ -244,18 +240,19 @@ fn socket_option<T: Copy>(
 ) -> rustix::io::Result<()> {
     let mut length = size_of::<T>() as libc::socklen_t;
     let place = std::ptr::from_mut(value).cast();
-    // SAFETY: the kernel writes at most `length` bytes to a value that is borrowed here; both types it is called with are
-    // made of integers.
+    // SAFETY: Linux writes at most `length` bytes to a value that is borrowed here. Both types used with this function
+    // consist of integers.
     match unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, place, &mut length) } {
         0 => Ok(()),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }
 
-/// Sends one packet, without blocking when `wait` is false.
+/// Sends one packet, blocking if `wait`.
 ///
 /// # Errors
-/// The socket's: `AGAIN` when it is full, `PIPE` when the peer is gone.
+/// Those of `sendmsg`: `AGAIN` when the socket is full, `PIPE` when the peer closed it. `INVAL` for more than
+/// [`MAXIMUM_DESCRIPTORS`].
 pub fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -286,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_drained_when_nothing_waits_in_it_not_even_an_empty_packet() {
+    fn an_empty_packet_is_not_drained() {
         let gift = rustix::fs::memfd_create("gift", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for bytes in [&b""[..], b"x"] {
             for gifts in [&[][..], &[gift.as_fd()]] {
@@ -309,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_brings_its_bytes_and_descriptors() {
+    fn a_packet_carries_bytes_and_descriptors() {
         let (ours, theirs) = pair();
         let gift = rustix::fs::memfd_create("gift", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         send(ours.as_fd(), b"hello", &[gift.as_fd()], false).unwrap();
@@ -322,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_words_of_a_peer_that_did_not_listen_are_heard() {
+    fn receives_messages_sent_before_a_reset() {
         let _alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (ours, theirs) = pair();
         send(ours.as_fd(), b"unread", &[], false).unwrap();
@@ -334,21 +331,21 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_says_who_sent_a_packet_where_it_is_asked() {
+    fn reports_the_sender_when_passcred_is_set() {
         let (ours, theirs) = pair();
-        let mut came = Vec::new();
-        let mut sent_by = || {
+        let mut descriptors = Vec::new();
+        let mut exchange = || {
             send(ours.as_fd(), b"hello", &[ours.as_fd()], false).unwrap();
-            receive_introduced(theirs.as_fd(), true, &mut came).unwrap()
+            receive_introduced(theirs.as_fd(), true, &mut descriptors).unwrap()
         };
-        assert_eq!(sent_by(), (b"hello".to_vec(), None));
+        assert_eq!(exchange(), (b"hello".to_vec(), None));
         rustix::net::sockopt::set_socket_passcred(&theirs, true).unwrap();
-        assert_eq!(sent_by(), (b"hello".to_vec(), Some(std::process::id())));
-        assert_eq!(came.len(), 2);
+        assert_eq!(exchange(), (b"hello".to_vec(), Some(std::process::id())));
+        assert_eq!(descriptors.len(), 2);
     }
 
     #[test]
-    fn the_process_at_the_other_end_is_known() {
+    fn reports_the_peer_process() {
         let (ours, _theirs) = pair();
         let peer = peer_process(ours.as_fd()).unwrap();
         assert_eq!((peer.number, peer.user), (std::process::id(), rustix::process::getuid().as_raw()));
@@ -358,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_and_descriptor_lists_that_are_too_long_are_refused() {
+    fn refuses_oversized_packets() {
         let (ours, theirs) = pair();
         send(ours.as_fd(), &[1; MAXIMUM_BYTES + 1], &[], false).unwrap();
         assert_eq!(receive(theirs.as_fd(), false).unwrap_err(), ReceiveError::TooLong);

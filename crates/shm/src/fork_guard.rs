@@ -1,7 +1,7 @@
-//! Tells a forked child that the rings it inherited are not its own.
+//! Detects that this process is a forked child, which does not have its parent's rings.
 //!
-//! The rings are not copied into a child (`MADV_DONTFORK`), so touching them there would be a fault. A page that the
-//! kernel zeroes in the child (`MADV_WIPEONFORK`) says so beforehand, for the price of one load.
+//! The rings are not mapped in a child (`MADV_DONTFORK`), so an access there would fault. Linux zeroes the guard's page in
+//! the child (`MADV_WIPEONFORK`), so one load before an access detects the fork.
 
 use std::io;
 use std::ptr::NonNull;
@@ -12,16 +12,16 @@ use thiserror::Error;
 
 /// This process is a forked child of the one that opened the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("this process was forked from the one that opened the client; open a client of its own here")]
+#[error("this process was forked after the client was opened; open a new client in the child")]
 pub struct Forked;
 
-/// One private page, 1 in the process that made it and 0 in its children.
+/// One private page: its first word is 1 in the process that made it and 0 in forked children.
 #[derive(Debug)]
 pub struct ForkGuard {
     page: NonNull<AtomicU64>,
 }
 
-// SAFETY: the page is only ever accessed as one atomic word and lives until drop.
+// SAFETY: the page is accessed as one atomic word only, and lives until drop.
 unsafe impl Send for ForkGuard {}
 // SAFETY: as above.
 unsafe impl Sync for ForkGuard {}
@@ -33,7 +33,7 @@ impl ForkGuard {
     /// Those of `mmap` and `madvise`.
     pub fn new() -> io::Result<Self> {
         let size = rustix::param::page_size();
-        // SAFETY: a fresh private page at an address the kernel chooses; the advice changes nothing in this process.
+        // SAFETY: a fresh private page at an address that Linux chooses; the advice changes nothing in this process.
         let page = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             let page = rustix::mm::mmap_anonymous(std::ptr::null_mut(), size, protection, MapFlags::PRIVATE)?;
@@ -50,7 +50,7 @@ impl ForkGuard {
         unsafe { self.page.as_ref() }
     }
 
-    /// Whether this is the process that made the guard.
+    /// Checks that this is the process that made the guard.
     ///
     /// # Errors
     /// [`Forked`] in a child.
@@ -62,7 +62,7 @@ impl ForkGuard {
 
 impl Drop for ForkGuard {
     fn drop(&mut self) {
-        // SAFETY: the page was mapped with this size in `new` and nobody else holds it.
+        // SAFETY: the page was mapped with this size in `new`, and `self` is its only holder.
         unsafe {
             let _ = rustix::mm::munmap(self.page.as_ptr().cast(), rustix::param::page_size());
         }

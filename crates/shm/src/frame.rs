@@ -1,13 +1,13 @@
-//! Frames: what a client allocates, and what the broker checks and seals before it will move bytes there.
+//! Frames: the client allocates them; the service checks and seals them before it transfers bytes there.
 //!
 //! ```text
-//! client   memfd_create ─ ftruncate ─ mmap (─ mbind) ─ fallocate ─ send descriptor
-//! broker   is it a memfd of that user? ─ mmap ─ add seals ─ size? allocated? ─ Mapping
+//! client    memfd_create ─ ftruncate ─ mmap (─ mbind) ─ fallocate ─ send descriptor
+//! service   is it a memfd of that user? ─ mmap ─ add seals ─ size? allocated? ─ Mapping
 //! ```
 //!
-//! The seals come before the checks, so what was checked stays true: nobody can shrink it, punch holes in it, map it
-//! writable anew or write(2) to it; mappings made before go on. An open descriptor is not a right; rights live in the
-//! broker's table, which this module knows nothing of.
+//! The service adds the seals before it checks size and allocation, so the result stays true: no process can then shrink
+//! the memfd, punch holes in it, make a new writable mapping of it or write(2) to it. Earlier mappings stay usable.
+//! An open descriptor gives no right to a transfer; rights are in the service's own table.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::mapping::{Access, Mapping};
+pub use crate::placement::Pages;
 use crate::placement::{self, BindError, Placement};
 
 /// `f_type` of the file system behind `memfd_create` (statfs(2)).
@@ -24,34 +25,21 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 /// `f_type` of the file system behind `memfd_create` with `MFD_HUGETLB` (statfs(2)).
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// The large page of shared memory on the machines this runs on.
+/// Size of a large page of tmpfs on the supported machines.
 const LARGE_PAGE: u64 = 2 << 20;
 
 /// Seals a frame must carry.
 const REQUIRED: SealFlags =
     SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::FUTURE_WRITE).union(SealFlags::SEAL);
-/// Seals a frame of huge pages must carry at least.
+/// Minimum seals of a frame of huge pages, which may lack the others.
 const REQUIRED_HUGE: SealFlags = SealFlags::SHRINK.union(SealFlags::SEAL);
 
-/// The pages a frame is made of.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Pages {
-    /// The machine's ordinary pages.
-    #[default]
-    Ordinary,
-    /// Huge pages of the machine's default huge size, from its pool.
-    Huge,
-}
-
-/// Why memory cannot be allocated for a frame.
 #[derive(Debug, Error)]
 pub enum AllocateError {
-    #[error("a frame has at least one byte")]
+    #[error("cannot allocate a frame of 0 bytes; request at least one byte")]
     Empty,
-    /// Its pages cannot be bound to the node asked for.
     #[error(transparent)]
     Node(#[from] BindError),
-    /// The system would not give it.
     #[error("cannot allocate a frame of {length} bytes ({step}): {source}")]
     System {
         length: u64,
@@ -61,7 +49,8 @@ pub enum AllocateError {
     },
 }
 
-/// Allocates memory a broker will accept: a memfd of at least `length` bytes, every page allocated, and its mapping.
+/// Allocates memory that the service accepts: a memfd of at least `length` bytes with every page allocated, and its
+/// mapping.
 ///
 /// The length is rounded up to whole pages; the mapping has the rounded length.
 ///
@@ -71,7 +60,7 @@ pub fn allocate(length: u64, pages: Pages) -> Result<(OwnedFd, Mapping), Allocat
     allocate_placed(length, pages.into())
 }
 
-/// Allocates like [`allocate`], all pages on the node that `placement` names.
+/// As [`allocate`], with all pages on the node that `placement` names.
 ///
 /// # Errors
 /// [`AllocateError`]; [`AllocateError::Node`] when the machine has no such node.
@@ -79,7 +68,7 @@ pub fn allocate_placed(length: u64, placement: Placement) -> Result<(OwnedFd, Ma
     allocate_named("memferry-frame", length, placement)
 }
 
-/// As [`allocate`], under a name of its own in `/proc/PID/maps`.
+/// As [`allocate_placed`], with a name to show in `/proc/PID/maps`.
 fn allocate_named(
     name: &str,
     length: u64,
@@ -101,71 +90,53 @@ fn allocate_named(
     rustix::fs::ftruncate(&descriptor, rounded).map_err(failed("ftruncate"))?;
     let mapping = Mapping::shared(descriptor.as_fd(), rounded as usize, Access::ReadWrite, page)
         .map_err(|source| AllocateError::System { length, step: "mmap", source })?;
-    // Before there are pages: the policy says where new ones come from and moves none.
+    // The policy applies to new pages only, so it is set before fallocate.
     placement.node.map_or(Ok(()), |node| placement::bind(&mapping, node))?;
     rustix::fs::fallocate(&descriptor, FallocateFlags::empty(), 0, rounded).map_err(failed("fallocate"))?;
     Ok((descriptor, mapping))
 }
 
-/// Why a broker will not take a descriptor as a frame.
+/// Why the service refuses a descriptor as a frame.
 #[derive(Debug, Error)]
 pub enum FrameRefused {
-    /// A frame of no bytes.
-    #[error("a frame has at least one byte")]
+    #[error("cannot register a frame of 0 bytes; announce at least one byte")]
     Empty,
-    /// Not memory from `memfd_create`.
-    #[error("the descriptor is no memfd; allocate frames with memfd_create(MFD_ALLOW_SEALING)")]
+    #[error("the descriptor is not a memfd; allocate frames with memfd_create(MFD_ALLOW_SEALING)")]
     NotMemfd,
     #[error(
         "the memfd belongs to user {owner}, not to the client's user {client}; ask its owner for a grant"
     )]
     Foreign { owner: u32, client: u32 },
-    /// The seals cannot be added: sealing is off, was closed before, or the descriptor is read-only.
+    /// The memfd was made without `MFD_ALLOW_SEALING`, carries `F_SEAL_SEAL`, or is open read-only.
     #[error(
         "the memfd lacks seals {missing:#x} and they cannot be added; open it read-write with MFD_ALLOW_SEALING"
     )]
     Unsealable { missing: u32 },
-    /// Its size is not what was announced.
     #[error("the memfd has {size} bytes, not the announced {announced}")]
-    SizeDiffers {
-        /// What the client said.
-        announced: u64,
-        size: u64,
-    },
+    SizeDiffers { announced: u64, size: u64 },
     #[error("only {allocated} of {length} bytes are allocated; call fallocate before registering")]
-    Sparse {
-        /// Bytes of allocated pages.
-        allocated: u64,
-        /// Bytes there should be.
-        length: u64,
-    },
-    /// Pages lie where no frame can be.
+    Sparse { allocated: u64, length: u64 },
+    /// The client allocated pages beyond the end of the memfd.
     #[error("{allocated} bytes are allocated for a memfd of {length}; allocate nothing beyond its end")]
-    BeyondEnd {
-        /// Bytes of allocated pages.
-        allocated: u64,
-        /// Bytes there should be.
-        length: u64,
-    },
-    /// A system call failed.
+    BeyondEnd { allocated: u64, length: u64 },
     #[error("cannot take the memfd ({step}): {source}")]
     System { step: &'static str, source: io::Error },
 }
 
 /// Checks, maps and seals `descriptor` as a frame of `announced` bytes sent by user `client`.
 ///
-/// A frame that is sealed against writing, or opened read-only, becomes a read-only mapping.
+/// A memfd that is sealed against writing, or opened read-only, becomes a read-only mapping.
 ///
 /// # Errors
-/// [`FrameRefused`]; the seals may have been added by then.
+/// [`FrameRefused`]. The seals may already have been added to a refused memfd.
 pub fn admit(descriptor: BorrowedFd<'_>, announced: u64, client: u32) -> Result<Mapping, FrameRefused> {
     let failed = |step| move |source: rustix::io::Errno| FrameRefused::System { step, source: source.into() };
     let length = usize::try_from(announced).map_err(|_| FrameRefused::SizeDiffers { announced, size: 0 })?;
     if length == 0 {
         return Err(FrameRefused::Empty);
     }
-    // First of all, because it never waits: only memory file systems answer, and what else a client sends may be served
-    // by the client itself, for as long as it likes.
+    // This check is first because it never blocks: only memory file systems implement it. Any other call may go to a file
+    // system that the client itself serves (FUSE) and can stall without limit.
     rustix::fs::fcntl_get_seals(descriptor).map_err(|_| FrameRefused::NotMemfd)?;
     let before = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?;
     let huge = memfd_kind(descriptor, &before)?;
@@ -185,14 +156,14 @@ pub fn admit(descriptor: BorrowedFd<'_>, announced: u64, client: u32) -> Result<
     Ok(mapping)
 }
 
-/// Whether a memfd is made of huge pages; refuses what is no memfd.
+/// Whether the descriptor is a memfd of huge pages. Refuses a descriptor that is not a memfd.
 fn memfd_kind(descriptor: BorrowedFd<'_>, stat: &Stat) -> Result<bool, FrameRefused> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(FrameRefused::NotMemfd);
     }
     let file_system = rustix::fs::fstatfs(descriptor)
         .map_err(|source| FrameRefused::System { step: "fstatfs", source: source.into() })?;
-    // A link count of zero tells memfds from other files of a sealing file system.
+    // A memfd has link count zero; other files of these file systems have a name.
     let unlinked = stat.st_nlink == 0;
     match file_system.f_type as u64 {
         TMPFS_MAGIC if unlinked => Ok(false),
@@ -206,24 +177,24 @@ fn seal(descriptor: BorrowedFd<'_>, required: SealFlags) -> Result<(), FrameRefu
         rustix::fs::fcntl_get_seals(descriptor)
             .map_err(|source| FrameRefused::System { step: "fcntl(F_GET_SEALS)", source: source.into() })
     };
-    // A write-sealed frame is stricter than a future-write-sealed one.
-    let satisfied = |seals: SealFlags| {
+    // A memfd sealed by F_SEAL_WRITE satisfies F_SEAL_FUTURE_WRITE too.
+    let missing_from = |seals: SealFlags| {
         let implied =
             if seals.contains(SealFlags::WRITE) { SealFlags::FUTURE_WRITE } else { SealFlags::empty() };
         required.difference(seals | implied)
     };
-    let missing = satisfied(present()?);
+    let missing = missing_from(present()?);
     if missing.is_empty() {
         return Ok(());
     }
-    // All seals are wanted on huge pages too; where FUTURE_WRITE is not to be had there, the required ones are.
+    // All seals are wanted on huge pages too. Where Linux refuses them there, the required ones suffice.
     let _ = rustix::fs::fcntl_add_seals(descriptor, REQUIRED)
         .or_else(|_| rustix::fs::fcntl_add_seals(descriptor, missing));
-    let missing = satisfied(present()?);
+    let missing = missing_from(present()?);
     if missing.is_empty() { Ok(()) } else { Err(FrameRefused::Unsealable { missing: missing.bits() }) }
 }
 
-/// Sees to it that every page is there, and none beyond the end.
+/// Checks that every page is allocated. Frees pages beyond the end where they could hide a missing one.
 fn check_allocated(
     descriptor: BorrowedFd<'_>,
     stat: &Stat,
@@ -241,12 +212,14 @@ fn check_allocated(
         return Err(FrameRefused::BeyondEnd { allocated, length });
     }
     if allocated >= length {
-        // Pages beyond the end may stand for others that are missing before it.
+        // st_blocks counts pages beyond the end too, so they could hide missing ones. Truncation to the same size
+        // frees them.
         match rustix::fs::ftruncate(descriptor, announced) {
             Ok(()) => {
                 allocated = rustix::fs::fstat(descriptor).map_err(failed("fstat"))?.st_blocks as u64 * 512;
             }
-            // One for reading cuts nothing off. Pages that were never written count as missing then.
+            // A read-only descriptor cannot truncate. A search for the first hole then also counts allocated pages that
+            // were never written as missing.
             Err(Errno::INVAL | Errno::BADF) => {
                 let filled = rustix::fs::seek(descriptor, SeekFrom::Hole(0)).map_err(failed("lseek"))?;
                 let sparse = FrameRefused::Sparse { allocated: filled, length };
@@ -259,7 +232,8 @@ fn check_allocated(
         return Err(FrameRefused::Sparse { allocated, length });
     }
     if allocated > length {
-        // The end lies in a large page, which hides as many missing ones as lie beyond it: less than one's worth.
+        // The end lies inside a large page, so up to a large page's worth of ordinary pages may still be missing before
+        // it; fallocate adds them.
         rustix::fs::fallocate(descriptor, FallocateFlags::empty(), 0, announced)
             .map_err(failed("fallocate"))?;
     }
@@ -271,7 +245,8 @@ fn page_bytes(descriptor: BorrowedFd<'_>) -> rustix::io::Result<usize> {
     Ok(block.max(rustix::param::page_size()))
 }
 
-/// A memfd of the broker's own for `length` bytes, mapped writable here.
+/// Makes the service's own memfd of at least `length` bytes, mapped writable here. Its seals let a peer write it only if
+/// `peer_writes`.
 ///
 /// # Errors
 /// [`AllocateError`].
@@ -279,7 +254,7 @@ pub fn allocate_sealed(length: u64, peer_writes: bool) -> Result<(OwnedFd, Mappi
     allocate_sealed_named("memferry-ring", length, peer_writes)
 }
 
-/// As [`allocate_sealed`], under a name of its own.
+/// As [`allocate_sealed`], with a name to show in `/proc/PID/maps`.
 pub fn allocate_sealed_named(
     name: &str,
     length: u64,

@@ -1,26 +1,26 @@
-//! Shared memory: everything that maps it, shares it, or touches it while another process may write it.
+//! Shared memory: mapping it, sharing it, and accessing it while another process may write it.
 //!
 //! ```text
 //! mapping      a mapped or owned range, read and written through raw copies only
-//! arena        malloc's calls over such memory, by segments
-//! placement    which pages a frame is made of, and on which NUMA node they lie
-//! frame        what a broker checks and seals before a client's memfd becomes a frame
+//! arena        an allocator (malloc's calls) over segments of such memory
+//! placement    page size and NUMA node of a frame
+//! frame        the checks and seals that make a client's memfd a frame
 //! ring         slots with sequence numbers between two sides that do not trust each other
 //! storage      the words of a queue pair: mapped, or on the heap
 //! parking      park and wake without a fence on the publishing side
-//! berth        work that several threads share, told of by one word
-//! queue_pair   the two rings, hints and flags of one client channel, one memfd per direction
+//! berth        one atomic word through which threads take the pieces of one job
+//! queue_pair   the two rings, hints and flags of one client queue, one memfd per direction
 //! conduit      messages and descriptors over a Unix socket
-//! bus_error    a worker survives memory that fails under it
-//! fork_guard   a forked child learns that the rings are not its own
+//! bus_error    turns SIGBUS on client memory into an error
+//! fork_guard   detects use of the rings in a forked child
 //! ```
 //!
-//! This crate is the main home of unsafe code. Its invariants are listed in ARCHITECTURE.md and each unsafe block
-//! names the one it rests on. It knows nothing of capabilities, policies or engines.
+//! Most of the project's unsafe code is here. ARCHITECTURE.md lists its invariants, and each unsafe block names the one
+//! it relies on. Capabilities, policies and engines belong to other crates.
 
 #![cfg_attr(
     not(loom),
-    expect(unsafe_code, reason = "mapping memory and touching it is what this crate is for")
+    expect(unsafe_code, reason = "this crate maps memory and accesses it by raw pointers")
 )]
 
 #[cfg(not(loom))]
@@ -51,6 +51,6 @@ mod sync {
     pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
 }
 
-/// Held by tests that fork, and by those whose sockets a child must not keep alive.
+/// Serializes tests that fork with tests whose sockets a forked child would keep open.
 #[cfg(test)]
 static FORKING: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -1,8 +1,8 @@
-//! A range of memory that another process may write at any time: mapped from a descriptor, owned by this process, or lent to
-//! it by a program that keeps the memory itself.
+//! A range of memory that another process may write at any time.
 //!
-//! Bytes go in and out by raw copies; no reference to them is ever formed (invariant M2), so a racing peer can give torn
-//! values and nothing worse. Mapping does not judge the descriptor: that is `frame`.
+//! The range is mapped from a descriptor, owned by this process, or lent to it by a program that keeps the memory. Bytes go
+//! in and out by raw copies. No reference to them is formed (invariant M2), so a racing peer can cause torn values and
+//! nothing worse. `frame` checks descriptors; this module does not.
 
 use std::fmt;
 use std::io;
@@ -17,36 +17,29 @@ use thiserror::Error;
 
 use crate::fork_guard::{ForkGuard, Forked};
 
-/// What may be done through a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     ReadOnly,
     ReadWrite,
 }
 
-/// Bytes that are not to be had through a mapping.
+/// Why a mapping cannot be accessed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AccessError {
-    /// Bytes beyond the end.
-    #[error("{length} bytes at offset {offset} leave the {available} bytes of this memory")]
-    OutOfRange {
-        /// Where the access begins.
-        offset: u64,
-        length: u64,
-        available: u64,
-    },
+    #[error("{length} bytes at offset {offset} exceed the {available} bytes of this memory")]
+    OutOfRange { offset: u64, length: u64, available: u64 },
     /// A store to read-only memory.
-    #[error("this memory is mapped read-only")]
+    #[error("cannot write: this memory is mapped read-only")]
     ReadOnly,
-    /// Memory that this process has a right to, but no mapping of.
-    #[error("this memory is not mapped here; move its bytes by a transfer to a frame that is")]
+    /// This process has rights on the memory but has not mapped it.
+    #[error("this memory is not mapped here; transfer its bytes to a mapped frame")]
     NotMapped,
-    /// This is a forked child, which does not have this memory.
+    /// A forked child does not have this memory.
     #[error(transparent)]
     Forked(#[from] Forked),
 }
 
-/// A range of mapped or owned memory; clones share it, the last one gives it back.
+/// A range of mapped, owned or lent memory. Clones share it; dropping the last one releases it.
 #[derive(Clone)]
 pub struct Mapping(Arc<Inner>);
 
@@ -57,19 +50,20 @@ struct Inner {
     page_bytes: usize,
     backing: Backing,
     damaged: AtomicBool,
-    /// Tells a forked child, which has no such range, that there is nothing to give back.
+    /// Set when the range is kept out of forked children: a child must not unmap it.
     not_forked: OnceLock<ForkGuard>,
 }
 
 enum Backing {
-    /// Given back with munmap.
+    /// Made by `mmap`, released by `munmap`.
     Mapped,
-    /// Given back as the `Vec` it was made of: its capacity.
+    /// Released as a `Vec` of this capacity.
     Owned(usize),
+    /// The lender keeps the memory.
     Lent,
 }
 
-/// Memory of this process that somebody else owns and keeps.
+/// A caller's promise that a [`Mapping`] may use memory of this process.
 #[derive(Debug)]
 pub struct Lent {
     base: NonNull<u8>,
@@ -78,26 +72,27 @@ pub struct Lent {
 }
 
 impl Lent {
-    /// A promise about `length` bytes at `base`; `None` for a null pointer.
+    /// Makes a promise about `length` bytes at `base`; `None` for a null pointer.
     ///
     /// # Safety
-    /// Until the service has let go of the memory (its frame was revoked, or the last holder of the frame was dropped), all
-    /// bytes that a transfer or an access by its frame or mapping names stay mapped meanwhile, at least readable, and
-    /// writable where it writes; and while a transfer uses them nobody holds a reference that its loads and stores would
-    /// break. Who gives the frame to others promises that of the whole range, since they may name any of it.
+    /// The promise lasts until the service has released the memory: its frame was revoked, or the last holder of the frame
+    /// was dropped. While a transfer or an access through the frame or mapping runs, the bytes it names stay mapped and
+    /// readable, and writable where it writes. While a transfer uses them, no reference exists that its loads or stores
+    /// would invalidate. A caller that grants the frame to others promises this for the whole range, because they may name
+    /// any part of it.
     pub unsafe fn new(base: *mut u8, length: usize, access: Access) -> Option<Self> {
         Some(Self { base: NonNull::new(base)?, length, access })
     }
 }
 
-// SAFETY: M2: all access is by raw copies of bytes, which any thread may do; `Inner` itself never changes but for
-// an atomic flag (M1).
+// SAFETY: M2: all access is by raw copies of bytes, which any thread may do. Only an atomic flag and a `OnceLock` of
+// `Inner` change after it was made (M1).
 unsafe impl Send for Inner {}
 // SAFETY: as above.
 unsafe impl Sync for Inner {}
 
 impl Mapping {
-    /// A number that no other mapping has while this one, or a clone of it, lives.
+    /// Identifies the range: clones have the same number, and no other living mapping has it.
     pub fn key(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -116,7 +111,7 @@ impl Mapping {
             Access::ReadOnly => ProtFlags::READ,
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
-        // SAFETY: a fresh mapping at an address the kernel chooses overlaps nothing of ours.
+        // SAFETY: a fresh mapping at an address that Linux chooses overlaps no other.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -139,46 +134,38 @@ impl Mapping {
         })))
     }
 
-    /// Takes over memory of this process.
+    /// Takes over heap memory.
     pub fn owned(bytes: Vec<u8>) -> Self {
         let mut bytes = std::mem::ManuallyDrop::new(bytes);
-        let base = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        let backing = Backing::Owned(bytes.capacity());
-        let access = Access::ReadWrite;
-        let damaged = AtomicBool::new(false);
-        let inner = Inner {
-            base,
-            length: bytes.len(),
-            access,
-            page_bytes: 4096,
-            backing,
-            damaged,
-            not_forked: OnceLock::new(),
-        };
-        Self(Arc::new(inner))
-    }
-
-    /// Takes memory in that its owner keeps.
-    pub fn lent(memory: Lent) -> Self {
-        let Lent { base, length, access } = memory;
-        let page_bytes = 4096;
-        let backing = Backing::Lent;
-        let damaged = AtomicBool::new(false);
         Self(Arc::new(Inner {
-            base,
-            length,
-            access,
-            page_bytes,
-            backing,
-            damaged,
+            base: NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling()),
+            length: bytes.len(),
+            access: Access::ReadWrite,
+            page_bytes: 4096,
+            backing: Backing::Owned(bytes.capacity()),
+            damaged: AtomicBool::new(false),
             not_forked: OnceLock::new(),
         }))
     }
 
-    /// The bytes of an owned mapping again, `self` when it is mapped or another clone lives.
+    /// Makes a mapping of memory that its lender keeps.
+    pub fn lent(memory: Lent) -> Self {
+        let Lent { base, length, access } = memory;
+        Self(Arc::new(Inner {
+            base,
+            length,
+            access,
+            page_bytes: 4096,
+            backing: Backing::Lent,
+            damaged: AtomicBool::new(false),
+            not_forked: OnceLock::new(),
+        }))
+    }
+
+    /// Returns the `Vec` that [`owned`](Self::owned) took.
     ///
     /// # Errors
-    /// `self`.
+    /// `self`, when it is mapped or lent, or when another clone lives.
     pub fn into_owned(self) -> Result<Vec<u8>, Self> {
         let Backing::Owned(capacity) = self.0.backing else { return Err(self) };
         match Arc::try_unwrap(self.0) {
@@ -191,7 +178,7 @@ impl Mapping {
         }
     }
 
-    /// Whether it was made of a `Vec` of this process.
+    /// Whether it was made by [`owned`](Self::owned).
     pub fn is_owned(&self) -> bool {
         matches!(self.0.backing, Backing::Owned(_))
     }
@@ -201,66 +188,65 @@ impl Mapping {
         self.0.length
     }
 
-    /// What may be done through it.
     #[inline]
     pub fn access(&self) -> Access {
         self.0.access
     }
 
-    /// The size of the pages behind it.
     #[inline]
     pub fn page_bytes(&self) -> usize {
         self.0.page_bytes
     }
 
-    /// Its first byte. Using it is unsafe: stay inside, copy raw (M2), and do not write when read-only (M3).
+    /// The address of the first byte. Unsafe code that uses it stays inside the range, copies raw (M2), and does not write
+    /// a read-only mapping (M3).
     #[inline]
     pub fn pointer(&self) -> *mut u8 {
         self.0.base.as_ptr()
     }
 
-    /// Whether memory failed in it: part of it was replaced and holds nothing of anyone's.
+    /// Whether memory failed in the range. Part of it then is a fresh private page, and its contents are lost.
     #[inline]
     pub fn damaged(&self) -> bool {
         self.0.damaged.load(Ordering::Acquire)
     }
 
-    /// Where it is recorded that memory failed in it.
+    /// The flag behind [`damaged`](Self::damaged), for the SIGBUS handler.
     pub(crate) fn damage(&self) -> &AtomicBool {
         &self.0.damaged
     }
 
-    /// Whether its pages are its own: memory taken over or lent from this process shares its first and last with neighbours.
+    /// Whether no other object lies in its pages. Owned and lent memory can share its first and last page with neighbours.
     #[inline]
     pub(crate) fn has_own_pages(&self) -> bool {
         matches!(self.0.backing, Backing::Mapped)
     }
 
-    /// Whether both are one range.
+    /// Whether both are clones of one mapping.
     #[inline]
     pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Keeps the range out of forked children. A child that drops its copy leaves alone what it has in that place.
+    /// Keeps the range out of forked children. A child that drops its clone does not unmap that place.
     ///
     /// # Errors
     /// Those of `madvise` and `mmap`.
     pub fn do_not_fork(&self) -> io::Result<()> {
         let guard = ForkGuard::new()?;
         self.0.not_forked.get_or_init(|| guard);
-        // SAFETY: M1: the range is ours; the advice changes nothing in this process.
+        // SAFETY: M1: the range is mapped by `self`; the advice changes nothing in this process.
         unsafe {
             rustix::mm::madvise(self.pointer().cast(), self.0.length, rustix::mm::Advice::LinuxDontFork)?;
         }
         Ok(())
     }
 
-    /// Replaces whole pages by private ones, filled with zeros: what others write to the memory that was mapped there is
-    /// not seen any more.
+    /// Replaces whole pages by private zeroed ones, so that later writes of other processes to the shared memory do not
+    /// appear here.
     ///
     /// # Errors
-    /// `InvalidInput` for what is not whole pages of this mapping, those of `mmap`; nothing was changed.
+    /// `InvalidInput` for a range that is not whole pages of this mapping; those of `mmap`. The mapping is then unchanged.
     pub(crate) fn detach(&self, offset: usize, length: usize) -> io::Result<()> {
         let end = offset.checked_add(length).filter(|end| *end <= self.0.length);
         let whole = [offset, length].iter().all(|bytes| bytes.is_multiple_of(self.0.page_bytes));
@@ -269,7 +255,7 @@ impl Mapping {
         }
         let at = self.pointer().wrapping_add(offset);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: M1: the pages lie in this mapping and stay mapped; their bytes are given up by whoever holds them.
+        // SAFETY: M1: the pages lie in this mapping and stay mapped. The caller holds their bytes and gives them up.
         unsafe {
             rustix::mm::mmap_anonymous(at.cast(), length, ProtFlags::READ | ProtFlags::WRITE, flags)?;
         }
@@ -286,13 +272,13 @@ impl Mapping {
         Ok(self.pointer().wrapping_add(offset as usize))
     }
 
-    /// Copies bytes out. A peer that writes meanwhile can make them torn.
+    /// Copies bytes out. They are torn if a peer writes them at the same time.
     ///
     /// # Errors
     /// [`AccessError::OutOfRange`], [`AccessError::Forked`].
     pub fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<(), AccessError> {
         let from = self.checked(offset, bytes.len())?;
-        // SAFETY: M1 and the check above; `bytes` is a unique reference, so the two do not overlap.
+        // SAFETY: M1 and the check above. `bytes` is a unique reference, so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
@@ -306,13 +292,13 @@ impl Mapping {
             return Err(AccessError::ReadOnly);
         }
         let to = self.checked(offset, bytes.len())?;
-        // SAFETY: M1, M3 and the checks above; no reference to frame memory exists (M2), so the two do not overlap.
+        // SAFETY: M1, M3 and the checks above. No reference to frame memory exists (M2), so the two do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
 
-    /// Copies bytes in past this CPU's caches, where it can: whoever reads them on another core has them from memory, which is
-    /// nearer to some than these caches are. They are there for whoever sees what is stored with release afterwards.
+    /// Copies bytes in with non-temporal stores where the CPU has them: a reader on another core then reads memory rather
+    /// than this core's caches, which can be farther away. A release store after this call publishes the bytes.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -325,7 +311,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Copies bytes to another mapping, which may be of the same memory, with the calling CPU.
+    /// Copies bytes to another mapping on the calling CPU. The two may overlap.
     ///
     /// # Errors
     /// [`AccessError::OutOfRange`] of either, [`AccessError::ReadOnly`], [`AccessError::Forked`].
@@ -335,21 +321,21 @@ impl Mapping {
         }
         let from = self.checked(offset, length)?;
         let to = to.checked(to_offset, length)?;
-        // SAFETY: M1, M3 and the checks above; as with memmove the two may overlap, and no reference to either is formed (M2).
+        // SAFETY: M1, M3 and the checks above. `copy` allows overlap, and no reference to either is formed (M2).
         unsafe { std::ptr::copy(from, to, length) };
         Ok(())
     }
 }
 
-/// Stores `from` at `to`, which has room for it, without reading the lines there.
+/// Stores `from` at `to`, which has room for it, without first reading the cache lines there.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn stream(from: &[u8], to: *mut u8) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
     const WIDTH: usize = size_of::<__m128i>();
     let head = to.align_offset(WIDTH).min(from.len());
     let body = (from.len() - head) / WIDTH * WIDTH;
-    // SAFETY: M1, M3 and the caller's check: `to` is good for all of `from`, and no reference to it exists (M2). Every x86-64
-    // CPU has these instructions; the stores of the body are aligned, since the head ends where they can be.
+    // SAFETY: M1, M3 and the caller's check: `to` is writable for all of `from`, and no reference to it exists (M2). Every
+    // x86-64 CPU has these instructions. The head ends at an aligned address, so the stores of the body are aligned.
     unsafe {
         std::ptr::copy_nonoverlapping(from.as_ptr(), to, head);
         for at in (head..head + body).step_by(WIDTH) {
@@ -357,14 +343,14 @@ fn stream(from: &[u8], to: *mut u8) {
         }
         let done = head + body;
         std::ptr::copy_nonoverlapping(from.as_ptr().add(done), to.add(done), from.len() - done);
-        // These stores are ordered by nothing else, not by a release either.
+        // Not even a release store orders non-temporal stores; only a fence does.
         _mm_sfence();
     }
 }
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 fn stream(from: &[u8], to: *mut u8) {
-    // SAFETY: M1, M3 and the caller's check: `to` is good for all of `from`, and no reference to it exists (M2).
+    // SAFETY: M1, M3 and the caller's check: `to` is writable for all of `from`, and no reference to it exists (M2).
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
 }
 
@@ -381,7 +367,7 @@ impl Drop for Inner {
             return;
         }
         match self.backing {
-            // SAFETY: M1: this is the last holder of the range, which was mapped with this length.
+            // SAFETY: M1: this is the last holder of the range, and it was mapped with this length.
             Backing::Mapped => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.length);
             },
@@ -405,7 +391,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owned_memory_is_read_written_and_given_back() {
+    fn owned_memory_returns_as_its_vec() {
         let mapping = Mapping::owned(vec![1, 2, 3, 4]);
         mapping.write(1, &[9, 8]).unwrap();
         let mut bytes = [0; 4];
@@ -418,10 +404,10 @@ mod tests {
     }
 
     #[test]
-    fn lent_memory_is_used_within_its_promise_and_stays_its_owners() {
+    fn lent_memory_stays_its_owners() {
         let mut bytes = [1, 2, 3, 4];
         let at = bytes.as_mut_ptr();
-        // SAFETY: `bytes` outlives both mappings, and is not looked at while they are used.
+        // SAFETY: `bytes` outlives both mappings, and is not accessed while they are used.
         let lend = |access| unsafe { Lent::new(at, 4, access) }.map(Mapping::lent).unwrap();
         let writable = lend(Access::ReadWrite);
         let fixed = lend(Access::ReadOnly);
@@ -430,12 +416,12 @@ mod tests {
         assert!(!writable.is_owned() && writable.into_owned().is_err());
         drop(fixed);
         assert_eq!(bytes, [1, 9, 8, 4]);
-        // SAFETY: nothing is promised about no memory.
+        // SAFETY: a null pointer is refused, so the promise covers no memory.
         assert!(unsafe { Lent::new(std::ptr::null_mut(), 4, Access::ReadOnly) }.is_none());
     }
 
     #[test]
-    fn bytes_are_copied_between_mappings_within_both() {
+    fn copies_between_mappings_stay_in_range() {
         let from = Mapping::owned(vec![1, 2, 3, 4]);
         let to = Mapping::owned(vec![0; 3]);
         from.copy_to(1, 2, &to, 1).unwrap();
@@ -451,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_written_past_the_caches_are_those_and_no_others() {
+    fn streaming_writes_only_its_bytes() {
         let source: Vec<u8> = (0..200).map(|byte| byte as u8 | 1).collect();
         for offset in 0..40 {
             for length in [0, 1, 15, 16, 17, 63, 100, 160] {
@@ -467,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn no_access_leaves_the_range() {
+    fn refuses_accesses_out_of_range() {
         let mapping = Mapping::owned(vec![0; 4]);
         for (offset, length) in [(4, 1), (0, 5), (u64::MAX, 1), (3, 2)] {
             let error = AccessError::OutOfRange { offset, length: length as u64, available: 4 };

@@ -1,26 +1,27 @@
-//! Parking and waking: the side that sleeps pays for the fence, the side that publishes does not.
+//! Parking and waking: the sleeping side pays for the memory barrier, the publishing side does not.
 //!
 //! ```text
 //! parker                               publisher
 //!   parked := 1                          publish (release)
 //!   heavy barrier (membarrier)           light barrier (compiler only)
-//!   look once more ── found: go on       parked? ── yes: wake it
+//!   check again ── found: continue       parked? ── yes: wake it
 //!   sleep
 //! ```
 //!
-//! Before it parks, a waiter spins for about a wake-up's cost, as long as that is worth it ([`Spin`]).
+//! Before it parks, a waiter spins for about the cost of a wake-up, as long as spinning pays off ([`Spin`]).
 //!
-//! `membarrier(GLOBAL_EXPEDITED)` puts a full barrier on every CPU that runs a registered process, so either the parker
-//! sees what was published or the publisher sees the flag; the publisher saves some 40 ns a request. Both processes
-//! must have called [`Fences::register`]; where either could not, both use full fences. How to sleep and to wake is
-//! the caller's: it has to be a wake that is not lost when it comes before the sleep (an eventfd, or a futex word that
-//! the waker changes).
+//! `membarrier(GLOBAL_EXPEDITED)` executes a full barrier on every CPU that runs a registered process. So either the parker
+//! sees the published element or the publisher sees the flag, and the publisher saves about 40 ns a request. Both processes
+//! must have called [`Fences::register`]; if either could not, both use full fences.
+//!
+//! The caller provides sleep and wake. A wake that comes before the sleep must not be lost: use an eventfd, or a futex word
+//! that the waker changes.
 
 use std::time::Duration;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// How the two sides of a parking flag are ordered.
+/// The memory barriers of the two sides of a parking flag.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fences {
     /// Light: a compiler fence. Heavy: `membarrier`.
@@ -30,11 +31,12 @@ pub enum Fences {
 }
 
 impl Fences {
-    /// Registers this process for expedited barriers; [`Fences::Full`] where the kernel refuses.
+    /// Registers this process for expedited barriers. Returns [`Fences::Full`] if Linux refuses.
     #[cfg(not(loom))]
     pub fn register() -> Self {
         use std::sync::atomic::AtomicU8;
-        // No lock: registering takes long enough for another thread to fork in the middle of it, and doing it twice is no harm.
+        // No lock: another thread may fork during the slow registration, and a child would inherit the held lock. A second
+        // registration is harmless.
         static REGISTERED: AtomicU8 = AtomicU8::new(0);
         const ASYMMETRIC: u8 = 1;
         const FULL: u8 = 2;
@@ -51,11 +53,11 @@ impl Fences {
         if known == ASYMMETRIC { Self::Asymmetric } else { Self::Full }
     }
 
-    /// Orders the publisher's store before its look at the flag.
+    /// Orders the publisher's stores before its load of the flag.
     #[inline]
     pub fn light(self) {
         match self {
-            // Loom knows no membarrier; a full fence on the light side stands for what the heavy side forces on it.
+            // Loom has no membarrier: a full fence here stands for the one that the heavy side executes on this CPU.
             #[cfg(loom)]
             Self::Asymmetric => fence(Ordering::SeqCst),
             #[cfg(not(loom))]
@@ -64,7 +66,7 @@ impl Fences {
         }
     }
 
-    /// Orders the parker's flag before its last look.
+    /// Orders the parker's store of the flag before its last check.
     pub fn heavy(self) {
         fence(Ordering::SeqCst);
         #[cfg(not(loom))]
@@ -79,13 +81,12 @@ fn membarrier(command: libc::c_int) -> bool {
     if cfg!(miri) {
         return false;
     }
-    // SAFETY: the call takes two integers and touches no memory of ours.
+    // SAFETY: the call takes integers only and accesses no memory of this process.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Raises the flag (all flags of one sleeper) by `set(1)`, looks once more and sleeps unless `ready`; lowers it by `set(0)`.
-///
-/// Returns whether it slept.
+/// Raises the flag (or all flags of one sleeper) with `set(1)`, sleeps unless `ready` returns true, and lowers the flag with
+/// `set(0)`. Returns whether it slept.
 pub fn park(set: impl Fn(u64), fences: Fences, ready: impl FnOnce() -> bool, sleep: impl FnOnce()) -> bool {
     set(1);
     fences.heavy();
@@ -97,51 +98,53 @@ pub fn park(set: impl Fn(u64), fences: Fences, ready: impl FnOnce() -> bool, sle
     slept
 }
 
-/// How long to spin before parking, by what spinning has been worth.
+/// Adapts the time to spin before parking.
 ///
-/// A spin that found nothing halves the next; one that found something restores it. A waiter that does not spin never finds
-/// that it would be worth it again, as when a neighbour has left the peer's CPU, so now and then it tries the whole spin.
+/// A spin that finds nothing halves the next one; a spin that finds something restores the full time. Every 64th wait spins
+/// for the full time all the same, so that a waiter notices when spinning pays off again, for example
+/// after another thread left the peer's CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct Spin {
-    most: Duration,
+    full: Duration,
     next: Duration,
     waits: u32,
 }
 
 impl Spin {
-    /// Waits between two that spin as long as they may.
+    /// Number of waits from one full spin to the next.
     const TRIAL: u32 = 64;
 
-    /// A waiter that spins for `most` at first: about what a wake-up costs.
-    pub const fn new(most: Duration) -> Self {
-        Self { most, next: most, waits: 0 }
+    /// Starts with a spin of `full`, which should be about the cost of a wake-up.
+    pub const fn new(full: Duration) -> Self {
+        Self { full, next: full, waits: 0 }
     }
 
-    /// How long this wait is to spin.
+    /// The time to spin in this wait.
     #[inline]
     pub fn time(&mut self) -> Duration {
         self.waits = self.waits.wrapping_add(1);
-        if self.waits.is_multiple_of(Self::TRIAL) { self.most } else { self.next }
+        if self.waits.is_multiple_of(Self::TRIAL) { self.full } else { self.next }
     }
 
-    /// Spinning found what was waited for.
+    /// Records that the spin found something.
     #[inline]
     pub fn was_worth_it(&mut self) {
-        self.next = self.most;
+        self.next = self.full;
     }
 
+    /// Records that the spin found nothing.
     pub fn was_in_vain(&mut self) {
         self.next /= 2;
     }
 }
 
-/// Whether the peer has to be woken for what was just published.
+/// Whether the peer sleeps and must be woken for the elements just published.
 #[inline]
 pub fn must_wake(parked: &AtomicU64, fences: Fences) -> bool {
     wanted(parked, fences) != 0
 }
 
-/// What the peer's flag says after something was published: 0 when it need not be woken.
+/// The peer's flag after a publish: 0 when the peer need not be woken.
 #[inline]
 pub fn wanted(parked: &AtomicU64, fences: Fences) -> u64 {
     fences.light();
@@ -153,19 +156,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spinning_ends_where_it_is_in_vain_and_is_tried_again() {
-        let most = Duration::from_micros(50);
-        let mut spin = Spin::new(most);
-        assert_eq!(spin.time(), most);
+    fn vain_spins_shorten_and_are_retried() {
+        let full = Duration::from_micros(50);
+        let mut spin = Spin::new(full);
+        assert_eq!(spin.time(), full);
         let mut times = Vec::new();
         for _ in 0..2 * Spin::TRIAL {
             spin.was_in_vain();
             times.push(spin.time());
         }
-        assert_eq!((times[0], times[1]), (most / 2, most / 4));
-        assert_eq!(times.iter().filter(|time| **time == most).count(), 2, "one wait in {}", Spin::TRIAL);
+        assert_eq!((times[0], times[1]), (full / 2, full / 4));
+        assert_eq!(times.iter().filter(|time| **time == full).count(), 2, "one wait in {}", Spin::TRIAL);
         assert!(times.last().is_some_and(|time| *time < Duration::from_nanos(10)));
         spin.was_worth_it();
-        assert_eq!(spin.time(), most);
+        assert_eq!(spin.time(), full);
     }
 }

@@ -1,33 +1,41 @@
-//! Where the pages of a frame come from: how large they are, and on which NUMA node they lie.
+//! Page size and NUMA node of a frame.
 //!
 //! ```text
 //! memfd ─ ftruncate ─ mmap ─ mbind(MPOL_BIND, node) ─ fallocate ─► every page on that node, or an error
 //! ```
 //!
-//! The policy is set on a shared mapping, so it belongs to the file and holds for the pages the kernel allocates next,
-//! whoever causes it. It does not move pages that are there already, and it does not choose a node: that is the
-//! caller's, who knows which CPUs will touch the memory.
+//! The policy is set on a shared mapping, so it belongs to the file: it holds for every page that Linux allocates next,
+//! in any process. It does not move present pages. The caller chooses the node, because it knows which CPUs will use the
+//! memory.
 
 use std::io;
 
 use thiserror::Error;
 
-use crate::frame::Pages;
 use crate::mapping::Mapping;
 
-/// Where the kernel says which nodes there are.
+/// The kernel's list of online memory nodes.
 const ONLINE: &str = "/sys/devices/system/node/online";
-/// Flag of mbind(2): refuse where a page lies elsewhere already.
+/// Flag of mbind(2): fail if a present page lies on another node.
 const MPOL_MF_STRICT: libc::c_uint = 1;
-/// Nodes a mask can name here: as many as Linux can be built for.
-const MOST_NODES: u32 = 1024;
+/// Bits of a node mask: Linux supports at most this number of nodes.
+const MAX_NODES: u32 = 1024;
 
-/// What a frame is made of. `Pages` converts into it: those pages, anywhere.
+/// The page size of a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Pages {
+    /// The machine's ordinary pages.
+    #[default]
+    Ordinary,
+    /// Huge pages of the machine's default huge size, from its pool.
+    Huge,
+}
+
+/// Page size and NUMA node of a frame. `Pages` converts into a placement on any node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Placement {
-    /// The size of its pages.
     pub pages: Pages,
-    /// The NUMA node all of them must lie on; anywhere when `None`.
+    /// The NUMA node on which all pages must lie; any node when `None`.
     pub node: Option<u32>,
 }
 
@@ -47,25 +55,21 @@ impl From<Pages> for Placement {
 /// Why pages cannot be bound to a node.
 #[derive(Debug, Error)]
 pub enum BindError {
-    /// The machine has no such node.
     #[error("there is no memory node {node}; this machine has nodes {online}")]
     NoSuchNode {
-        /// The node asked for.
         node: u32,
-        /// Those there are, as the kernel lists them: `0-1,4`.
+        /// The online nodes as Linux lists them, for example `0-1,4`.
         online: String,
     },
-    /// The kernel would not bind it.
     #[error("cannot bind pages to node {node}: {source}")]
     System {
-        /// The node asked for.
         node: u32,
         /// The error of mbind(2).
         source: io::Error,
     },
 }
 
-/// The nodes that are online, as the kernel lists them: `0-1,4`. A kernel without NUMA has node 0.
+/// The online nodes as Linux lists them, for example `0-1,4`; `0` where Linux has no NUMA support.
 pub fn online_nodes() -> String {
     std::fs::read_to_string(ONLINE).map_or_else(|_| "0".to_owned(), |list| list.trim().to_owned())
 }
@@ -80,19 +84,19 @@ fn lists(online: &str, node: u32) -> bool {
     })
 }
 
-/// Makes `node` the only one that pages allocated for `mapping` from now on may lie on.
+/// Binds pages that are allocated for `mapping` from now on to `node`.
 ///
 /// # Errors
 /// [`BindError`].
 pub fn bind(mapping: &Mapping, node: u32) -> Result<(), BindError> {
     let online = online_nodes();
-    if node >= MOST_NODES || !lists(&online, node) {
+    if node >= MAX_NODES || !lists(&online, node) {
         return Err(BindError::NoSuchNode { node, online });
     }
-    let mut mask = [0 as libc::c_ulong; MOST_NODES as usize / libc::c_ulong::BITS as usize];
+    let mut mask = [0 as libc::c_ulong; MAX_NODES as usize / libc::c_ulong::BITS as usize];
     mask[(node / libc::c_ulong::BITS) as usize] = 1 << (node % libc::c_ulong::BITS);
-    // SAFETY: M1: the range is mapped; the call changes where its future pages come from, not what is in it, and only
-    // reads the mask, which has one bit less than the count it takes.
+    // SAFETY: M1: the range is mapped. The call sets the policy of its future pages and changes no contents. It reads
+    // one bit less than the count says: exactly the mask.
     let done = unsafe {
         libc::syscall(
             libc::SYS_mbind,
@@ -100,24 +104,25 @@ pub fn bind(mapping: &Mapping, node: u32) -> Result<(), BindError> {
             mapping.length_bytes(),
             libc::MPOL_BIND,
             mask.as_ptr(),
-            MOST_NODES as libc::c_ulong + 1,
+            MAX_NODES as libc::c_ulong + 1,
             MPOL_MF_STRICT,
         )
     };
     if done == 0 { Ok(()) } else { Err(BindError::System { node, source: io::Error::last_os_error() }) }
 }
 
-/// The node that the page at `offset` of `mapping` lies on.
+/// The node on which the page at `offset` of `mapping` lies.
 ///
 /// # Errors
-/// `InvalidInput` for an offset outside; those of move_pages(2); `ENOENT` for a page that this process has not touched.
+/// `InvalidInput` for an offset beyond the end; `ENOENT` for a page that this process has not accessed; those of
+/// move_pages(2).
 pub fn node_of(mapping: &Mapping, offset: u64) -> io::Result<u32> {
     if offset >= mapping.length_bytes() as u64 {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let page = mapping.pointer().wrapping_add(offset as usize);
     let mut status: libc::c_int = 0;
-    // SAFETY: without a list of nodes the call moves nothing: it reads one address and writes one number, both ours.
+    // SAFETY: without a list of nodes the call moves no page. It reads one address and writes one number, both local.
     let done = unsafe {
         libc::syscall(
             libc::SYS_move_pages,
@@ -141,7 +146,7 @@ mod tests {
     use crate::frame::{AllocateError, allocate_placed};
 
     #[test]
-    fn lists_of_nodes_are_read_as_the_kernel_writes_them() {
+    fn reads_node_lists_as_linux_writes_them() {
         for (list, node, there) in
             [("0", 0, true), ("0", 1, false), ("0-1,4", 1, true), ("0-1,4", 3, false), ("0-1,4", 4, true)]
         {
@@ -153,14 +158,14 @@ mod tests {
     #[test]
     fn a_frame_bound_to_a_node_lies_there() {
         let (_fd, mapping) = match allocate_placed(64 << 10, Placement::on_node(0)) {
-            // Containers may forbid mbind(2), and kernels may be built without it.
+            // Containers can forbid mbind(2), and Linux can be built without it.
             Err(AllocateError::Node(BindError::System { source, .. })) => {
                 return eprintln!("pages cannot be bound here: {source}");
             }
             allocated => allocated.unwrap(),
         };
         for offset in (0..64 << 10).step_by(4096) {
-            // A page that was never touched is in no page table, though the file has it.
+            // The page tables lack a page that was never accessed, although the file has it.
             mapping.write(offset, &[1]).unwrap();
             assert_eq!(node_of(&mapping, offset).unwrap(), 0);
         }
@@ -172,8 +177,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_not_there_is_named_with_those_that_are() {
-        for node in [MOST_NODES - 1, MOST_NODES, u32::MAX] {
+    fn the_error_lists_the_online_nodes() {
+        for node in [MAX_NODES - 1, MAX_NODES, u32::MAX] {
             let refused = allocate_placed(4096, Placement::on_node(node)).unwrap_err();
             assert!(matches!(refused, AllocateError::Node(BindError::NoSuchNode { .. })));
             let expected =

@@ -1,4 +1,4 @@
-//! One client channel's queue pair: two memories, each written by one side only.
+//! The queue pair of one client queue: two memories, each written by one side only.
 //!
 //! ```text
 //! client memory  (client writes, service reads)        service memory  (service writes, client reads)
@@ -6,12 +6,12 @@
 //!   completions consumed (hint)                          submissions consumed (hint)
 //!   cancel generation, cancel and stop words             closed
 //!   submission slots, 16 words                           completion slots, 4 words
-//!   list area: segments of requests not taken yet        progress words of long requests
+//!   list area: segment lists of requests not yet taken   progress words of long requests
 //! ```
 //!
-//! Each side keeps its own counts privately. What it reads from the other is a hint that is range-checked, a flag, or a
-//! slot that is copied once. Words that change at different times lie in different cache lines. Sleeping is done on the
-//! service's eventfd (worker) or on the wake word as a futex (client), by the callers.
+//! Each side keeps its own counts in private memory. It reads three things from the other side: hints, which it checks
+//! for range; flags; and slots, which it copies once. Words that change at different times lie in different cache lines.
+//! The callers sleep: a worker on the service's eventfd, a client on the wake word as a futex.
 
 mod list_area;
 mod sleeper;
@@ -28,32 +28,34 @@ use list_area::ListArea;
 pub use memferry_transfer::wire::{COMPLETION_WORDS, SUBMISSION_WORDS};
 pub use sleeper::Sleeper;
 
-/// Requests a queue pair may hold at most.
+/// Limit on the requests of a queue pair.
 pub const MAXIMUM_CAPACITY: u32 = 1 << 12;
 
 /// Words of the list area. A list is freed when the service has taken its request.
 pub const LIST_WORDS: usize = 1 << 13;
 
-// The longest lists that a request may have, of source and destination, lie there in one piece.
+// The area holds the longest source and destination lists of a request contiguously.
 const _: () = assert!(LIST_WORDS >= 2 * MAX_SEGMENTS * SEGMENT_WORDS);
 
-/// What the client's parked flag says: a thread sleeps and waits for completions; for progress too; nobody sleeps, but the
-/// client wants to be signalled by its descriptor, once there are more completions than the upper half says it has taken: the
-/// flag may be read late, after what it was raised for was taken and it was raised again.
+/// Client's parked flag: a thread sleeps until a completion comes.
 const PARKED: u64 = 1;
+/// Client's parked flag: a thread sleeps until a completion or progress comes.
 const PARKED_FOR_PROGRESS: u64 = 2;
+/// Client's parked flag: no thread sleeps, but the client wants a signal on its descriptor when there are more completions
+/// than it has taken. The upper half of the flag is the count taken, because the service may read the flag late, when the
+/// client has already taken the completion and raised the flag again.
 const SIGNAL_WANTED: u64 = 4;
 const TAKEN_SHIFT: u32 = 32;
 
-/// In a cancel word: end the loop after its present round, rather than at once.
+/// Flag of a cancel word: end the loop after its present round, not at once.
 const STOP: u64 = 1 << 63;
-/// In a progress word: from the last byte down.
+/// Flag of a progress word: the bytes count down from the last one.
 const DOWNWARD: u64 = 1 << 63;
-/// Bits of a progress word that count bytes; those above, but for the highest, are of the tag.
+/// Low bits of a progress word, which count bytes. The bits above, except `DOWNWARD`, name the request.
 const PROGRESS_BITS: u32 = 40;
 
-/// Words between hints that change at different times: two cache lines, for processors fetch the neighbour too, and a hint
-/// that was taken away delays every store after it.
+/// Distance in words of hints that change at different times: two cache lines, because CPUs prefetch the adjacent line too,
+/// and a store to a line that the other side holds delays every later store.
 const LINE: usize = 16;
 const CLIENT_PARKED: usize = 0;
 const COMPLETIONS_CONSUMED: usize = LINE;
@@ -66,12 +68,11 @@ const SUBMISSIONS_CONSUMED: usize = LINE;
 const CLOSED: usize = 2 * LINE;
 const COMPLETION_SLOTS: usize = 4 * LINE;
 
-/// The capacity a client asked for cannot be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[error("a queue pair holds a power of two of requests, from 2 to {MAXIMUM_CAPACITY}, not {0}")]
+#[error("the capacity of a queue pair must be a power of two from 2 to {MAXIMUM_CAPACITY}, not {0}")]
 pub struct BadCapacity(pub u32);
 
-/// The other side's memory is smaller than the capacity needs.
+/// A memory is smaller than the capacity requires.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the queue pair's memory has {words} words, {needed} are needed")]
 pub struct TooSmall {
@@ -79,14 +80,14 @@ pub struct TooSmall {
     pub needed: usize,
 }
 
-/// Where everything lies for a capacity.
+/// The positions of all words for one capacity.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     capacity: u32,
 }
 
 impl Layout {
-    /// The layout for `capacity` requests outstanding.
+    /// The layout for `capacity` outstanding requests.
     ///
     /// # Errors
     /// [`BadCapacity`].
@@ -134,7 +135,7 @@ impl Layout {
         (tag & (self.capacity as u64 - 1)) as usize
     }
 
-    /// The word that tells how far the request with `tag` has come, given what it is to say.
+    /// Index of the word that holds the progress of the request with `tag`.
     #[inline]
     fn progress_word(self, tag: u64) -> usize {
         self.progress_words() + self.slot_of(tag)
@@ -165,22 +166,28 @@ pub struct ClientEnd<S> {
     fences: Fences,
     submissions: Producer<SUBMISSION_WORDS>,
     completions: Consumer<COMPLETION_WORDS>,
-    /// The count of completions that was told last.
-    told: u32,
+    /// The count of completions that this side last stored for the service.
+    stored: u32,
     lists: ListArea,
 }
 
 impl<S: RingStorage> ClientEnd<S> {
-    /// The client's side of fresh memories.
+    /// Makes the client's side of zeroed memories.
     ///
     /// # Errors
     /// [`TooSmall`].
     pub fn new(layout: Layout, client: S, service: S, fences: Fences) -> Result<Self, TooSmall> {
         layout.check(&client, &service)?;
-        let submissions = Producer::new(layout.submission_slots());
-        let completions = Consumer::new(layout.completion_slots());
-        let lists = ListArea::default();
-        Ok(Self { layout, own: client, peer: service, fences, submissions, completions, told: 0, lists })
+        Ok(Self {
+            layout,
+            own: client,
+            peer: service,
+            fences,
+            submissions: Producer::new(layout.submission_slots()),
+            completions: Consumer::new(layout.completion_slots()),
+            stored: 0,
+            lists: ListArea::default(),
+        })
     }
 
     /// Requests that may be outstanding.
@@ -192,17 +199,17 @@ impl<S: RingStorage> ClientEnd<S> {
     /// Writes a request without making it visible.
     ///
     /// # Errors
-    /// [`RingFull`] when the service has not taken enough; a service that lies about it looks full.
+    /// [`RingFull`] until the service takes more requests. An impossible count from the service counts as full.
     #[inline]
     pub fn stage(&mut self, slot: &[u64; SUBMISSION_WORDS]) -> Result<(), RingFull> {
         if self.submissions.free() == 0 {
-            self.look_at_consumed()?;
+            self.load_consumed()?;
         }
         self.submissions.stage(&self.own, slot)
     }
 
-    /// Takes it as consumed that all but `outstanding` requests were: those have their completions. The service's own word on
-    /// that, which it gives now and then, need not be waited for.
+    /// Infers the service's count: it has consumed all requests but the `outstanding` ones, because the others have
+    /// completed. The service stores its own count only now and then.
     #[inline]
     pub fn presume_consumed(&mut self, outstanding: u32) {
         let consumed = self.submissions.staged().wrapping_sub(outstanding);
@@ -212,19 +219,19 @@ impl<S: RingStorage> ClientEnd<S> {
         }
     }
 
-    fn look_at_consumed(&mut self) -> Result<(), RingFull> {
+    fn load_consumed(&mut self) -> Result<(), RingFull> {
         let claimed = self.peer.word(SUBMISSIONS_CONSUMED).load(Ordering::Acquire);
         self.submissions.consumed(claimed as u32).map_err(|_| RingFull)
     }
 
-    /// Writes a list for the request that is staged next; gives its first word within the list area.
+    /// Writes a list for the request that is staged next, and returns the index of its first word in the list area.
     ///
     /// # Errors
-    /// [`RingFull`] when lists of requests the service has not taken yet leave no room, or it is longer than the area.
+    /// [`RingFull`] when the list is longer than the area, or when lists of requests not yet taken leave no room.
     pub fn stage_list(&mut self, list: &[u64]) -> Result<u64, RingFull> {
         self.lists.free(self.submissions.known_consumed());
         if self.lists.room(list.len()).is_none() {
-            self.look_at_consumed()?;
+            self.load_consumed()?;
             self.lists.free(self.submissions.known_consumed());
         }
         let (first, end) = self.lists.room(list.len()).ok_or(RingFull)?;
@@ -236,13 +243,13 @@ impl<S: RingStorage> ClientEnd<S> {
         Ok(first as u64)
     }
 
-    /// Makes staged requests visible; returns whether the worker has to be woken.
+    /// Makes staged requests visible. Returns whether the worker must be woken.
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.submissions.publish(&self.own) > 0 && self.worker_must_wake()
     }
 
-    /// Whether the worker sleeps: what was just written needs a wake-up.
+    /// Whether the worker sleeps and must be woken for the words just written.
     #[inline]
     fn worker_must_wake(&self) -> bool {
         must_wake(self.peer.word(WORKER_PARKED), self.fences)
@@ -252,10 +259,10 @@ impl<S: RingStorage> ClientEnd<S> {
     #[inline]
     pub fn pop(&mut self) -> Option<[u64; COMPLETION_WORDS]> {
         let slot = self.completions.pop(&self.peer)?;
-        // There are twice as many slots as requests, so the service may be half of the requests behind.
+        // There are twice as many completion slots as requests, so the count need not be stored for each completion.
         let count = self.completions.count();
-        if count.wrapping_sub(self.told) > self.layout.capacity / 2 {
-            self.told = count;
+        if count.wrapping_sub(self.stored) > self.layout.capacity / 2 {
+            self.stored = count;
             self.own.word(COMPLETIONS_CONSUMED).store(u64::from(count), Ordering::Release);
         }
         Some(slot)
@@ -267,15 +274,15 @@ impl<S: RingStorage> ClientEnd<S> {
         self.completions.ready(&self.peer)
     }
 
-    /// Asks that the request with `tag` end early; returns whether the worker has to be woken.
+    /// Requests that the request with `tag` end early. Returns whether the worker must be woken.
     pub fn cancel(&mut self, tag: u64) -> bool {
         self.end_early(tag, tag.wrapping_add(1))
     }
 
-    /// Asks that the loop with `tag` end after its present round; returns whether the worker has to be woken.
+    /// Requests that the loop with `tag` end after its present round. Returns whether the worker must be woken.
     pub fn stop(&mut self, tag: u64) -> bool {
         let word = self.own.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed);
-        // A cancel that was asked for stands.
+        // A stop does not replace an earlier cancel.
         let how = if word == tag.wrapping_add(1) { word } else { tag.wrapping_add(1) | STOP };
         self.end_early(tag, how)
     }
@@ -288,30 +295,30 @@ impl<S: RingStorage> ClientEnd<S> {
         self.worker_must_wake()
     }
 
-    /// How far the request with `tag` has come: bytes, and whether they count from the last one down. What they cover is
-    /// seen by this thread. `None` when the service has not said; it need not.
+    /// Progress of the request with `tag`: the bytes moved, and whether they count from the last byte down. This thread
+    /// sees those bytes. `None` when the service reported no progress, which is optional.
     pub fn progress(&self, tag: u64) -> Option<(u64, bool)> {
         let word = self.peer.word(self.layout.progress_word(tag)).load(Ordering::Acquire);
         let of_tag = (word & !DOWNWARD) >> PROGRESS_BITS == progress_name(tag);
         (word != 0 && of_tag).then_some((word & ((1 << PROGRESS_BITS) - 1), word & DOWNWARD != 0))
     }
 
-    /// What the parked flag has to be for a thread that sleeps until a completion comes.
+    /// Value of the parked flag for a thread that sleeps until a completion comes.
     pub const fn parked_for_completions() -> u64 {
         PARKED
     }
 
-    /// What it has to be for one that waits for progress too.
+    /// Value of the parked flag for a thread that sleeps until a completion or progress comes.
     pub const fn parked_for_progress() -> u64 {
         PARKED_FOR_PROGRESS
     }
 
-    /// What it has to be for a client that wants to be signalled by its descriptor, for what it has not taken yet.
+    /// Value of the parked flag for a client that wants a signal on its descriptor for completions it has not taken.
     pub fn signal_wanted(&self) -> u64 {
         SIGNAL_WANTED | u64::from(self.completions.count()) << TAKEN_SHIFT
     }
 
-    /// What a thread needs that sleeps on this queue pair while another uses it.
+    /// A handle by which another thread sleeps on this queue pair.
     pub fn sleeper(&self) -> Sleeper<S>
     where
         S: Clone,
@@ -331,14 +338,12 @@ impl<S: RingStorage> ClientEnd<S> {
         self.own.word(CLIENT_PARKED)
     }
 
-    /// The word the service changes when it wakes the client; its low half, in memory order of a little-endian
-    /// machine, is the futex.
+    /// The word that the service changes when it wakes the client. The half that holds its low 32 bits is the futex.
     #[inline]
     pub fn wake_word(&self) -> &AtomicU64 {
         self.peer.word(WAKE_WORD)
     }
 
-    /// How the flags are ordered.
     #[inline]
     pub fn fences(&self) -> Fences {
         self.fences
@@ -358,28 +363,26 @@ pub struct ServiceEnd<S> {
     fences: Fences,
     submissions: Consumer<SUBMISSION_WORDS>,
     completions: Producer<COMPLETION_WORDS>,
-    /// The count of requests that was told last.
-    told: u32,
+    /// The count of requests that this side last stored for the client.
+    stored: u32,
     cancel_seen: u64,
 }
 
 impl<S: RingStorage> ServiceEnd<S> {
-    /// The service's side of fresh memories.
+    /// Makes the service's side of zeroed memories.
     ///
     /// # Errors
     /// [`TooSmall`].
     pub fn new(layout: Layout, client: S, service: S, fences: Fences) -> Result<Self, TooSmall> {
         layout.check(&client, &service)?;
-        let submissions = Consumer::new(layout.submission_slots());
-        let completions = Producer::new(layout.completion_slots());
         Ok(Self {
             layout,
             own: service,
             peer: client,
             fences,
-            submissions,
-            completions,
-            told: 0,
+            submissions: Consumer::new(layout.submission_slots()),
+            completions: Producer::new(layout.completion_slots()),
+            stored: 0,
             cancel_seen: 0,
         })
     }
@@ -396,13 +399,13 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.submissions.pop(&self.peer)
     }
 
-    /// Takes the next request into `slot`, of which a short one leaves the second half as it was; whether there was one.
+    /// Takes the next request into `slot`, if there is one. A short request leaves the second half of `slot` unchanged.
     #[inline]
     pub fn pop_into(&mut self, slot: &mut [u64; SUBMISSION_WORDS]) -> bool {
         self.submissions.pop_into(&self.peer, slot)
     }
 
-    /// Fetches the lines of the requests that may follow, when more than one was found.
+    /// Prefetches the slots of further requests. `second` means that this is the second request of a batch.
     #[inline]
     pub fn look_ahead(&self, second: bool) {
         if second && self.submissions.ready(&self.peer) {
@@ -417,38 +420,38 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.submissions.ready(&self.peer)
     }
 
-    /// Whether a worker that is about to sleep must not: a request or a cancel waits here.
+    /// Whether a request or a cancel waits, so that the worker must not sleep.
     #[inline]
     pub fn has_news(&self) -> bool {
         self.ready() || self.cancels_pending()
     }
 
-    /// Tells the client how many requests were taken, when there is much to tell.
+    /// Stores the count of taken requests for the client once it lags by more than a quarter of the capacity.
     #[inline]
     pub fn tell_consumed(&mut self) {
         let count = self.submissions.count();
-        if count.wrapping_sub(self.told) > self.layout.capacity / 4 {
+        if count.wrapping_sub(self.stored) > self.layout.capacity / 4 {
             self.tell_all_consumed();
         }
     }
 
-    /// Tells the client how many requests were taken.
+    /// Stores the count of taken requests for the client.
     pub fn tell_all_consumed(&mut self) {
-        self.told = self.submissions.count();
-        self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(self.told), Ordering::Release);
+        self.stored = self.submissions.count();
+        self.own.word(SUBMISSIONS_CONSUMED).store(u64::from(self.stored), Ordering::Release);
     }
 
-    /// [`completion_room`](Self::completion_room) as far as it is known without a look at the client's memory, whose line
-    /// moves with every completion the client takes.
+    /// As [`completion_room`](Self::completion_room), by the client's last known count. It spares a load from the client's
+    /// memory, whose cache line moves when the client writes its count.
     #[inline]
     pub fn known_completion_room(&self) -> u32 {
         self.completions.free()
     }
 
-    /// Completions that may be given now without overwriting one the client has not read.
+    /// The number of completions that can be staged now without overwriting one that the client has not read.
     ///
     /// # Errors
-    /// [`ImpossibleCount`]: the client lies.
+    /// [`ImpossibleCount`] from a client that breaks the protocol.
     #[inline]
     pub fn completion_room(&mut self) -> Result<u32, ImpossibleCount> {
         let claimed = self.peer.word(COMPLETIONS_CONSUMED).load(Ordering::Acquire);
@@ -465,52 +468,51 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.completions.stage(&self.own, slot)
     }
 
-    /// Makes staged completions visible; returns whether the client has to be woken.
+    /// Makes staged completions visible. Returns whether the client must be woken.
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.publish_for() != 0
     }
 
-    /// Makes staged completions visible; returns what the client's flag said then: how it wants to be woken, 0 when it need
-    /// not be.
+    /// Makes staged completions visible. Returns the client's flag, which says how to wake it; 0 when it need not be woken.
     #[inline]
     pub fn publish_for(&mut self) -> u64 {
         let published = self.completions.publish(&self.own) > 0;
         if published { wanted(self.peer.word(CLIENT_PARKED), self.fences) } else { 0 }
     }
 
-    /// Whether cancels were asked for since this was last called.
+    /// Whether a cancel was requested since the last call.
     pub fn cancels_changed(&mut self) -> bool {
         let generation = self.peer.word(CANCEL_GENERATION).load(Ordering::Acquire);
         std::mem::replace(&mut self.cancel_seen, generation) != generation
     }
 
-    /// Whether a cancel was asked for that [`cancels_changed`](Self::cancels_changed) has not told yet.
+    /// Whether a cancel was requested that [`cancels_changed`](Self::cancels_changed) has not yet reported.
     #[inline]
     pub fn cancels_pending(&self) -> bool {
         self.peer.word(CANCEL_GENERATION).load(Ordering::Relaxed) != self.cancel_seen
     }
 
-    /// Whether any cancel was asked for so far, told or not. When a request was popped, one that was asked for before it was
-    /// published counts.
+    /// Whether any cancel was requested on this queue so far. After a request was popped, this covers each cancel that was
+    /// requested before the request was published.
     #[inline]
     pub fn cancels_asked(&self) -> bool {
         self.peer.word(CANCEL_GENERATION).load(Ordering::Relaxed) != 0
     }
 
-    /// Whether the request with `tag` is to be cancelled.
+    /// Whether the client requested a cancel of the request with `tag`.
     #[inline]
     pub fn cancel_requested(&self, tag: u64) -> bool {
         self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed) == tag.wrapping_add(1)
     }
 
-    /// Whether the loop with `tag` is to end after its present round.
+    /// Whether the client requested a stop of the loop with `tag`.
     pub fn stop_requested(&self, tag: u64) -> bool {
         let word = self.peer.word(self.layout.cancel_word(tag)).load(Ordering::Relaxed);
         word == (tag.wrapping_add(1) | STOP)
     }
 
-    /// A private copy of `words` words of the list area from `first`, `None` when they are not in it.
+    /// A private copy of `words` words of the list area from `first`; `None` when they leave the area.
     pub fn fetch_list(&self, first: u64, words: usize) -> Option<Vec<u64>> {
         let first = usize::try_from(first).ok()?;
         let end = first.checked_add(words).filter(|end| *end <= LIST_WORDS)?;
@@ -518,8 +520,8 @@ impl<S: RingStorage> ServiceEnd<S> {
         Some((first..end).map(|word| self.peer.word(area + word).load(Ordering::Relaxed)).collect())
     }
 
-    /// Tells how far the request with `tag` has come; what was moved until now is visible to who reads it. Returns whether
-    /// the client has to be woken for it.
+    /// Stores the progress of the request with `tag`. A client that reads it sees the bytes moved so far. Returns whether a
+    /// client thread sleeps until progress comes and must be woken.
     pub fn tell_progress(&self, tag: u64, bytes: u64, downward: bool) -> bool {
         let bytes = bytes.min((1 << PROGRESS_BITS) - 1);
         let down = if downward { DOWNWARD } else { 0 };
@@ -528,47 +530,46 @@ impl<S: RingStorage> ServiceEnd<S> {
         self.client_flag() == PARKED_FOR_PROGRESS
     }
 
-    /// Whether a client's flag says that it wants to be signalled by its descriptor, and there is what it wants to hear of.
+    /// Whether `flag` asks for a signal on the client's descriptor and there are completions that the client has not taken.
     pub fn wants_signal(&self, flag: u64) -> bool {
         flag & SIGNAL_WANTED != 0 && (flag >> TAKEN_SHIFT) as u32 != self.completions.published()
     }
 
-    /// What the client's flag says now.
+    /// Loads the client's flag.
     pub fn client_flag(&self) -> u64 {
         self.fences.light();
         self.peer.word(CLIENT_PARKED).load(Ordering::Relaxed)
     }
 
-    /// Forgets the progress of a request that is over: a later one of the same slot begins without.
+    /// Clears the progress of an ended request, for the next request with the same slot.
     pub fn clear_progress(&self, tag: u64) {
         self.own.word(self.layout.progress_word(tag)).store(0, Ordering::Relaxed);
     }
 
-    /// Raises or lowers the flag that asks clients for wake-ups.
+    /// Raises (1) or lowers (0) the flag by which a sleeping worker asks for wake-ups.
     pub fn set_parked(&self, value: u64) {
         self.own.word(WORKER_PARKED).store(value, Ordering::Relaxed);
     }
 
-    /// Tells the client that no more will come.
+    /// Marks the queue pair as closed: no further completion will come.
     pub fn close(&self) {
         self.own.word(CLOSED).store(1, Ordering::Release);
         self.change_wake_word();
     }
 
-    /// Changes the word a parked client sleeps on; the caller then wakes its futex.
+    /// Changes the word on which a parked client sleeps. The caller then wakes its futex.
     pub fn change_wake_word(&self) {
         let word = self.own.word(WAKE_WORD);
         let next = word.load(Ordering::Relaxed).wrapping_add(1);
         word.store(next, Ordering::Release);
     }
 
-    /// The word a parked client sleeps on.
+    /// The word on which a parked client sleeps.
     #[inline]
     pub fn wake_word(&self) -> &AtomicU64 {
         self.own.word(WAKE_WORD)
     }
 
-    /// How the flags are ordered.
     #[inline]
     pub fn fences(&self) -> Fences {
         self.fences

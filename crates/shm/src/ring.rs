@@ -1,16 +1,17 @@
 //! A ring of slots between a producer and a consumer that do not trust each other.
 //!
 //! ```text
-//! stage:   kept aside                                            (not visible)
-//! publish: slot after slot in one go, the first last; headers, with the sequence of this lap, after the rest of a slot
-//! pop:     header, acquire; wrong sequence means empty; then the rest, ONCE, into a private copy
+//! stage:   keep the slot in private memory (not visible)
+//! publish: write all staged slots, the first one last; within a slot, write the header (this lap's sequence) last
+//! pop:     load the header with acquire; a wrong sequence means empty; then copy the rest ONCE into private memory
 //! ```
 //!
-//! Each slot carries its own sequence in the low half of word 0, so an idle consumer polls exactly the cache line that
-//! the next request arrives in, and a lying producer can at worst make a slot look empty or full of nonsense, which the
-//! decoder refuses. The one index that crosses sides is the consumer's count, which tells the producer what it may
-//! overwrite; it is a hint, checked against what the producer knows ([`Producer::consumed`]).
-//! Nothing here sleeps, wakes or decodes.
+//! The low half of word 0 of each slot, its header, holds a sequence number. So an idle consumer polls exactly the cache
+//! line in which the next element arrives. A dishonest producer can at worst make a slot look empty or fill it with
+//! nonsense, which the decoder refuses. One index crosses sides: the consumer's count, which frees slots for the
+//! producer. It is a hint that the producer checks against its own counts ([`Producer::consumed`]).
+//!
+//! This module does not sleep, wake or decode.
 
 use memferry_transfer::wire::HEADER_SEQUENCE as SEQUENCE;
 use thiserror::Error;
@@ -18,29 +19,29 @@ use thiserror::Error;
 use crate::storage::RingStorage;
 use crate::sync::Ordering;
 
-/// Tells that a slot uses more than its first [`Slots::short_words`] words.
+/// Header flag: the slot uses more than its first [`Slots::short_words`] words.
 pub use memferry_transfer::wire::LONG;
 
-/// How many slots ahead of the one in hand the next ones are fetched.
+/// Prefetch distance in slots.
 const AHEAD: u32 = 4;
 
-/// Slots that are kept aside before the later ones of them are written.
-const MOST_ASIDE: usize = 32;
+/// Limit on the slots kept in private memory; at the limit all but the first are written.
+const MAX_UNWRITTEN: usize = 32;
 
-/// Where a ring's slots lie in a storage.
+/// Position of a ring's slots in a storage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Slots {
-    /// First word of slot 0. The slots take `capacity` times the words of one in all.
+    /// First word of slot 0. All slots together take `capacity` times the words of one.
     pub first_word: usize,
     /// Number of slots, a power of two, at most 2^16.
     pub capacity: u32,
-    /// Words read of a slot without [`LONG`].
+    /// Number of words that the consumer reads of a slot without [`LONG`].
     pub short_words: usize,
 }
 
 impl Slots {
-    /// The first word of a slot's first part. These lie side by side, and behind them all the second parts: short elements
-    /// then fill line after line, which processors fetch ahead of need.
+    /// The first word of a slot's first part. All first parts are contiguous and all second parts follow them, so short
+    /// elements fill consecutive cache lines, which the CPU prefetches.
     #[inline]
     const fn at(&self, position: u32) -> usize {
         self.first_word + (position & (self.capacity - 1)) as usize * self.short_words
@@ -54,27 +55,26 @@ impl Slots {
     }
 }
 
-/// The sequence a slot carries when the element at `position` is in it.
+/// The sequence number in a slot's header while the slot holds the element at `position`.
 #[inline]
 const fn sequence(position: u32) -> u64 {
     position.wrapping_add(1) as u64
 }
 
-/// The peer's consumer count is impossible.
+/// The peer's consumer count is impossible. All counts are modulo 2^32.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
-    "the peer says it consumed {claimed} elements when {published} were published and {known} consumed before"
+    "the peer claims to have consumed {claimed} elements, but {published} were published and {known} were consumed before"
 )]
 pub struct ImpossibleCount {
-    /// What the peer wrote.
+    /// The count that the peer wrote.
     pub claimed: u32,
-    /// What this side published.
+    /// Elements that this side published.
     pub published: u32,
-    /// What the peer had consumed when it last said so.
+    /// The peer's last valid count.
     pub known: u32,
 }
 
-/// No slot is free.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("the ring is full")]
 pub struct RingFull;
@@ -83,25 +83,25 @@ pub struct RingFull;
 #[derive(Debug)]
 pub struct Producer<const WORDS: usize> {
     slots: Slots,
-    /// What is staged and was not written: the first, whose line the consumer polls, and the latest. Written in one go,
-    /// their lines are taken back from the consumer side by side; with other work in between, one after the other.
-    aside: Vec<[u64; WORDS]>,
+    /// Staged slots that are not written: the first, whose cache line the consumer polls, and the latest. Written together,
+    /// their cache lines move from the consumer's cache in parallel; with other work in between, one after the other.
+    unwritten: Vec<[u64; WORDS]>,
     staged: u32,
     published: u32,
     consumed: u32,
 }
 
 impl<const WORDS: usize> Producer<WORDS> {
-    /// A producer of an empty ring.
+    /// Makes the producer of an empty ring.
     ///
     /// # Panics
-    /// When the capacity is no power of two up to 2^16: it is this crate's layout, not a peer's word.
+    /// When the capacity is not a power of two up to 2^16. It comes from this crate's layout, never from a peer.
     pub fn new(slots: Slots) -> Self {
         assert!(slots.capacity.is_power_of_two() && slots.capacity <= 1 << 16);
-        Self { slots, aside: Vec::with_capacity(MOST_ASIDE), staged: 0, published: 0, consumed: 0 }
+        Self { slots, unwritten: Vec::with_capacity(MAX_UNWRITTEN), staged: 0, published: 0, consumed: 0 }
     }
 
-    /// Slots that may be staged now.
+    /// The number of slots that can be staged now.
     #[inline]
     pub fn free(&self) -> u32 {
         self.slots.capacity - self.staged.wrapping_sub(self.consumed)
@@ -119,16 +119,16 @@ impl<const WORDS: usize> Producer<WORDS> {
         self.published
     }
 
-    /// Elements the peer is known to have consumed, modulo 2^32.
+    /// The peer's last valid count, modulo 2^32.
     #[inline]
     pub fn known_consumed(&self) -> u32 {
         self.consumed
     }
 
-    /// Takes the peer's word for how much it consumed.
+    /// Takes over the peer's count after a check.
     ///
     /// # Errors
-    /// [`ImpossibleCount`]; the known count stays.
+    /// [`ImpossibleCount`]; the known count is then unchanged.
     #[inline]
     pub fn consumed(&mut self, claimed: u32) -> Result<(), ImpossibleCount> {
         let outstanding = self.published.wrapping_sub(self.consumed);
@@ -141,7 +141,7 @@ impl<const WORDS: usize> Producer<WORDS> {
         Ok(())
     }
 
-    /// Writes `slot` without making it visible.
+    /// Queues `slot` without making it visible.
     ///
     /// # Errors
     /// [`RingFull`].
@@ -150,22 +150,22 @@ impl<const WORDS: usize> Producer<WORDS> {
         if self.free() == 0 {
             return Err(RingFull);
         }
-        if self.aside.len() == MOST_ASIDE {
+        if self.unwritten.len() == MAX_UNWRITTEN {
             self.write_latest(storage);
         }
-        self.aside.push(*slot);
+        self.unwritten.push(*slot);
         self.staged = self.staged.wrapping_add(1);
         Ok(())
     }
 
-    /// Writes what is kept aside but for the first: nobody looks at a slot before the one before it was published.
+    /// Writes all private slots but the first. The consumer does not read them before it has taken the first.
     #[inline]
     fn write_latest<S: RingStorage>(&mut self, storage: &S) {
-        let first = self.staged.wrapping_sub(self.aside.len() as u32);
-        for (index, slot) in (1..).zip(self.aside.iter().skip(1)) {
+        let first = self.staged.wrapping_sub(self.unwritten.len() as u32);
+        for (index, slot) in (1..).zip(self.unwritten.iter().skip(1)) {
             self.write(storage, first.wrapping_add(index), slot);
         }
-        self.aside.truncate(1);
+        self.unwritten.truncate(1);
     }
 
     /// Writes a slot, its header last.
@@ -180,16 +180,16 @@ impl<const WORDS: usize> Producer<WORDS> {
         storage.word(at).store(slot[0] & !SEQUENCE | sequence(position), Ordering::Release);
     }
 
-    /// Makes everything staged visible, in order; returns how many.
+    /// Makes all staged slots visible, in order, and returns their number.
     #[inline]
     pub fn publish<S: RingStorage>(&mut self, storage: &S) -> u32 {
         let count = self.staged.wrapping_sub(self.published);
         if count > 0 {
             self.write_latest(storage);
-            if let Some(first) = self.aside.first() {
+            if let Some(first) = self.unwritten.first() {
                 self.write(storage, self.published, first);
             }
-            self.aside.clear();
+            self.unwritten.clear();
             self.published = self.staged;
         }
         count
@@ -204,7 +204,7 @@ pub struct Consumer<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Consumer<WORDS> {
-    /// A consumer of an empty ring.
+    /// Makes the consumer of an empty ring.
     ///
     /// # Panics
     /// As [`Producer::new`].
@@ -213,7 +213,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
         Self { slots, consumed: 0 }
     }
 
-    /// Elements taken so far, modulo 2^32: what is told to the producer.
+    /// Elements taken so far, modulo 2^32: the count that the producer reads.
     #[inline]
     pub fn count(&self) -> u32 {
         self.consumed
@@ -226,13 +226,13 @@ impl<const WORDS: usize> Consumer<WORDS> {
         header.load(Ordering::Relaxed) & SEQUENCE == sequence(self.consumed)
     }
 
-    /// Fetches the line of a slot further on: worth while where more than one element is known to wait.
+    /// Prefetches one slot at the prefetch distance. This pays off when more than one element waits.
     #[inline]
     pub fn look_ahead<S: RingStorage>(&self, storage: &S) {
         storage.prefetch(self.slots.at(self.consumed.wrapping_add(AHEAD)));
     }
 
-    /// Fetches the lines of the slots up to there.
+    /// Prefetches the slots from the next one up to the prefetch distance.
     #[inline]
     pub fn look_all_ahead<S: RingStorage>(&self, storage: &S) {
         for distance in 0..AHEAD {
@@ -240,14 +240,14 @@ impl<const WORDS: usize> Consumer<WORDS> {
         }
     }
 
-    /// Takes the next element as a private copy, its sequence cleared; words beyond a short slot are zero.
+    /// Takes the next element as a private copy with its sequence cleared. Words after a short slot are zero.
     #[inline]
     pub fn pop<S: RingStorage>(&mut self, storage: &S) -> Option<[u64; WORDS]> {
         let mut slot = [0; WORDS];
         self.pop_into(storage, &mut slot).then_some(slot)
     }
 
-    /// Takes the next element into `slot`; words beyond a short one stay as they are. Whether there was one.
+    /// Takes the next element into `slot`, if there is one. A short element leaves the words after it unchanged.
     #[inline]
     pub fn pop_into<S: RingStorage>(&mut self, storage: &S, slot: &mut [u64; WORDS]) -> bool {
         let at = self.slots.at(self.consumed);
@@ -289,12 +289,16 @@ mod tests {
         producer.stage(&storage, &[5 << 32, 1, 2, 3]).unwrap();
         assert_eq!(consumer.pop(&storage), None);
         assert_eq!(producer.publish(&storage), 1);
-        assert_eq!(consumer.pop(&storage), Some([5 << 32, 1, 0, 0]), "short: the second half is not read");
+        assert_eq!(
+            consumer.pop(&storage),
+            Some([5 << 32, 1, 0, 0]),
+            "the second part of a short slot was read"
+        );
         assert!(!consumer.ready(&storage));
     }
 
     #[test]
-    fn refuses_slot_when_ring_is_full_and_carries_on_when_it_is_not() {
+    fn refuses_a_slot_while_the_ring_is_full() {
         let (storage, mut producer, mut consumer) = ring();
         for lap in 0..10u64 {
             for index in 0..4 {
@@ -311,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lying_count_is_refused_and_changes_nothing() {
+    fn an_impossible_count_changes_nothing() {
         let (storage, mut producer, mut consumer) = ring();
         producer.stage(&storage, &[0, 1, 2, 3]).unwrap();
         producer.publish(&storage);
@@ -321,7 +325,7 @@ mod tests {
         }
         consumer.pop(&storage).unwrap();
         producer.consumed(1).unwrap();
-        assert!(producer.consumed(0).is_err(), "a count that goes back");
+        assert!(producer.consumed(0).is_err(), "the count went back");
         assert_eq!(producer.free(), 4);
     }
 
@@ -329,7 +333,9 @@ mod tests {
     fn indices_wrap_at_32_bits() {
         let (storage, mut producer, mut consumer) = ring();
         let near_end = u32::MAX - 2;
-        (producer.staged, producer.published, producer.consumed) = (near_end, near_end, near_end);
+        producer.staged = near_end;
+        producer.published = near_end;
+        producer.consumed = near_end;
         consumer.consumed = near_end;
         for value in 0..8 {
             producer.stage(&storage, &[0, value, 0, 0]).unwrap();

@@ -1,22 +1,22 @@
-//! Where the words of a queue pair live: mapped from a memfd, or on the heap for Miri and loom.
+//! Storage for the words of a queue pair: mapped from a memfd, or on the heap for Miri and loom.
 //!
-//! Every access is an atomic operation on a 64-bit word, so that a hostile process racing with us gives wrong values
-//! and nothing worse. This module does not say what the words mean.
+//! Every load is an atomic operation on a 64-bit word, so a hostile process that races with this one can cause wrong
+//! values and nothing worse. `queue_pair` defines what the words mean.
 
 use crate::sync::{AtomicU64, Ordering};
 
 /// A fixed number of atomic words.
 pub trait RingStorage {
-    /// `count` words from `first` on, which must be there.
+    /// `count` words from index `first`.
     ///
     /// # Panics
-    /// When they are not: indices come from this crate's own layout, never from a peer.
+    /// When the range leaves the storage. Indices come from this crate's own layout, never from a peer.
     fn slice(&self, first: usize, count: usize) -> &[AtomicU64];
 
-    /// How many there are.
+    /// The number of words.
     fn words(&self) -> usize;
 
-    /// Stores words that nobody reads before a word that is stored with release after them.
+    /// Stores words that the peer reads only after a later release store by this side.
     ///
     /// # Panics
     /// As [`slice`](Self::slice).
@@ -27,11 +27,11 @@ pub trait RingStorage {
         }
     }
 
-    /// Asks for the cache line of word `index`, to be read soon. Words that do not exist are ignored.
+    /// Prefetches the cache line of word `index`. An index outside is ignored.
     #[inline]
     fn prefetch(&self, _index: usize) {}
 
-    /// Word `index`, which must be below [`words`](Self::words).
+    /// The word at `index`, which must be below [`words`](Self::words).
     ///
     /// # Panics
     /// As [`slice`](Self::slice).
@@ -80,9 +80,9 @@ mod mapped {
     }
 
     impl MappedWords {
-        /// The words of `mapping`, `None` when its start is not aligned to them. A mapping of a descriptor always is.
+        /// The words of `mapping`; `None` when its start is not aligned to 8 bytes. A mapping of a descriptor always is.
         ///
-        /// On a read-only mapping only loads are possible: a store ends the process.
+        /// A store to a read-only mapping ends the process by a signal.
         pub fn new(mapping: Mapping) -> Option<Self> {
             let words = mapping.length_bytes() / size_of::<u64>();
             mapping.pointer().cast::<AtomicU64>().is_aligned().then_some(Self { mapping, words })
@@ -99,8 +99,8 @@ mod mapped {
             let end = first.checked_add(count);
             assert!(end.is_some_and(|end| end <= self.words), "{count} words from {first} of {}", self.words);
             let words = self.mapping.pointer().cast::<AtomicU64>().wrapping_add(first);
-            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words), and the start was checked to be
-            // aligned. Atomics are valid for every bit pattern; on a read-only mapping callers only load (M3).
+            // SAFETY: M1 (the mapping lives as long as `self` and covers `words` words); `new` checked that the start is
+            // aligned. An atomic is valid for every bit pattern. On a read-only mapping callers only load (M3).
             unsafe { std::slice::from_raw_parts(words, count) }
         }
 
@@ -113,9 +113,9 @@ mod mapped {
         fn store_words(&self, first: usize, values: &[u64]) {
             let to: *mut u64 = self.slice(first, values.len()).as_ptr().cast_mut().cast();
             let from = values.as_ptr();
-            // SAFETY: M1, M2: the words are there and writable by this side; a peer that reads them early, which it is not to,
-            // gets what it gets. In few wide stores they are written before a polling peer takes the line away again; the
-            // lengths of short slots are spelled out, so that no function is called for them.
+            // SAFETY: M1, M2: the words are mapped and writable by this side. A peer that breaks the protocol and reads them
+            // early gets torn values. Few wide stores finish before a polling peer takes the cache line away; the constant
+            // lengths let the compiler inline the copies of short slots.
             unsafe {
                 match values.len() {
                     3 => std::ptr::copy_nonoverlapping(from, to, 3),
@@ -138,7 +138,7 @@ mod mapped {
     #[inline]
     fn prefetch(word: *const u64) {
         use std::arch::asm;
-        // SAFETY: a hint that touches no memory architecturally, whatever the address.
+        // SAFETY: a prefetch accesses no memory architecturally, at any address.
         unsafe { asm!("prefetcht0 [{}]", in(reg) word, options(nostack, preserves_flags, readonly)) };
     }
 

@@ -16,10 +16,7 @@ use crate::violation::Violation;
 
 /// Folders of crates that have circles.
 <<<<<<< HEAD
-const NOT_HELD: [&str; 16] = [
-=======
-const NOT_HELD: [&str; 15] = [
->>>>>>> h-regs
+const NOT_HELD: [&str; 13] = [
     "bench",
     "bindings/python",
     "crates/bulk",
@@ -28,7 +25,6 @@ const NOT_HELD: [&str; 15] = [
     "crates/memferry",
     "crates/ninep",
     "crates/service",
-    "crates/shm",
     "crates/transfer",
     "research/driven",
     "research/lab",

@@ -1,4 +1,4 @@
-//! The ring on real files and sockets: bytes land where they were asked for, and what is dropped in flight is called back.
+//! The ring on real files and sockets.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -7,12 +7,12 @@ use std::os::unix::net::UnixStream;
 use super::*;
 use crate::{Options, Pool};
 
-/// A ring, `None` where the system has no io_uring to give.
+/// A ring; `None` if the system has no io_uring or forbids it.
 fn ring() -> Option<Ring> {
-    Ring::new(8).inspect_err(|error| println!("no io_uring here: {error}")).ok()
+    Ring::new(8).inspect_err(|error| println!("io_uring is not available: {error}")).ok()
 }
 
-fn one(ring: &mut Ring) -> Done {
+fn wait_for_one(ring: &mut Ring) -> Done {
     let mut done = Vec::new();
     while done.is_empty() {
         ring.wait(None, &mut done).unwrap();
@@ -34,46 +34,46 @@ fn file(bytes: &[u8]) -> Arc<OwnedFd> {
 }
 
 #[test]
-fn a_file_is_read_written_and_synced_through_registered_buffers() {
+fn reads_writes_and_syncs_a_file() {
     let Some(mut ring) = ring() else { return };
     let pool = Pool::new(Options::default()).unwrap();
     let file = file(b"what the file holds");
     ring.read_file(Arc::clone(&file), pool.take().unwrap(), (100, 50), 5, 7).unwrap();
-    let done = one(&mut ring);
+    let done = wait_for_one(&mut ring);
     assert_eq!((done.token, done.result.unwrap()), (7, 14));
-    let Held::Buffer(buffer) = done.held else { panic!("the buffer comes back") };
+    let Held::Buffer(buffer) = done.held else { panic!("the read did not return its buffer") };
     let view = buffer.share(100, 14).unwrap();
     let mut bytes = [0; 14];
     view.read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"the file holds");
     ring.write_file(Arc::clone(&file), view.part(4, 4).unwrap(), 0, 8).unwrap();
-    assert_eq!(one(&mut ring).result.unwrap(), 4);
+    assert_eq!(wait_for_one(&mut ring).result.unwrap(), 4);
     ring.sync(Arc::clone(&file), true, 9).unwrap();
-    assert_eq!(one(&mut ring).result.unwrap(), 0);
+    assert_eq!(wait_for_one(&mut ring).result.unwrap(), 0);
     rustix::io::pread(&file, &mut bytes, 0).unwrap();
     assert_eq!(&bytes, b"file the file ");
     let registrations = ring.registrations();
     assert_eq!(registrations.fixed + registrations.unregistered, 2);
-    assert_eq!(pool.statistics().in_use, 1, "the view");
+    assert_eq!(pool.statistics().in_use, 1, "only the view holds a buffer");
     drop(view);
     assert_eq!(pool.statistics().in_use, 0);
 }
 
 #[test]
-fn a_retired_segment_is_given_up_when_the_next_is_registered() {
+fn a_registration_drops_retired_segments() {
     let Some(mut ring) = ring() else { return };
     let pool = Pool::new(Options::default()).unwrap();
     let file = file(&[1; 100]);
     for _ in 0..3 {
         ring.read_file(Arc::clone(&file), pool.take().unwrap(), (0, 100), 0, 0).unwrap();
-        assert_eq!(one(&mut ring).result.unwrap(), 100);
+        assert_eq!(wait_for_one(&mut ring).result.unwrap(), 100);
         pool.trim();
         assert!(ring.registrations().segments <= 1);
     }
 }
 
 #[test]
-fn heads_and_views_are_sent_in_order_and_received_where_asked() {
+fn sends_in_order_and_receives_at_the_offset() {
     let Some(mut ring) = ring() else { return };
     let pool = Pool::new(Options::default()).unwrap();
     let (ours, mut theirs) = UnixStream::pair().unwrap();
@@ -82,25 +82,29 @@ fn heads_and_views_are_sent_in_order_and_received_where_asked() {
     buffer.write(10, b"body").unwrap();
     let view = buffer.share(10, 4).unwrap();
     ring.send(Arc::clone(&ours), b"head ".to_vec(), Some(view), 1).unwrap();
-    assert_eq!(one(&mut ring).result.unwrap(), 9);
+    assert_eq!(wait_for_one(&mut ring).result.unwrap(), 9);
     let mut bytes = [0; 9];
     theirs.read_exact(&mut bytes).unwrap();
     assert_eq!(&bytes, b"head body");
     theirs.write_all(b"abc").unwrap();
     ring.receive(Arc::clone(&ours), vec![0; 8], (5, 3), 2).unwrap();
-    let Done { result, held: Held::Bytes(bytes), .. } = one(&mut ring) else { panic!("bytes come back") };
+    let Done { result, held: Held::Bytes(bytes), .. } = wait_for_one(&mut ring) else {
+        panic!("the receive did not return its bytes")
+    };
     assert_eq!((result.unwrap(), &bytes[5..]), (3, &b"abc"[..]));
     ring.receive_buffer(Arc::clone(&ours), pool.take().unwrap(), (4096, 6), 3).unwrap();
     theirs.write_all(b"two").unwrap();
     theirs.write_all(b"six").unwrap();
-    let Done { result, held: Held::Buffer(buffer), .. } = one(&mut ring) else { panic!("it comes back") };
+    let Done { result, held: Held::Buffer(buffer), .. } = wait_for_one(&mut ring) else {
+        panic!("the receive did not return its buffer")
+    };
     let mut bytes = [0; 6];
     buffer.read(4096, &mut bytes).unwrap();
     assert_eq!((result.unwrap(), &bytes), (6, b"twosix"));
 }
 
 #[test]
-fn ranges_outside_are_refused_before_the_kernel_sees_them() {
+fn refuses_ranges_outside_the_buffer() {
     let Some(mut ring) = ring() else { return };
     let pool = Pool::new(Options::default()).unwrap();
     let file = file(&[]);
@@ -112,7 +116,7 @@ fn ranges_outside_are_refused_before_the_kernel_sees_them() {
 }
 
 #[test]
-fn more_than_it_has_entries_for_are_taken_and_all_end() {
+fn operations_beyond_the_entries_complete() {
     let Some(mut ring) = ring() else { return };
     let pool = Pool::new(Options::default()).unwrap();
     let file = file(&[9; 4096]);
@@ -130,7 +134,7 @@ fn more_than_it_has_entries_for_are_taken_and_all_end() {
 }
 
 #[test]
-fn a_dropped_ring_calls_back_what_is_under_way_and_gives_its_buffers_back() {
+fn a_dropped_ring_cancels_and_returns_buffers() {
     let Some(mut ring) = ring() else { return };
     let pool = Pool::new(Options::default()).unwrap();
     let (ours, _theirs) = UnixStream::pair().unwrap();

@@ -1,12 +1,13 @@
-//! An arena as the allocator of collections.
+//! The [`Allocator`] trait for an arena, so that collections can live in it.
 //!
 //! ```text
-//! allocate, grow, shrink ─ the same block serves the new layout? ─ yes ─► stays in place
-//!                                                                └ no ──► a block of the arena, the bytes copied
-//! deallocate ─► given back; a panic when it was given back before or came from elsewhere
+//! allocate          ─► a block of the arena
+//! grow, shrink      ─► the same block if it fits the new layout, else a fresh block with the bytes copied
+//! deallocate        ─► frees the block; panics if it was freed before or is not in the arena
 //! ```
 //!
-//! A layout without bytes takes no memory. Why there was no memory is not said here: the trait has one error.
+//! A layout of zero bytes takes no memory. The trait's one error has no room for the reason of a failure; to learn it,
+//! call [`Arena::allocate`].
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
@@ -16,8 +17,8 @@ use allocator_api2::alloc::{AllocError, Allocator};
 use super::pages::Shape;
 use super::{Arena, SegmentSource};
 
-// SAFETY: A: a block's bytes are no other block's, lie in a segment that stays mapped while the block is in use, and clones
-// share the arena. Moving an arena moves no segment.
+// SAFETY: A: blocks do not overlap, and each lies in a segment that stays mapped while the block is in use. Clones share
+// the arena, and moving an arena moves no segment.
 unsafe impl<S: SegmentSource> Allocator for Arena<S> {
     fn allocate(&self, layout: Layout) -> Result<NonNull<[u8]>, AllocError> {
         if layout.size() == 0 {
@@ -34,7 +35,7 @@ unsafe impl<S: SegmentSource> Allocator for Arena<S> {
             return;
         }
         if let Err(error) = self.give_back(pointer.as_ptr().addr(), layout) {
-            panic!("memory given back to an arena that did not hand it out: {error}");
+            panic!("cannot free memory that is not in use in this arena: {error}");
         }
     }
 
@@ -48,8 +49,8 @@ unsafe impl<S: SegmentSource> Allocator for Arena<S> {
             return Ok(NonNull::slice_from_raw_parts(pointer, new.size()));
         }
         let fresh = Allocator::allocate(self, new)?;
-        // SAFETY: A: the fresh block is another one and not shorter; the caller's old block has `old.size()` bytes and is
-        // given back by its only holder.
+        // SAFETY: A: the fresh block does not overlap the old one and is not shorter. The old block has `old.size()` bytes,
+        // and the caller, its only holder, frees it here.
         unsafe {
             std::ptr::copy_nonoverlapping(pointer.as_ptr(), fresh.cast().as_ptr(), old.size());
             self.deallocate(pointer, old);
@@ -67,7 +68,7 @@ unsafe impl<S: SegmentSource> Allocator for Arena<S> {
             return Ok(NonNull::slice_from_raw_parts(pointer, new.size()));
         }
         let fresh = Allocator::allocate(self, new)?;
-        // SAFETY: A: as in `grow`; the fresh block has `new.size()` bytes, and the old one has no fewer.
+        // SAFETY: A: as in `grow`. The fresh block has `new.size()` bytes, and the old one has at least as many.
         unsafe {
             std::ptr::copy_nonoverlapping(pointer.as_ptr(), fresh.cast().as_ptr(), new.size());
             self.deallocate(pointer, old);
@@ -76,7 +77,7 @@ unsafe impl<S: SegmentSource> Allocator for Arena<S> {
     }
 }
 
-/// Whether a block of layout `old` is one of layout `new` too.
+/// Whether a block allocated for `old` also serves `new`.
 fn fits_in_place(old: Layout, new: Layout) -> bool {
     old.size() > 0 && new.size() > 0 && old.align() >= new.align() && Shape::of(old) == Shape::of(new)
 }

@@ -1,23 +1,23 @@
-//! Blocks that safe code may hold, and the destinations of copies that it waits for.
+//! Arena memory for safe code: owned blocks, and slices that the service fills.
 //!
 //! ```text
-//! Block     owned; read and written by copy, so another may write it too; given back when it is dropped
-//! Landing   whole pages of a borrowed slice, while somebody else fills them
+//! Block     owned, freed on drop; read and written by copy, so the service may write it at the same time
+//! Landing   whole pages of a borrowed slice while the service writes them
 //!             ├─ settled ─► the slice is the caller's again
-//!             └─ dropped ─► the pages are taken out of the segment, so that what is still written misses them
+//!             └─ dropped ─► private pages replace the shared ones, so that late writes miss the slice
 //! ```
 //!
-//! Neither asks anybody to move bytes.
+//! Neither submits a transfer.
 
 use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Arena, ArenaError, MOST_ALIGNMENT, Place, SegmentSource};
+use super::{Arena, ArenaError, MAX_ALIGNMENT, Place, SegmentSource};
 use crate::mapping::{AccessError, Mapping};
 
-/// Memory of an arena that is held by value. No reference to its bytes is ever formed (invariant M2).
+/// An owned block of an arena. No reference to its bytes is formed (invariant M2).
 pub struct Block<S: SegmentSource> {
     arena: Arena<S>,
     mapping: Mapping,
@@ -28,22 +28,21 @@ pub struct Block<S: SegmentSource> {
 }
 
 impl<S: SegmentSource> Block<S> {
-    /// Bytes it has: as many as were asked for.
+    /// The number of bytes requested.
     pub fn length_bytes(&self) -> u64 {
         self.layout.size() as u64
     }
 
-    /// The name of its segment.
     pub fn segment(&self) -> &S::Id {
         &self.id
     }
 
-    /// Where it begins in the segment, in bytes.
+    /// Offset of the block's first byte in its segment.
     pub fn offset(&self) -> u64 {
         self.offset as u64
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the block.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -51,7 +50,7 @@ impl<S: SegmentSource> Block<S> {
         self.mapping.read(self.checked(offset, bytes.len())?, bytes)
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the block.
     ///
     /// # Errors
     /// [`AccessError`].
@@ -68,8 +67,8 @@ impl<S: SegmentSource> Block<S> {
         }
     }
 
-    /// Says that somebody may still write to it when it is dropped: its bytes are nobody's then until the segment is
-    /// retired.
+    /// Marks the block as one that a transfer may still write when it is dropped. The arena then does not reuse its bytes
+    /// before the segment is retired.
     pub fn abandon(&self) {
         self.abandoned.store(true, Ordering::Release);
     }
@@ -87,7 +86,7 @@ impl<S: SegmentSource> Drop for Block<S> {
     }
 }
 
-/// The whole pages of a slice in an arena, which somebody else fills. Its segment and offset say where.
+/// Whole pages of a slice in an arena while the service writes them. Its segment and offset name them in a request.
 pub struct Landing<'a, S: SegmentSource> {
     arena: &'a Arena<S>,
     mapping: Mapping,
@@ -99,17 +98,16 @@ pub struct Landing<'a, S: SegmentSource> {
 }
 
 impl<S: SegmentSource> Landing<'_, S> {
-    /// The name of its segment.
     pub fn segment(&self) -> &S::Id {
         &self.id
     }
 
-    /// Where it begins in the segment, in bytes.
+    /// Offset of the first page in the segment, in bytes.
     pub fn offset(&self) -> u64 {
         self.offset as u64
     }
 
-    /// Says that nobody writes to it any more.
+    /// Declares that the service no longer writes to it, and returns the slice to the caller.
     pub fn settled(mut self) {
         self.settled = true;
     }
@@ -124,23 +122,23 @@ impl<S: SegmentSource> Drop for Landing<'_, S> {
             }
             if let Err(error) = self.mapping.detach(self.offset, self.length) {
                 eprintln!(
-                    "memferry: memory that may still be written to cannot be taken out of use: {error}"
+                    "memferry: cannot replace pages that a transfer may still write ({error}); aborting"
                 );
                 std::process::abort();
             }
         }
-        touched_elsewhere(first);
+        compiler_barrier(first);
     }
 }
 
 impl<S: SegmentSource> Arena<S> {
-    /// A block of `length` bytes at a multiple of `align`.
+    /// Allocates a block of `length` bytes, aligned to `align`.
     ///
     /// # Errors
     /// [`ArenaError`].
     pub fn block(&self, length: usize, align: usize) -> Result<Block<S>, ArenaError<S::Error>> {
-        if !align.is_power_of_two() || align > MOST_ALIGNMENT {
-            return Err(ArenaError::Alignment { align, most: MOST_ALIGNMENT });
+        if !align.is_power_of_two() || align > MAX_ALIGNMENT {
+            return Err(ArenaError::Alignment { align, most: MAX_ALIGNMENT });
         }
         let layout =
             Layout::from_size_align(length, align).map_err(|_| ArenaError::TooLong { length, align })?;
@@ -148,14 +146,14 @@ impl<S: SegmentSource> Arena<S> {
         Ok(Block { arena: self.clone(), mapping, id, offset, layout, abandoned: AtomicBool::new(false) })
     }
 
-    /// Where `bytes` lie, for somebody who only reads them; as [`locate`](Self::locate).
+    /// As [`locate`](Self::locate), for a slice that the service only reads.
     pub fn locate_slice(&self, bytes: &[u8]) -> Option<(S::Id, u64)> {
-        touched_elsewhere(bytes.as_ptr().cast_mut());
+        compiler_barrier(bytes.as_ptr().cast_mut());
         self.locate(bytes.as_ptr(), bytes.len())
     }
 
-    /// Which of `bytes` make up whole pages of their segment; `None` when they do not all lie in one segment, or when
-    /// pages cannot be taken out of it.
+    /// The part of `bytes` that consists of whole pages. `None` when the bytes do not all lie in one segment, or when its
+    /// pages cannot be replaced.
     pub fn whole_pages(&self, bytes: &[u8]) -> Option<Range<usize>> {
         self.locate(bytes.as_ptr(), bytes.len())?;
         let mut state = self.state();
@@ -170,21 +168,20 @@ impl<S: SegmentSource> Arena<S> {
         Some(if none { 0..0 } else { start - offset..end - offset })
     }
 
-    /// Lets somebody else fill `bytes`, which are whole pages of one segment ([`whole_pages`](Self::whole_pages)).
+    /// Makes `bytes` a destination that the service writes. `None` unless they are whole pages of one segment
+    /// ([`whole_pages`](Self::whole_pages)).
     pub fn landing<'a>(&'a self, bytes: &'a mut [u8]) -> Option<Landing<'a, S>> {
         let all = 0..bytes.len();
         if bytes.is_empty() || self.whole_pages(bytes)? != all {
             return None;
         }
-        touched_elsewhere(bytes.as_mut_ptr());
+        compiler_barrier(bytes.as_mut_ptr());
         let mut state = self.state();
         let (segment, offset) = state.segment_of(bytes.as_ptr().addr())?;
-        let mapping = segment.mapping.clone();
-        let id = segment.id.clone();
         Some(Landing {
             arena: self,
-            mapping,
-            id,
+            mapping: segment.mapping.clone(),
+            id: segment.id.clone(),
             offset,
             length: bytes.len(),
             settled: false,
@@ -193,7 +190,7 @@ impl<S: SegmentSource> Arena<S> {
     }
 }
 
-/// A promise about memory of an arena that somebody holds otherwise than as a [`Block`], so that it may be named in requests.
+/// Arena memory that is not held as a [`Block`], with its holder's promise that a request may name it.
 #[derive(Clone, Copy, Debug)]
 pub struct Promised {
     pointer: *const u8,
@@ -201,12 +198,12 @@ pub struct Promised {
 }
 
 impl Promised {
-    /// Promises that `length` bytes at `pointer` may be moved by a service.
+    /// Promises that the service may read and write `length` bytes at `pointer`.
     ///
     /// # Safety
-    /// While a request that was made of this, or a name or right that was derived from it, may still be served, the bytes
-    /// stay allocated; if it writes them, nobody uses references to them meanwhile. A request whose end is unknown, because the
-    /// service was lost, or that ended because its engine channel failed, may be served for ever.
+    /// The bytes stay allocated as long as the service may still run a request made of this, or use an id or grant derived
+    /// from it. If such a request writes them, no reference to them is used meanwhile. Assume that a request runs without
+    /// end if the service was lost before it completed, or if it completed with an engine channel failure.
     pub const unsafe fn new(pointer: *const u8, length: usize) -> Self {
         Self { pointer, length }
     }
@@ -217,19 +214,19 @@ impl Promised {
 }
 
 impl<S: SegmentSource> Arena<S> {
-    /// Where the promised bytes lie; as [`locate`](Self::locate).
+    /// As [`locate`](Self::locate), for promised bytes.
     pub fn locate_promised(&self, promised: Promised) -> Option<(S::Id, u64)> {
-        touched_elsewhere(promised.pointer.cast_mut());
+        compiler_barrier(promised.pointer.cast_mut());
         self.locate(promised.pointer, promised.length)
     }
 }
 
-/// Tells the compiler that the bytes at `pointer` are read or written by what it does not see: all stores to them come
-/// before this, and nothing that was loaded from them is still known after it.
-fn touched_elsewhere(pointer: *mut u8) {
+/// A compiler barrier for the bytes at `pointer`: earlier stores to them are done before it, and values loaded from them
+/// earlier are not reused after it.
+fn compiler_barrier(pointer: *mut u8) {
     #[cfg(not(miri))]
-    // SAFETY: no instruction is executed; by its operands the compiler must assume that it writes through the pointer, which
-    // comes from a slice that is borrowed for that (A).
+    // SAFETY: A: no instruction is executed. By the operands the compiler must assume a write through the pointer, which
+    // comes from a slice that is borrowed for that write.
     unsafe {
         std::arch::asm!("/* {0} */", in(reg) pointer, options(nostack, preserves_flags));
     }

@@ -1,36 +1,36 @@
-//! Which bytes of one segment are handed out: runs of pages, and slabs of small blocks cut from four pages each.
+//! Allocation tables of one segment: runs of whole pages, and four-page slabs of small blocks.
 //!
 //! ```text
 //! layout ─ Shape::of ─┬─ Small(class)   16 … 2048 bytes: a bit in a slab of that class
-//!                     └─ Run(pages)     whole pages, the first free place that is aligned
+//!                     └─ Run(pages)     whole pages: first fit at the alignment
 //! ```
 //!
-//! Pure book-keeping in offsets. It lies outside the segment and never touches it, so whoever may write there cannot
-//! confuse it. Which segment is asked, and what is zeroed when, is the arena's business.
+//! The tables work on offsets and lie outside the segment, so a process that writes the segment cannot corrupt them.
+//! The arena chooses the segment and zeroes blocks.
 
 use std::alloc::Layout;
 
-/// The unit of runs, whatever pages the machine has.
+/// The unit of runs, independent of the machine's page size.
 pub(super) const PAGE: usize = 4096;
-/// The largest alignment: that of a large page.
-pub(super) const MOST_ALIGNMENT: usize = 2 << 20;
+/// The size of a large page.
+pub(super) const MAX_ALIGNMENT: usize = 2 << 20;
 const SLAB_PAGES: usize = 4;
 const SLAB_BYTES: usize = SLAB_PAGES * PAGE;
 /// Sizes of small blocks, in bytes.
 const CLASSES: [usize; 15] = [16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1280, 1536, 2048];
 const SLAB_WORDS: usize = SLAB_BYTES / CLASSES[0] / 64;
 
-/// How a layout is served. Layouts of one shape may stand in for each other.
+/// The kind of block that serves a layout. A block serves every layout of its shape.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Shape {
-    /// A block of that class.
+    /// A block of a slab; the number is an index into `CLASSES`.
     Small(usize),
-    /// That many pages from an address that is a multiple of `align` pages.
+    /// `pages` pages whose address is a multiple of `align` pages.
     Run { pages: usize, align: usize },
 }
 
 impl Shape {
-    /// `None` for an alignment that is too large; the layout has at least one byte.
+    /// `None` for an alignment above [`MAX_ALIGNMENT`]. The layout must have at least one byte.
     pub(super) fn of(layout: Layout) -> Option<Self> {
         let size = layout.size();
         let align = layout.align();
@@ -39,7 +39,7 @@ impl Shape {
             return Some(Self::Small(class));
         }
         let run = Self::Run { pages: size.div_ceil(PAGE), align: align.div_ceil(PAGE) };
-        (align <= MOST_ALIGNMENT).then_some(run)
+        (align <= MAX_ALIGNMENT).then_some(run)
     }
 
     pub(super) fn bytes(self) -> usize {
@@ -49,11 +49,11 @@ impl Shape {
         }
     }
 
-    /// Bytes a fresh segment must have to serve it; `None` when no address space has as many.
+    /// Minimum size of a fresh segment that serves it; `None` on overflow.
     pub(super) fn segment_bytes(self) -> Option<usize> {
         match self {
             Self::Small(_) => Some(SLAB_BYTES),
-            // A segment begins at some page, which need not be a multiple of the alignment.
+            // A segment begins at any page, so up to `align - 1` pages are skipped to reach the alignment.
             Self::Run { pages, align } => (pages + align - 1).checked_mul(PAGE),
         }
     }
@@ -66,23 +66,25 @@ impl Shape {
     }
 }
 
-/// What is wrong with a block that is to be given back.
+/// Why an offset and shape do not name a block in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wrong {
     /// No block in use begins there.
     NotLive,
-    /// The block has that shape.
+    /// The block there has this other shape.
     Shape(Shape),
 }
 
-/// What is at a page. The pages of a run but its first are `Plain`, as free ones are; the bitmap tells them apart.
+/// State of one page. Free pages and all pages of a run but its first are `Plain`; the bitmap shows which are free.
 enum State {
     Plain,
+    /// First page of a run of this many pages.
     Run(usize),
-    /// A run that is being zeroed: no longer a block, not yet free.
+    /// First page of a run that is being zeroed: no longer a block, not yet free.
     Leaving,
+    /// First page of a slab.
     Slab(Box<Slab>),
-    /// That many pages after a slab's first.
+    /// A later page of a slab, with its distance to the first.
     InSlab(usize),
 }
 
@@ -94,21 +96,21 @@ struct Slab {
 
 /// The pages of one segment.
 pub(super) struct Pages {
-    /// The segment's first address, in pages.
+    /// The segment's first address, divided by `PAGE`.
     first: usize,
     states: Vec<State>,
-    /// One bit for each page in use.
+    /// A bitmap of the pages in use.
     used: Vec<u64>,
     free: usize,
     /// No page before this one is free.
     lowest: usize,
-    /// First pages of the slabs of each class that have room.
+    /// For each class, the first pages of its slabs that have room.
     with_room: [Vec<usize>; CLASSES.len()],
     live: usize,
 }
 
 impl Pages {
-    /// `count` free pages from the address of page `first`.
+    /// Tables of `count` free pages; `first` is the first one's address divided by `PAGE`.
     pub(super) fn new(first: usize, count: usize) -> Self {
         Self {
             first,
@@ -125,7 +127,7 @@ impl Pages {
         self.live
     }
 
-    /// Takes a block; returns its offset, `None` when there is no room.
+    /// Takes a block and returns its offset, or `None` when there is no room.
     pub(super) fn take(&mut self, shape: Shape) -> Option<usize> {
         let offset = match shape {
             Shape::Small(class) => self.take_small(class)?,
@@ -156,7 +158,7 @@ impl Pages {
         Some(head * PAGE + (word * 64 + bit as usize) * CLASSES[class])
     }
 
-    /// Makes a slab of free pages.
+    /// Makes a slab from free pages; returns its first page.
     fn cut(&mut self, class: usize) -> Option<usize> {
         let head = self.find(SLAB_PAGES, 1)?;
         self.mark(head, SLAB_PAGES, true);
@@ -168,7 +170,7 @@ impl Pages {
         Some(head)
     }
 
-    /// Whether a block of that shape begins at `offset`.
+    /// Checks that a block of this shape is in use at `offset`.
     pub(super) fn check(&self, offset: usize, shape: Shape) -> Result<(), Wrong> {
         let page = offset / PAGE;
         let found = match self.states.get(page) {
@@ -183,7 +185,8 @@ impl Pages {
         if found.same_block(shape) { Ok(()) } else { Err(Wrong::Shape(found)) }
     }
 
-    /// Makes a run that [`check`](Self::check) accepted no block any more, without freeing its pages.
+    /// Ends a run that [`check`](Self::check) accepted as a block, but keeps its pages from reuse until
+    /// [`give`](Self::give).
     pub(super) fn begin_leaving(&mut self, offset: usize) {
         self.states[offset / PAGE] = State::Leaving;
     }
@@ -285,7 +288,7 @@ impl Slab {
     }
 }
 
-/// The words of a bitmap that hold bits `start..end`, with a mask of these bits.
+/// The indices of the bitmap words that hold bits `start..end`, each with the mask of those bits.
 fn words(start: usize, end: usize) -> impl DoubleEndedIterator<Item = (usize, u64)> {
     (start / 64..end.div_ceil(64)).map(move |index| {
         let from = start.saturating_sub(index * 64);
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn layouts_of_one_alignment_up_to_the_block_s_size_have_its_shape() {
+    fn a_shape_fits_every_layout_it_serves() {
         for align in (0..22).map(|shift| 1 << shift) {
             for size in (1..10_000).step_by(if cfg!(miri) { 1801 } else { 7 }) {
                 let of = shape(size, align).unwrap();
@@ -312,13 +315,13 @@ mod tests {
                 assert_eq!(shape(of.bytes(), align), Some(of), "{size} bytes, aligned to {align}");
             }
         }
-        assert_eq!(shape(1, MOST_ALIGNMENT * 2), None);
-        let most = shape(isize::MAX as usize, 1).unwrap();
-        assert!(most.segment_bytes().is_some_and(|bytes| bytes >= isize::MAX as usize));
+        assert_eq!(shape(1, MAX_ALIGNMENT * 2), None);
+        let longest = shape(isize::MAX as usize, 1).unwrap();
+        assert!(longest.segment_bytes().is_some_and(|bytes| bytes >= isize::MAX as usize));
     }
 
     #[test]
-    fn what_was_given_back_can_be_taken_whole() {
+    fn freed_blocks_merge_into_one_run() {
         let mut pages = Pages::new(3, 200);
         let small = shape(100, 4).unwrap();
         let run = shape(30_000, 16384).unwrap();

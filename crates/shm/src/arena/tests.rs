@@ -1,4 +1,4 @@
-//! The arena against a model, over memory of the heap so that Miri can watch it, and over memfds.
+//! The arena against a model, over heap memory so that Miri can check every access.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Hands out the heap's memory, and knows what it has not got back.
+/// Makes segments of heap memory and counts those not retired.
 #[derive(Default)]
 struct Heap {
     next: AtomicU64,
@@ -24,20 +24,20 @@ impl Heap {
     }
 }
 
-// SAFETY: A: each segment is a fresh allocation that only the arena gets, with a page more than was asked for.
+// SAFETY: A: each segment is a fresh zeroed allocation that only the arena holds, one page longer than requested.
 unsafe impl SegmentSource for Heap {
     type Id = u64;
     type Error = Infallible;
 
-    fn segment(&self, least_bytes: u64) -> Result<(Mapping, u64), Infallible> {
-        let mapping = Mapping::owned(vec![0; least_bytes as usize + PAGE]);
+    fn segment(&self, min_bytes: u64) -> Result<(Mapping, u64), Infallible> {
+        let mapping = Mapping::owned(vec![0; min_bytes as usize + PAGE]);
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.out.lock().unwrap().insert(id, mapping.length_bytes());
         Ok((mapping, id))
     }
 
     fn retire(&self, id: u64) {
-        assert!(self.out.lock().unwrap().remove(&id).is_some(), "segment {id} was given back twice");
+        assert!(self.out.lock().unwrap().remove(&id).is_some(), "segment {id} was retired twice");
     }
 }
 
@@ -56,7 +56,7 @@ fn allocate(arena: &Arena<Heap>, size: usize, align: usize) -> NonNull<u8> {
 }
 
 fn free(arena: &Arena<Heap>, pointer: NonNull<u8>, size: usize, align: usize) -> Result<(), FreeError> {
-    // SAFETY: A: these tests do not use a block after they gave it back, or the call is refused.
+    // SAFETY: A: these tests do not use a block after they freed it, or the call is refused.
     unsafe { arena.free(pointer, layout(size, align)) }
 }
 
@@ -67,9 +67,9 @@ fn fill(pointer: NonNull<u8>, size: usize, value: u8) {
 
 fn holds(pointer: NonNull<u8>, size: usize, value: u8) -> bool {
     let mut bytes = vec![!value; size];
-    // SAFETY: A: callers hold a block of `size` bytes there, and nobody writes meanwhile.
+    // SAFETY: A: callers hold a block of `size` bytes there, and no other thread writes it.
     unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(pointer.as_ptr(), size) };
-    // Compared as wholes, which Miri does at once.
+    // One comparison of whole vectors, because Miri is slow on a loop over bytes.
     bytes == vec![value; size]
 }
 
@@ -93,7 +93,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..if cfg!(miri) { 12 } else { 200 })
 }
 
-/// A block as the model knows it.
+/// A live block in the model.
 #[derive(Clone, Copy)]
 struct Live {
     pointer: NonNull<u8>,
@@ -137,7 +137,7 @@ fn run(steps: &[Step]) {
                 // SAFETY: A: the block is in use and has the old layout; the new one is not shorter.
                 let grown = unsafe { Allocator::grow(&arena, block.pointer, old, new) }.unwrap();
                 block.pointer = grown.cast();
-                assert!(holds(block.pointer, block.size, block.value), "bytes got lost when a block grew");
+                assert!(holds(block.pointer, block.size, block.value), "growing lost bytes");
                 block.size += by;
                 check_new(&arena, &live, block);
                 fill(block.pointer, block.size, block.value);
@@ -153,7 +153,7 @@ fn run(steps: &[Step]) {
         assert!(holds(block.pointer, block.size, block.value));
         assert_eq!(free(&arena, block.pointer, block.size, block.align), Ok(()));
     }
-    assert!(arena.source().out() <= 1, "more than one empty segment is kept");
+    assert!(arena.source().out() <= 1, "the arena keeps more than one empty segment");
     arena.trim();
     let empty = Statistics { peak_bytes: arena.statistics().peak_bytes, ..Statistics::default() };
     assert_eq!((arena.source().out(), arena.statistics()), (0, empty));
@@ -163,13 +163,13 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn blocks_never_overlap_keep_their_bytes_and_are_all_given_back(steps in steps()) {
+    fn blocks_keep_their_bytes_and_never_overlap(steps in steps()) {
         run(&steps);
     }
 }
 
 #[test]
-fn impossible_layouts_are_refused() {
+fn refuses_impossible_layouts() {
     let arena = arena();
     assert!(matches!(arena.allocate(layout(0, 1)), Err(ArenaError::Empty)));
     assert!(matches!(arena.block(0, 1), Err(ArenaError::Empty)));
@@ -184,15 +184,16 @@ fn impossible_layouts_are_refused() {
 }
 
 #[test]
-fn a_limit_is_named_and_holds_until_something_is_freed() {
+fn the_limit_holds_until_blocks_are_freed() {
     let options = Options { segment_bytes: SEGMENT, limit_bytes: 4 * SEGMENT, ..Options::default() };
     let arena = Arena::new(Heap::default(), options);
     let first = arena.block(SEGMENT as usize, 1).unwrap();
     let second = arena.block(SEGMENT as usize * 2, 1).unwrap();
     let Err(refused) = arena.block(SEGMENT as usize, 1) else { panic!("the limit did not hold") };
-    assert!(refused.to_string().contains(&format!("exceed the arena's {}", 4 * SEGMENT)), "{refused}");
+    let limit = format!("exceed the arena's limit of {} bytes", 4 * SEGMENT);
+    assert!(refused.to_string().contains(&limit), "{refused}");
     assert!(arena.statistics().segment_bytes <= 4 * SEGMENT + 2 * PAGE as u64);
-    // What is left of the limit serves what fits it, though it is less than a segment.
+    // A block that fits the rest of the limit is served, although the rest is less than a usual segment.
     let small = arena.block(100, 1).unwrap();
     drop((first, second));
     let whole = arena.block(SEGMENT as usize * 3 - 2 * PAGE, 1).unwrap();
@@ -201,7 +202,7 @@ fn a_limit_is_named_and_holds_until_something_is_freed() {
 }
 
 #[test]
-fn what_is_given_back_twice_or_by_strangers_is_refused_and_changes_nothing() {
+fn a_bad_free_is_refused_and_changes_nothing() {
     let ours = arena();
     let other = arena();
     for (size, align) in [(24, 8), (5000, 4096), (100_000, 1)] {
@@ -223,12 +224,12 @@ fn what_is_given_back_twice_or_by_strangers_is_refused_and_changes_nothing() {
 }
 
 #[test]
-#[should_panic(expected = "was it given back twice?")]
-fn a_collection_that_gives_back_twice_panics() {
+#[should_panic(expected = "was it freed twice?")]
+fn a_double_deallocate_panics() {
     let arena = arena();
     let block = allocate(&arena, 64, 8);
     let _other = allocate(&arena, 64, 8);
-    // SAFETY: A: given back by its only holder; the second time is what must be found out.
+    // SAFETY: A: the only holder frees the block; the second call is refused before it touches memory.
     unsafe {
         arena.deallocate(block, layout(64, 8));
         arena.deallocate(block, layout(64, 8));
@@ -236,7 +237,7 @@ fn a_collection_that_gives_back_twice_panics() {
 }
 
 #[test]
-fn no_old_byte_is_visible_unless_that_was_asked_for() {
+fn old_bytes_show_only_without_zero_on_free() {
     for zero_on_free in [true, false] {
         let options = Options { segment_bytes: SEGMENT, zero_on_free, ..Options::default() };
         let arena = Arena::new(Heap::default(), options);
@@ -255,13 +256,13 @@ fn no_old_byte_is_visible_unless_that_was_asked_for() {
 }
 
 #[test]
-fn empty_segments_beyond_one_go_back() {
+fn one_empty_segment_is_kept() {
     let arena = arena();
     let blocks: Vec<_> = (0..4).map(|_| arena.block(40_000, 1).unwrap()).collect();
     let large = arena.block(200_000, 4096).unwrap();
     assert_eq!((arena.source().out(), arena.statistics().segments), (5, 5));
     drop(large);
-    assert_eq!(arena.source().out(), 4, "a segment made for one block is not kept");
+    assert_eq!(arena.source().out(), 4, "a segment larger than usual is not kept");
     drop(blocks);
     assert_eq!(arena.source().out(), 1);
     let again = arena.block(40_000, 1).unwrap();
@@ -276,7 +277,7 @@ fn empty_segments_beyond_one_go_back() {
 }
 
 #[test]
-fn only_what_lies_wholly_in_one_segment_is_located() {
+fn locate_needs_all_bytes_in_one_segment() {
     let other = arena();
     let arena = arena();
     let block = allocate(&arena, 5000, 1);
@@ -293,11 +294,11 @@ fn only_what_lies_wholly_in_one_segment_is_located() {
     assert_eq!(arena.locate(std::ptr::without_provenance(usize::MAX), 1), None);
     assert_eq!(free(&arena, block, 5000, 1), Ok(()));
     arena.trim();
-    assert_eq!(arena.locate(block.as_ptr(), 5000), None, "the segment was given back");
+    assert_eq!(arena.locate(block.as_ptr(), 5000), None, "the segment was retired");
 }
 
 #[test]
-fn collections_grow_shrink_and_outlive_the_handle_they_came_from() {
+fn collections_outlive_the_arena_handle() {
     let arena = arena();
     let mut bytes = ArenaVec::new_in(arena.clone());
     let boxed = ArenaBox::new_in([3_u64; 100], arena.clone());
@@ -319,7 +320,7 @@ fn collections_grow_shrink_and_outlive_the_handle_they_came_from() {
 }
 
 #[test]
-fn an_abandoned_block_is_not_used_again_and_goes_with_its_segment() {
+fn an_abandoned_block_is_not_reused() {
     let arena = arena();
     let abandoned = arena.block(40_000, 1).unwrap();
     let kept = arena.block(100, 1).unwrap();
@@ -332,12 +333,12 @@ fn an_abandoned_block_is_not_used_again_and_goes_with_its_segment() {
     assert_ne!((*fresh.segment(), fresh.offset()), (0, offset));
     drop(kept);
     let statistics = arena.statistics();
-    assert_eq!((statistics.segments, statistics.abandoned_bytes), (1, 0), "it was kept as a spare");
+    assert_eq!((statistics.segments, statistics.abandoned_bytes), (1, 0), "the abandoned segment was kept");
     drop(fresh);
 }
 
 #[test]
-fn a_block_s_bytes_go_in_and_out_by_copy_and_no_further() {
+fn block_copies_stay_inside_the_block() {
     let arena = arena();
     let block = arena.block(100, 64).unwrap();
     block.write(90, &[5; 10]).unwrap();
@@ -353,7 +354,7 @@ fn a_block_s_bytes_go_in_and_out_by_copy_and_no_further() {
 }
 
 #[test]
-fn threads_share_it() {
+fn threads_share_an_arena() {
     let arena = arena();
     let rounds = if cfg!(miri) { 8 } else { 4000 };
     std::thread::scope(|scope| {

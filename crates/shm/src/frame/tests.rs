@@ -1,4 +1,4 @@
-//! Tests of frame admission against every kind of descriptor that is no frame, and against what is tried afterwards.
+//! Tests of frame admission: descriptors it must refuse, and changes that an admitted memfd must refuse.
 
 use std::os::fd::AsFd;
 
@@ -18,7 +18,7 @@ fn memfd(flags: MemfdFlags, size: u64, allocated: u64) -> OwnedFd {
 }
 
 #[test]
-fn an_allocated_frame_is_admitted_and_shares_its_bytes() {
+fn admits_an_allocated_frame() {
     let (descriptor, ours) = allocate(10_000, Pages::Ordinary).unwrap();
     assert_eq!(ours.length_bytes(), 12_288);
     let theirs = admit(descriptor.as_fd(), 12_288, me()).unwrap();
@@ -29,7 +29,7 @@ fn an_allocated_frame_is_admitted_and_shares_its_bytes() {
 }
 
 #[test]
-fn after_admission_nobody_can_reopen_punch_truncate_write_or_seal() {
+fn an_admitted_frame_refuses_changes() {
     let (descriptor, ours) = allocate(8192, Pages::Ordinary).unwrap();
     admit(descriptor.as_fd(), 8192, me()).unwrap();
     assert!(rustix::fs::ftruncate(&descriptor, 4096).is_err());
@@ -43,15 +43,15 @@ fn after_admission_nobody_can_reopen_punch_truncate_write_or_seal() {
     let again = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     assert!(Mapping::shared(again.as_fd(), 8192, Access::ReadWrite, 4096).is_err());
     assert!(rustix::io::pwrite(&again, b"x", 0).is_err());
-    // SAFETY: the range is ours; removing its pages is what must be refused.
+    // SAFETY: the range is mapped by `ours`, and Linux must refuse to remove its pages.
     let removed =
         unsafe { rustix::mm::madvise(ours.pointer().cast(), 4096, rustix::mm::Advice::LinuxRemove) };
     assert!(removed.is_err());
-    ours.write(0, b"mappings made before go on").unwrap();
+    ours.write(0, b"earlier mappings stay writable").unwrap();
 }
 
 #[test]
-fn what_is_no_memfd_is_refused() {
+fn refuses_descriptors_that_are_not_memfds() {
     let regular = std::fs::File::open("/proc/self/exe").unwrap();
     let (pipe, _) = rustix::pipe::pipe().unwrap();
     let directory = std::fs::File::open("/").unwrap();
@@ -62,7 +62,7 @@ fn what_is_no_memfd_is_refused() {
 }
 
 #[test]
-fn unsealable_sparse_misannounced_empty_and_foreign_memfds_are_refused() {
+fn refuses_unsuitable_memfds() {
     let sealing = MemfdFlags::ALLOW_SEALING;
     let refused =
         |descriptor: OwnedFd, announced, user| admit(descriptor.as_fd(), announced, user).unwrap_err();
@@ -82,7 +82,7 @@ fn unsealable_sparse_misannounced_empty_and_foreign_memfds_are_refused() {
 }
 
 #[test]
-fn pages_beyond_the_end_do_not_stand_for_pages_that_are_missing() {
+fn pages_beyond_the_end_hide_no_hole() {
     let keep = FallocateFlags::KEEP_SIZE;
     let beyond = |size: u64, extra: u64| {
         let descriptor = memfd(MemfdFlags::ALLOW_SEALING, size, 0);
@@ -93,10 +93,10 @@ fn pages_beyond_the_end_do_not_stand_for_pages_that_are_missing() {
         let descriptor = beyond(1 << 20, extra);
         let error = admit(descriptor.as_fd(), 1 << 20, me()).unwrap_err();
         assert!(matches!(error, FrameRefused::Sparse { .. }), "{error}");
-        // What was beyond is gone where it could have misled, and nothing was made in the service's name.
+        // Pages beyond the end are freed where they could hide a hole, and the service allocates none.
         assert_eq!(rustix::fs::fstat(&descriptor).unwrap().st_blocks * 512, left);
     }
-    // Freeing much would keep the service from others.
+    // The service does not free a large excess: that would delay other clients.
     let error = admit(beyond(1 << 20, 4 << 20).as_fd(), 1 << 20, me()).unwrap_err();
     assert!(matches!(error, FrameRefused::BeyondEnd { .. }), "{error}");
     let whole = memfd(MemfdFlags::ALLOW_SEALING, 1 << 20, 1 << 20);
@@ -106,7 +106,7 @@ fn pages_beyond_the_end_do_not_stand_for_pages_that_are_missing() {
 }
 
 #[test]
-fn a_read_only_descriptor_cannot_be_sealed_and_is_refused() {
+fn refuses_a_read_only_descriptor() {
     let (descriptor, _) = allocate(4096, Pages::Ordinary).unwrap();
     let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&descriptor));
     let read_only = std::fs::File::open(path).unwrap();
@@ -114,7 +114,7 @@ fn a_read_only_descriptor_cannot_be_sealed_and_is_refused() {
 }
 
 #[test]
-fn a_write_sealed_frame_is_admitted_read_only() {
+fn admits_a_write_sealed_frame_read_only() {
     let descriptor = memfd(MemfdFlags::ALLOW_SEALING, 4096, 4096);
     let seals = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&descriptor, seals).unwrap();
@@ -124,7 +124,7 @@ fn a_write_sealed_frame_is_admitted_read_only() {
 }
 
 #[test]
-fn impossible_lengths_are_refused() {
+fn refuses_impossible_lengths() {
     assert!(matches!(allocate(0, Pages::Ordinary), Err(AllocateError::Empty)));
     for length in [u64::MAX, i64::MAX as u64, u64::MAX - 4095] {
         assert!(matches!(allocate(length, Pages::Ordinary), Err(AllocateError::System { .. })));
@@ -132,7 +132,7 @@ fn impossible_lengths_are_refused() {
 }
 
 #[test]
-fn huge_pages_are_admitted_where_the_machine_has_some() {
+fn admits_huge_pages_where_available() {
     match allocate(1, Pages::Huge) {
         Ok((descriptor, ours)) => {
             let length = ours.length_bytes() as u64;

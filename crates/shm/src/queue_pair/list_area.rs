@@ -1,19 +1,19 @@
-//! Which words of a channel's list area hold lists that the service has not taken yet.
+//! Allocation of a queue's list area, a ring of words that holds the lists of requests not yet taken.
 //!
 //! ```text
-//! room(words) ─► the next words in one piece ─ used until the request they belong to was taken ─► free
+//! room(words) ─► the next contiguous words ─ in use until the service takes their request ─► free
 //! ```
 //!
-//! Book-keeping only: nothing here touches the area.
+//! This module computes indices only; `ClientEnd` writes the area.
 
 use std::collections::VecDeque;
 
 use super::LIST_WORDS;
 
-/// Where lists lie that the service has not taken yet: a ring of words.
+/// Positions count words since the queue was made; an index is a position modulo the area's length.
 #[derive(Debug, Default)]
 pub(super) struct ListArea {
-    /// Of each list: the submission after it, and where the area's use ended with it, in words since the beginning.
+    /// For each list: the submission count after its request, and the position of the list's end.
     pub(super) used: VecDeque<(u32, u64)>,
     first: u64,
     pub(super) end: u64,
@@ -29,12 +29,13 @@ impl ListArea {
             self.used.pop_front();
         }
         if self.used.is_empty() {
-            // From the beginning, where the longest list fits in one piece.
-            (self.first, self.end) = (0, 0);
+            // Restart at the beginning, where even the longest list is contiguous.
+            self.first = 0;
+            self.end = 0;
         }
     }
 
-    /// Room for `words` in one piece: its first word, and where the area's use ends with it.
+    /// Finds room for `words` contiguous words: the index of the first one, and the position of their end.
     pub(super) fn room(&self, words: usize) -> Option<(usize, u64)> {
         let area = LIST_WORDS as u64;
         let words = words as u64;

@@ -1,11 +1,11 @@
-//! Sleeping on a channel's queue pair from another thread than the one that uses it.
+//! A handle to sleep on a queue pair from a thread other than the one that uses it.
 
 use super::{CLIENT_PARKED, WAKE_WORD};
 use crate::parking::Fences;
 use crate::storage::RingStorage;
 use crate::sync::AtomicU64;
 
-/// The flag and the word a client sleeps on, for another thread than the one that uses the channel.
+/// The client's parked flag and wake word, for a thread other than the one that uses the queue.
 #[derive(Clone, Debug)]
 pub struct Sleeper<S> {
     own: S,

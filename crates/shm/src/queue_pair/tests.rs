@@ -19,14 +19,14 @@ fn request(tag: u64) -> [u64; SUBMISSION_WORDS] {
 }
 
 #[test]
-fn requests_go_one_way_and_completions_the_other() {
+fn requests_and_completions_cross() {
     let (mut client, mut service, ..) = pair();
     for tag in 0..100 {
         client.stage(&request(tag)).unwrap();
-        assert!(!client.publish(), "the worker does not sleep");
+        assert!(!client.publish(), "a worker that does not sleep is woken");
         assert_eq!(service.pop().unwrap()[1], tag);
         service.tell_consumed();
-        // What the client read is told now and then; there is always room for all it may have outstanding.
+        // The client stores its count only now and then, but there is always room for its outstanding requests.
         assert!((4..=8).contains(&service.completion_room().unwrap()));
         service.stage(&[0, tag, 0, 0]).unwrap();
         service.publish();
@@ -35,13 +35,13 @@ fn requests_go_one_way_and_completions_the_other() {
 }
 
 #[test]
-fn a_flag_that_is_read_late_asks_for_no_signal_of_what_was_taken() {
+fn a_taken_completion_needs_no_signal() {
     let (mut client, mut service, ..) = pair();
     let arm =
         |client: &ClientEnd<HeapWords>| client.parked().store(client.signal_wanted(), Ordering::Relaxed);
     for tag in 0..20 {
         arm(&client);
-        assert!(!service.wants_signal(service.client_flag()), "nothing came");
+        assert!(!service.wants_signal(service.client_flag()), "a signal without a completion");
         client.stage(&request(tag)).unwrap();
         client.publish();
         service.pop().unwrap();
@@ -50,7 +50,7 @@ fn a_flag_that_is_read_late_asks_for_no_signal_of_what_was_taken() {
         service.stage(&[0, tag, 0, 0]).unwrap();
         let flag = service.publish_for();
         assert!(service.wants_signal(flag) && service.wants_signal(service.client_flag()));
-        // The client found it by itself and waits for the next before the flag is looked at again.
+        // The client polls the completion and raises the flag again before the service reads it once more.
         client.pop().unwrap();
         arm(&client);
         assert!(!service.wants_signal(service.client_flag()));
@@ -58,7 +58,7 @@ fn a_flag_that_is_read_late_asks_for_no_signal_of_what_was_taken() {
 }
 
 #[test]
-fn a_client_that_never_reads_leaves_no_room() {
+fn an_idle_client_leaves_no_room() {
     let (mut client, mut service, ..) = pair();
     for tag in 0..8 {
         client.presume_consumed(0);
@@ -77,16 +77,16 @@ fn a_client_that_never_reads_leaves_no_room() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "takes minutes, and there is no unsafe code in it")]
-fn lists_are_placed_in_one_piece_each_and_freed_as_their_requests_are_taken() {
+#[cfg_attr(miri, ignore = "takes minutes, and it runs no unsafe code")]
+fn a_list_is_freed_when_its_request_is_taken() {
     let (mut client, mut service, ..) = pair();
     assert_eq!(client.stage_list(&vec![0; LIST_WORDS + 1]), Err(RingFull));
     for round in 0..50_u64 {
-        // Longer than half of the area: each has to wait until the one before was taken.
+        // Each list is longer than half of the area, so it fits only after the previous one was taken.
         let list: Vec<_> = (0..LIST_WORDS as u64 / 2 + 1 + round).map(|word| word ^ round).collect();
         let first = client.stage_list(&list).unwrap();
         client.stage(&request(first)).unwrap();
-        assert_eq!(client.stage_list(&list), Err(RingFull), "the first is not taken yet");
+        assert_eq!(client.stage_list(&list), Err(RingFull), "the first list is still in use");
         client.publish();
         let slot = service.pop().unwrap();
         assert_eq!(service.fetch_list(slot[1], list.len()), Some(list));
@@ -99,14 +99,14 @@ fn lists_are_placed_in_one_piece_each_and_freed_as_their_requests_are_taken() {
 }
 
 #[test]
-fn progress_is_told_for_one_request_and_forgotten_with_it() {
+fn progress_belongs_to_one_request() {
     let (client, service, client_memory, _) = pair();
     assert_eq!(client.progress(5), None);
-    assert!(!service.tell_progress(5, 1 << 20, false), "nobody sleeps");
+    assert!(!service.tell_progress(5, 1 << 20, false), "a client that does not sleep is woken");
     assert_eq!(
         (client.progress(5), client.progress(1)),
         (Some((1 << 20, false)), None),
-        "same word, another lap"
+        "request 1 has the same word, one lap earlier"
     );
     client_memory.word(CLIENT_PARKED).store(PARKED_FOR_PROGRESS, Ordering::Relaxed);
     assert!(service.tell_progress(5, u64::MAX, true));
@@ -116,7 +116,7 @@ fn progress_is_told_for_one_request_and_forgotten_with_it() {
 }
 
 #[test]
-fn a_stop_is_no_cancel() {
+fn stop_and_cancel_are_distinct() {
     let (mut client, mut service, ..) = pair();
     client.stop(6);
     assert!(service.cancels_changed());
@@ -126,14 +126,14 @@ fn a_stop_is_no_cancel() {
 }
 
 #[test]
-fn a_client_that_lies_about_what_it_read_is_found_out() {
+fn detects_an_impossible_client_count() {
     let (_, mut service, client_memory, _) = pair();
     client_memory.word(COMPLETIONS_CONSUMED).store(7, Ordering::Relaxed);
     assert_eq!(service.completion_room(), Err(ImpossibleCount { claimed: 7, published: 0, known: 0 }));
 }
 
 #[test]
-fn a_service_that_lies_about_what_it_took_looks_full() {
+fn an_impossible_service_count_looks_full() {
     let (mut client, _, _, service_memory) = pair();
     for tag in 0..4 {
         client.stage(&request(tag)).unwrap();
@@ -144,8 +144,8 @@ fn a_service_that_lies_about_what_it_took_looks_full() {
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "takes minutes, and there is no unsafe code in it")]
-fn scribbles_over_the_whole_client_memory_give_slots_or_nothing() {
+#[cfg_attr(miri, ignore = "takes minutes, and it runs no unsafe code")]
+fn survives_garbage_in_client_memory() {
     let (_, mut service, client_memory, _) = pair();
     for value in [0, 1, 2, 5, u64::MAX, crate::ring::LONG | 3] {
         for index in 0..client_memory.words() {
@@ -166,15 +166,15 @@ fn a_cancel_names_one_request() {
     assert!(!service.cancels_changed());
     assert!(!service.cancels_asked());
     client.cancel(6);
-    assert!(service.cancels_asked(), "though nobody looked");
+    assert!(service.cancels_asked(), "a cancel is visible before `cancels_changed`");
     assert!(service.cancels_changed());
     assert!(!service.cancels_changed() && service.cancels_asked());
     assert!(service.cancel_requested(6));
-    assert!(!service.cancel_requested(2), "same word, another lap");
+    assert!(!service.cancel_requested(2), "request 2 has the same word, one lap earlier");
 }
 
 #[test]
-fn memories_too_small_for_the_capacity_are_refused() {
+fn refuses_memories_that_are_too_small() {
     let layout = Layout::new(4).unwrap();
     let small = HeapWords::zeroed(8);
     let large = HeapWords::zeroed(layout.client_words());

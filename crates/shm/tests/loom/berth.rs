@@ -1,7 +1,7 @@
-//! Work shared by an owner and helpers: every piece is done once, and nobody reads a description that changes. Each rule is
-//! broken once.
+//! One job shared by an owner and a helper: each piece is done once, and no thread reads a description that changes. Each
+//! rule has a broken variant.
 //!
-//! Descriptions and pieces are cells whose every access loom checks, as if they were memory behind raw pointers.
+//! Description and pieces are cells: loom checks every access, as if they were memory behind raw pointers.
 
 #![expect(unsafe_code, reason = "loom's cells stand for memory behind raw pointers")]
 
@@ -18,9 +18,9 @@ const PIECES: usize = 2;
 
 struct Shared {
     word: AtomicU64,
-    /// What the work is: changed by each owner.
+    /// The number of the job, written by each owner.
     description: UnsafeCell<u64>,
-    /// How often each piece was done.
+    /// For each piece, the number of times it was done.
     pieces: [UnsafeCell<u64>; PIECES],
 }
 
@@ -33,29 +33,29 @@ impl Shared {
         Arc::new(Self { word: AtomicU64::new(0), description: UnsafeCell::new(0), pieces })
     }
 
-    fn describe(&self, work: u64) {
-        // SAFETY: the owner alone, nobody being counted; loom checks that.
-        self.description.with_mut(|description| unsafe { *description = work });
+    fn set_description(&self, job: u64) {
+        // SAFETY: only the owner calls this, while no helper is counted; loom checks that.
+        self.description.with_mut(|description| unsafe { *description = job });
     }
 
-    fn described(&self) -> u64 {
-        // SAFETY: of a counted helper, or the owner; loom checks that nobody writes meanwhile.
+    fn description(&self) -> u64 {
+        // SAFETY: the owner or a counted helper calls this; loom checks that no thread writes at the same time.
         self.description.with(|description| unsafe { *description })
     }
 
-    fn work(&self, piece: u64) {
-        assert!(self.described() > 0);
-        // SAFETY: of who took the piece; loom checks that nobody else has it.
+    fn do_piece(&self, piece: u64) {
+        assert!(self.description() > 0);
+        // SAFETY: the thread that took the piece calls this; loom checks that no other thread accesses the piece.
         self.pieces[piece as usize].with_mut(|done| unsafe { *done += 1 });
     }
 
     fn done(&self) -> [u64; PIECES] {
-        // SAFETY: of the owner after everybody left; loom checks that.
+        // SAFETY: the owner calls this after all helpers left; loom checks that.
         [0, 1].map(|piece: usize| self.pieces[piece].with(|done| unsafe { *done }))
     }
 }
 
-/// How a helper comes in, how it goes, and how the owner ends; each may be a broken one.
+/// The steps that the tests replace one at a time by a broken variant.
 #[derive(Clone, Copy)]
 struct Rules {
     join: fn(&Shared) -> Option<u64>,
@@ -66,16 +66,16 @@ struct Rules {
 const SHIPPED: Rules =
     Rules { join: |shared| join(&shared.word), leave, close: |word| close(word, thread::yield_now) };
 
-/// Two works, one after the other, with a helper that looks in twice.
-fn two_works(rules: Rules) {
+/// Runs two jobs one after the other, with one helper that tries to join twice.
+fn two_jobs(rules: Rules) {
     let shared = Shared::new();
-    let helping = {
+    let helper = {
         let shared = Arc::clone(&shared);
         thread::spawn(move || {
             for _ in 0..2 {
                 let Some(mut piece) = (rules.join)(&shared) else { continue };
                 loop {
-                    shared.work(piece);
+                    shared.do_piece(piece);
                     match take_back(&shared.word) {
                         Some(next) => piece = next,
                         None => break,
@@ -85,49 +85,49 @@ fn two_works(rules: Rules) {
             }
         })
     };
-    for work in 1..=2 {
+    for job in 1..=2 {
         assert!(claim(&shared.word));
-        shared.describe(work);
+        shared.set_description(job);
         open(&shared.word, PIECES as u64);
         while let Some(piece) = take_front(&shared.word) {
-            shared.work(piece);
+            shared.do_piece(piece);
         }
         (rules.close)(&shared.word);
-        assert_eq!(shared.done(), [work; PIECES]);
+        assert_eq!(shared.done(), [job; PIECES]);
         free(&shared.word);
     }
-    helping.join().unwrap();
+    helper.join().unwrap();
 }
 
 #[test]
-fn every_piece_is_done_once_and_nobody_is_within_when_the_owner_goes_on() {
-    explore(3, || two_works(SHIPPED));
+fn each_piece_is_done_once_before_close_returns() {
+    explore(3, || two_jobs(SHIPPED));
 }
 
 #[test]
 #[should_panic]
-fn broken_owners_that_do_not_wait_change_what_is_read() {
+fn broken_close_that_does_not_wait() {
     let close = |word: &AtomicU64| {
         word.fetch_and(!(1 << 63), Ordering::AcqRel);
     };
-    explore(3, move || two_works(Rules { close, ..SHIPPED }));
+    explore(3, move || two_jobs(Rules { close, ..SHIPPED }));
 }
 
 #[test]
 #[should_panic]
-fn broken_helpers_that_read_before_they_are_counted_read_what_changes() {
+fn broken_join_that_reads_before_it_counts() {
     let join = |shared: &Shared| {
         let open = shared.word.load(Ordering::Acquire) >> 63 == 1;
-        (open && shared.described() > 0).then(|| join(&shared.word)).flatten()
+        (open && shared.description() > 0).then(|| join(&shared.word)).flatten()
     };
-    explore(3, move || two_works(Rules { join, ..SHIPPED }));
+    explore(3, move || two_jobs(Rules { join, ..SHIPPED }));
 }
 
 #[test]
 #[should_panic]
-fn broken_leaving_that_releases_nothing_hides_what_was_done() {
+fn broken_leave_without_release() {
     let leave = |word: &AtomicU64| {
         word.fetch_sub(1 << 48, Ordering::Relaxed);
     };
-    explore(3, move || two_works(Rules { leave, ..SHIPPED }));
+    explore(3, move || two_jobs(Rules { leave, ..SHIPPED }));
 }

@@ -1,19 +1,19 @@
-//! Loom runs the shipped ring, queue pair, parking and sharing protocols through their interleavings and weak-memory outcomes.
+//! Loom model checks of the shipped ring, queue pair, parking and job sharing: all interleavings and weak-memory outcomes.
 //!
 //! ```text
 //! HeapWords over loom's atomics ── Producer/Consumer, ClientEnd/ServiceEnd, park/must_wake ── every schedule, up to a bound
-//!   eventfd  = Token  (a flag and a condition variable)        a wake-up that is lost is a deadlock loom reports
+//!   eventfd  = Token  (a flag and a condition variable)        loom reports a lost wake-up as a deadlock
 //!   futex    = Futex  (compare under a lock, then wait)
 //! ```
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p memferry-memory --release --test loom` runs it. Every rule the protocol rests on
-//! has a broken variant, which differs from the shipped code in that rule only and must fail. Tests of parking also count:
-//! one in which nobody slept, or nobody was spared the sleep, fails.
+//! Run it by `RUSTFLAGS="--cfg loom" cargo test -p memferry-shm --release --test loom`. Each rule of a protocol has a
+//! broken variant, which differs from the shipped code in that rule only and must fail. A parking test also fails if no
+//! schedule slept, or if in every schedule the parker slept.
 //!
-//! What loom does not show: it never moves a store before an earlier load, so neither the release on the consumer's count
-//! nor the producer's acquire of it can be broken visibly. It knows no `membarrier`: under loom the light side is a full
-//! fence, which is what the heavy side's barrier makes of it. That fence also orders what comes after a publish, so the
-//! release on the closed flag rests on reading the code; and that the kernel keeps membarrier's promise is not tested here.
+//! Limits of loom: it never moves a store before an earlier load, so no broken variant can show that the release on the
+//! consumer's count or the producer's acquire of it is needed. It has no `membarrier`: under loom the light side is a full
+//! fence, which is the effect of the heavy side's barrier. That fence also orders later stores of the publisher, so the
+//! release on the closed flag is verified by reading the code only. These tests do not check Linux's `membarrier`.
 
 #![cfg(loom)]
 
@@ -31,33 +31,36 @@ use memferry_shm::parking::Fences;
 
 const FENCES: Fences = Fences::Asymmetric;
 
-/// Runs `scenario` in every schedule with at most `preemptions` involuntary switches; `None` sets no bound.
+/// Runs `scenario` in every schedule with at most `preemptions` preemptions; `None` sets no bound.
 fn explore(preemptions: impl Into<Option<usize>>, scenario: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions.into();
     builder.check(scenario);
 }
 
-/// How often a parker slept and how often its last look spared it; loom does not see these counters.
+/// Counts how often parkers slept, and how often the last check made the sleep unnecessary. Loom does not see these counters.
 #[derive(Default)]
 struct Sleeps {
     slept: Tally,
-    spared: Tally,
+    avoided: Tally,
 }
 
 impl Sleeps {
-    fn note(&self, slept: bool) {
-        (if slept { &self.slept } else { &self.spared }).fetch_add(1, TallyOrdering::Relaxed);
+    fn record(&self, slept: bool) {
+        (if slept { &self.slept } else { &self.avoided }).fetch_add(1, TallyOrdering::Relaxed);
     }
 
-    /// A test in which nobody ever slept, or nobody ever had to look again, proves nothing.
+    /// A test without both cases does not exercise the protocol.
     fn assert_both_happened(&self) {
         assert!(self.slept.load(TallyOrdering::Relaxed) > 0, "no schedule slept");
-        assert!(self.spared.load(TallyOrdering::Relaxed) > 0, "no schedule was spared its sleep");
+        assert!(
+            self.avoided.load(TallyOrdering::Relaxed) > 0,
+            "no schedule avoided its sleep by the last check"
+        );
     }
 }
 
-/// An eventfd: a wake-up that comes before the sleep is kept.
+/// Models an eventfd: a wake-up before the sleep is kept.
 struct Token {
     raised: Mutex<bool>,
     changed: Condvar,
@@ -82,7 +85,7 @@ impl Token {
     }
 }
 
-/// A futex: the kernel compares the word under the lock that wakers take, and sleeps only if it has not changed.
+/// Models a futex: Linux compares the word under the lock that wakers take, and sleeps only if the word has not changed.
 struct Futex {
     queue: Mutex<()>,
     woken: Condvar,

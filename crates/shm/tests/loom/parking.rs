@@ -1,7 +1,7 @@
-//! The parking protocol over a bare ring, and each of its rules broken once.
+//! The parking protocol over a bare ring, with a broken variant of each rule.
 //!
-//! Every variant runs the same scenario; only the parker or the publisher's look is exchanged, so what fails is the rule
-//! that the variant leaves out.
+//! All variants run the same scenario. A variant replaces only the parker or the publisher's check, so a failure is caused
+//! by the rule that it leaves out.
 
 use std::sync::Arc;
 
@@ -14,33 +14,33 @@ use memferry_shm::storage::RingStorage;
 use crate::ring::{FLAG, SLOTS, element, words};
 use crate::{FENCES, Sleeps, Token, explore};
 
-/// A parker: the flag, the last look, the sleep; returns whether it slept.
+/// Parks with this flag, last check and sleep; returns whether it slept.
 type Parker = fn(&AtomicU64, &dyn Fn() -> bool, &dyn Fn()) -> bool;
-/// A publisher's look at the flag after it published.
-type Look = fn(&AtomicU64) -> bool;
+/// The publisher's check of the flag after a publish: whether to wake the parker.
+type WakeCheck = fn(&AtomicU64) -> bool;
 
 fn shipped_park(flag: &AtomicU64, ready: &dyn Fn() -> bool, sleep: &dyn Fn()) -> bool {
     let slept = park(|value| flag.store(value, Ordering::Relaxed), FENCES, ready, sleep);
-    assert_eq!(flag.load(Ordering::Relaxed), 0, "awake, and still asking for wake-ups");
+    assert_eq!(flag.load(Ordering::Relaxed), 0, "the flag is still raised after the parker woke");
     slept
 }
 
-fn shipped_look(flag: &AtomicU64) -> bool {
+fn shipped_check(flag: &AtomicU64) -> bool {
     must_wake(flag, FENCES)
 }
 
-/// Two elements, one after the other, to a consumer that parks whenever it finds none.
-fn parked_consumer(park: Parker, look: Look, sleeps: &Sleeps) {
+/// Sends two elements, one after the other, to a consumer that parks when the ring is empty.
+fn parked_consumer(park: Parker, wake_check: WakeCheck, sleeps: &Sleeps) {
     let storage = words();
     let token = Token::new();
     let shared = storage.clone();
     let waker = token.clone();
-    let publishing = thread::spawn(move || {
+    let publisher = thread::spawn(move || {
         let mut producer = Producer::new(SLOTS);
         for value in 1..=2 {
             producer.stage(&shared, &element(value)).unwrap();
             producer.publish(&shared);
-            if look(shared.word(FLAG)) {
+            if wake_check(shared.word(FLAG)) {
                 waker.wake();
             }
         }
@@ -51,38 +51,38 @@ fn parked_consumer(park: Parker, look: Look, sleeps: &Sleeps) {
             if let Some(slot) = consumer.pop(&storage) {
                 break slot;
             }
-            sleeps.note(park(storage.word(FLAG), &|| consumer.ready(&storage), &|| token.sleep()));
+            sleeps.record(park(storage.word(FLAG), &|| consumer.ready(&storage), &|| token.sleep()));
         };
         assert_eq!(slot, element(value));
     }
-    publishing.join().unwrap();
+    publisher.join().unwrap();
 }
 
 #[test]
-fn a_parked_consumer_is_woken_for_every_element() {
+fn each_element_wakes_a_parked_consumer() {
     let sleeps = Arc::new(Sleeps::default());
     let counted = sleeps.clone();
-    explore(5, move || parked_consumer(shipped_park, shipped_look, &counted));
+    explore(5, move || parked_consumer(shipped_park, shipped_check, &counted));
     sleeps.assert_both_happened();
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_parking_without_the_second_look_loses_a_wake_up() {
+fn broken_parking_without_the_last_check() {
     let park: Parker = |flag, _, sleep| shipped_park(flag, &|| false, sleep);
-    explore(2, move || parked_consumer(park, shipped_look, &Sleeps::default()));
+    explore(2, move || parked_consumer(park, shipped_check, &Sleeps::default()));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_publishing_without_the_light_barrier_loses_a_wake_up() {
-    let look: Look = |flag| flag.load(Ordering::Relaxed) != 0;
-    explore(2, move || parked_consumer(shipped_park, look, &Sleeps::default()));
+fn broken_publishing_without_the_light_barrier() {
+    let wake_check: WakeCheck = |flag| flag.load(Ordering::Relaxed) != 0;
+    explore(2, move || parked_consumer(shipped_park, wake_check, &Sleeps::default()));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_parking_without_the_heavy_barrier_loses_a_wake_up() {
+fn broken_parking_without_the_heavy_barrier() {
     let park: Parker = |flag, ready, sleep| {
         flag.store(1, Ordering::Relaxed);
         let slept = !ready();
@@ -92,12 +92,12 @@ fn broken_parking_without_the_heavy_barrier_loses_a_wake_up() {
         flag.store(0, Ordering::Relaxed);
         slept
     };
-    explore(2, move || parked_consumer(park, shipped_look, &Sleeps::default()));
+    explore(2, move || parked_consumer(park, shipped_check, &Sleeps::default()));
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_release_and_acquire_do_not_replace_the_barriers() {
+fn broken_release_and_acquire_as_barriers() {
     let park: Parker = |flag, ready, sleep| {
         flag.store(1, Ordering::Release);
         fence(Ordering::AcqRel);
@@ -108,9 +108,9 @@ fn broken_release_and_acquire_do_not_replace_the_barriers() {
         flag.store(0, Ordering::Release);
         slept
     };
-    let look: Look = |flag| {
+    let wake_check: WakeCheck = |flag| {
         fence(Ordering::AcqRel);
         flag.load(Ordering::Acquire) != 0
     };
-    explore(2, move || parked_consumer(park, look, &Sleeps::default()));
+    explore(2, move || parked_consumer(park, wake_check, &Sleeps::default()));
 }

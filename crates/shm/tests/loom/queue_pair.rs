@@ -1,7 +1,7 @@
 //! The queue pair with its flags, wake word and cancels, driven as a worker and a client drive it.
 //!
-//! The loops here state the order in which callers have to look: wake word, flag, last look; closed, then completions once
-//! more; cancel generation, then requests. The broken variants exchange one order each.
+//! The loops here use the order of checks that callers must keep: wake word, flag, last check; closed, then completions
+//! once more; cancel generation, then requests. Each broken variant changes one order.
 
 use std::sync::Arc;
 
@@ -23,7 +23,9 @@ fn pair() -> (ClientEnd<HeapWords>, ServiceEnd<HeapWords>) {
 
 fn request(tag: u64) -> [u64; SUBMISSION_WORDS] {
     let mut slot = [0; SUBMISSION_WORDS];
-    (slot[0], slot[1], slot[7]) = (tag << 32, tag, tag);
+    slot[0] = tag << 32;
+    slot[1] = tag;
+    slot[7] = tag;
     slot
 }
 
@@ -54,15 +56,15 @@ fn take_request(
             service.tell_consumed();
             return slot;
         }
-        sleeps.note(park_worker(service, token));
+        sleeps.record(park_worker(service, token));
     }
 }
 
-/// What a client that saw the close takes last.
+/// Takes a last completion after the client found the queue pair closed.
 type Last = fn(&mut ClientEnd<HeapWords>) -> Option<[u64; 4]>;
 
 /// Waits for a completion as a client does: the wake word is read before the flag is raised, so a change after that
-/// keeps the futex from sleeping. `None` when the queue pair was closed and `last` finds nothing.
+/// keeps the futex from sleeping. `None` when the queue pair was closed and `last` returns none.
 fn take_or_close(
     client: &mut ClientEnd<HeapWords>,
     futex: &Futex,
@@ -80,11 +82,11 @@ fn take_or_close(
         let raise = |value| client.parked().store(value, Ordering::Relaxed);
         let ready = || client.ready() || client.closed();
         let sleep = || futex.sleep(client.wake_word(), expected);
-        sleeps.note(park(raise, client.fences(), ready, sleep));
+        sleeps.record(park(raise, client.fences(), ready, sleep));
     }
 }
 
-/// What was published before the close is visible after it was seen, and may not have been before.
+/// Pops once more after the close: only then is each completion published before the close certainly visible.
 fn take_completion(client: &mut ClientEnd<HeapWords>, futex: &Futex, sleeps: &Sleeps) -> Option<[u64; 4]> {
     take_or_close(client, futex, sleeps, ClientEnd::pop)
 }
@@ -98,44 +100,47 @@ fn complete(service: &mut ServiceEnd<HeapWords>, futex: &Futex, tag: u64) {
 }
 
 #[test]
-fn a_parked_worker_is_woken_for_every_request() {
+fn each_request_wakes_a_parked_worker() {
     let sleeps = Arc::new(Sleeps::default());
     let counted = sleeps.clone();
     explore(5, move || {
-        let ((mut client, mut service), token) = (pair(), Token::new());
+        let (mut client, mut service) = pair();
+        let token = Token::new();
         let waker = token.clone();
-        let submitting = thread::spawn(move || (1..=2).for_each(|tag| publish(&mut client, &waker, tag)));
+        let submitter = thread::spawn(move || (1..=2).for_each(|tag| publish(&mut client, &waker, tag)));
         for tag in 1..=2 {
             assert_eq!(take_request(&mut service, &token, &counted), request(tag));
         }
-        submitting.join().unwrap();
+        submitter.join().unwrap();
     });
     sleeps.assert_both_happened();
 }
 
 #[test]
-fn a_parked_client_is_woken_for_every_completion() {
+fn each_completion_wakes_a_parked_client() {
     let sleeps = Arc::new(Sleeps::default());
     let counted = sleeps.clone();
     explore(5, move || {
-        let ((mut client, mut service), futex) = (pair(), Futex::new());
+        let (mut client, mut service) = pair();
+        let futex = Futex::new();
         let waker = futex.clone();
-        let serving = thread::spawn(move || (1..=2).for_each(|tag| complete(&mut service, &waker, tag)));
+        let server = thread::spawn(move || (1..=2).for_each(|tag| complete(&mut service, &waker, tag)));
         for tag in 1..=2 {
             assert_eq!(take_completion(&mut client, &futex, &counted), Some(completion(tag)));
         }
-        serving.join().unwrap();
+        server.join().unwrap();
     });
     sleeps.assert_both_happened();
 }
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_reading_the_wake_word_after_the_last_look_loses_a_wake_up() {
+fn broken_wake_word_read_after_the_last_check() {
     explore(2, || {
-        let ((mut client, mut service), futex) = (pair(), Futex::new());
+        let (mut client, mut service) = pair();
+        let futex = Futex::new();
         let waker = futex.clone();
-        let serving = thread::spawn(move || complete(&mut service, &waker, 1));
+        let server = thread::spawn(move || complete(&mut service, &waker, 1));
         while client.pop().is_none() {
             let raise = |value| client.parked().store(value, Ordering::Relaxed);
             park(
@@ -148,15 +153,16 @@ fn broken_reading_the_wake_word_after_the_last_look_loses_a_wake_up() {
                 },
             );
         }
-        serving.join().unwrap();
+        server.join().unwrap();
     });
 }
 
 /// The service completes request 1 and closes; a client that ends with `last` waits for both.
 fn close_race(last: Last, sleeps: &Sleeps) {
-    let ((mut client, mut service), futex) = (pair(), Futex::new());
+    let (mut client, mut service) = pair();
+    let futex = Futex::new();
     let waker = futex.clone();
-    let serving = thread::spawn(move || {
+    let server = thread::spawn(move || {
         complete(&mut service, &waker, 1);
         service.close();
         waker.wake();
@@ -164,11 +170,11 @@ fn close_race(last: Last, sleeps: &Sleeps) {
     let first = take_or_close(&mut client, &futex, sleeps, last);
     assert_eq!(first, Some(completion(1)), "the completion before the close was lost");
     assert_eq!(take_or_close(&mut client, &futex, sleeps, last), None);
-    serving.join().unwrap();
+    server.join().unwrap();
 }
 
 #[test]
-fn closing_wakes_a_parked_client_which_still_gets_what_came_before() {
+fn a_close_wakes_a_client_and_keeps_completions() {
     let sleeps = Arc::new(Sleeps::default());
     let counted = sleeps.clone();
     explore(5, move || close_race(ClientEnd::pop, &counted));
@@ -177,18 +183,20 @@ fn closing_wakes_a_parked_client_which_still_gets_what_came_before() {
 
 #[test]
 #[should_panic(expected = "the completion before the close was lost")]
-fn broken_a_client_that_leaves_at_the_close_without_a_look_loses_a_completion() {
+fn broken_client_without_a_pop_after_the_close() {
     explore(2, || close_race(|_| None, &Sleeps::default()));
 }
 
 #[test]
-fn a_round_trip_with_both_sides_parking_completes() {
+fn a_round_trip_completes_while_both_park() {
     let worker_sleeps = Arc::new(Sleeps::default());
     let client_sleeps = Arc::new(Sleeps::default());
     let worker_counted = worker_sleeps.clone();
     let client_counted = client_sleeps.clone();
     explore(5, move || {
-        let ((mut client, mut service), token, futex) = (pair(), Token::new(), Futex::new());
+        let (mut client, mut service) = pair();
+        let token = Token::new();
+        let futex = Futex::new();
         let worker_token = token.clone();
         let worker_futex = futex.clone();
         let counted = worker_counted.clone();
@@ -204,7 +212,7 @@ fn a_round_trip_with_both_sides_parking_completes() {
     client_sleeps.assert_both_happened();
 }
 
-/// One round of a worker's look at its ring: whether cancels were asked for, and how many requests it took.
+/// One round of a worker: returns whether new cancels were requested, and how many requests it took.
 type Round = fn(&mut ServiceEnd<HeapWords>) -> (bool, usize);
 
 fn take_all(service: &mut ServiceEnd<HeapWords>) -> usize {
@@ -216,17 +224,18 @@ fn take_all(service: &mut ServiceEnd<HeapWords>) -> usize {
     taken
 }
 
-/// The generation before the requests: a cancel that is seen names a request that can be taken.
+/// Reads the generation before the requests, so the request of each cancel that it finds can be taken.
 fn cancels_then_requests(service: &mut ServiceEnd<HeapWords>) -> (bool, usize) {
     let changed = service.cancels_changed();
     (changed, take_all(service))
 }
 
-/// A client publishes request 1 and cancels it; a worker that looks by `round` and parks unless `ready` sees both.
+/// A client publishes request 1 and cancels it; a worker that runs `round` and parks unless `ready` must see both.
 fn cancel_race(round: Round, ready: fn(&ServiceEnd<HeapWords>) -> bool, sleeps: &Sleeps) {
-    let ((mut client, mut service), token) = (pair(), Token::new());
+    let (mut client, mut service) = pair();
+    let token = Token::new();
     let waker = token.clone();
-    let cancelling = thread::spawn(move || {
+    let canceller = thread::spawn(move || {
         publish(&mut client, &waker, 1);
         if client.cancel(1) {
             waker.wake();
@@ -242,9 +251,9 @@ fn cancel_race(round: Round, ready: fn(&ServiceEnd<HeapWords>) -> bool, sleeps: 
             break;
         }
         let raise = |value| service.set_parked(value);
-        sleeps.note(park(raise, service.fences(), || ready(&service), || token.sleep()));
+        sleeps.record(park(raise, service.fences(), || ready(&service), || token.sleep()));
     }
-    cancelling.join().unwrap();
+    canceller.join().unwrap();
 }
 
 fn request_or_cancel(service: &ServiceEnd<HeapWords>) -> bool {
@@ -252,7 +261,7 @@ fn request_or_cancel(service: &ServiceEnd<HeapWords>) -> bool {
 }
 
 #[test]
-fn a_cancel_reaches_a_parking_worker_and_never_overtakes_its_request() {
+fn a_cancel_arrives_after_its_request() {
     let sleeps = Arc::new(Sleeps::default());
     let counted = sleeps.clone();
     explore(5, move || cancel_race(cancels_then_requests, request_or_cancel, &counted));
@@ -261,13 +270,13 @@ fn a_cancel_reaches_a_parking_worker_and_never_overtakes_its_request() {
 
 #[test]
 #[should_panic(expected = "deadlock")]
-fn broken_a_last_look_that_leaves_cancels_out_loses_one() {
+fn broken_last_check_without_cancels() {
     explore(2, || cancel_race(cancels_then_requests, |service| service.ready(), &Sleeps::default()));
 }
 
 #[test]
 #[should_panic(expected = "a cancel was seen before its request")]
-fn broken_taking_requests_before_looking_for_cancels_lets_one_overtake() {
+fn broken_round_that_reads_cancels_last() {
     let round: Round = |service| {
         let taken = take_all(service);
         (service.cancels_changed(), taken)

@@ -1,7 +1,7 @@
-//! The bare ring between an honest producer and its consumer, and between a hostile one and its consumer.
+//! The bare ring with an honest producer and with a hostile one.
 //!
-//! A consumer that is told lies may take nonsense, but it takes each position once and judges one copy. Decoding what was
-//! taken is not exercised here.
+//! A hostile producer can make the consumer take nonsense, but the consumer takes each position once and uses one copy of
+//! it. These tests do not decode elements.
 
 use loom::sync::atomic::Ordering;
 use loom::thread;
@@ -12,12 +12,13 @@ use crate::explore;
 
 const WORDS: usize = 3;
 pub(crate) const SLOTS: Slots = Slots { first_word: 0, capacity: 2, short_words: 2 };
-/// Where the slots have their headers, and where their second parts begin.
+/// Index of each slot's header.
 const HEADERS: [usize; 2] = [0, 2];
+/// Index of slot 0's second part.
 const REST: usize = 4;
-/// Where the consumer of the bare ring tells its count.
+/// Index of the word to which the consumer of the bare ring stores its count.
 const COUNT: usize = 2 * WORDS;
-/// Where the parker of the bare ring has its flag.
+/// Index of the parked flag of the bare ring.
 pub(crate) const FLAG: usize = COUNT + 1;
 
 pub(crate) fn words() -> HeapWords {
@@ -48,16 +49,16 @@ fn pop_when_ready(consumer: &mut Consumer<WORDS>, storage: &HeapWords) -> [u64; 
     }
 }
 
-fn tell(consumer: &Consumer<WORDS>, storage: &HeapWords) {
+fn store_count(consumer: &Consumer<WORDS>, storage: &HeapWords) {
     storage.word(COUNT).store(u64::from(consumer.count()), Ordering::Release);
 }
 
-/// One element after the other through a ring of two slots; `consume` takes one and tells the count.
+/// Sends elements one by one through a ring of two slots; `consume` takes one and stores the count.
 fn laps(consume: fn(&mut Consumer<WORDS>, &HeapWords) -> [u64; WORDS]) {
     const ELEMENTS: u64 = 4;
     let storage = words();
     let shared = storage.clone();
-    let producing = thread::spawn(move || {
+    let sender = thread::spawn(move || {
         let mut producer = Producer::new(SLOTS);
         for value in 1..=ELEMENTS {
             stage_when_free(&mut producer, &shared, value);
@@ -68,16 +69,16 @@ fn laps(consume: fn(&mut Consumer<WORDS>, &HeapWords) -> [u64; WORDS]) {
     for value in 1..=ELEMENTS {
         assert_eq!(consume(&mut consumer, &storage), element(value), "torn, repeated or out of order");
     }
-    producing.join().unwrap();
+    sender.join().unwrap();
     assert_eq!(consumer.pop(&storage), None, "an element was taken twice");
 }
 
 #[test]
-pub(crate) fn elements_arrive_whole_in_order_and_once_while_slots_are_reused() {
+pub(crate) fn reused_slots_deliver_each_element_once() {
     explore(3, || {
         laps(|consumer, storage| {
             let slot = pop_when_ready(consumer, storage);
-            tell(consumer, storage);
+            store_count(consumer, storage);
             slot
         });
     });
@@ -85,7 +86,7 @@ pub(crate) fn elements_arrive_whole_in_order_and_once_while_slots_are_reused() {
 
 #[test]
 #[should_panic(expected = "torn, repeated or out of order")]
-fn broken_a_count_told_before_the_slot_was_copied_gives_torn_elements() {
+fn broken_count_stored_before_the_slot_is_copied() {
     explore(3, || {
         laps(|consumer, storage| {
             while !consumer.ready(storage) {
@@ -97,11 +98,11 @@ fn broken_a_count_told_before_the_slot_was_copied_gives_torn_elements() {
     });
 }
 
-/// Two elements staged together, published by `publish`.
+/// Sends two elements that are staged together and published by `publish`.
 fn batch(publish: fn(&mut Producer<WORDS>, &HeapWords)) {
     let storage = words();
     let shared = storage.clone();
-    let producing = thread::spawn(move || {
+    let sender = thread::spawn(move || {
         let mut producer = Producer::new(SLOTS);
         producer.stage(&shared, &element(1)).unwrap();
         producer.stage(&shared, &element(2)).unwrap();
@@ -112,17 +113,17 @@ fn batch(publish: fn(&mut Producer<WORDS>, &HeapWords)) {
         let slot = pop_when_ready(&mut consumer, &storage);
         assert_eq!(slot, element(value), "torn, repeated or out of order");
     }
-    producing.join().unwrap();
+    sender.join().unwrap();
 }
 
 #[test]
-pub(crate) fn elements_published_together_arrive_whole_and_in_order() {
+pub(crate) fn a_batch_arrives_whole_and_in_order() {
     explore(None, || batch(|producer, storage| assert_eq!(producer.publish(storage), 2)));
 }
 
 #[test]
 #[should_panic(expected = "torn, repeated or out of order")]
-fn broken_a_header_published_without_release_gives_torn_elements() {
+fn broken_publish_without_release() {
     explore(3, || {
         batch(|_, storage| {
             for position in 0..2_u64 {
@@ -136,31 +137,33 @@ fn broken_a_header_published_without_release_gives_torn_elements() {
     });
 }
 
-/// Headers and words a hostile producer writes to slot 0; every one carries a sequence the consumer waits for.
-const LURES: [[u64; WORDS]; 3] = [[1 | 1 << 32, 11, 12], [LONG | 1 | 2 << 32, 21, 22], [3 | 3 << 32, 31, 32]];
+/// Elements that a hostile producer writes to slot 0. Each header carries a sequence for which the consumer waits: the first
+/// two that of position 0, the third that of the next lap.
+const FORGED: [[u64; WORDS]; 3] =
+    [[1 | 1 << 32, 11, 12], [LONG | 1 | 2 << 32, 21, 22], [3 | 3 << 32, 31, 32]];
 
-/// Rewrites slot 0 again and again, headers first and last, without regard to what the consumer took.
-fn scribble(storage: &HeapWords) {
-    for lure in LURES {
-        storage.word(0).store(lure[0], Ordering::Relaxed);
-        storage.word(REST).store(lure[2], Ordering::Relaxed);
-        storage.word(1).store(lure[1], Ordering::Relaxed);
+/// Overwrites slot 0 repeatedly, each time the header before the other words, regardless of the consumer's count.
+fn overwrite(storage: &HeapWords) {
+    for forged in FORGED {
+        storage.word(0).store(forged[0], Ordering::Relaxed);
+        storage.word(REST).store(forged[2], Ordering::Relaxed);
+        storage.word(1).store(forged[1], Ordering::Relaxed);
     }
 }
 
-/// Whether `slot` is a mixture of lures that a consumer which read each word once may give for position 0.
+/// Whether a consumer that reads each word once can return `slot` for position 0.
 fn is_mixture(slot: &[u64; WORDS]) -> bool {
-    let one_of = |word: usize| slot[word] == 0 || LURES.iter().any(|lure| lure[word] == slot[word]);
-    let header = [LURES[0], LURES[1]].iter().any(|lure| slot[0] == lure[0] & !0xffff_ffff);
+    let one_of = |word: usize| slot[word] == 0 || FORGED.iter().any(|forged| forged[word] == slot[word]);
+    let header = [FORGED[0], FORGED[1]].iter().any(|forged| slot[0] == forged[0] & !0xffff_ffff);
     let tail = if slot[0] & LONG == 0 { slot[2] == 0 } else { one_of(2) };
     header && one_of(1) && tail
 }
 
-/// A consumer tries `pop` while the producer scribbles; it may take position 0, once, and nothing else.
-fn under_scribbles(pop: fn(&mut Consumer<WORDS>, &HeapWords) -> Option<[u64; WORDS]>) {
+/// A consumer calls `pop` while the producer overwrites the slot. It may take position 0 once, and nothing else.
+fn pop_while_overwritten(pop: fn(&mut Consumer<WORDS>, &HeapWords) -> Option<[u64; WORDS]>) {
     let storage = words();
     let shared = storage.clone();
-    let scribbling = thread::spawn(move || scribble(&shared));
+    let attacker = thread::spawn(move || overwrite(&shared));
     let mut consumer = Consumer::new(SLOTS);
     let mut taken = 0;
     for _ in 0..3 {
@@ -173,22 +176,22 @@ fn under_scribbles(pop: fn(&mut Consumer<WORDS>, &HeapWords) -> Option<[u64; WOR
             assert_eq!(consumer.count(), before);
         }
     }
-    scribbling.join().unwrap();
-    assert!(taken <= 1, "position 1 was never offered");
+    attacker.join().unwrap();
+    assert!(taken <= 1, "position 1 was taken, but never published");
 }
 
 #[test]
-fn a_slot_rewritten_while_it_is_taken_gives_a_mixture_once_and_no_panic() {
-    explore(None, || under_scribbles(|consumer, storage| consumer.pop(storage)));
+fn an_overwritten_slot_is_taken_once() {
+    explore(None, || pop_while_overwritten(|consumer, storage| consumer.pop(storage)));
 }
 
 #[test]
 #[should_panic(expected = "no single copy gives")]
-fn broken_a_header_read_twice_tells_two_stories() {
+fn broken_pop_that_reads_the_header_twice() {
     explore(3, || {
-        under_scribbles(|consumer, storage| {
+        pop_while_overwritten(|consumer, storage| {
             let mut slot = consumer.pop(storage)?;
-            // What a consumer would see that looks into shared memory again after its check.
+            // Reads the header from shared memory again, after the check.
             slot[0] = storage.word(0).load(Ordering::Relaxed) & !0xffff_ffff;
             Some(slot)
         });

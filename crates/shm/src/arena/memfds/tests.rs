@@ -1,4 +1,4 @@
-//! The arena over memfds: alignment, forked children, and destinations that somebody else may still write to.
+//! The arena over memfds: alignment, forked children, and landings that the service may still write.
 
 use std::alloc::Layout;
 use std::os::fd::AsFd;
@@ -10,7 +10,7 @@ use super::*;
 use crate::arena::{Arena, ArenaError, Options};
 use crate::mapping::{Access, AccessError};
 
-/// Stands for a service: maps what it is given a second time.
+/// Stands for a service: maps each registered memfd a second time.
 struct Second;
 
 impl Registrar for Second {
@@ -43,7 +43,7 @@ fn alignment_is_honoured_up_to_a_large_page() {
 }
 
 #[test]
-fn the_name_and_offset_of_a_block_are_where_its_bytes_are() {
+fn locate_names_where_the_bytes_are() {
     let arena = arena();
     let mut bytes = ArenaVec::new_in(arena.clone());
     bytes.extend_from_slice(b"here");
@@ -54,7 +54,7 @@ fn the_name_and_offset_of_a_block_are_where_its_bytes_are() {
 }
 
 #[test]
-fn whole_pages_are_those_inside() {
+fn whole_pages_lie_inside_the_slice() {
     let arena = arena();
     let mut bytes = ArenaVec::with_capacity_in(20_000, arena.clone());
     bytes.resize(20_000, 0_u8);
@@ -69,7 +69,7 @@ fn whole_pages_are_those_inside() {
 }
 
 #[test]
-fn what_is_written_after_a_landing_was_given_up_is_not_seen() {
+fn writes_after_a_dropped_landing_are_lost() {
     let arena = arena();
     let mut bytes = ArenaVec::with_capacity_in(16_384, arena.clone());
     bytes.resize(16_384, 1_u8);
@@ -84,8 +84,8 @@ fn what_is_written_after_a_landing_was_given_up_is_not_seen() {
     segment.write(offset, &[3; 8192]).unwrap();
     assert!(bytes[4096..12_288].iter().all(|byte| *byte == 0), "a late write is visible");
     assert!(bytes[..4096].iter().chain(&bytes[12_288..]).all(|byte| *byte == 1));
-    assert!(arena.locate(bytes.as_ptr(), 1).is_none(), "the segment is not what its name stands for");
-    // Nothing more comes from it, and it goes with its last block.
+    assert!(arena.locate(bytes.as_ptr(), 1).is_none(), "the id still names a detached segment");
+    // A detached segment serves no further block and is retired with its last one.
     let other = arena.block(100, 1).unwrap();
     assert!(!Arc::ptr_eq(other.segment(), &segment));
     assert_eq!(arena.statistics().segments, 2);
@@ -94,17 +94,17 @@ fn what_is_written_after_a_landing_was_given_up_is_not_seen() {
 }
 
 #[test]
-fn a_forked_child_gets_errors_and_gives_nothing_back() {
+fn a_forked_child_gets_errors() {
     let _alone = crate::FORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let arena = arena();
     let block = arena.block(5000, 1).unwrap();
     let bytes = ArenaVec::<u8, _>::with_capacity_in(100, arena.clone());
     block.write(0, b"parent").unwrap();
     let before = arena.statistics();
-    // SAFETY: the child only looks at this arena, whose locks it does not take, and leaves by _exit.
+    // SAFETY: the child uses only this arena, which takes no lock in a child, and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: ends the child, with a status that is not 0, should it hang.
+        // SAFETY: the alarm ends a child that hangs, with a status other than 0.
         unsafe { libc::alarm(20) };
         let refused = matches!(arena.allocate(layout(8, 8)), Err(ArenaError::Forked(Forked)));
         let unread = block.read(0, &mut [0; 6]) == Err(AccessError::Forked(Forked));
@@ -112,11 +112,11 @@ fn a_forked_child_gets_errors_and_gives_nothing_back() {
         drop((block, bytes));
         arena.trim();
         drop(arena);
-        // SAFETY: ends the child at once.
+        // SAFETY: _exit ends the child without running the parent's destructors.
         unsafe { libc::_exit(if refused && unread && unknown { 0 } else { 1 }) };
     }
     let mut status = 0;
-    // SAFETY: waits for the child made above and writes one number.
+    // SAFETY: the call waits for the child made above and writes one number.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status:#x}");
     let mut read = [0; 6];
