@@ -15,7 +15,6 @@ use crate::tree::{Package, SourceFile};
 use crate::violation::Violation;
 
 /// Folders of crates that have circles.
-<<<<<<< HEAD
 const NOT_HELD: [&str; 13] = [
     "bench",
     "bindings/python",
