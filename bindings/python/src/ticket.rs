@@ -102,9 +102,9 @@ impl Ticket {
 /// The end of a transfer that succeeded.
 #[pyclass(frozen, generic, module = "memferry", get_all)]
 pub struct Done {
-    /// The number of its ticket.
+    /// The number that its ticket has too.
     id: u64,
-    /// Bytes visited.
+    /// Bytes that the transfer visited.
     bytes_done: u64,
     /// The CRC, the offset of the first difference (`None` when there is none), or `None` of what moves bytes.
     output: Option<u64>,
