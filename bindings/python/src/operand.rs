@@ -246,28 +246,67 @@ pub(crate) fn are_frames(parts: &[Part]) -> bool {
 /// The regions the transfer names, and what it holds. `own`: the parts' frames are `client`'s.
 pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(Vec<memferry::Region>, Hold)> {
     let mut hold = Hold { is_settled: false, lent: Vec::new(), kept: Vec::new(), buffers: Vec::new() };
-    let mut regions = Vec::with_capacity(parts.len());
+    let mut places = Vec::with_capacity(parts.len());
     for part in parts {
         match part.region {
             // The region keeps its memory. An export would keep the Python frame, and with it the client that keeps this.
             Some(region) if own => {
-                regions.push(region);
+                places.push(Place::Known(region));
                 continue;
             }
             Some(region) => hold.kept.push(region),
             None => hold.buffers.extend(part.buffer),
         }
-        let Some(Memory { start, length, access }) = part.memory else {
+        let Some(memory) = part.memory else {
             let message = format!("{} is not mapped here; copy between frames", part.what);
             return Err(PyValueError::new_err(message));
         };
-        // SAFETY: P1: the export (or the frame, which the caller's region keeps) holds the memory until `hold` has been
+        places.push(Place::Lent(memory));
+    }
+    let pieces = pieces_of(&places);
+    for Memory { start, length, access } in pieces.iter().copied() {
+        // SAFETY: P1: the exports (or the frames, which the caller's regions keep) hold the memory until `hold` has been
         // dropped, and that revokes the frame first. Python code may look at the bytes meanwhile, as it may at any buffer.
         let lent = unsafe { Lent::new(start, length, access) };
-        let lent = lent.ok_or_else(|| PyBufferError::new_err(format!("{} has no memory", part.what)))?;
-        let frame = client.register_lent(lent).map_err(errors::of_frame)?;
-        regions.push(memferry::Region::from(&frame));
-        hold.lent.push(frame);
+        let lent = lent.ok_or_else(|| PyBufferError::new_err("an operand has no memory"))?;
+        hold.lent.push(client.register_lent(lent).map_err(errors::of_frame)?);
     }
+    let region = |place| match place {
+        Place::Known(region) => region,
+        Place::Lent(memory) => {
+            // The last piece that begins before the memory, or with it: pieces overlap nowhere.
+            let index = pieces.partition_point(|piece| piece.start <= memory.start).saturating_sub(1);
+            let offset = memory.start.addr().saturating_sub(pieces[index].start.addr()) as u64;
+            hold.lent[index].slice(offset..offset + memory.length as u64)
+        }
+    };
+    let regions = places.into_iter().map(region).collect();
     Ok((regions, hold))
+}
+
+enum Place {
+    Known(memferry::Region),
+    Lent(Memory),
+}
+
+/// The memory to lend, in order of addresses. Parts that overlap are one piece, for the service recognises an overlap only
+/// within one registration.
+fn pieces_of(places: &[Place]) -> Vec<Memory> {
+    let memory = |place: &Place| if let Place::Lent(memory) = place { Some(*memory) } else { None };
+    let mut all: Vec<Memory> = places.iter().filter_map(memory).collect();
+    all.sort_by_key(|memory| memory.start);
+    let mut pieces: Vec<Memory> = Vec::with_capacity(all.len());
+    for memory in all {
+        match pieces.last_mut() {
+            Some(piece) if memory.start.addr() - piece.start.addr() < piece.length => {
+                let end = memory.start.addr().saturating_add(memory.length);
+                piece.length = piece.length.max(end - piece.start.addr());
+                if memory.access == Access::ReadWrite {
+                    piece.access = Access::ReadWrite;
+                }
+            }
+            _ => pieces.push(memory),
+        }
+    }
+    pieces
 }

@@ -49,7 +49,7 @@ class Served(Serving):
             def connects():
                 memferry.connect(self.path).close()
 
-            clients, sums = [memferry.connect(self.path)], bytearray(100)
+            dropped, sums = [memferry.connect(self.path).queue(2)], bytearray(100)
             holders = [memferry.connect(self.path) for _ in range(5)]
             queues = [client.queue(4) for client in holders]
             # Frames that only an ended transfer holds: the first call that sees the end gives them back.
@@ -64,7 +64,7 @@ class Served(Serving):
                 lambda: other.accept(grant.token),
                 lambda: one.queue(2),
                 frames.clear,
-                clients.clear,
+                dropped.clear,
                 lambda: queues[0].submit(memferry.nop()),
                 lambda: queues[1].submit(memferry.crc32c(sums)),
                 tickets[2].done,
