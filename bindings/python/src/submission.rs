@@ -190,13 +190,12 @@ impl Submission {
         let running = self.begin(py, transfer, true)?;
         // Another thread uses the direct queue, the service is elsewhere, or the transfer has to be done in its turn.
         let end = running.wait(py, None)?;
-        running.take();
         Ok((running, end))
     }
 
     fn begin(&self, py: Python<'_>, transfer: &Transfer, now: bool) -> PyResult<Arc<Running>> {
         self.session.home.check()?;
-        // First, since other threads may run meanwhile and close the queue: this thread would then close what it had of it.
+        // First, since other threads may run meanwhile and close the queue: its last clone would then be dropped here.
         self.tidy();
         if !now {
             self.check_room()?;
@@ -206,7 +205,7 @@ impl Submission {
             && terms.fenced
             && let Some(local) = self.local()?
         {
-            return self.fence_both(local, terms);
+            return self.fence_both(local, terms, now);
         }
         let parts = transfer.parts(py, &self.session.frames)?;
         if transfer.is_copy()
@@ -237,11 +236,11 @@ impl Submission {
         let running = self.start(side, described, terms.linked, |home, pending| {
             Running::new(home, Arc::clone(&self.waiters), output, pending, Some(hold), None)
         })?;
-        Ok(self.keep(running))
+        Ok(self.keep(running, now))
     }
 
     /// A fence on both sides: it ends when all transfers of both have.
-    fn fence_both(&self, local: Side, terms: &Terms) -> PyResult<Arc<Running>> {
+    fn fence_both(&self, local: Side, terms: &Terms, now: bool) -> PyResult<Arc<Running>> {
         self.check_room()?;
         let (service, _) = self.side(true)?;
         let waiters = || Arc::clone(&self.waiters);
@@ -252,7 +251,7 @@ impl Submission {
         let running = self.start(service, nop(), terms.linked, |home, pending| {
             Running::new(home, waiters(), Output::Nothing, pending, None, Some(Arc::new(before)))
         })?;
-        Ok(self.keep(running))
+        Ok(self.keep(running, now))
     }
 
     fn start(
@@ -268,8 +267,12 @@ impl Submission {
         Ok(running(Arc::clone(&self.session.home), pending))
     }
 
-    fn keep(&self, running: Running) -> Arc<Running> {
+    /// Keeps a transfer until it has ended, and its end until it is taken: at once by the call that waits `now`.
+    fn keep(&self, running: Running, now: bool) -> Arc<Running> {
         let running = Arc::new(running);
+        if now {
+            running.take();
+        }
         self.lists().running.push(Arc::clone(&running));
         running
     }

@@ -635,6 +635,8 @@ class Ends(Bounded):
         self.queue.run(memferry.copy(b"abc", bytearray(3)))
         self.assertEqual(self.queue.poll().bytes_done, 3)
         self.queue.submit(memferry.nop()).wait()
+        # Nor does one that has to be submitted.
+        self.queue.run(memferry.nop(fenced=True))
         self.assertEqual(len(list(self.queue.completions())), 15)
 
     def test_a_closed_queue_gives_its_ends(self):
