@@ -2,8 +2,8 @@
 
     python measure.py [--rounds 25] [--command target/release/memferry]
 
-Random data; every side of a row takes its turn in each round; medians, with the least and the most. With --command, the path of
-the memferry command, also between processes, through a service. The tables of docs/python.md are what this prints.
+Random data; every side of a row is timed once in each round; medians, with minimum and maximum. With --command, the path of the
+memferry command, also between processes, through a service. The tables of docs/python.md are its output.
 """
 
 import argparse
@@ -33,11 +33,10 @@ def timed(action):
 
 
 def interleaved(rounds, sides):
-    """The times of each side, in nanoseconds: all sides by turns, after one round that does not count."""
+    """The times of each side in nanoseconds: all sides by turns, after a round that is not counted."""
     times = {name: [] for name in sides}
     for number in range(rounds + 1):
         for name, action in sides.items():
-            # Python's own pauses are not what is measured.
             took = timed(lambda: action(number))
             if number:
                 times[name].append(took)
@@ -46,13 +45,13 @@ def interleaved(rounds, sides):
 
 def shown(times):
     scale, unit = (1e6, "ms") if statistics.median(times) >= 1e6 else (1e3, "us")
-    middle, least, most = (value / scale for value in (statistics.median(times), min(times), max(times)))
-    return f"{middle:.3g} {unit} ({least:.3g} to {most:.3g})"
+    middle, lowest, highest = (value / scale for value in (statistics.median(times), min(times), max(times)))
+    return f"{middle:.3g} {unit} ({lowest:.3g} to {highest:.3g})"
 
 
 def row(what, times, ours="memferry"):
     others = [name for name in times if name != ours]
-    # How many times as fast as the other sides; for one that is ours too, as the last.
+    # Ratios to the other sides only, one for each row of ours.
     others_last = [name for name in others if not name.startswith(ours)]
     mine = [name for name in times if name.startswith(ours)]
     middle = {name: statistics.median(times[name]) for name in times}
@@ -65,34 +64,35 @@ def size_of(size):
 
 
 def in_process(rounds):
-    print("| what | memferry, `now=True` | handed over, and waited for | NumPy | NumPy's time by memferry's |")
+    print("| what | memferry, `run` | submitted and waited for | NumPy | NumPy's time by memferry's |")
     print("| --- | --- | --- | --- | --- |")
     with memferry.connect() as client:
+        queue = client.queue(64)
         for size in (4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB):
             pairs = [(noise(size), numpy.ones(size, numpy.uint8))]
             cold = [(noise(size), numpy.ones(size, numpy.uint8)) for _ in range(max(2, 1024 * MIB // size // 2))] if size >= MIB else []
             for kind, used in (("again and again", pairs), ("others each time", cold)):
                 if used:
-                    # Each side has its turn on every pair, so that neither finds what the other left near.
+                    # Each side uses another pair in a round, so that none finds in caches what another left there.
                     def numpys(number):
                         numpy.copyto(used[-number % len(used)][1], used[-number % len(used)][0])
 
-                    def handed(number):
+                    def submitted(number):
                         source, target = used[(len(used) // 3 - number) % len(used)]
-                        client.copy(source, target).wait()
+                        queue.wait(queue.submit(memferry.copy(source, target)))
 
                     def here(number):
                         source, target = used[(2 * len(used) // 3 - number) % len(used)]
-                        client.copy(source, target, now=True)
+                        queue.run(memferry.copy(source, target))
 
-                    sides = {"memferry": here, "memferry, handed over": handed, "NumPy": numpys}
+                    sides = {"memferry": here, "memferry, submitted": submitted, "NumPy": numpys}
                     row(f"copy, {size_of(size)}, {kind}", interleaved(rounds, sides))
             pairs = cold = used = None
-        frames = [numpy.frombuffer(client.allocate(64 * KIB), numpy.uint8) for _ in range(2)]
+        frames = [numpy.frombuffer(client.frame(64 * KIB), numpy.uint8) for _ in range(2)]
         arrays = [noise(64 * KIB), noise(64 * KIB)]
         sides = {
-            "memferry": lambda _: client.copy(frames[0], frames[1], now=True),
-            "memferry, handed over": lambda _: client.copy(frames[0], frames[1]).wait(),
+            "memferry": lambda _: queue.run(memferry.copy(frames[0], frames[1])),
+            "memferry, submitted": lambda _: queue.wait(queue.submit(memferry.copy(frames[0], frames[1]))),
             "NumPy": lambda _: numpy.copyto(arrays[1], arrays[0]),
         }
         row("copy between frames, 64 KiB", interleaved(20 * rounds, sides))
@@ -101,25 +101,25 @@ def in_process(rounds):
             picture = noise(side * side * pixel().itemsize).view(pixel).reshape(side, side)
             turned, other = numpy.ones_like(picture), numpy.ones_like(picture)
             sides = {
-                "memferry": lambda _: client.turn(picture, turned, "rotate90", now=True),
-                "memferry, handed over": lambda _: client.turn(picture, turned, "rotate90").wait(),
+                "memferry": lambda _: queue.run(memferry.turn(picture, turned, "rotate90")),
+                "memferry, submitted": lambda _: queue.wait(queue.submit(memferry.turn(picture, turned, "rotate90"))),
                 "NumPy": lambda _: numpy.copyto(other, numpy.rot90(picture, -1)),
             }
             row(f"quarter turn, {side} x {side}, {8 * pixel().itemsize} bits", interleaved(rounds, sides))
             assert (turned == other).all()
-        sides = {"memferry": lambda _: client.nop(now=True), "memferry, handed over": lambda _: client.nop().wait(), "NumPy": lambda _: numpy.copyto(turned[:1, :1], picture[:1, :1])}
-        row("least there is: a transfer of nothing, a copy of one element", interleaved(20 * rounds, sides))
+        sides = {"memferry": lambda _: queue.run(memferry.nop()), "memferry, submitted": lambda _: queue.wait(queue.submit(memferry.nop())), "NumPy": lambda _: numpy.copyto(turned[:1, :1], picture[:1, :1])}
+        row("minimum: a transfer of nothing, a copy of one element", interleaved(20 * rounds, sides))
 
 
 def producer(path, pipe, size):
-    """Offers the same bytes by a grant, by shared memory, and through a pipe when asked."""
+    """Gives the same bytes by a grant, by shared memory, and through a pipe on request."""
     data = noise(size)
     shared = shared_memory.SharedMemory(create=True, size=size)
     numpy.frombuffer(shared.buf, numpy.uint8)[:size] = data
     with memferry.connect(path) as client:
-        frame = client.allocate(size)
+        frame = client.frame(size)
         numpy.frombuffer(frame, numpy.uint8)[:size] = data
-        pipe.send((client.grant(frame.range(0, size), "r", user=os.geteuid()), shared.name))
+        pipe.send((client.grant(frame[:size], "r", user=os.geteuid()).token, shared.name))
         while pipe.recv():
             pipe.send_bytes(data)
     shared.close()
@@ -128,7 +128,7 @@ def producer(path, pipe, size):
 
 def between_processes(rounds, path):
     print("\n| what | memferry | shared_memory, copied out | pipe | their time by memferry's |\n| --- | --- | --- | --- | --- |")
-    # A forked child has no workers; and a fresh interpreter is what a program would have.
+    # A forked child has no workers.
     spawning = multiprocessing.get_context("spawn")
     for size in (64 * KIB, MIB, 16 * MIB):
         near, far = spawning.Pipe()
@@ -138,14 +138,14 @@ def between_processes(rounds, path):
         shared = shared_memory.SharedMemory(name=name)
         view, copied, received = numpy.frombuffer(shared.buf, numpy.uint8)[:size], noise(size), bytearray(size)
         with memferry.connect(path) as client:
-            granted, own = client.accept(token), client.allocate(size)
+            granted, own, queue = client.accept(token), client.frame(size), client.queue(64)
 
             def piped(_):
                 near.send(True)
                 near.recv_bytes_into(received)
 
             sides = {
-                "memferry": lambda _: client.copy(granted, own).wait(),
+                "memferry": lambda _: queue.wait(queue.submit(memferry.copy(granted, own))),
                 "shared_memory": lambda _: numpy.copyto(copied, view),
                 "pipe": piped,
             }

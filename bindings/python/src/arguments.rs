@@ -1,35 +1,29 @@
-//! What methods are called with besides memory: terms, rights, patterns, colours and turns by name.
+//! Arguments other than memory: terms, rights, patterns, colours and turns, by name.
 //!
 //! ```text
 //! hint="keep", within=0.1, ... ─► Terms ─ apply ─► Transfer        "rw" ─► Rights        "rotate90" ─► Turn
 //! ```
 //!
-//! What does not exist is a `ValueError` that says what does.
+//! An unknown name is a `ValueError` that lists the known ones.
+
+use std::time::Duration;
 
 use memferry::{CacheHint, Color24, Pattern, Rights, Transfer, Turn};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::transfer::seconds;
-
 /// How a transfer is to be served.
+#[derive(Clone, Copy)]
 pub(crate) struct Terms {
-    pub(crate) within: Option<f64>,
-    pub(crate) hint: Option<String>,
+    within: Option<Duration>,
+    hint: CacheHint,
     pub(crate) linked: bool,
     pub(crate) fenced: bool,
-    /// On the calling thread, before the call returns.
-    pub(crate) now: bool,
 }
 
 impl Terms {
-    /// Whether nothing is asked of how the bytes are moved.
-    pub(crate) fn plain(&self) -> bool {
-        self.within.is_none() && self.hint.is_none()
-    }
-
-    pub(crate) fn apply(&self, mut transfer: Transfer) -> PyResult<Transfer> {
-        let hint = match self.hint.as_deref() {
+    pub(crate) fn new(within: Option<f64>, hint: Option<&str>, linked: bool, fenced: bool) -> PyResult<Self> {
+        let hint = match hint {
             None | Some("auto") => CacheHint::Auto,
             Some("keep") => CacheHint::Keep,
             Some("stream") => CacheHint::Stream,
@@ -39,26 +33,47 @@ impl Terms {
                 return Err(PyValueError::new_err(message));
             }
         };
-        transfer = transfer.with_hint(hint);
+        Ok(Self { within: within.map(seconds).transpose()?, hint, linked, fenced })
+    }
+
+    /// Whether there is neither a deadline nor a hint.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.within.is_none() && self.hint == CacheHint::Auto
+    }
+
+    /// Whether the transfer needs a queue: its order or its deadline is kept there.
+    pub(crate) fn needs_queue(&self) -> bool {
+        self.linked || self.fenced || self.within.is_some()
+    }
+
+    /// The transfer on these terms; its deadline counts from now.
+    pub(crate) fn apply<T>(&self, transfer: Transfer<T>) -> Transfer<T> {
+        let mut transfer = transfer.with_hint(self.hint);
         if self.linked {
             transfer = transfer.linked();
         }
         if self.fenced {
             transfer = transfer.fenced();
         }
-        Ok(match self.within.map(seconds).transpose()? {
+        match self.within {
             Some(limit) => transfer.within(limit),
             None => transfer,
-        })
+        }
     }
 }
 
-pub(crate) fn letters(letters: &str) -> PyResult<Rights> {
+/// A number of seconds.
+pub(crate) fn seconds(number: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(number)
+        .map_err(|error| PyValueError::new_err(format!("{number} is no number of seconds: {error}")))
+}
+
+pub(crate) fn rights(letters: &str) -> PyResult<Rights> {
     letters.chars().try_fold(Rights::empty(), |rights, letter| match letter {
         'r' => Ok(rights | Rights::READ),
         'w' => Ok(rights | Rights::WRITE),
         'g' => Ok(rights | Rights::GRANT),
-        _ => Err(PyValueError::new_err(format!("{letters:?} is not of the letters r, w and g"))),
+        _ => Err(PyValueError::new_err(format!("{letters:?} has other letters than r, w and g"))),
     })
 }
 
@@ -69,7 +84,7 @@ pub(crate) fn pattern(value: u32, width: u32) -> PyResult<Pattern> {
         4 => Some(Pattern::Word(value)),
         _ => None,
     };
-    let message = || format!("{value:#x} is no pattern of {width} bytes; these are 1, 2 or 4");
+    let message = || format!("{value:#x} is no pattern of {width} bytes; the width is 1, 2 or 4");
     pattern.ok_or_else(|| PyValueError::new_err(message()))
 }
 

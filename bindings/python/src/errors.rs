@@ -1,25 +1,23 @@
-//! Exceptions: what goes wrong in the client library, as classes.
+//! Exceptions: the errors of the client library, as classes.
 //!
 //! ```text
 //! ConnectError, FrameError, CallError, SubmitReason, Failure ─► Error ─┬ ConnectError, RefusedError, ServiceLostError
-//!                                                                      └ ForkedError, ChannelFullError, TransferError
-//! lengths and shapes ─► ValueError      read-only or strided memory ─► BufferError      a limit passed ─► TimeoutError
+//!                                                                      └ ForkedError, QueueFullError, TransferError
+//! lengths and shapes ─► ValueError      read-only or strided memory ─► BufferError      a timeout ─► TimeoutError
 //! ```
 
-use memferry::{
-    CallError, Failure, FrameError, ImageError, OpenError, SubmitReason, TransferError as Described,
-};
+use memferry::{CallError, FrameError, ImageError, OpenError, SubmitReason};
 use pyo3::PyErr;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 
-pyo3::create_exception!(memferry, Error, PyException, "What memferry can say is wrong.");
-pyo3::create_exception!(memferry, ConnectError, Error, "No service there, or it would not open a session.");
+pyo3::create_exception!(memferry, Error, PyException, "The base of memferry's exceptions.");
+pyo3::create_exception!(memferry, ConnectError, Error, "No service there, or it opened no session.");
 pyo3::create_exception!(
     memferry,
     RefusedError,
     Error,
-    "The service would not do it: a quota, a right, its machine."
+    "The service refused a call: by a quota, a right, or for lack of the machine's resources."
 );
 pyo3::create_exception!(memferry, ServiceLostError, Error, "The service is gone; connect again.");
 pyo3::create_exception!(
@@ -30,15 +28,15 @@ pyo3::create_exception!(
 );
 pyo3::create_exception!(
     memferry,
-    ChannelFullError,
+    QueueFullError,
     Error,
-    "As many transfers are outstanding as the client may have."
+    "The ends of as many transfers as the queue's capacity are outstanding or not yet taken."
 );
 pyo3::create_exception!(
     memferry,
     TransferError,
     Error,
-    "A transfer did not do all it asked for. `kind` names the failure, `bytes_done` says how far it came."
+    "A transfer failed. `failure` names the reason, `bytes_done` are the bytes visited before, `id` is its ticket's."
 );
 
 pub(crate) fn of_connect(error: memferry::ConnectError) -> PyErr {
@@ -73,10 +71,6 @@ pub(crate) fn of_open(error: OpenError) -> PyErr {
     }
 }
 
-pub(crate) fn of_description(error: Described) -> PyErr {
-    PyValueError::new_err(error.to_string())
-}
-
 pub(crate) fn of_image(error: ImageError) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
@@ -84,22 +78,26 @@ pub(crate) fn of_image(error: ImageError) -> PyErr {
 pub(crate) fn of_submit(reason: SubmitReason) -> PyErr {
     let message = reason.to_string();
     match reason {
-        SubmitReason::Full { .. } => ChannelFullError::new_err(message),
+        SubmitReason::Full { .. } => QueueFullError::new_err(message),
         SubmitReason::ServiceLost => ServiceLostError::new_err(message),
         SubmitReason::Forked(_) => ForkedError::new_err(message),
-        SubmitReason::ForeignFrame | SubmitReason::Shape(_) | SubmitReason::Loop => {
+        SubmitReason::ForeignFrame | SubmitReason::Invalid(_) | SubmitReason::Loop => {
             PyValueError::new_err(message)
         }
     }
 }
 
-/// The failure of a transfer, with its kind and how far it came.
-pub(crate) fn of_failure(py: Python<'_>, failure: Failure, bytes_done: u64) -> PyErr {
-    let error = TransferError::new_err(failure.to_string());
-    let kind = format!("{failure:?}");
-    let kind = kind.split([' ', '(', '{']).next().unwrap_or_default().to_owned();
+/// A failed transfer; `id` is its ticket's.
+pub(crate) fn of_transfer(py: Python<'_>, id: u64, failed: &memferry::TransferError) -> PyErr {
+    let error = TransferError::new_err(failed.to_string());
+    let shown = format!("{:?}", failed.failure);
+    let failure = shown.split([' ', '(', '{']).next().unwrap_or_default();
     let value = error.value(py);
-    match value.setattr("kind", kind).and_then(|()| value.setattr("bytes_done", bytes_done)) {
+    let set = value
+        .setattr("failure", failure)
+        .and_then(|()| value.setattr("bytes_done", failed.bytes_done))
+        .and_then(|()| value.setattr("id", id));
+    match set {
         Ok(()) => error,
         Err(other) => other,
     }

@@ -1,7 +1,7 @@
 //! Frames as Python objects: bytes that the service may move, with the buffer protocol.
 //!
 //! ```text
-//! Frame ─ memoryview, numpy.frombuffer ─► views that keep it alive        Frame.range ─► Range, an operand
+//! Frame ─ memoryview, numpy.frombuffer ─► views that keep it alive        frame[a:b] ─► Region ─ region[c:d] ─► Region
 //! ```
 //!
 //! A frame that was accepted from another client is not mapped here and has no buffer.
@@ -10,40 +10,42 @@ use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use memferry::{Access, FrameRange, Rights};
-use pyo3::exceptions::{PyBufferError, PyValueError};
+use memferry::{Access, Rights};
+use pyo3::exceptions::{PyBufferError, PyOverflowError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PySlice;
 
-use crate::shared::Shared;
+use crate::session::Session;
 
-/// Memory the service may move bytes in. It has the buffer protocol, unless it was accepted from another client.
+/// Memory the service may move bytes in; `frame[a:b]` is a part of it. It has the buffer protocol, unless it was accepted
+/// from another client.
 #[pyclass(frozen, module = "memferry")]
 pub struct Frame {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) session: Arc<Session>,
     /// Dropped without the interpreter's lock.
     pub(crate) frame: ManuallyDrop<memferry::Frame>,
 }
 
 impl Frame {
-    pub(crate) fn new(shared: Arc<Shared>, frame: memferry::Frame) -> Self {
+    pub(crate) fn new(session: Arc<Session>, frame: memferry::Frame) -> Self {
         if let Some((start, length, _)) = frame.pointer() {
-            shared.frames.add(start.addr(), length, frame.clone());
+            session.frames.add(start.addr(), length, frame.clone());
         }
-        Self { shared, frame: ManuallyDrop::new(frame) }
+        Self { session, frame: ManuallyDrop::new(frame) }
     }
 }
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // SAFETY: taken here only, and not used after.
+        // SAFETY: P1: taken here only, and not used after.
         let frame = unsafe { ManuallyDrop::take(&mut self.frame) };
-        // In a forked child a thread of the parent may hold the lock for ever; the frame is the parent's, and nobody is told.
-        if self.shared.is_forked() {
+        // In a forked child a thread that only the parent has may hold the registry's lock. The frame is the parent's.
+        if self.session.home.is_forked() {
             return;
         }
         if let Some((start, ..)) = frame.pointer() {
-            self.shared.frames.remove(start.addr());
+            self.session.frames.remove(start.addr());
         }
         // The service revokes it, which waits for transfers that use it.
         Python::attach(|py| py.detach(|| drop(frame)));
@@ -55,10 +57,50 @@ fn letters(rights: Rights) -> String {
     known.into_iter().filter(|(right, _)| rights.contains(*right)).map(|(_, letter)| letter).collect()
 }
 
+/// A length as Python has lengths.
+fn length_of(bytes: u64) -> PyResult<usize> {
+    usize::try_from(bytes).map_err(|_| PyValueError::new_err("longer than any memory"))
+}
+
+/// A bound of a slice, counted from the end where it is negative; `None` where no memory has that many bytes.
+fn bound(slice: &Bound<'_, PySlice>, name: &str, length: i64, default: i64) -> PyResult<Option<i64>> {
+    let given = slice.getattr(name)?;
+    if given.is_none() {
+        return Ok(Some(default));
+    }
+    match given.extract::<i64>() {
+        Ok(bound) if bound < 0 => Ok(bound.checked_add(length)),
+        Ok(bound) => Ok(Some(bound)),
+        Err(error) if error.is_instance_of::<PyOverflowError>(slice.py()) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// First byte and end of a slice of `length` bytes. Unlike a slice of `bytes` it has to lie inside.
+fn bounds(slice: &Bound<'_, PySlice>, length: u64) -> PyResult<(u64, u64)> {
+    let step = slice.getattr("step")?;
+    if !step.is_none() && !step.eq(1)? {
+        return Err(PyValueError::new_err("a slice of a frame has no step"));
+    }
+    let length = i64::try_from(length).unwrap_or(i64::MAX);
+    let start = bound(slice, "start", length, 0)?;
+    let end = bound(slice, "stop", length, length)?;
+    match (start, end) {
+        (Some(start), Some(end)) if 0 <= start && start <= end && end <= length => {
+            Ok((start.unsigned_abs(), end.unsigned_abs()))
+        }
+        _ => {
+            let message =
+                format!("{slice} is no part of {length} bytes; it has to begin, and end after that, inside");
+            Err(PyValueError::new_err(message))
+        }
+    }
+}
+
 #[pymethods]
 impl Frame {
     fn __len__(&self) -> PyResult<usize> {
-        usize::try_from(self.frame.length()).map_err(|_| PyValueError::new_err("longer than any memory"))
+        length_of(self.frame.length())
     }
 
     /// What may be done with it: letters of "rwg", to read, to write, to grant.
@@ -79,17 +121,10 @@ impl Frame {
         self.frame.grantor().map(|session| session.0)
     }
 
-    /// A part of it, as an operand or to be granted.
-    #[pyo3(signature = (offset, length))]
-    fn range(slf: Bound<'_, Self>, offset: u64, length: u64) -> PyResult<Range> {
-        let range = slf.get().frame.range(offset, length);
-        let inside = offset.checked_add(length).is_some_and(|end| end <= slf.get().frame.length());
-        if !inside {
-            let available = slf.get().frame.length();
-            let message = format!("{length} bytes at offset {offset} leave the frame's {available}");
-            return Err(PyValueError::new_err(message));
-        }
-        Ok(Range { range, _frame: slf.unbind() })
+    /// Its bytes from `a` up to `b`, for `frame[a:b]`.
+    fn __getitem__(slf: Bound<'_, Self>, part: &Bound<'_, PySlice>) -> PyResult<Region> {
+        let (start, end) = bounds(part, slf.get().frame.length())?;
+        Ok(Region { region: slf.get().frame.slice(start..end), frame: slf.unbind() })
     }
 
     fn __repr__(&self) -> String {
@@ -112,21 +147,43 @@ impl Frame {
     }
 }
 
-/// A part of a frame.
+/// A part of a frame, made by `frame[a:b]`.
 #[pyclass(frozen, module = "memferry")]
-pub struct Range {
-    pub(crate) range: FrameRange,
-    /// So that the frame is known as long as its parts are.
-    _frame: Py<Frame>,
+pub struct Region {
+    pub(crate) region: memferry::Region,
+    /// Keeps the frame registered as long as its parts are.
+    frame: Py<Frame>,
 }
 
 #[pymethods]
-impl Range {
+impl Region {
     fn __len__(&self) -> PyResult<usize> {
-        usize::try_from(self.range.length()).map_err(|_| PyValueError::new_err("longer than any memory"))
+        length_of(self.region.length())
+    }
+
+    /// The frame it is a part of.
+    #[getter]
+    fn frame(&self, py: Python<'_>) -> Py<Frame> {
+        self.frame.clone_ref(py)
+    }
+
+    /// Its first byte, counted from the frame's start.
+    #[getter]
+    fn offset(&self) -> u64 {
+        self.region.offset()
+    }
+
+    /// A part of it, counted from its first byte.
+    fn __getitem__(&self, py: Python<'_>, part: &Bound<'_, PySlice>) -> PyResult<Self> {
+        let (start, end) = bounds(part, self.region.length())?;
+        let first = self.region.offset();
+        Ok(Self {
+            region: self.region.frame().slice(first + start..first + end),
+            frame: self.frame.clone_ref(py),
+        })
     }
 
     fn __repr__(&self) -> String {
-        format!("<memferry.Range of {} bytes at {}>", self.range.length(), self.range.offset())
+        format!("<memferry.Region of {} bytes at {}>", self.region.length(), self.region.offset())
     }
 }

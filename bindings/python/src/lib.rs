@@ -1,12 +1,12 @@
 //! The Python interface: the native part of the package `memferry`, over the client library.
 //!
 //! ```text
-//! client.copy(array, frame) ─ operand: buffers exported, views of frames found ─► FrameRange
-//!                            └ submit ─► Transfer ─ wait (without the GIL), await (eventfd) ─► Completion or exception
+//! copy(array, frame) ─► Transfer ─ Queue.submit ─ operand: buffers exported, views of frames found ─► regions
+//!                                                └ submission ─► Ticket ─ wait (without the GIL), await (eventfd) ─► Done
 //! ```
 //!
 //! Buffers that are no frames are lent to a service inside this process; their export is held until the transfer has ended,
-//! so nobody can free or resize them meanwhile (invariant P1). The package's Python files add `await` and nothing else.
+//! so they are not freed or resized meanwhile (invariant P1). The package's Python files add only `await`.
 
 #![allow(unsafe_code, reason = "buffers come from Python as pointers; each block names what it rests on")]
 
@@ -14,8 +14,15 @@ mod arguments;
 mod client;
 mod errors;
 mod frame;
+mod grant;
+mod home;
 mod operand;
-mod shared;
+mod queue;
+mod registry;
+mod running;
+mod session;
+mod submission;
+mod ticket;
 mod transfer;
 
 use pyo3::prelude::*;
@@ -27,10 +34,19 @@ mod _memferry {
     use super::client::{Client, connect};
     #[pymodule_export]
     use super::errors::{
-        ChannelFullError, ConnectError, Error, ForkedError, RefusedError, ServiceLostError, TransferError,
+        ConnectError, Error, ForkedError, QueueFullError, RefusedError, ServiceLostError, TransferError,
     };
     #[pymodule_export]
-    use super::frame::{Frame, Range};
+    use super::frame::{Frame, Region};
     #[pymodule_export]
-    use super::transfer::{Bell, Completion, NativeTransfer};
+    use super::grant::{Grant, GrantToken};
+    #[pymodule_export]
+    use super::queue::Queue;
+    #[pymodule_export]
+    use super::ticket::{Bell, Done, Ticket};
+    #[pymodule_export]
+    use super::transfer::{
+        Transfer, compare, copy, copy_crc32c, crc32c, dual_copy, fill, nop, overlay, scatter_gather, turn,
+        xor, zero,
+    };
 }

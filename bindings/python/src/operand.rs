@@ -1,49 +1,23 @@
-//! Operands: what a caller names memory by, and where it is then moved.
+//! Operands: the memory that a transfer names, and the service that moves it.
 //!
 //! ```text
-//! Frame, Range, any buffer ─► Part { range of a frame?, memory here?, picture? }
+//! Frame, Region, any buffer ─► Part { region of a frame?, memory here?, picture? }
 //!     all of them frames of the service ─► its queue
 //!     all of them mapped here ───────────► lent to the service in this process, each held until the end
 //! ```
 //!
 //! A view of a frame's own buffer (a NumPy array over it, a slice of its memoryview) is found by its address and is that frame.
 
-use std::collections::BTreeMap;
 use std::ffi::CStr;
-use std::sync::{Mutex, PoisonError};
 
-use memferry::{Access, CallError, Client, FrameRange, Image, Lent, PixelSize};
+use memferry::{Access, CallError, Client, Image, Lent, PixelSize};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::frame::{Frame, Range};
-
-/// The mapped frames of a client by their first addresses.
-#[derive(Default)]
-pub(crate) struct Frames(Mutex<BTreeMap<usize, (usize, memferry::Frame)>>);
-
-impl Frames {
-    pub(crate) fn add(&self, start: usize, length: usize, frame: memferry::Frame) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(start, (length, frame));
-    }
-
-    pub(crate) fn remove(&self, start: usize) {
-        let removed = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&start);
-        // Revoked when it is the last, which is a message.
-        drop(removed);
-    }
-
-    /// The range that these bytes are of a frame.
-    fn find(&self, start: usize, length: usize) -> Option<FrameRange> {
-        let frames = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (base, (bytes, frame)) = frames.range(..=start).next_back()?;
-        let offset = start - base;
-        let inside = offset.checked_add(length).is_some_and(|end| end <= *bytes);
-        inside.then(|| frame.range(offset as u64, length as u64))
-    }
-}
+use crate::frame::{Frame, Region};
+use crate::registry::FrameRegistry;
 
 /// Memory of this process.
 #[derive(Clone, Copy)]
@@ -57,34 +31,35 @@ struct Memory {
 unsafe impl Send for Memory {}
 
 pub(crate) struct Part {
-    range: Option<FrameRange>,
+    region: Option<memferry::Region>,
     memory: Option<Memory>,
     buffer: Option<PyUntypedBuffer>,
-    /// How its pixels lie, when it has at least two dimensions.
+    /// Its layout, when it has two dimensions of pixels.
     image: Option<Image>,
     what: &'static str,
 }
 
 impl Part {
-    /// What `object` names. `to_write`: it is a destination.
+    /// The memory that `object` names. `to_write`: it is a destination.
     pub(crate) fn of(
-        frames: &Frames,
+        frames: &FrameRegistry,
         what: &'static str,
         object: &Bound<'_, PyAny>,
         to_write: bool,
     ) -> PyResult<Self> {
         if let Ok(frame) = object.cast::<Frame>() {
-            return Ok(Self::of_range(what, frame.get().frame.all()));
+            return Ok(Self::of_region(what, memferry::Region::from(&*frame.get().frame)));
         }
-        if let Ok(range) = object.cast::<Range>() {
-            return Ok(Self::of_range(what, range.get().range.clone()));
+        if let Ok(region) = object.cast::<Region>() {
+            return Ok(Self::of_region(what, region.get().region.clone()));
         }
         let buffer = PyUntypedBuffer::get(object).map_err(|error| {
-            // What has the protocol says itself why there is no buffer now: it was released or closed, or memory is short.
+            // An object with the protocol says itself why it has no buffer now: it was released or closed, or memory is short.
             if !error.is_instance_of::<PyTypeError>(object.py()) {
                 return error;
             }
-            let message = format!("{what} is neither a frame nor has it the buffer protocol: {error}");
+            let message =
+                format!("{what} is neither a frame nor an object with the buffer protocol: {error}");
             PyTypeError::new_err(message)
         })?;
         if to_write && buffer.readonly() {
@@ -94,27 +69,27 @@ impl Part {
         }
         if names_objects(buffer.format()) {
             return Err(PyBufferError::new_err(format!(
-                "{what} holds references to Python objects, which are counted; copy it with Python"
+                "{what} holds references to Python objects, which are counted; copy them in Python"
             )));
         }
         let (length, image) = layout(what, &buffer)?;
         let start: *mut u8 = buffer.buf_ptr().cast();
         let access = if to_write { Access::ReadWrite } else { Access::ReadOnly };
-        let range = frames.find(start.addr(), length);
-        Ok(Self { range, memory: Some(Memory { start, length, access }), buffer: Some(buffer), image, what })
+        let region = frames.find(start.addr(), length);
+        Ok(Self { region, memory: Some(Memory { start, length, access }), buffer: Some(buffer), image, what })
     }
 
-    fn of_range(what: &'static str, range: FrameRange) -> Self {
-        let memory = range.frame().pointer().and_then(|(start, length, access)| {
-            let offset = usize::try_from(range.offset()).ok()?;
-            let bytes = usize::try_from(range.length()).ok()?;
+    fn of_region(what: &'static str, region: memferry::Region) -> Self {
+        let memory = region.frame().pointer().and_then(|(start, length, access)| {
+            let offset = usize::try_from(region.offset()).ok()?;
+            let bytes = usize::try_from(region.length()).ok()?;
             let inside = offset.checked_add(bytes).is_some_and(|end| end <= length);
             inside.then(|| Memory { start: start.wrapping_add(offset), length: bytes, access })
         });
-        Self { range: Some(range), memory, buffer: None, image: None, what }
+        Self { region: Some(region), memory, buffer: None, image: None, what }
     }
 
-    /// How its pixels lie.
+    /// Its layout as a picture.
     pub(crate) fn image(&self) -> PyResult<Image> {
         self.image.ok_or_else(|| {
             let message = format!(
@@ -132,7 +107,8 @@ fn names_objects(format: &CStr) -> bool {
     format.to_bytes().split(|byte| *byte == b':').step_by(2).any(|codes| codes.contains(&b'O'))
 }
 
-/// Bytes from the first to the last, and the picture that they are.
+/// Bytes from the first to the last, and their layout as a picture. The shape may be any numbers: buffers with strides of
+/// their own are easily made, by `numpy.lib.stride_tricks` for example.
 fn layout(what: &str, buffer: &PyUntypedBuffer) -> PyResult<(usize, Option<Image>)> {
     let strided = || {
         let message = format!("{what} has gaps within its rows; numpy.ascontiguousarray makes one without");
@@ -144,19 +120,28 @@ fn layout(what: &str, buffer: &PyUntypedBuffer) -> PyResult<(usize, Option<Image
     let shape = buffer.shape();
     let strides = buffer.strides();
     let item = buffer.item_size();
-    let (width, pixel) = match shape {
-        [_, width] if strides[1] == item as isize => (*width, item),
-        [_, width, queues] if strides[2] == item as isize && strides[1] == (item * queues) as isize => {
-            (*width, item * queues)
+    let is_stride = |stride: isize, bytes: usize| usize::try_from(stride) == Ok(bytes);
+    let pixel = match shape {
+        [_, _] if is_stride(strides[1], item) => Some(item),
+        [_, _, channels] if is_stride(strides[2], item) => {
+            item.checked_mul(*channels).filter(|pixel| is_stride(strides[1], *pixel))
         }
-        _ if buffer.is_c_contiguous() => return Ok((buffer.len_bytes(), None)),
-        _ => return Err(strided()),
+        _ => None,
+    };
+    let Some(pixel) = pixel else {
+        return if buffer.is_c_contiguous() { Ok((buffer.len_bytes(), None)) } else { Err(strided()) };
     };
     let height = shape[0];
-    let row = width * pixel;
-    let pitch = if height > 1 { strides[0] } else { row as isize };
-    let pitch = usize::try_from(pitch).ok().filter(|pitch| *pitch >= row).ok_or_else(strided)?;
-    let length = if height == 0 || row == 0 { 0 } else { (height - 1) * pitch + row };
+    let width = shape[1];
+    let row = width.checked_mul(pixel).ok_or_else(strided)?;
+    let pitch = if height > 1 { usize::try_from(strides[0]).map_err(|_| strided())? } else { row };
+    if pitch < row {
+        return Err(strided());
+    }
+    let is_empty = height == 0 || row == 0;
+    let before_last = if is_empty { Some(0) } else { (height - 1).checked_mul(pitch) };
+    let length = before_last.and_then(|bytes| bytes.checked_add(if is_empty { 0 } else { row }));
+    let length = length.filter(|length| isize::try_from(*length).is_ok()).ok_or_else(strided)?;
     let image = picture(width, height, pitch, pixel);
     if image.is_none() && !buffer.is_c_contiguous() {
         return Err(strided());
@@ -176,32 +161,33 @@ fn picture(width: usize, height: usize, pitch: usize, pixel: usize) -> Option<Im
 
 /// What a transfer holds besides the frames it names: memory lent for it, and the exports of its buffers.
 pub(crate) struct Hold {
-    client: Option<Client>,
+    /// Nothing touches the memory any more.
+    is_settled: bool,
     lent: Vec<memferry::Frame>,
     /// Frames of another session whose memory was lent.
-    kept: Vec<FrameRange>,
+    kept: Vec<memferry::Region>,
     buffers: Vec<PyUntypedBuffer>,
 }
 
 impl Hold {
-    /// The transfer has ended. Where that says that nothing touches the memory any more, nobody has to be asked; else the drop
-    /// asks, and keeps what a failed engine may still write to.
-    pub(crate) fn ended(mut self, completion: &memferry::Completion) {
-        if completion.is_settled() {
-            self.client = None;
-        }
+    /// The transfer has ended. `is_settled`: nothing touches the memory any more, so the drop need not ask the service; else
+    /// it asks, and keeps what a failed engine may still write to.
+    pub(crate) fn release(mut self, is_settled: bool) {
+        self.is_settled = is_settled;
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
         // P1: the service lets go of the memory before its export ends.
-        let Some(client) = &self.client else { return };
-        let touched = |frame: &memferry::Frame| match client.revoke(frame.handle()) {
+        if self.is_settled {
+            return;
+        }
+        let touched = |frame: &memferry::Frame| match frame.revoke() {
             Err(error @ CallError::Refused(_)) => !error.is_revoked_before(),
             _ => false,
         };
-        // Where a failed engine may still write to it, it stays exported for good. All are revoked first.
+        // Memory that a failed engine may still write to stays exported for good. All are revoked first.
         if self.lent.iter().filter(|frame| touched(frame)).count() > 0 {
             std::mem::forget((std::mem::take(&mut self.buffers), std::mem::take(&mut self.kept)));
         }
@@ -215,13 +201,13 @@ const LETS_GO: usize = 64 << 10;
 
 /// Copies between memory of this process at once where that takes less than lending it; the bytes copied.
 pub(crate) fn copy_here(py: Python<'_>, source: &Part, destination: &Part) -> Option<u64> {
-    let frames = source.range.is_some() && destination.range.is_some();
+    let frames = source.region.is_some() && destination.region.is_some();
     let from = source.memory?;
     let to = destination.memory?;
     if frames || from.length > to.length || from.length >= LENDING_PAYS || to.access == Access::ReadOnly {
         return None;
     }
-    // The fields one by one would be captured as pointers, which may not cross.
+    // Captured whole: their pointers alone may not cross threads.
     let copy = move || {
         let from = &from;
         let to = &to;
@@ -236,8 +222,8 @@ pub(crate) fn copy_here(py: Python<'_>, source: &Part, destination: &Part) -> Op
     Some(from.length as u64)
 }
 
-/// Whether strided rows of a part may be moved as if they were one range.
-pub(crate) fn whole(part: &Part) -> PyResult<()> {
+/// Refuses a part whose rows have gaps, which cannot be moved as one range.
+pub(crate) fn refuse_gaps(part: &Part) -> PyResult<()> {
     match part.image {
         Some(image)
             if image.height > 1 && image.pitch_bytes != u64::from(image.width) * image.pixel.bytes() =>
@@ -252,56 +238,75 @@ pub(crate) fn whole(part: &Part) -> PyResult<()> {
     }
 }
 
-/// Refuses two that have some bytes in common but do not begin together, where the result would be undefined. What is not mapped
-/// here is known by its frame; who names one memory in two ways there is not found out.
-pub(crate) fn refuse_partial_overlap(one: &Part, other: &Part) -> PyResult<()> {
-    let at = |memory: Memory| (memory.start.addr() as u64, memory.length as u64);
-    let ((start, length), (to, written)) = match (one.memory, other.memory, &one.range, &other.range) {
-        (Some(one), Some(other), ..) => (at(one), at(other)),
-        (.., Some(one), Some(other)) if one.frame().handle() == other.frame().handle() => {
-            ((one.offset(), one.length()), (other.offset(), other.length()))
-        }
-        _ => return Ok(()),
-    };
-    let apart = start >= to.saturating_add(written) || to >= start.saturating_add(length);
-    if apart || start == to {
-        return Ok(());
-    }
-    let message = format!("{} and {} overlap in part; the result would be undefined", one.what, other.what);
-    Err(PyValueError::new_err(message))
+/// Whether all parts are frames, which the client's service moves. Other memory is moved in this process.
+pub(crate) fn are_frames(parts: &[Part]) -> bool {
+    parts.iter().all(|part| part.region.is_some())
 }
 
-/// Where the parts are moved: by the service when all are its frames, else by the one in this process.
-pub(crate) fn by_service(parts: &[Part]) -> bool {
-    parts.iter().all(|part| part.range.is_some())
-}
-
-/// The ranges the transfer names, and what it holds. `own`: the parts' frames are `client`'s.
-pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(Vec<FrameRange>, Hold)> {
-    let mut hold =
-        Hold { client: Some(client.clone()), lent: Vec::new(), kept: Vec::new(), buffers: Vec::new() };
-    let mut ranges = Vec::with_capacity(parts.len());
+/// The regions the transfer names, and what it holds. `own`: the parts' frames are `client`'s.
+pub(crate) fn place(client: &Client, own: bool, parts: Vec<Part>) -> PyResult<(Vec<memferry::Region>, Hold)> {
+    let mut hold = Hold { is_settled: false, lent: Vec::new(), kept: Vec::new(), buffers: Vec::new() };
+    let mut places = Vec::with_capacity(parts.len());
     for part in parts {
-        match part.range {
-            // The range keeps its memory. An export would keep the Python frame, and with it the client that keeps this.
-            Some(range) if own => {
-                ranges.push(range);
+        match part.region {
+            // The region keeps its memory. An export would keep the Python frame, and with it the client that keeps this.
+            Some(region) if own => {
+                places.push(Place::Known(region));
                 continue;
             }
-            Some(range) => hold.kept.push(range),
+            Some(region) => hold.kept.push(region),
             None => hold.buffers.extend(part.buffer),
         }
-        let Some(Memory { start, length, access }) = part.memory else {
+        let Some(memory) = part.memory else {
             let message = format!("{} is not mapped here; copy between frames", part.what);
             return Err(PyValueError::new_err(message));
         };
-        // SAFETY: P1: the export (or the frame, which the caller's range keeps) holds the memory until `hold` has been
+        places.push(Place::Lent(memory));
+    }
+    let pieces = pieces_of(&places);
+    for Memory { start, length, access } in pieces.iter().copied() {
+        // SAFETY: P1: the exports (or the frames, which the caller's regions keep) hold the memory until `hold` has been
         // dropped, and that revokes the frame first. Python code may look at the bytes meanwhile, as it may at any buffer.
         let lent = unsafe { Lent::new(start, length, access) };
-        let lent = lent.ok_or_else(|| PyBufferError::new_err(format!("{} has no memory", part.what)))?;
-        let frame = client.register_lent(lent).map_err(errors::of_frame)?;
-        ranges.push(frame.all());
-        hold.lent.push(frame);
+        let lent = lent.ok_or_else(|| PyBufferError::new_err("an operand has no memory"))?;
+        hold.lent.push(client.register_lent(lent).map_err(errors::of_frame)?);
     }
-    Ok((ranges, hold))
+    let region = |place| match place {
+        Place::Known(region) => region,
+        Place::Lent(memory) => {
+            // The last piece that begins before the memory, or with it: pieces overlap nowhere.
+            let index = pieces.partition_point(|piece| piece.start <= memory.start).saturating_sub(1);
+            let offset = memory.start.addr().saturating_sub(pieces[index].start.addr()) as u64;
+            hold.lent[index].slice(offset..offset + memory.length as u64)
+        }
+    };
+    let regions = places.into_iter().map(region).collect();
+    Ok((regions, hold))
+}
+
+enum Place {
+    Known(memferry::Region),
+    Lent(Memory),
+}
+
+/// The memory to lend, in order of addresses. Parts that overlap are one piece, for the service recognises an overlap only
+/// within one registration.
+fn pieces_of(places: &[Place]) -> Vec<Memory> {
+    let memory = |place: &Place| if let Place::Lent(memory) = place { Some(*memory) } else { None };
+    let mut all: Vec<Memory> = places.iter().filter_map(memory).collect();
+    all.sort_by_key(|memory| memory.start);
+    let mut pieces: Vec<Memory> = Vec::with_capacity(all.len());
+    for memory in all {
+        match pieces.last_mut() {
+            Some(piece) if memory.start.addr() - piece.start.addr() < piece.length => {
+                let end = memory.start.addr().saturating_add(memory.length);
+                piece.length = piece.length.max(end - piece.start.addr());
+                if memory.access == Access::ReadWrite {
+                    piece.access = Access::ReadWrite;
+                }
+            }
+            _ => pieces.push(memory),
+        }
+    }
+    pieces
 }

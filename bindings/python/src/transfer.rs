@@ -1,350 +1,375 @@
-//! Transfers under way: waiting for them without the interpreter's lock, and being told by an eventfd.
+//! Transfers as a program describes them: an operation, its operands and its terms. Nothing is moved or held before one is
+//! submitted.
 //!
 //! ```text
-//! Transfer.wait ─► Running::poll, waker unparks this thread ─┐    Transfer._signal(bell) ─► waker writes to its eventfd ─┐
-//!                     │                                      └─► Waiters, all woken by the one waker of the Pending ◄─┘
-//!                     └ ended: the hold is let go ─► Completion, or TransferError
+//! copy(a, b, within=0.1) ─► Transfer ─ Queue.submit ─┬ parts: operands found and checked
+//!                                                    └ describe: regions ─► memferry::Transfer
 //! ```
 //!
-//! Whoever wakes needs no interpreter. What holds a lock here never waits for the interpreter's; whoever may wait for such a lock
-//! while a service elsewhere is asked has not the interpreter's (`Home::asking`).
+//! Wrong names and numbers are exceptions here; operands are judged when the transfer is submitted.
 
-use std::future::Future;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{Thread, ThreadId};
-use std::time::{Duration, Instant};
-
-use memferry::{EngineKind, Pending};
-use pyo3::exceptions::{PyOSError, PyTimeoutError, PyValueError};
+use memferry::{Color24, Copy2d, InvalidTransfer, Pattern, Region, Side, Turn, turned_copy};
+use memferry_transfer::{MAX_SEGMENTS, MAX_SOURCES};
+use pyo3::exceptions::PyValueError;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use rustix::event::EventfdFlags;
 
+use crate::arguments::{Terms, color, pattern, turn_named};
 use crate::errors;
-use crate::operand::Hold;
-use crate::shared::{Home, Shared};
+use crate::operand::{Part, refuse_gaps};
+use crate::registry::FrameRegistry;
+use crate::running::Output;
 
-/// The longest a wait goes without a look whether the program was interrupted.
-const SLICE: Duration = Duration::from_millis(50);
-
-struct State {
-    /// Neither, when it has ended or is about to.
-    pending: Option<Pending>,
-    hold: Option<Hold>,
+#[derive(Clone, Copy)]
+enum Operation {
+    Nop,
+    Copy,
+    CopyCrc {
+        seed: u32,
+    },
+    Crc {
+        seed: u32,
+    },
+    Compare,
+    DualCopy,
+    Fill(Pattern),
+    /// The first `sources` operands are read, the others written.
+    ScatterGather {
+        sources: usize,
+    },
+    Xor,
+    Turn(Turn),
+    Overlay {
+        at: (u32, u32),
+        key: Option<Color24>,
+    },
 }
 
-/// A transfer and what it holds; the client keeps it until it has ended, though nobody else does.
-pub(crate) struct Running {
-    home: Arc<Home>,
-    state: Mutex<State>,
-    /// Set when nothing is held any more.
-    ended: OnceLock<memferry::Completion>,
-    /// What has to end too before this has.
-    before: Option<Arc<Running>>,
-    waiters: Arc<Waiters>,
-}
-
-/// Who waits; once for each, however often he looks.
-#[derive(Clone, Copy, PartialEq)]
-enum Waiter {
-    Thread(ThreadId),
-    /// The address of a bell, which its waker keeps.
-    Bell(usize),
-    /// The transfer that has this one before it.
-    Transfer,
-}
-
-/// Those to be woken at the end. The future knows one waker, so it is theirs, and nobody takes away another's.
-#[derive(Default)]
-struct Waiters(Mutex<Vec<(Waiter, Waker)>>);
-
-impl Waiters {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Waiter, Waker)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn add(&self, waiter: Waiter, waker: &Waker) {
-        let mut all = self.lock();
-        all.retain(|(other, _)| *other != waiter);
-        all.push((waiter, waker.clone()));
-    }
-
-    fn remove(&self, waiter: Waiter) {
-        self.lock().retain(|(other, _)| *other != waiter);
-    }
-
-    fn wake_all(&self) {
-        let all = std::mem::take(&mut *self.lock());
-        all.into_iter().for_each(|(_, waker)| waker.wake());
-    }
-}
-
-impl Wake for Waiters {
-    fn wake(self: Arc<Self>) {
-        self.wake_all();
-    }
-}
-
-struct Unpark(Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// An eventfd to be written to.
-struct Eventfd(OwnedFd);
-
-impl Wake for Eventfd {
-    fn wake(self: Arc<Self>) {
-        // A full counter is readable already.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
-    }
-}
-
-impl Running {
-    pub(crate) fn new(
-        home: Arc<Home>,
-        pending: Pending,
-        hold: Option<Hold>,
-        before: Option<Arc<Self>>,
-    ) -> Self {
-        let state = Mutex::new(State { pending: Some(pending), hold });
-        Self { home, state, ended: OnceLock::new(), before, waiters: Arc::default() }
-    }
-
-    /// One that was done before anybody could wait.
-    fn ended(home: Arc<Home>, completion: memferry::Completion) -> Self {
-        let state = Mutex::new(State { pending: None, hold: None });
-        Self { home, state, ended: OnceLock::from(completion), before: None, waiters: Arc::default() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The end, if it has come. Who waits is woken then.
-    pub(crate) fn poll(&self) -> Option<memferry::Completion> {
-        if self.is_over() {
-            return self.ended.get().copied();
-        }
-        let waker = Waker::from(Arc::clone(&self.waiters));
-        let before = match &self.before {
-            Some(before) => before.poll_for(Waiter::Transfer, &waker)?.outcome,
-            None => Ok(()),
-        };
-        let mut state = self.lock();
-        // Where there is none, another thread lets go of what was held, and wakes those who wait when it has.
-        let pending = state.pending.as_mut()?;
-        let Poll::Ready(mut completion) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) else {
-            return None;
-        };
-        // What is known of the memory is known by its own end, not by that of another before it.
-        let own = completion;
-        completion.outcome = before.and(completion.outcome);
-        let pending = state.pending.take();
-        let hold = state.hold.take();
-        drop(state);
-        // The last of a queue closes it, which is a message; the hold ends exports, which takes the interpreter's lock.
-        drop(pending);
-        if let Some(hold) = hold {
-            hold.ended(&own);
-        }
-        let completion = *self.ended.get_or_init(|| completion);
-        // The future, which was polled here to its end, wakes nobody.
-        self.waiters.wake_all();
-        Some(completion)
-    }
-
-    /// The end, if it has come; else `waker` is woken then.
-    fn poll_for(&self, waiter: Waiter, waker: &Waker) -> Option<memferry::Completion> {
-        // Before the look, so that no end comes in between.
-        self.waiters.add(waiter, waker);
-        let ended = self.poll();
-        if ended.is_some() {
-            self.waiters.remove(waiter);
-        }
-        ended
-    }
-
-    /// Whether somebody has seen its end.
-    pub(crate) fn is_over(&self) -> bool {
-        self.ended.get().is_some()
-    }
-
-    /// Asks that it end early; one that has ended cannot.
-    pub(crate) fn cancel(&self) {
-        if let Some(before) = &self.before {
-            before.cancel();
-        }
-        if let Some(pending) = &self.lock().pending {
-            let _ = pending.cancel();
-        }
-    }
-
-    /// Waits until it has ended, at most until `until`, and then for a slice only.
-    fn wait_slice(&self, until: Option<Instant>) -> Option<memferry::Completion> {
-        let thread = std::thread::current();
-        let waiter = Waiter::Thread(thread.id());
-        if let Some(completion) = self.poll_for(waiter, &Waker::from(Arc::new(Unpark(thread)))) {
-            return Some(completion);
-        }
-        let left = until.map_or(SLICE, |until| until.saturating_duration_since(Instant::now()));
-        std::thread::park_timeout(left.min(SLICE));
-        self.waiters.remove(waiter);
-        self.poll()
-    }
-
-    /// Waits until it has ended; the interpreter goes on meanwhile.
-    pub(crate) fn wait(&self, py: Python<'_>, limit: Option<Duration>) -> PyResult<memferry::Completion> {
-        self.home.check()?;
-        if let Some(completion) = self.ended.get() {
-            return Ok(*completion);
-        }
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
-        loop {
-            if let Some(completion) = py.detach(|| self.wait_slice(until)) {
-                return Ok(completion);
-            }
-            py.check_signals()?;
-            if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(PyTimeoutError::new_err("the transfer was not done in time; it goes on"));
-            }
-        }
-    }
-
-    /// Waits until it has ended, and cancels it when it has not at `until`. Without the interpreter's lock.
-    pub(crate) fn outlast(&self, until: Instant) {
-        while self.wait_slice(Some(until)).is_none() {
-            if Instant::now() >= until {
-                return self.cancel();
-            }
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // In a forked child there are neither workers nor anything to give back, and locks may be held for ever.
-        if self.home.is_forked() {
-            let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget((state.pending.take(), state.hold.take()));
-        }
-    }
-}
-
-/// A number of seconds.
-pub(crate) fn seconds(number: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(number)
-        .map_err(|error| PyValueError::new_err(format!("{number} is no number of seconds: {error}")))
-}
-
-/// What an event loop watches: an eventfd, which all transfers that it awaits write to when they end.
-#[pyclass(frozen, module = "memferry._memferry", name = "_Bell")]
-pub struct Bell(Arc<Eventfd>);
-
-#[pymethods]
-impl Bell {
-    #[new]
-    fn new() -> PyResult<Self> {
-        let made = rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        Ok(Self(Arc::new(Eventfd(made.map_err(|error| PyOSError::new_err(error.to_string()))?))))
-    }
-
-    fn fileno(&self) -> i32 {
-        self.0.0.as_raw_fd()
-    }
-
-    /// Makes it unreadable until it is rung again.
-    fn silence(&self) {
-        // Silent already, when there is nothing to read.
-        let _ = rustix::io::read(&self.0.0, &mut [0_u8; 8]);
-    }
-}
-
-/// A transfer under way. Letting go of it lets it go on; its memory is held until it has ended.
-#[pyclass(frozen, module = "memferry", name = "Transfer")]
-pub struct NativeTransfer {
-    running: Arc<Running>,
-    /// Who waits for what runs when the last of its objects goes.
-    _client: Option<Arc<Shared>>,
-}
-
-impl NativeTransfer {
-    pub(crate) fn of(running: Arc<Running>, client: Arc<Shared>) -> Self {
-        Self { running, _client: Some(client) }
-    }
-
-    /// One that was done before anybody could wait.
-    pub(crate) fn ended(home: Arc<Home>, completion: memferry::Completion) -> Self {
-        Self { running: Arc::new(Running::ended(home, completion)), _client: None }
-    }
+/// What is to be moved, and on which terms. `Queue.submit` and `Queue.run` take it, more than once if you like.
+#[pyclass(frozen, generic, module = "memferry")]
+pub struct Transfer {
+    operation: Operation,
+    operands: Vec<Py<PyAny>>,
+    terms: Terms,
 }
 
 #[pymethods]
-impl NativeTransfer {
-    /// Waits until it has ended, at most `timeout` seconds. Other threads run meanwhile.
-    #[pyo3(signature = (timeout=None))]
-    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Completion> {
-        let limit = timeout.map(seconds).transpose()?;
-        Completion::of(py, self.running.wait(py, limit)?)
-    }
-
-    /// Whether it has ended.
-    fn done(&self) -> PyResult<bool> {
-        self.running.home.check()?;
-        Ok(self.running.is_over() || self.running.home.asking(|| self.running.poll().is_some()))
-    }
-
-    /// Asks that it end early. How it ended, `wait` tells.
-    fn cancel(&self) -> PyResult<()> {
-        self.running.home.check()?;
-        self.running.home.asking(|| self.running.cancel());
-        Ok(())
-    }
-
-    /// Whether it has ended; else the bell is rung when it has.
-    fn _signal(&self, bell: &Bell) -> PyResult<bool> {
-        self.running.home.check()?;
-        let waiter = Waiter::Bell(Arc::as_ptr(&bell.0).addr());
-        let waker = Waker::from(Arc::clone(&bell.0));
-        let look = || self.running.poll_for(waiter, &waker).is_some();
-        Ok(self.running.is_over() || self.running.home.asking(look))
-    }
-
-    fn __await__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        let waiting = slf.py().import("memferry._waiting")?;
-        waiting.call_method1("until_done", (slf,))?.call_method0("__await__")
-    }
-}
-
-/// The end of a transfer that did all it asked for.
-#[pyclass(frozen, module = "memferry", get_all)]
-pub struct Completion {
-    bytes_done: u64,
-    /// What was found: the CRC, or the offset of the first difference (the length when there is none).
-    value: u64,
-    /// What moved them: "CPU", "kernel module" (a DMA engine, or the kernel's own copy), "simulated engine" (a model in
-    /// virtual time), or "no engine" for what ended before it reached one.
-    engine: String,
-}
-
-impl Completion {
-    fn of(py: Python<'_>, completion: memferry::Completion) -> PyResult<Self> {
-        let memferry::Completion { outcome, bytes_done, value, engine, .. } = completion;
-        match outcome {
-            Ok(()) => Ok(Self { bytes_done, value, engine: EngineKind::to_string(&engine) }),
-            Err(failure) => Err(errors::of_failure(py, failure, bytes_done)),
-        }
-    }
-}
-
-#[pymethods]
-impl Completion {
+impl Transfer {
     fn __repr__(&self) -> String {
-        format!("<memferry.Completion: {} bytes, value {}, {}>", self.bytes_done, self.value, self.engine)
+        format!("<memferry.Transfer of {} operands>", self.operands.len())
     }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.operands.iter().try_for_each(|operand| visit.call(operand))
+    }
+}
+
+impl Transfer {
+    fn new(operation: Operation, operands: Vec<Bound<'_, PyAny>>, terms: Terms) -> Self {
+        Self { operation, operands: operands.into_iter().map(Bound::unbind).collect(), terms }
+    }
+
+    pub(crate) fn terms(&self) -> &Terms {
+        &self.terms
+    }
+
+    pub(crate) fn is_nop(&self) -> bool {
+        matches!(self.operation, Operation::Nop)
+    }
+
+    pub(crate) fn is_copy(&self) -> bool {
+        matches!(self.operation, Operation::Copy)
+    }
+
+    /// The name of an operand in messages, and whether it is written.
+    fn role(&self, index: usize) -> (&'static str, bool) {
+        let is_last = index + 1 == self.operands.len();
+        match (self.operation, index) {
+            (Operation::Compare, 0) => ("the first", false),
+            (Operation::Compare, _) => ("the other", false),
+            (Operation::Overlay { .. }, 0) => ("the top", false),
+            (Operation::Overlay { .. }, _) => ("the base", true),
+            (Operation::Crc { .. }, _) => ("the source", false),
+            (Operation::Fill(_), _) => ("the destination", true),
+            (Operation::Xor, _) if !is_last => ("a source", false),
+            (Operation::ScatterGather { sources }, _) if index < sources => ("a source", false),
+            (Operation::ScatterGather { .. }, _) => ("a destination", true),
+            (Operation::DualCopy, 1 | 2) => ("a destination", true),
+            (_, 0) if !is_last => ("the source", false),
+            _ => ("the destination", true),
+        }
+    }
+
+    fn is_picture(&self) -> bool {
+        matches!(self.operation, Operation::Turn(_) | Operation::Overlay { .. })
+    }
+
+    /// Refuses lists that no request can have, before any of their memory is lent.
+    fn check_counts(&self) -> PyResult<()> {
+        let all = self.operands.len();
+        let invalid = match self.operation {
+            Operation::Xor if all > MAX_SOURCES + 1 => InvalidTransfer::Sources { count: all - 1 },
+            Operation::ScatterGather { sources } if sources > MAX_SEGMENTS => {
+                InvalidTransfer::Segments { side: Side::Source, count: sources }
+            }
+            Operation::ScatterGather { sources } if all - sources > MAX_SEGMENTS => {
+                InvalidTransfer::Segments { side: Side::Destination, count: all - sources }
+            }
+            _ => return Ok(()),
+        };
+        Err(PyValueError::new_err(invalid.to_string()))
+    }
+
+    /// The memory of each operand.
+    pub(crate) fn parts(&self, py: Python<'_>, frames: &FrameRegistry) -> PyResult<Vec<Part>> {
+        self.check_counts()?;
+        let part = |(index, operand): (usize, &Py<PyAny>)| {
+            let (what, to_write) = self.role(index);
+            let part = Part::of(frames, what, operand.bind(py), to_write)?;
+            if !self.is_picture() {
+                refuse_gaps(&part)?;
+            }
+            Ok(part)
+        };
+        self.operands.iter().enumerate().map(part).collect()
+    }
+
+    /// How pixels move from picture to picture; `None` for what moves bytes.
+    pub(crate) fn shape(&self, parts: &[Part]) -> PyResult<Option<Copy2d>> {
+        match self.operation {
+            Operation::Turn(turn) => turned_copy(&parts[0].image()?, turn, &parts[1].image()?, None)
+                .map(Some)
+                .map_err(errors::of_image),
+            Operation::Overlay { at, key } => {
+                let top = parts[0].image()?;
+                let base = parts[1].image()?;
+                let place = base.crop(at.0, at.1, top.width, top.height).map_err(errors::of_image)?;
+                turned_copy(&top, Turn::Upright, &place, key).map(Some).map_err(errors::of_image)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The transfer of these regions, one for each part, without its terms.
+    pub(crate) fn describe(&self, shape: Option<Copy2d>, regions: &[Region]) -> memferry::Transfer<u64> {
+        if let Some(shape) = shape {
+            return memferry::copy_2d(&regions[0], &regions[1], shape).untyped();
+        }
+        match self.operation {
+            Operation::Copy => memferry::copy(&regions[0], &regions[1]).untyped(),
+            Operation::CopyCrc { seed } => {
+                memferry::copy_crc32c(&regions[0], &regions[1]).seed(seed).untyped()
+            }
+            Operation::Crc { seed } => memferry::crc32c(&regions[0]).seed(seed).untyped(),
+            Operation::Compare => memferry::compare(&regions[0], &regions[1]).untyped(),
+            Operation::DualCopy => memferry::dual_copy(&regions[0], [&regions[1], &regions[2]]).untyped(),
+            Operation::Fill(pattern) => memferry::fill(&regions[0], pattern).untyped(),
+            Operation::ScatterGather { sources } => {
+                let (from, to) = regions.split_at(sources);
+                memferry::scatter_gather(from, to).untyped()
+            }
+            Operation::Xor => {
+                let sources = regions.len() - 1;
+                memferry::xor(&regions[..sources], &regions[sources]).untyped()
+            }
+            // Pictures have a shape.
+            Operation::Nop | Operation::Turn(_) | Operation::Overlay { .. } => memferry::nop().untyped(),
+        }
+    }
+
+    /// What its end says besides how far it came.
+    pub(crate) fn output(&self, regions: &[Region]) -> Output {
+        match self.operation {
+            Operation::Crc { .. } | Operation::CopyCrc { .. } => Output::Crc,
+            Operation::Compare => Output::Difference(regions[0].length()),
+            _ => Output::Nothing,
+        }
+    }
+}
+
+/// Moves nothing; with `fenced` it ends when all transfers submitted before it have, of frames and of other memory.
+#[pyfunction]
+#[pyo3(signature = (*, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn nop(within: Option<f64>, hint: Option<&str>, linked: bool, fenced: bool) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::Nop, Vec::new(), terms))
+}
+
+/// Copies the whole source to the start of the destination; they may overlap.
+#[pyfunction]
+#[pyo3(signature = (source, destination, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn copy(
+    source: Bound<'_, PyAny>,
+    destination: Bound<'_, PyAny>,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::Copy, vec![source, destination], terms))
+}
+
+/// Copies as `copy` does, and computes the CRC-32C of the bytes as `crc32c` does.
+#[pyfunction]
+#[pyo3(signature = (source, destination, seed=0, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn copy_crc32c(
+    source: Bound<'_, PyAny>,
+    destination: Bound<'_, PyAny>,
+    seed: u32,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::CopyCrc { seed }, vec![source, destination], terms))
+}
+
+/// Computes the CRC-32C of the source, continued from `seed`: the end's `output`.
+#[pyfunction]
+#[pyo3(signature = (source, seed=0, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn crc32c(
+    source: Bound<'_, PyAny>,
+    seed: u32,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::Crc { seed }, vec![source], terms))
+}
+
+/// Finds the offset of the first byte that differs, `None` where all are equal: the end's `output`. Both have one length.
+#[pyfunction]
+#[pyo3(signature = (first, other, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn compare(
+    first: Bound<'_, PyAny>,
+    other: Bound<'_, PyAny>,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::Compare, vec![first, other], terms))
+}
+
+/// Copies one source to the start of two destinations.
+#[pyfunction]
+#[pyo3(signature = (source, destinations, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn dual_copy(
+    source: Bound<'_, PyAny>,
+    destinations: [Bound<'_, PyAny>; 2],
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    let [one, other] = destinations;
+    Ok(Transfer::new(Operation::DualCopy, vec![source, one, other], terms))
+}
+
+/// Repeats a value of `width` 1, 2 or 4 bytes, little-endian, over the destination.
+#[pyfunction]
+#[pyo3(signature = (destination, value, width=1, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn fill(
+    destination: Bound<'_, PyAny>,
+    value: u32,
+    width: u32,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::Fill(pattern(value, width)?), vec![destination], terms))
+}
+
+/// Writes zeros over the destination.
+#[pyfunction]
+#[pyo3(signature = (destination, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn zero(
+    destination: Bound<'_, PyAny>,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::Fill(Pattern::Byte(0)), vec![destination], terms))
+}
+
+/// Moves the bytes of the sources, in order, to the destinations, in order.
+#[pyfunction]
+#[pyo3(signature = (sources, destinations, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn scatter_gather(
+    sources: Vec<Bound<'_, PyAny>>,
+    destinations: Vec<Bound<'_, PyAny>>,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    let operation = Operation::ScatterGather { sources: sources.len() };
+    let mut operands = sources;
+    operands.extend(destinations);
+    Ok(Transfer::new(operation, operands, terms))
+}
+
+/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them but overlap none
+/// in part.
+#[pyfunction]
+#[pyo3(signature = (sources, destination, *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn xor<'py>(
+    sources: Vec<Bound<'py, PyAny>>,
+    destination: Bound<'py, PyAny>,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    let mut operands = sources;
+    operands.push(destination);
+    Ok(Transfer::new(Operation::Xor, operands, terms))
+}
+
+/// Copies a picture turned: "upright", "flip-horizontal", "flip-vertical", "rotate90", "rotate180", "rotate270" or "transpose".
+/// Pictures are arrays of height, width, and maybe channels.
+#[pyfunction]
+#[pyo3(signature = (source, destination, turn="upright", *, within=None, hint=None, linked=false, fenced=false))]
+pub(crate) fn turn(
+    source: Bound<'_, PyAny>,
+    destination: Bound<'_, PyAny>,
+    turn: &str,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    Ok(Transfer::new(Operation::Turn(turn_named(turn)?), vec![source, destination], terms))
+}
+
+/// Copies a picture onto another at (x, y), leaving out pixels of the colour `key` where one is given.
+#[pyfunction]
+#[pyo3(signature = (top, base, at=(0, 0), key=None, *, within=None, hint=None, linked=false, fenced=false))]
+#[expect(clippy::too_many_arguments, reason = "named arguments of Python")]
+pub(crate) fn overlay(
+    top: Bound<'_, PyAny>,
+    base: Bound<'_, PyAny>,
+    at: (u32, u32),
+    key: Option<u32>,
+    within: Option<f64>,
+    hint: Option<&str>,
+    linked: bool,
+    fenced: bool,
+) -> PyResult<Transfer> {
+    let terms = Terms::new(within, hint, linked, fenced)?;
+    let operation = Operation::Overlay { at, key: key.map(color).transpose()? };
+    Ok(Transfer::new(operation, vec![top, base], terms))
 }

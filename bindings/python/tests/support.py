@@ -1,9 +1,10 @@
-"""What the tests share: a limit for each, transfers that are held back, other threads, services of other processes."""
+"""Shared by the tests: a time limit for each, transfers that are held back, other threads, services in other processes."""
 
 import asyncio
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,10 +12,12 @@ import threading
 import unittest
 from pathlib import Path
 
+import memferry
 import numpy
 
 SERVICE = os.environ.get("MEMFERRY_TEST_COMMAND")
-# Seconds after which what should have come long ago is given up; after which a test that hangs ends the run.
+ROOT = Path(__file__).parents[3]
+# Seconds: the limit of a single wait, and that of a test, after which the run ends.
 PATIENCE, LIMIT = 60, 180
 
 
@@ -22,14 +25,19 @@ def noise(*shape, dtype=numpy.uint8, seed=1):
     return numpy.random.default_rng(seed).integers(0, 256, shape).astype(dtype)
 
 
-async def awaits(transfer, before=lambda: None):
+def move(queue, transfer, run=False):
+    """The end of a transfer that is submitted and waited for, or run."""
+    return queue.run(transfer) if run else queue.wait(queue.submit(transfer))
+
+
+async def awaits(ticket, before=lambda: None):
     before()
-    return await transfer
+    return await ticket
 
 
 @contextlib.contextmanager
 def unhurried():
-    """No thread is made to let others run here: whoever it wakes comes to run when it waits, not before."""
+    """Threads that this one wakes run only when it waits: the interpreter switches at no other time."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(2 * LIMIT)
     try:
@@ -40,7 +48,7 @@ def unhurried():
 
 @contextlib.contextmanager
 def once_this_waits(call):
-    """Has another thread call when this one, in the block, waits."""
+    """Another thread calls `call` when this one waits in the block."""
     waits = threading.Event()
 
     def calls():
@@ -57,37 +65,39 @@ def once_this_waits(call):
         thread.join()
 
 
-def endless(client, **terms):
-    """Has the service in this process do what outlasts every test unless it is cancelled. What the client asks
-    for after that waits until it has ended."""
-    one, other = (numpy.frombuffer(client.allocate(64 << 20), numpy.uint8) for _ in range(2))
+def endless(client, queue, **terms):
+    """Submits transfers that outlast every test unless they are cancelled, and a fence: later transfers of the queue wait for
+    all of them. Needs a service in this process."""
+    one, other = (numpy.frombuffer(client.frame(64 << 20), numpy.uint8) for _ in range(2))
     # Two pixels wide, so that each row is moved for itself: one worker takes about a second for each picture.
-    turns = [client.turn(one.reshape(-1, 2), other.reshape(2, -1), "rotate90", **terms) for _ in range(100)]
-    client.nop(fenced=True)
-    return turns
+    turn = memferry.turn(one.reshape(-1, 2), other.reshape(2, -1), "rotate90", **terms)
+    return [queue.submit(turn) for _ in range(100)] + [queue.submit(memferry.nop(fenced=True))]
 
 
 @contextlib.contextmanager
-def held_back(client):
-    """What a client asks of the service in this process is not begun until the function given is called, or
-    the block is left."""
-    turns = endless(client)
+def held_back(client, queue):
+    """Transfers of a queue to the service in this process do not start until the given function is called, or the block is
+    left."""
+    before = endless(client, queue)
 
     def go():
-        for turn in turns:
-            turn.cancel()
+        for ticket in before[:-1]:
+            ticket.cancel()
 
     try:
         yield go
     finally:
         go()
+        for ticket in before:
+            with contextlib.suppress(memferry.TransferError):
+                ticket.wait()
 
 
 class Bounded(unittest.TestCase):
-    """A test that hangs ends the run, and says where it hung."""
+    """A test that hangs ends the run and shows where it hung."""
 
     def run(self, result=None):
-        # It asks for no interpreter, whose lock may be what is waited for.
+        # A dump needs no interpreter's lock, which may be what the test hangs on.
         faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
         try:
             return super().run(result)
@@ -96,28 +106,28 @@ class Bounded(unittest.TestCase):
 
     @contextlib.contextmanager
     def in_another_thread(self, call):
-        """Has a thread call, or await a transfer. The block is entered when that thread first lets others
-        run: while it waits within the call, or else when it is through, and the list given has what came of it."""
-        ended, begun = [], threading.Event()
+        """A thread calls `call`, or awaits a ticket. The block is entered when that thread first lets others run: while it
+        waits within the call, or after it. The given list has the result then."""
+        ended, started = [], threading.Event()
 
         def calls():
             if callable(call):
-                begun.set()
+                started.set()
                 ended.append(call())
             else:
-                ended.append(asyncio.run(awaits(call, begun.set)))
+                ended.append(asyncio.run(awaits(call, started.set)))
 
         thread = threading.Thread(target=calls)
         with unhurried():
             thread.start()
-            begun.wait()
+            started.wait()
         yield ended
         thread.join()
         self.assertTrue(ended)
 
 
 def output_of(*arguments):
-    """What the interpreter says, which is killed when it hangs."""
+    """The interpreter's output; it is killed when it hangs."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE)
 
@@ -127,14 +137,19 @@ def example(name, *arguments):
     return output_of(program, *arguments).stdout
 
 
-def tour_of(said):
-    """What the tour found, without numbers that depend on random data."""
-    return [line.rsplit(": ", 1)[-1] for line in said.splitlines()]
+def python_of(page):
+    """The Python examples of a page, each a program."""
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.S | re.M)
+
+
+def results_of_tour(output):
+    """The tour's results, without numbers that depend on random data."""
+    return [line.rsplit(": ", 1)[-1] for line in output.splitlines()]
 
 
 TOUR = ["True", "True", "True, 1024 pixels of the badge", "True", "True", "Revoked"]
 
-# Becomes the command that is named, which is killed when this process ends, however that comes.
+# Becomes the given command, which is killed when this process ends, by whatever cause.
 LEASHED = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execvp(sys.argv[1], sys.argv[1:])"
 
 
@@ -158,15 +173,14 @@ class Serving(Bounded):
 
     @contextlib.contextmanager
     def stopped(self):
-        """The service neither moves nor answers anything until the function given is called, or the block is
-        left."""
+        """The service neither moves nor answers anything until the given function is called, or the block is left."""
 
         def go():
             self.service.send_signal(signal.SIGCONT)
 
         self.service.send_signal(signal.SIGSTOP)
         try:
-            # The kernel tells of it when the last thread has stopped.
+            # The kernel reports it when the last thread has stopped.
             seen = os.waitid(os.P_PID, self.service.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self.assertEqual(seen.si_code, os.CLD_STOPPED)
             yield go

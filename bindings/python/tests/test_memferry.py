@@ -1,9 +1,11 @@
-"""The Python interface: every operation against NumPy, its order, and everything a program can get wrong."""
+"""The Python interface: every operation against NumPy, order, ends, and everything a program can get wrong."""
 
+import asyncio
 import gc
 import inspect
 import mmap
 import os
+import pickle
 import random
 import re
 import signal
@@ -13,7 +15,8 @@ from pathlib import Path
 
 import memferry
 import numpy
-from support import PATIENCE, TOUR, Bounded, example, held_back, noise, output_of, tour_of
+from numpy.lib.stride_tricks import as_strided
+from support import PATIENCE, TOUR, Bounded, awaits, example, held_back, move, noise, output_of, python_of, results_of_tour
 
 
 class Moves(Bounded):
@@ -22,28 +25,28 @@ class Moves(Bounded):
     def setUp(self):
         self.client = memferry.connect()
         self.addCleanup(self.client.close)
+        self.queue = self.client.queue(256)
 
-    def test_copies_between_frames_arrays_and_bytes(self):
-        source, frame, array = noise(70001), self.client.allocate(70001), numpy.zeros(70001, numpy.uint8)
-        done = self.client.copy(source, frame).wait()
+    def test_copies_frames_arrays_and_bytes(self):
+        source, frame, array = noise(70001), self.client.frame(70001), numpy.zeros(70001, numpy.uint8)
+        done = move(self.queue, memferry.copy(source, frame))
         self.assertEqual((done.bytes_done, done.engine), (70001, "CPU"))
-        self.client.copy(frame.range(0, 70001), array).wait()
+        move(self.queue, memferry.copy(frame[:70001], array))
         numpy.testing.assert_array_equal(array, source)
         target = bytearray(70001)
-        self.client.copy(bytes(source), target).wait()
+        move(self.queue, memferry.copy(bytes(source), target))
         self.assertEqual(target, source.tobytes())
-        self.client.copy(b"", target).wait()
+        move(self.queue, memferry.copy(b"", target))
 
-    def test_what_is_done_now_has_ended_when_the_call_returns(self):
+    def test_run_has_ended_when_it_returns(self):
         source, target = noise(5 << 20), numpy.zeros(5 << 20, numpy.uint8)
-        done = self.client.copy(source, target, now=True)
-        self.assertTrue(done.done())
-        self.assertEqual(done.wait().bytes_done, 5 << 20)
+        self.assertEqual(self.queue.run(memferry.copy(source, target)).bytes_done, 5 << 20)
         numpy.testing.assert_array_equal(source, target)
         with self.assertRaises(memferry.TransferError):
-            self.client.fill(target[:7], 1, 4, now=True).wait()
+            self.queue.run(memferry.fill(target[:7], 1, 4))
+        self.assertIsNone(self.queue.poll())
         threads = [
-            threading.Thread(target=lambda: [self.client.copy(source, target, now=True) for _ in range(20)])
+            threading.Thread(target=lambda: [self.queue.run(memferry.copy(source, target)) for _ in range(20)])
             for _ in range(4)
         ]
         for thread in threads:
@@ -52,14 +55,14 @@ class Moves(Bounded):
             thread.join()
 
     def test_a_view_of_a_frame_is_that_frame(self):
-        frame = self.client.allocate(8192)
+        frame = self.client.frame(8192)
         view = numpy.frombuffer(frame, numpy.uint32)
         view[:] = 7
-        self.client.copy(view[:16], view[1024:1040]).wait()
-        self.client.fill(view[100:200], 0x1020304, 4).wait()
+        move(self.queue, memferry.copy(view[:16], view[1024:1040]))
+        move(self.queue, memferry.fill(view[100:200], 0x1020304, 4))
         self.assertEqual((view[1024], view[99], view[100], view[199], view[200]), (7, 7, 0x1020304, 0x1020304, 7))
         self.assertEqual(len(memoryview(frame)), len(frame))
-        # The view keeps the memory though the frame and the client went.
+        # The view keeps the memory without the frame and the client.
         del frame
         self.client.close()
         gc.collect()
@@ -68,38 +71,96 @@ class Moves(Bounded):
     def test_overlapping_copies_are_as_memmove(self):
         array = noise(100000)
         expected = array[:90000].copy()
-        self.client.copy(array[:90000], array[777:90777]).wait()
+        move(self.queue, memferry.copy(array[:90000], array[777:90777]))
         numpy.testing.assert_array_equal(array[777:90777], expected)
+
+    def test_operands_of_one_buffer(self):
+        for length in (90000, 5 << 20):
+            array = noise(length + 777)
+            expected = array[:length].copy()
+            # With a hint the copy is not made by the call itself.
+            move(self.queue, memferry.copy(array[:length], array[777:], hint="keep"))
+            numpy.testing.assert_array_equal(array[777:], expected)
+            self.assertIsNone(move(self.queue, memferry.compare(array[777:], memoryview(array)[777:])).output)
+            expected = array.copy()
+            parts = [array[at : at + 100] for at in range(0, 1000, 50)]
+            gathered = bytearray(2000)
+            move(self.queue, memferry.scatter_gather(parts[::-1], [gathered]))
+            self.assertEqual(gathered, b"".join(part.tobytes() for part in parts[::-1]))
+            fixed = memoryview(array)[:200].toreadonly()
+            move(self.queue, memferry.dual_copy(fixed, (array[500:700], array[300:500])))
+            expected[500:700] = expected[300:500] = expected[:200]
+            numpy.testing.assert_array_equal(array, expected)
 
     def test_fills_compares_xors_and_crcs(self):
         first, second = noise(5000), noise(5000, seed=2)
-        self.assertEqual(self.client.compare(first, first.copy()).wait().value, 5000)
+        self.assertEqual(move(self.queue, memferry.compare(first, first.copy())).output, None)
         other = first.copy()
         other[1234] ^= 1
-        self.assertEqual(self.client.compare(first, other).wait().value, 1234)
+        self.assertEqual(move(self.queue, memferry.compare(first, other)).output, 1234)
         result = numpy.empty(5000, numpy.uint8)
-        self.client.xor([first, second], result).wait()
+        move(self.queue, memferry.xor([first, second], result))
         numpy.testing.assert_array_equal(result, first ^ second)
-        self.assertEqual(self.client.crc32c(b"123456789").wait().value, 0xE3069283)
-        head = self.client.crc32c(b"1234").wait().value
+        self.assertEqual(move(self.queue, memferry.crc32c(b"123456789")).output, 0xE3069283)
+        head = move(self.queue, memferry.crc32c(b"1234")).output
         target = bytearray(5)
-        self.assertEqual(self.client.copy_crc32c(b"56789", target, head).wait().value, 0xE3069283)
-        self.client.fill(result, 0xABCD, 2).wait()
+        self.assertEqual(move(self.queue, memferry.copy_crc32c(b"56789", target, head)).output, 0xE3069283)
+        move(self.queue, memferry.fill(result, 0xABCD, 2))
         self.assertTrue((result.view(numpy.uint16) == 0xABCD).all())
+        done = self.queue.run(memferry.zero(result))
+        self.assertEqual((done.output, result.any()), (None, False))
+        other[:] = 1
+        move(self.queue, memferry.dual_copy(first, (result, other)))
+        numpy.testing.assert_array_equal(result, first)
+        numpy.testing.assert_array_equal(other, first)
+
+    def test_a_transfer_is_submitted_twice(self):
+        source, target = noise(5 << 20), numpy.zeros(5 << 20, numpy.uint8)
+        transfer = memferry.copy(source, target)
+        for value in (1, 2):
+            source[:] = value
+            move(self.queue, transfer)
+            self.assertTrue((target == value).all())
+        # A transfer that was not submitted exports nothing.
+        buffer = bytearray(5)
+        transfer = memferry.zero(buffer)
+        buffer.extend(b"x")
+        self.assertEqual(self.queue.run(transfer).bytes_done, 6)
+
+    def test_slices_of_frames(self):
+        frame = self.client.frame(4096)
+        memoryview(frame)[:] = bytes(range(256)) * 16
+        for part, expected in (
+            (frame[:], frame),
+            (frame[10:20], slice(10, 20)),
+            (frame[-16:], slice(4080, 4096)),
+            (frame[:-4000], slice(0, 96)),
+            (frame[100:200][10:-10], slice(110, 190)),
+            (frame[4096:], slice(4096, 4096)),
+            (frame[1:2:1], slice(1, 2)),
+            (frame[numpy.int64(3) : numpy.uint8(7)], slice(3, 7)),
+        ):
+            bytes_of = memoryview(frame)[:] if expected is frame else memoryview(frame)[expected]
+            self.assertEqual(len(part), len(bytes_of))
+            target = bytearray(len(part))
+            move(self.queue, memferry.copy(part, target))
+            self.assertEqual(target, bytes_of)
+        self.assertIs(frame[1:2].frame, frame)
+        self.assertEqual((frame[100:200][10:].offset, len(frame[100:200][10:])), (110, 90))
 
     def test_an_xor_onto_one_of_its_sources(self):
         first, second = noise(5000), noise(5000, seed=2)
         expected = first ^ second
-        self.client.xor((first, second), first).wait()
+        move(self.queue, memferry.xor((first, second), first))
         numpy.testing.assert_array_equal(first, expected)
-        self.client.xor([first[:2500]], first[2500:]).wait()
+        move(self.queue, memferry.xor([first[:2500]], first[2500:]))
         numpy.testing.assert_array_equal(first[2500:], expected[:2500])
 
     def test_scatters_and_gathers(self):
         sources = [noise(size, seed=size) for size in (3, 1000, 17)]
-        frame = self.client.allocate(4096)
-        destinations = [bytearray(500), frame.range(10, 520)]
-        self.client.scatter_gather(sources, destinations).wait()
+        frame = self.client.frame(4096)
+        destinations = [bytearray(500), frame[10:530]]
+        move(self.queue, memferry.scatter_gather(sources, destinations))
         whole = b"".join(source.tobytes() for source in sources)
         self.assertEqual(bytes(destinations[0]) + bytes(memoryview(frame)[10:530]), whole)
 
@@ -117,12 +178,12 @@ class Moves(Bounded):
             for name, turned in turns.items():
                 expected = turned(picture)
                 result = numpy.zeros(expected.shape, expected.dtype)
-                self.client.turn(picture, result, name).wait()
+                move(self.queue, memferry.turn(picture, result, name))
                 numpy.testing.assert_array_equal(result, expected, name)
 
     def test_moves_parts_of_pictures_with_their_pitch(self):
         picture, result = noise(40, 50, dtype=numpy.uint32), numpy.zeros((40, 50), numpy.uint32)
-        self.client.turn(picture[5:15, 7:20], result[1:14, 2:12], "rotate90").wait()
+        move(self.queue, memferry.turn(picture[5:15, 7:20], result[1:14, 2:12], "rotate90"))
         expected = numpy.zeros((40, 50), numpy.uint32)
         expected[1:14, 2:12] = numpy.rot90(picture[5:15, 7:20], -1)
         numpy.testing.assert_array_equal(result, expected)
@@ -133,10 +194,10 @@ class Moves(Bounded):
         expected = base.copy()
         place = expected[10:30, 40:70]
         place[top != 0xFF00FF] = top[top != 0xFF00FF]
-        self.client.overlay(top, base, (40, 10), 0xFF00FF).wait()
+        move(self.queue, memferry.overlay(top, base, (40, 10), 0xFF00FF))
         numpy.testing.assert_array_equal(base, expected)
 
-    def test_many_at_random_are_as_numpy_has_them(self):
+    def test_random_copies_match_numpy(self):
         seed = random.randrange(1 << 32)
         print(f"seed {seed}")
         draw, array = random.Random(seed), noise(20000, seed=seed)
@@ -145,60 +206,61 @@ class Moves(Bounded):
             length = draw.choice((0, 1, 37, 4096, 9000))
             start, to = draw.randrange(11000), draw.randrange(11000)
             expected[to : to + length] = expected[start : start + length].copy()
-            # With a hint it goes to the workers, short as it is.
+            # With a hint even a short copy goes to the workers.
             hint = draw.choice((None, "keep", "stream"))
-            self.client.copy(array[start : start + length], array[to : to + length], hint=hint).wait()
+            move(self.queue, memferry.copy(array[start : start + length], array[to : to + length], hint=hint))
         numpy.testing.assert_array_equal(array, expected)
 
 
 class Order(Bounded):
-    """Links and fences hold, however soon a transfer could be done."""
+    """Links and fences hold, also for transfers that could be done at once."""
 
     def setUp(self):
         self.client = memferry.connect()
         self.addCleanup(self.client.close)
+        self.queue = self.client.queue(256)
         self.source, self.target = noise(1 << 20).repeat(64), numpy.zeros(64 << 20, numpy.uint8)
 
-    def test_what_is_linked_fails_with_its_forerunner(self):
-        for now in (False, True):
+    def test_a_linked_transfer_fails_with_the_first(self):
+        for run in (False, True):
             for length in (4, 5 << 20):
                 target = bytearray(length)
-                self.client.fill(bytearray(7), 1, 4, linked=True)
+                self.queue.submit(memferry.fill(bytearray(7), 1, 4, linked=True))
                 with self.assertRaises(memferry.TransferError) as caught:
-                    self.client.copy(b"x" * length, target, now=now).wait()
-                self.assertEqual(caught.exception.kind, "FillLength")
+                    move(self.queue, memferry.copy(b"x" * length, target), run)
+                self.assertEqual(caught.exception.failure, "FillLength")
                 self.assertEqual(target, bytes(length))
                 # The link ends there.
-                self.client.copy(b"x" * length, target, now=now).wait()
+                move(self.queue, memferry.copy(b"x" * length, target), run)
                 self.assertEqual(target, b"x" * length)
 
-    def test_a_link_is_kept_when_its_first_is_done_now(self):
+    def test_a_link_holds_when_its_first_is_run(self):
         target = bytearray(4)
         with self.assertRaises(memferry.TransferError):
-            self.client.fill(bytearray(7), 1, 4, linked=True, now=True).wait()
+            self.queue.run(memferry.fill(bytearray(7), 1, 4, linked=True))
         with self.assertRaises(memferry.TransferError):
-            self.client.copy(b"abcd", target).wait()
+            move(self.queue, memferry.copy(b"abcd", target))
         self.assertEqual(target, bytes(4))
 
-    def test_a_linked_copy_comes_after_its_forerunner(self):
+    def test_a_linked_copy_follows_the_first(self):
         small = numpy.zeros(4, numpy.uint8)
-        for now in (False, True):
+        for run in (False, True):
             self.target[-4:] = 0
             for _ in range(4):
-                first = self.client.copy(self.source, self.target, linked=True)
-            self.client.copy(self.target[-4:], small, now=now).wait()
+                first = self.queue.submit(memferry.copy(self.source, self.target, linked=True))
+            move(self.queue, memferry.copy(self.target[-4:], small), run)
             self.assertTrue(first.done())
             numpy.testing.assert_array_equal(small, self.source[-4:])
 
     def test_a_fence_waits_for_all_before_it(self):
         for length in (4, 5 << 20):
-            copies = [self.client.copy(self.source, self.target) for _ in range(10)]
+            copies = [self.queue.submit(memferry.copy(self.source, self.target)) for _ in range(10)]
             small = numpy.zeros(length, numpy.uint8)
-            self.client.copy(self.target[-length:], small, fenced=True, now=True)
+            self.queue.run(memferry.copy(self.target[-length:], small, fenced=True))
             self.assertTrue(all(copy.done() for copy in copies))
             numpy.testing.assert_array_equal(small, self.source[-length:])
-        copies = [self.client.copy(self.source, self.target) for _ in range(10)]
-        self.client.nop(fenced=True, now=True)
+        copies = [self.queue.submit(memferry.copy(self.source, self.target)) for _ in range(10)]
+        self.queue.run(memferry.nop(fenced=True))
         self.assertTrue(all(copy.done() for copy in copies))
 
 
@@ -208,20 +270,29 @@ class BadInput(Bounded):
     def setUp(self):
         self.client = memferry.connect()
         self.addCleanup(self.client.close)
+        self.queue = self.client.queue(256)
 
-    def test_operands_that_are_none(self):
+    def test_operands_that_are_no_memory(self):
         for wrong in (None, 7, "text", object()):
             with self.assertRaises(TypeError):
-                self.client.copy(wrong, bytearray(9))
-        with self.assertRaises(TypeError):
-            self.client.copy(bytearray(9))
+                self.queue.submit(memferry.copy(wrong, bytearray(9)))
+        for call in (
+            lambda: memferry.copy(bytearray(9)),
+            lambda: self.queue.submit(bytearray(9)),
+            lambda: self.queue.wait(memferry.nop()),
+            lambda: memferry.scatter_gather(7, [bytearray(9)]),
+            lambda: self.client.accept(12345),
+            lambda: self.client.revoke("12345"),
+        ):
+            with self.assertRaises(TypeError):
+                call()
 
-    def test_memory_that_was_given_back_says_so_itself(self):
+    def test_memory_that_was_released(self):
         view, mapped = memoryview(bytearray(9)), mmap.mmap(-1, 4096)
         view.release()
         mapped.close()
         for gone in (view, mapped, numpy.zeros(4, "datetime64[s]")):
-            for call in (lambda: self.client.copy(gone, bytearray(4096)), lambda: self.client.fill(gone)):
+            for call in (lambda: self.queue.submit(memferry.copy(gone, bytearray(4096))), lambda: self.queue.submit(memferry.zero(gone))):
                 with self.assertRaises(ValueError):
                     call()
 
@@ -230,8 +301,8 @@ class BadInput(Bounded):
         fixed.flags.writeable = False
         for target in (fixed, b"x" * 100, memoryview(b"x" * 100)):
             with self.assertRaises(BufferError):
-                self.client.copy(noise(100), target)
-        self.client.copy(fixed, bytearray(100)).wait()
+                self.queue.submit(memferry.copy(noise(100), target))
+        move(self.queue, memferry.copy(fixed, bytearray(100)))
 
     def test_references_to_objects(self):
         held = object()
@@ -240,144 +311,224 @@ class BadInput(Bounded):
             filled, empty = numpy.array([item] * 4, kind), numpy.zeros(4, kind)
             count = sys.getrefcount(held)
             for call in (
-                lambda: self.client.copy(filled, empty),
-                lambda: self.client.copy(bytes(empty.nbytes), filled),
-                lambda: self.client.fill(filled),
-                lambda: self.client.crc32c(filled),
+                lambda: self.queue.submit(memferry.copy(filled, empty)),
+                lambda: self.queue.submit(memferry.copy(bytes(empty.nbytes), filled)),
+                lambda: self.queue.submit(memferry.zero(filled)),
+                lambda: self.queue.submit(memferry.crc32c(filled)),
             ):
                 with self.assertRaises(BufferError):
                     call()
             self.assertEqual(sys.getrefcount(held), count)
         named = numpy.zeros(4, [("O", "u8"), ("xOx", "u1")])
-        self.client.copy(numpy.ones(4, named.dtype), named).wait()
+        move(self.queue, memferry.copy(numpy.ones(4, named.dtype), named))
         self.assertEqual(named["O"].sum(), 4)
 
     def test_memory_with_gaps(self):
         array = noise(100, 100)
         for wrong in (array[:, ::2], array[::-1], array[:, :50], array.T):
             with self.assertRaises(BufferError):
-                self.client.copy(wrong, numpy.empty(10000, numpy.uint8))
+                self.queue.submit(memferry.copy(wrong, numpy.empty(10000, numpy.uint8)))
         with self.assertRaises(BufferError):
-            self.client.turn(array[::-1], array.copy())
+            self.queue.submit(memferry.turn(array[::-1], array.copy()))
 
     def test_lengths_and_shapes(self):
-        small, large, frame = bytearray(9), bytearray(10), self.client.allocate(4096)
+        small, large = bytearray(9), bytearray(10)
         for call in (
-            lambda: self.client.copy(large, small),
-            lambda: self.client.compare(large, small),
-            lambda: self.client.xor([large], small),
-            lambda: self.client.xor([], small),
-            lambda: self.client.xor([noise(6), memoryview(large)[:6]], memoryview(large)[1:7]),
-            lambda: self.client.xor([memoryview(large)[1:7]], memoryview(large)[:6]),
-            lambda: self.client.xor([frame.range(0, 100)], frame.range(99, 100)),
-            lambda: self.client.xor([frame.range(0, 100)], memoryview(frame)[99:199]),
-            lambda: self.client.scatter_gather([large], [small]),
-            lambda: self.client.scatter_gather([small] * 1025, [bytearray(9225)]),
-            lambda: self.client.xor([small] * 65, bytearray(9)),
-            lambda: self.client.turn(noise(4, 5), noise(4, 5), "rotate90"),
-            lambda: self.client.turn(noise(4, 5), noise(4, 5, dtype=numpy.uint16)),
-            lambda: self.client.turn(noise(4, 5, 3), noise(4, 5, 3)),
-            lambda: self.client.turn(small, small),
-            lambda: self.client.overlay(noise(4, 5), noise(4, 5), (1, 0)),
+            lambda: self.queue.submit(memferry.copy(large, small)),
+            lambda: self.queue.submit(memferry.compare(large, small)),
+            lambda: self.queue.submit(memferry.xor([large], small)),
+            lambda: self.queue.submit(memferry.xor([], small)),
+            lambda: self.queue.submit(memferry.dual_copy(large, [large, small])),
+            lambda: memferry.dual_copy(large, [large]),
+            lambda: self.queue.submit(memferry.scatter_gather([large], [small])),
+            lambda: self.queue.submit(memferry.scatter_gather([small] * 1025, [bytearray(9225)])),
+            lambda: self.queue.submit(memferry.xor([small] * 65, bytearray(9))),
+            lambda: self.queue.submit(memferry.turn(noise(4, 5), noise(4, 5), "rotate90")),
+            lambda: self.queue.submit(memferry.turn(noise(4, 5), noise(4, 5, dtype=numpy.uint16))),
+            lambda: self.queue.submit(memferry.turn(noise(4, 5, 3), noise(4, 5, 3))),
+            lambda: self.queue.submit(memferry.turn(small, small)),
+            lambda: self.queue.submit(memferry.overlay(noise(4, 5), noise(4, 5), (1, 0))),
+            lambda: self.queue.submit(memferry.overlay(noise(4, 5), noise(4, 5), (2**32 - 1, 2**32 - 1))),
+            lambda: self.queue.run(memferry.copy(large, small)),
         ):
             with self.assertRaises(ValueError):
                 call()
         with self.assertRaises(memferry.TransferError) as caught:
-            self.client.fill(small, 1, 4).wait()
-        self.assertEqual(caught.exception.kind, "FillLength")
+            move(self.queue, memferry.fill(small, 1, 4))
+        self.assertEqual(caught.exception.failure, "FillLength")
 
     def test_values(self):
-        target, frame = bytearray(8), self.client.allocate(4096)
+        target, frame = bytearray(8), self.client.frame(4096)
         for call in (
-            lambda: self.client.fill(target, 256),
-            lambda: self.client.fill(target, 1, 3),
-            lambda: self.client.turn(noise(2, 2), noise(2, 2), "sideways"),
-            lambda: self.client.overlay(noise(2, 2), noise(2, 2), key=1 << 24),
-            lambda: self.client.copy(target, target, hint="please"),
-            lambda: self.client.copy(target, target, within=-1.0),
+            lambda: self.queue.submit(memferry.fill(target, 256)),
+            lambda: self.queue.submit(memferry.fill(target, 1, 3)),
+            lambda: self.queue.submit(memferry.turn(noise(2, 2), noise(2, 2), "sideways")),
+            lambda: self.queue.submit(memferry.overlay(noise(2, 2), noise(2, 2), key=1 << 24)),
+            lambda: self.queue.submit(memferry.copy(target, target, hint="please")),
+            lambda: self.queue.submit(memferry.copy(target, target, within=-1.0)),
             lambda: self.client.grant(frame, "x", user=0),
             lambda: self.client.grant(frame, "r"),
             lambda: self.client.grant(b"bytes", "r", user=0),
-            lambda: frame.range(4000, 97),
-            lambda: frame.range(1 << 63, 1 << 63),
-            lambda: self.client.nop().wait(float("nan")),
+            lambda: self.client.grant(frame, "r", user=0, session=0),
+            lambda: memferry.GrantToken("no number"),
+            lambda: memferry.GrantToken("-1"),
+            lambda: memferry.GrantToken(str(1 << 64)),
+            lambda: self.queue.submit(memferry.nop()).wait(float("nan")),
         ):
             with self.assertRaises(ValueError):
                 call()
-        with self.assertRaises(OverflowError):
-            self.client.fill(target, -1)
-        with self.assertRaises(memferry.RefusedError):
-            self.client.allocate(0)
-        with self.assertRaises(memferry.RefusedError):
-            self.client.accept(12345)
+        for call in (
+            lambda: memferry.fill(target, -1),
+            lambda: memferry.crc32c(target, 1 << 32),
+            lambda: memferry.overlay(target, target, (-1, 0)),
+            lambda: self.client.frame(-1),
+            lambda: self.client.frame(1 << 64),
+            lambda: self.client.frame(1, node=1 << 32),
+            lambda: self.client.queue(-1),
+            lambda: self.client.grant(frame, user=-1),
+        ):
+            with self.assertRaises(OverflowError):
+                call()
+        for call in (
+            lambda: self.client.frame(0),
+            lambda: self.client.frame((1 << 64) - 1),
+            lambda: self.client.frame((1 << 63) - 1),
+            lambda: self.client.frame((1 << 63) - 1, huge=True),
+            lambda: self.client.frame(1, node=1023),
+            lambda: self.client.queue(0),
+            lambda: self.client.queue(3),
+            lambda: self.client.queue((1 << 32) - 1),
+            lambda: self.client.accept(memferry.GrantToken("12345")),
+            lambda: self.client.revoke(memferry.GrantToken(str((1 << 64) - 1))),
+        ):
+            with self.assertRaises(memferry.RefusedError):
+                call()
+        # Limits beyond the end of time are no limits.
+        self.assertEqual(self.queue.submit(memferry.zero(target, within=1e19)).wait(1e19).bytes_done, 8)
+
+    def test_slices_out_of_bounds(self):
+        frame = self.client.frame(4096)
+        for whole in (frame, frame[:]):
+            for part in (
+                slice(4000, 4097),
+                slice(4097, None),
+                slice(-4097, None),
+                slice(None, -4097),
+                slice(20, 10),
+                slice(-10, -20),
+                slice(0, 10, 2),
+                slice(10, 0, -1),
+                slice((1 << 63) - 1, None),
+                slice(-(1 << 63), None),
+                slice(0, 1 << 63),
+                slice(1 << 64, (1 << 64) + 1),
+                slice(-(1 << 70), 1 << 70),
+            ):
+                with self.assertRaises(ValueError):
+                    whole[part]
+            for wrong in (0, None, "a", slice("a", None), slice(None, 1.5), (slice(0, 1), slice(0, 1))):
+                with self.assertRaises(TypeError):
+                    whole[wrong]
+
+    def test_shapes_beyond_all_memory(self):
+        byte = numpy.zeros(1, numpy.uint8)
+        for wrong in (
+            as_strided(byte, (1 << 40, 1), (1 << 30, 1)),
+            as_strided(byte, (3, 1), ((1 << 62), 1)),
+            as_strided(byte, (2, 1), (-(1 << 62), 1)),
+        ):
+            for transfer in (
+                memferry.copy(wrong, bytearray(9)),
+                memferry.zero(wrong),
+                memferry.turn(wrong, noise(2, 2)),
+                memferry.overlay(wrong, noise(2, 2)),
+            ):
+                with self.assertRaises((ValueError, BufferError)):
+                    self.queue.submit(transfer)
 
     def test_a_client_that_is_closed(self):
-        frame = self.client.allocate(4096)
+        frame = self.client.frame(4096)
         self.client.close()
         self.client.close()
-        for call in (self.client.nop, lambda: self.client.allocate(1), lambda: self.client.session):
+        for call in (
+            lambda: self.queue.submit(memferry.nop()),
+            lambda: self.queue.run(memferry.nop()),
+            lambda: self.queue.run(memferry.copy(b"a", bytearray(1))),
+            lambda: self.client.frame(1),
+            lambda: self.client.queue(2),
+            lambda: self.client.session,
+        ):
             with self.assertRaises(ValueError):
                 call()
         memoryview(frame)[0] = 1
 
     def test_a_frame_of_another_client(self):
         with memferry.connect() as other:
-            frame = other.allocate(4096)
+            frame = other.frame(4096)
             with self.assertRaises(ValueError):
-                self.client.copy(frame, self.client.allocate(4096))
+                self.queue.submit(memferry.copy(frame, self.client.frame(4096)))
 
-    def test_more_than_the_client_may_have_outstanding(self):
+    def test_a_full_queue_refuses(self):
         source, target = bytes(5 << 20), bytearray(5 << 20)
-        with memferry.connect(capacity=128) as client, held_back(client):
-            with self.assertRaises(memferry.ChannelFullError):
+        queue = self.client.queue(128)
+        with held_back(self.client, queue):
+            with self.assertRaises(memferry.QueueFullError):
                 for _ in range(100):
-                    client.copy(source, target)
+                    queue.submit(memferry.copy(source, target))
 
     def test_no_service(self):
         with self.assertRaises(memferry.ConnectError) as caught:
             memferry.connect("/nonexistent/memferry.sock")
         self.assertIn("memferry serve", str(caught.exception))
-        with self.assertRaises(memferry.RefusedError):
-            memferry.connect(capacity=3)
+
+    def test_a_ticket_of_another_queue(self):
+        ticket = self.client.queue(2).submit(memferry.nop())
+        with self.assertRaises(memferry.TransferError) as caught:
+            self.queue.wait(ticket)
+        self.assertEqual((caught.exception.failure, caught.exception.id), ("UnknownTicket", ticket.id))
+        ticket.wait()
 
     def test_rights_of_a_grant_and_its_end(self):
         with memferry.connect() as other:
-            frame, own = self.client.allocate(4096), other.allocate(4096)
+            frame, own, queue = self.client.frame(4096), other.frame(4096), other.queue(4)
             memoryview(frame)[:6] = b"secret"
-            token = self.client.grant(frame.range(0, 6), "r", session=other.session)
+            grant = self.client.grant(frame[:6], "r", session=other.session)
+            for token in (memferry.GrantToken(str(grant.token)), pickle.loads(pickle.dumps(grant.token))):
+                self.assertEqual((token, hash(token)), (grant.token, hash(grant.token)))
             granted = other.accept(token)
             self.assertEqual((len(granted), granted.rights, granted.mapped), (6, "r", False))
             self.assertEqual((granted.grantor, frame.grantor), (self.client.session, None))
             with self.assertRaises(BufferError):
                 memoryview(granted)
-            other.copy(granted, own).wait()
+            move(queue, memferry.copy(granted, own))
             self.assertEqual(bytes(memoryview(own)[:6]), b"secret")
             with self.assertRaises(memferry.TransferError) as caught:
-                other.fill(granted).wait()
-            self.assertEqual(caught.exception.kind, "MissingRight")
-            for call in (
-                lambda: granted.range(0, 7),
-                lambda: other.xor([granted.range(0, 4)], granted.range(2, 4)),
-            ):
-                with self.assertRaises(ValueError):
-                    call()
-            self.client.revoke(token)
+                move(queue, memferry.zero(granted))
+            self.assertEqual(caught.exception.failure, "MissingRight")
+            with self.assertRaises(ValueError):
+                granted[:7]
+            grant.revoke()
+            with self.assertRaises(memferry.RefusedError):
+                self.client.revoke(token)
             with self.assertRaises(memferry.TransferError) as caught:
-                other.copy(granted, own).wait()
-            self.assertEqual(caught.exception.kind, "Revoked")
+                move(queue, memferry.copy(granted, own))
+            self.assertEqual(caught.exception.failure, "Revoked")
 
-    def test_a_forked_child_is_told_and_opens_its_own(self):
-        frame, copies = self.client.allocate(4096), [self.client.copy(bytes(5 << 20), bytearray(5 << 20))]
+    def test_a_forked_child_opens_its_own_client(self):
+        frame, copies = self.client.frame(4096), [self.queue.submit(memferry.copy(bytes(5 << 20), bytearray(5 << 20)))]
         child = os.fork()
         if child == 0:
             wrong = 1
-            # What watches over the test is not in the child.
+            # The limit of the test is not in the child.
             signal.alarm(PATIENCE)
             try:
                 calls = (
-                    self.client.nop,
-                    lambda: self.client.copy(frame, bytearray(4096)),
-                    lambda: self.client.allocate(1),
+                    lambda: self.queue.submit(memferry.nop()),
+                    self.queue.poll,
+                    lambda: next(self.queue.completions()),
+                    self.queue.close,
+                    lambda: self.queue.submit(memferry.copy(frame, bytearray(4096))),
+                    lambda: self.client.frame(1),
                     self.client.close,
                     copies[0].wait,
                     copies[0].cancel,
@@ -392,52 +543,160 @@ class BadInput(Bounded):
                 gc.collect()
                 target = bytearray(3)
                 with memferry.connect() as own:
-                    own.copy(b"abc", target).wait()
+                    move(own.queue(2), memferry.copy(b"abc", target))
                 wrong = 0 if target == b"abc" else 3
             finally:
                 os._exit(wrong)
         self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
         copies[0].wait()
 
-    def test_a_forked_child_leaves_the_block_as_it_wanted_to(self):
+    def test_a_forked_child_leaves_the_block(self):
         program = """if True:
             import os, signal, sys, memferry
-            with memferry.connect() as client:
-                client.copy(bytes(5 << 20), bytearray(5 << 20))
+            with memferry.connect() as client, client.queue() as queue:
+                queue.submit(memferry.copy(bytes(5 << 20), bytearray(5 << 20)))
                 if os.fork() == 0:
                     signal.alarm(60)
                     sys.exit(7)
                 print(os.waitstatus_to_exitcode(os.wait()[1]))
         """
-        said = output_of("-c", program)
-        self.assertEqual((said.stdout, said.stderr), ("7\n", ""))
+        process = output_of("-c", program)
+        self.assertEqual((process.stdout, process.stderr), ("7\n", ""))
+
+
+class Ends(Bounded):
+    """Each end is given once by poll and completions, and is never lost."""
+
+    def setUp(self):
+        self.client = memferry.connect()
+        self.addCleanup(self.client.close)
+        self.queue = self.client.queue(16)
+        self.source, self.target = noise(5 << 20), numpy.zeros(5 << 20, numpy.uint8)
+
+    def submit(self, count):
+        return [self.queue.submit(memferry.copy(self.source, self.target)) for _ in range(count)]
+
+    def test_completions_take_all_ends(self):
+        for _ in range(3):
+            # A short one is done by the call that submits it.
+            tickets = [*self.submit(8), self.queue.submit(memferry.copy(b"abc", bytearray(3)))]
+            ends = {done.id: done.bytes_done for done in self.queue.completions()}
+            self.assertEqual(ends, {ticket.id: 5 << 20 for ticket in tickets[:-1]} | {tickets[-1].id: 3})
+            self.assertIsNone(self.queue.poll())
+
+    def test_poll_takes_ends_of_dropped_tickets(self):
+        self.submit(8)
+        ends = []
+        while len(ends) < 8:
+            done = self.queue.poll()
+            if done is not None:
+                ends.append(done.id)
+        self.assertEqual(len(set(ends)), 8)
+        self.assertIsNone(self.queue.poll())
+
+    def test_submitting_loses_no_end(self):
+        first = self.submit(5)
+        for ticket in first:
+            while not ticket.done():
+                pass
+        # Each of these releases the memory of those that have ended.
+        second = self.submit(5)
+        ends = [done.id for done in self.queue.completions()]
+        self.assertEqual(sorted(ends), [ticket.id for ticket in first + second])
+
+    def test_a_waited_end_is_not_given_again(self):
+        first, second, third = self.submit(3)
+        self.queue.wait(second)
+        self.assertEqual(asyncio.run(awaits(third)).id, third.id)
+        self.assertEqual([done.id for done in self.queue.completions()], [first.id])
+        # Its ticket keeps it.
+        self.assertEqual(first.wait().id, first.id)
+
+    def test_a_failed_transfer_raises_and_others_stay(self):
+        tickets = [self.queue.submit(memferry.fill(bytearray(5 << 20), 7, 1)) for _ in range(2)]
+        failed = self.queue.submit(memferry.fill(bytearray(7), 1, 4))
+        tickets += [self.queue.submit(memferry.fill(bytearray(5 << 20), 7, 1)) for _ in range(2)]
+        ends, errors = [], []
+        for _ in range(2):
+            try:
+                for done in self.queue.completions():
+                    ends.append(done.id)
+            except memferry.TransferError as error:
+                errors.append((error.id, error.failure, error.bytes_done))
+        self.assertEqual(errors, [(failed.id, "FillLength", 0)])
+        self.assertEqual(sorted(ends), [ticket.id for ticket in tickets])
+
+    def test_ends_not_taken_fill_the_queue(self):
+        for _ in range(16):
+            self.queue.submit(memferry.copy(b"abc", bytearray(3)))
+        with self.assertRaises(memferry.QueueFullError):
+            self.queue.submit(memferry.nop())
+        # A transfer that is run on this thread leaves no end to take.
+        self.queue.run(memferry.copy(b"abc", bytearray(3)))
+        self.assertEqual(self.queue.poll().bytes_done, 3)
+        self.queue.submit(memferry.nop()).wait()
+        # Nor does one that has to be submitted.
+        self.queue.run(memferry.nop(fenced=True))
+        self.assertEqual(len(list(self.queue.completions())), 15)
+
+    def test_a_closed_queue_gives_its_ends(self):
+        tickets = self.submit(4)
+        self.queue.close()
+        self.assertEqual([done.id for done in self.queue.completions()], [ticket.id for ticket in tickets])
+        with self.assertRaises(ValueError):
+            self.submit(1)
+
+    def test_two_threads_take_each_end_once(self):
+        ends = [[], []]
+        self.submit(16)
+        threads = [
+            threading.Thread(target=lambda taken=taken: taken.extend(done.id for done in self.queue.completions()))
+            for taken in ends
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual((len(ends[0] + ends[1]), len({*ends[0], *ends[1]})), (16, 16))
 
 
 class Shape(Bounded):
-    """The stubs say what there is, and an example runs."""
+    """The stubs are complete, and examples run."""
 
-    def test_the_stubs_name_every_method_and_argument(self):
+    def test_the_stubs_are_complete(self):
         stubs = (Path(memferry.__file__).parent / "_memferry.pyi").read_text()
-        for name in memferry.__all__:
-            self.assertRegex(stubs, rf"(class|def) {name}\b")
-        methods = [name for name in dir(memferry.Client) if not name.startswith("_")]
-        for name in methods:
-            found = re.search(rf"def {name}\(\s*self(.*?)\) ->", stubs, re.S)
+
+        def check(name, value, text, drop):
+            found = re.search(rf"def {name}\((.*?)\) ->", text, re.S)
             self.assertIsNotNone(found, name)
-            value = getattr(memferry.Client, name)
             if callable(value):
-                arguments = list(inspect.signature(value).parameters)[1:]
+                arguments = list(inspect.signature(value).parameters)[drop:]
                 written = re.findall(r"(\w+):", re.sub(r"\[[^\]]*\]", "", found[1]))
                 self.assertEqual(written, arguments, name)
 
+        for name in memferry.__all__:
+            value = getattr(memferry, name)
+            if not isinstance(value, type):
+                check(name, value, re.search(rf"^def {name}\(.*?\) -> .*?$", stubs, re.S | re.M)[0], 0)
+                continue
+            body = re.search(rf"^class {name}\b.*?(?=^(?:class|@final|def) |\Z)", stubs, re.S | re.M)
+            self.assertIsNotNone(body, name)
+            if not issubclass(value, BaseException):
+                for method in (method for method in dir(value) if not method.startswith("_")):
+                    check(method, getattr(value, method), body[0], 1)
+
     def test_the_example_of_the_readme_runs(self):
-        readme = (Path(__file__).parents[3] / "README.md").read_text()
-        program = readme.split("```python\n")[1].split("```")[0]
-        said = output_of("-c", program).stdout
-        self.assertEqual(said, "1228800 True True\n")
+        output = output_of("-c", python_of("README.md")[0]).stdout
+        self.assertEqual(output, "1228800 True True\n")
+
+    def test_the_examples_of_the_guide_run(self):
+        examples = python_of("docs/python.md")
+        self.assertGreaterEqual(len(examples), 3)
+        # Each goes on from the one before.
+        output_of("-c", "\n".join(examples))
 
     def test_the_example_runs(self):
-        self.assertIn("as NumPy has it", example("pictures.py"))
+        self.assertIn("matches NumPy", example("pictures.py"))
 
     def test_the_tour_runs(self):
-        self.assertEqual(tour_of(example("tour.py")), TOUR)
+        self.assertEqual(results_of_tour(example("tour.py")), TOUR)

@@ -44,36 +44,34 @@ class Cell:
     """A frame, a buffer of this process, and what is in both."""
 
     def __init__(self, client, draw):
-        self.frame = client.allocate(BYTES)
+        self.frame = client.frame(BYTES)
         self.model = draw.randbytes(len(self.frame))
         memoryview(self.frame)[:] = self.model
         self.buffer = bytearray(draw.randbytes(BYTES))
 
-    def start(self, client, draw):
-        """A transfer, what the frame and the buffer are afterwards, and what it finds."""
+    def start(self, queue, draw):
+        """A ticket, and what the frame and the buffer are afterwards."""
         length = draw.randrange(BYTES // 2)
         at, to = draw.randrange(BYTES - length), draw.randrange(BYTES - length)
-        part, model, buffer = self.frame.range(at, length), bytearray(self.model), bytearray(self.buffer)
+        part, model, buffer = self.frame[at : at + length], bytearray(self.model), bytearray(self.buffer)
         within = draw.choice([None] * 9 + [0.002])
         kind = draw.randrange(5)
-        value = None
         if kind == 0:
-            transfer = client.fill(part, 7, within=within)
+            transfer = memferry.fill(part, 7, within=within)
             model[at : at + length] = bytes([7]) * length
         elif kind == 1:
             model[at : at + length] = buffer[to : to + length]
             source = memoryview(self.buffer)[to : to + length]
-            transfer = client.copy(source, part, within=within)
+            transfer = memferry.copy(source, part, within=within)
         elif kind == 2:
             buffer[to : to + length] = model[at : at + length]
-            transfer = client.copy(part, memoryview(self.buffer)[to : to + length], within=within)
+            transfer = memferry.copy(part, memoryview(self.buffer)[to : to + length], within=within)
         elif kind == 3:
             model[to : to + length] = model[at : at + length]
-            transfer = client.copy(part, self.frame.range(to, length), within=within)
+            transfer = memferry.copy(part, self.frame[to : to + length], within=within)
         else:
-            transfer = client.compare(part, memoryview(bytes(model[at : at + length])), within=within)
-            value = length
-        return transfer, model, buffer, value, within is not None
+            transfer = memferry.compare(part, memoryview(bytes(model[at : at + length])), within=within)
+        return queue.submit(transfer), model, buffer, within is not None
 
     def check(self, model, buffer, early):
         found = bytes(memoryview(self.frame))
@@ -83,32 +81,33 @@ class Cell:
 
 
 async def work(client, draw, progress):
+    queue = client.queue(16)
     cells = [Cell(client, draw) for _ in range(3)]
     for _ in range(draw.randrange(20, 400)):
-        started = [cell.start(client, draw) for cell in cells]
-        for cell, (transfer, model, buffer, value, limited) in zip(cells, started, strict=True):
+        started = [cell.start(queue, draw) for cell in cells]
+        for cell, (ticket, model, buffer, limited) in zip(cells, started, strict=True):
             cancelled = draw.randrange(12) == 0
             if cancelled:
-                transfer.cancel()
+                ticket.cancel()
             early = False
             try:
                 if draw.randrange(2):
-                    done = await asyncio.wait_for(transfer, PATIENCE)
+                    done = await asyncio.wait_for(ticket, PATIENCE)
                 else:
-                    done = transfer.wait(PATIENCE)
-                if value is not None and done.value != value:
-                    raise Found(f"found {done.value}, not {value}")
+                    done = queue.wait(ticket, PATIENCE)
+                if done.output is not None:
+                    raise Found(f"found a difference at {done.output}")
                 progress.did(done.bytes_done)
             except memferry.TransferError as error:
-                early = cancelled and error.kind == "Cancelled"
-                early |= limited and error.kind in ("DeadlineExceeded", "DeadlineUnreachable")
-                early |= error.kind == "WaitingQuota"
-                if error.kind == "ServiceLost":
+                early = cancelled and error.failure == "Cancelled"
+                early |= limited and error.failure in ("DeadlineExceeded", "DeadlineUnreachable")
+                early |= error.failure == "WaitingQuota"
+                if error.failure == "ServiceLost":
                     raise memferry.ServiceLostError(str(error)) from error
-                if error.kind in ("ServiceStopping", "Cancelled") and not early:
+                if error.failure in ("ServiceStopping", "Cancelled") and not early:
                     raise memferry.RefusedError("the service is stopping") from error
                 if not early:
-                    raise Found(f"a transfer ended with {error.kind}: {error}") from error
+                    raise Found(f"a transfer ended with {error.failure}: {error}") from error
                 progress.did(error.bytes_done)
             except TimeoutError as error:
                 raise Found("a transfer never ends") from error
@@ -123,7 +122,7 @@ def main():
     sessions = draw.randrange(1, 5)
     for _ in range(1000):
         try:
-            client = memferry.connect(path, capacity=16)
+            client = memferry.connect(path)
             asyncio.run(work(client, draw, progress))
             client.close()
             sessions -= 1

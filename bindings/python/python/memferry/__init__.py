@@ -1,46 +1,79 @@
-"""User-level DMA: hand memory transfers to an engine, keep computing, be told when they are done.
+"""User-level DMA: hand memory transfers to an engine, keep computing, take their ends.
 
     import memferry, numpy
 
     with memferry.connect() as client:            # or memferry.connect("/run/memferry.sock")
+        queue = client.queue(64)
         picture = numpy.zeros((480, 640), numpy.uint32)
         turned = numpy.empty((640, 480), numpy.uint32)
-        transfer = client.turn(picture, turned, "rotate90")
+        ticket = queue.submit(memferry.turn(picture, turned, "rotate90"))
         ...                                       # computing meanwhile
-        transfer.wait()                           # or: await transfer
+        queue.wait(ticket)                        # or: await ticket
 
-Operands are frames (`client.allocate`) and any object with the buffer protocol. Frames are moved by the service; other memory
-by workers inside this process. Each transfer holds its memory until it has ended.
+Operands are frames (`client.frame`), parts of them (`frame[a:b]`) and any object with the buffer protocol. Frames are moved by
+the service; other memory by workers inside this process. Each transfer holds its memory until it has ended.
 """
 
 from ._memferry import (
-    ChannelFullError,
     Client,
-    Completion,
     ConnectError,
+    Done,
     Error,
     ForkedError,
     Frame,
-    Range,
+    Grant,
+    GrantToken,
+    Queue,
+    QueueFullError,
     RefusedError,
+    Region,
     ServiceLostError,
+    Ticket,
     Transfer,
     TransferError,
+    compare,
     connect,
+    copy,
+    copy_crc32c,
+    crc32c,
+    dual_copy,
+    fill,
+    nop,
+    overlay,
+    scatter_gather,
+    turn,
+    xor,
+    zero,
 )
 
 __all__ = [
-    "ChannelFullError",
     "Client",
-    "Completion",
     "ConnectError",
+    "Done",
     "Error",
     "ForkedError",
     "Frame",
-    "Range",
+    "Grant",
+    "GrantToken",
+    "Queue",
+    "QueueFullError",
     "RefusedError",
+    "Region",
     "ServiceLostError",
+    "Ticket",
     "Transfer",
     "TransferError",
+    "compare",
     "connect",
+    "copy",
+    "copy_crc32c",
+    "crc32c",
+    "dual_copy",
+    "fill",
+    "nop",
+    "overlay",
+    "scatter_gather",
+    "turn",
+    "xor",
+    "zero",
 ]

@@ -1,45 +1,65 @@
-"""The native part: its classes are those of the package `memferry`."""
+"""The native part: its classes and functions are those of the package `memferry`."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, final
 
 from typing_extensions import Buffer
 
 __all__ = [
-    "ChannelFullError",
     "Client",
-    "Completion",
     "ConnectError",
+    "Done",
     "Error",
     "ForkedError",
     "Frame",
-    "Range",
+    "Grant",
+    "GrantToken",
+    "Queue",
+    "QueueFullError",
     "RefusedError",
+    "Region",
     "ServiceLostError",
+    "Ticket",
     "Transfer",
     "TransferError",
     "_Bell",
+    "compare",
     "connect",
+    "copy",
+    "copy_crc32c",
+    "crc32c",
+    "dual_copy",
+    "fill",
+    "nop",
+    "overlay",
+    "scatter_gather",
+    "turn",
+    "xor",
+    "zero",
 ]
 
-_Operand: TypeAlias = Frame | Range | Buffer
+_Operand: TypeAlias = Frame | Region | Buffer
 _Hint: TypeAlias = Literal["auto", "keep", "stream"]
 _Turn: TypeAlias = Literal[
     "upright", "flip-horizontal", "flip-vertical", "rotate90", "rotate180", "rotate270", "transpose"
 ]
+# What a transfer's end says besides how far it came: a CRC, the offset of a difference, or nothing.
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
 class Error(Exception): ...
 class ConnectError(Error): ...
 class RefusedError(Error): ...
 class ServiceLostError(Error): ...
 class ForkedError(Error): ...
-class ChannelFullError(Error): ...
+class QueueFullError(Error): ...
 
 class TransferError(Error):
-    kind: str
+    failure: str
     bytes_done: int
+    id: int
 
 @final
 class Frame:
@@ -49,30 +69,55 @@ class Frame:
     def mapped(self) -> bool: ...
     @property
     def grantor(self) -> int | None: ...
-    def range(self, offset: int, length: int) -> Range: ...
+    def __getitem__(self, part: slice) -> Region: ...
     def __len__(self) -> int: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 @final
-class Range:
+class Region:
+    @property
+    def frame(self) -> Frame: ...
+    @property
+    def offset(self) -> int: ...
+    def __getitem__(self, part: slice) -> Region: ...
     def __len__(self) -> int: ...
 
 @final
-class Completion:
+class GrantToken:
+    def __new__(cls, text: str) -> GrantToken: ...
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __getnewargs__(self) -> tuple[str]: ...
+
+@final
+class Grant:
+    @property
+    def token(self) -> GrantToken: ...
+    def revoke(self) -> None: ...
+
+@final
+class Transfer(Generic[_T_co]): ...
+
+@final
+class Done(Generic[_T_co]):
+    @property
+    def id(self) -> int: ...
     @property
     def bytes_done(self) -> int: ...
     @property
-    def value(self) -> int: ...
+    def output(self) -> _T_co: ...
     @property
     def engine(self) -> str: ...
 
 @final
-class Transfer:
-    def wait(self, timeout: float | None = None) -> Completion: ...
+class Ticket(Generic[_T_co]):
+    @property
+    def id(self) -> int: ...
+    def wait(self, timeout: float | None = None) -> Done[_T_co]: ...
     def done(self) -> bool: ...
     def cancel(self) -> None: ...
     def _signal(self, bell: _Bell) -> bool: ...
-    def __await__(self) -> Generator[Any, Any, Completion]: ...
+    def __await__(self) -> Generator[Any, Any, Done[_T_co]]: ...
 
 @final
 class _Bell:
@@ -81,17 +126,36 @@ class _Bell:
     def silence(self) -> None: ...
 
 @final
+class Queue:
+    @property
+    def capacity(self) -> int: ...
+    def submit(self, transfer: Transfer[_T]) -> Ticket[_T]: ...
+    def run(self, transfer: Transfer[_T]) -> Done[_T]: ...
+    def wait(self, ticket: Ticket[_T], timeout: float | None = None) -> Done[_T]: ...
+    def poll(self) -> Done[int | None] | None: ...
+    def completions(self) -> Iterator[Done[int | None]]: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Queue: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        _value: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> Literal[False]: ...
+
+@final
 class Client:
     @property
     def session(self) -> int: ...
     @property
     def embedded(self) -> bool: ...
-    def allocate(self, length: int) -> Frame: ...
+    def frame(self, length: int, *, huge: bool = False, node: int | None = None) -> Frame: ...
+    def queue(self, capacity: int = 64) -> Queue: ...
     def grant(
-        self, memory: Frame | Range, rights: str = "r", *, session: int | None = None, user: int | None = None
-    ) -> int: ...
-    def accept(self, token: int) -> Frame: ...
-    def revoke(self, token: int) -> None: ...
+        self, memory: Frame | Region, rights: str = "r", *, session: int | None = None, user: int | None = None
+    ) -> Grant: ...
+    def accept(self, token: GrantToken) -> Frame: ...
+    def revoke(self, token: GrantToken) -> None: ...
     def close(self) -> None: ...
     def __enter__(self) -> Client: ...
     def __exit__(
@@ -100,118 +164,115 @@ class Client:
         _value: BaseException | None,
         _traceback: TracebackType | None,
     ) -> Literal[False]: ...
-    def nop(
-        self,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def copy(
-        self,
-        source: _Operand,
-        destination: _Operand,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def copy_crc32c(
-        self,
-        source: _Operand,
-        destination: _Operand,
-        seed: int = 0,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def crc32c(
-        self,
-        source: _Operand,
-        seed: int = 0,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def compare(
-        self,
-        one: _Operand,
-        other: _Operand,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def fill(
-        self,
-        destination: _Operand,
-        value: int = 0,
-        width: int = 1,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def scatter_gather(
-        self,
-        sources: Sequence[_Operand],
-        destinations: Sequence[_Operand],
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def xor(
-        self,
-        sources: Sequence[_Operand],
-        destination: _Operand,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def turn(
-        self,
-        source: Buffer,
-        destination: Buffer,
-        turn: _Turn = "upright",
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
-    def overlay(
-        self,
-        top: Buffer,
-        base: Buffer,
-        at: tuple[int, int] = (0, 0),
-        key: int | None = None,
-        *,
-        within: float | None = None,
-        hint: _Hint | None = None,
-        linked: bool = False,
-        fenced: bool = False,
-        now: bool = False,
-    ) -> Transfer: ...
 
-def connect(path: str | PathLike[str] | None = None, *, capacity: int = 256) -> Client: ...
+def connect(path: str | PathLike[str] | None = None) -> Client: ...
+def compare(
+    first: _Operand,
+    other: _Operand,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[int | None]: ...
+def copy(
+    source: _Operand,
+    destination: _Operand,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def copy_crc32c(
+    source: _Operand,
+    destination: _Operand,
+    seed: int = 0,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[int]: ...
+def crc32c(
+    source: _Operand,
+    seed: int = 0,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[int]: ...
+def dual_copy(
+    source: _Operand,
+    destinations: Sequence[_Operand],
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def fill(
+    destination: _Operand,
+    value: int,
+    width: int = 1,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def nop(
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def overlay(
+    top: Buffer,
+    base: Buffer,
+    at: tuple[int, int] = (0, 0),
+    key: int | None = None,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def scatter_gather(
+    sources: Sequence[_Operand],
+    destinations: Sequence[_Operand],
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def turn(
+    source: Buffer,
+    destination: Buffer,
+    turn: _Turn = "upright",
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def xor(
+    sources: Sequence[_Operand],
+    destination: _Operand,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...
+def zero(
+    destination: _Operand,
+    *,
+    within: float | None = None,
+    hint: _Hint | None = None,
+    linked: bool = False,
+    fenced: bool = False,
+) -> Transfer[None]: ...

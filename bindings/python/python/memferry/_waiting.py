@@ -1,4 +1,4 @@
-"""How transfers are awaited: one eventfd for each event loop, written to when a transfer has ended."""
+"""Awaiting tickets: one eventfd for each event loop, written to when a transfer has ended."""
 
 import asyncio
 import weakref
@@ -7,39 +7,39 @@ from ._memferry import _Bell
 
 
 class _Waiting:
-    """The bell of a loop, and the futures that wait for it to be rung."""
+    """The bell of a loop, and the futures that wait for it."""
 
     def __init__(self, loop):
         self._loop = weakref.ref(loop)
         self._bell = _Bell()
-        self._transfers = {}
+        self._tickets = {}
 
-    def future_of(self, transfer):
+    def future_of(self, ticket):
         """A future that is done when the transfer is, or None when it is already."""
-        if transfer._signal(self._bell):
+        if ticket._signal(self._bell):
             return None
         loop = self._loop()
-        if not self._transfers:
+        if not self._tickets:
             loop.add_reader(self._bell.fileno(), self._rung)
         future = loop.create_future()
-        self._transfers[future] = transfer
+        self._tickets[future] = ticket
         return future
 
     def forget(self, future):
-        if self._transfers.pop(future, None) is not None and not self._transfers:
+        if self._tickets.pop(future, None) is not None and not self._tickets:
             loop = self._loop()
             if loop is not None and not loop.is_closed():
                 loop.remove_reader(self._bell.fileno())
 
     def _rung(self):
         self._bell.silence()
-        for future, transfer in list(self._transfers.items()):
+        for future, ticket in list(self._tickets.items()):
             error = None
             try:
-                if not transfer._signal(self._bell):
+                if not ticket._signal(self._bell):
                     continue
             except Exception as caught:
-                # For who waits for this one. The others are looked at all the same: nobody rings for them again.
+                # Raised where this ticket is awaited. The others are checked all the same: the bell does not ring again.
                 error = caught
             self.forget(future)
             if future.done():
@@ -53,19 +53,19 @@ class _Waiting:
 _waiting: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting] = weakref.WeakKeyDictionary()
 
 
-async def until_done(transfer):
-    """Waits for a transfer in the running loop. Cancelling the wait cancels the transfer."""
+async def until_done(ticket):
+    """Waits for a ticket in the running loop. Cancelling the wait cancels the transfer."""
     loop = asyncio.get_running_loop()
     waiting = _waiting.get(loop)
     if waiting is None:
         waiting = _waiting[loop] = _Waiting(loop)
-    future = waiting.future_of(transfer)
+    future = waiting.future_of(ticket)
     if future is not None:
         try:
             await future
         except asyncio.CancelledError:
-            transfer.cancel()
+            ticket.cancel()
             raise
         finally:
             waiting.forget(future)
-    return transfer.wait()
+    return ticket.wait()
