@@ -21,7 +21,7 @@ use crate::scheduling::SchedulingClass;
 use memferry_cpu::level::{self, LevelError};
 use memferry_cpu::team::CopyTeam;
 use memferry_cpu::tuning;
-use memferry_path::{Accepted, Capabilities, CapabilityError, Performing, RevocationId};
+use memferry_path::{Accepted, Capabilities, CapabilityError, ClaimedTransfer, RevocationId, immediate};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
@@ -325,7 +325,8 @@ impl Service {
         Ok(Answer::Handle(handle))
     }
 
-    /// Does a transfer of `session` on the calling thread: embedded clients only, whose workers are not asked.
+    /// Does a transfer of `session` on the calling thread: embedded clients only. The caller has checked that
+    /// [`Immediate`](memferry_path::Immediate) allows it.
     ///
     /// # Errors
     /// The [`Failure`] of admission.
@@ -336,27 +337,32 @@ impl Service {
         terms: &Terms,
     ) -> Result<Outcome, Failure> {
         let done = if operation.total_bytes() <= SHORT_BYTES {
-            let capabilities = self.capabilities();
             let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
-            Performing::at_once(&capabilities, session, operation, terms, memferry_cpu::LONGEST_BYTES, whole)?
+            let capabilities = self.capabilities();
+            immediate::perform(
+                &capabilities,
+                session,
+                operation,
+                terms.hint,
+                memferry_cpu::LONGEST_BYTES,
+                whole,
+            )?
         } else {
-            let performing = Performing::begin(
+            let claimed = ClaimedTransfer::claim(
                 &mut self.capabilities(),
                 session,
                 operation,
                 terms,
                 memferry_cpu::LONGEST_BYTES,
             )?;
-            let done = performing
-                .confined()
-                .ok()
-                .and_then(|confined| memferry_cpu::perform_whole(&confined, Some(&self.shared.team)));
+            let performed =
+                claimed.perform(|confined| memferry_cpu::perform_whole(confined, Some(&self.shared.team)));
             let mut capabilities = self.capabilities();
-            performing.end(&mut capabilities);
+            claimed.release(&mut capabilities);
             if capabilities.has_news() {
                 self.shared.notify(Notice::Settled);
             }
-            done
+            performed?
         };
         let done = done.ok_or(Failure::Unsupported)?;
         if done.result == Err(Failure::MemoryFault) {
