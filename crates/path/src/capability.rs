@@ -383,7 +383,7 @@ impl<M: Memory> Capabilities<M> {
             return Err(Failure::TooLong { limit: longest_bytes });
         }
         check_lengths(operation)?;
-        operation.try_map(|side, span, reach| match reach {
+        let resolved = operation.try_map(|side, span, reach| match reach {
             Reach::Bytes(length) => Ok((plain(side, span, length)?, 0)),
             Reach::Walk(plane, count) => {
                 let (node, _) = self.usable(session, side, span.handle)?;
@@ -391,7 +391,27 @@ impl<M: Memory> Capabilities<M> {
                 let (first, length, start) = extent(span.offset, plane, count).ok_or(outside)?;
                 Ok((plain(side, &Span::new(span.handle, first), length)?, start))
             }
-        })
+        })?;
+        self.check_overlap(operation)?;
+        Ok(resolved)
+    }
+
+    /// Refuses an xor with a source that overlaps the destination in part, as engines read and write in different orders.
+    /// Capabilities derived from one registration are known to be the same memory; two registrations of it are not.
+    #[inline]
+    fn check_overlap(&self, operation: &Operation<Span>) -> Result<(), Failure> {
+        let Operation::Xor { sources, destination, length } = operation else { return Ok(()) };
+        let place =
+            |span: &Span| self.table.get(span.handle).map(|node| (node.root, node.offset + span.offset));
+        let Some((root, to)) = place(destination) else { return Ok(()) };
+        let overlaps = |span: &Span| {
+            place(span)
+                .is_some_and(|(other, from)| other == root && from != to && from.abs_diff(to) < *length)
+        };
+        match sources.iter().position(overlaps) {
+            Some(operand) => Err(Failure::Overlap { operand: operand as u64 }),
+            None => Ok(()),
+        }
     }
 
     /// Counts what was resolved as in flight.

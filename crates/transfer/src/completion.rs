@@ -125,6 +125,14 @@ pub enum Failure {
         /// Bytes of the source's segments.
         source_bytes: u64,
     },
+    /// A source of an xor overlaps the destination, but is not the same range.
+    #[error(
+        "source {operand} of the xor overlaps the destination in part; use ranges that are equal or apart"
+    )]
+    Overlap {
+        /// Which source, counted from 0.
+        operand: u64,
+    },
     /// The session may not use that class.
     #[error("this client may use class {granted} at most")]
     ClassNotGranted {

@@ -275,6 +275,28 @@ pub fn fits(operation: &Operation<Place>) -> Result<(), LeavesRegion> {
     })
 }
 
+/// The first source of an xor that has some of the destination's bytes, but is not the same range: such a request is refused.
+/// `None` for other operations.
+///
+/// ```
+/// use memferry_conformance::oracle::{Place, overlapping_source};
+/// use memferry_transfer::Operation;
+///
+/// let at = |offset| Place { memory: 0, offset, length: 4 };
+/// let xor = |from| Operation::Xor { sources: Box::new([at(8), from]), destination: at(4), length: 4 };
+/// assert_eq!(overlapping_source(&xor(at(4))), None);
+/// assert_eq!(overlapping_source(&xor(at(0))), None);
+/// assert_eq!(overlapping_source(&xor(at(1))), Some(1));
+/// ```
+pub fn overlapping_source(operation: &Operation<Place>) -> Option<usize> {
+    let Operation::Xor { sources, destination, length } = operation else { return None };
+    let bytes = |place: &Place| place.offset..place.offset + length;
+    sources.iter().position(|source| {
+        let common = bytes(source).any(|byte| bytes(destination).contains(&byte));
+        source.memory == destination.memory && common && bytes(source) != bytes(destination)
+    })
+}
+
 /// Whether the operation is a copy that has to begin with its last byte: within one memory, upwards, overlapping.
 pub fn runs_down(operation: &Operation<Place>) -> bool {
     match operation {

@@ -93,7 +93,8 @@ pub fn scatter_gather(
     describe(Operation::ScatterGather { lists: Box::new(lists) }, held, invalid)
 }
 
-/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them.
+/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them. A source that
+/// overlaps it in part makes the transfer fail with [`Failure::Overlap`](crate::Failure::Overlap).
 pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: impl Into<Region>) -> Transfer {
     let destination = destination.into();
     let length = destination.length();
