@@ -17,7 +17,8 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memferry_transfer::{
-    Count2d, Failure, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side, Span, Terms,
+    Count2d, Failure, GrantToken, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side,
+    Span, Terms,
 };
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -70,7 +71,7 @@ pub enum CapabilityError {
     NotGrantable(Handle),
     /// The token names no grant to this session or user.
     #[error("token {0} names no grant to this client")]
-    NoSuchGrant(Handle),
+    NoSuchGrant(GrantToken),
     /// The session holds as many capabilities as it may.
     #[error("this client holds {limit} capabilities, its quota; revoke some")]
     Quota { limit: usize },
@@ -232,8 +233,8 @@ impl<M: Memory> Capabilities<M> {
         self.hold(node)
     }
 
-    /// Grants a range with rights to others. The token is a capability of the grantor's: revoking it takes back what
-    /// was accepted.
+    /// Grants a range with rights to others. The token's handle is a capability of the grantor's: revoking it takes back
+    /// what was accepted.
     ///
     /// # Errors
     /// [`CapabilityError`] but for `NoSuchGrant`.
@@ -244,13 +245,13 @@ impl<M: Memory> Capabilities<M> {
         range: (u64, u64),
         rights: Rights,
         grantee: Grantee,
-    ) -> Result<Handle, CapabilityError> {
+    ) -> Result<GrantToken, CapabilityError> {
         let node = self.narrowed(session, handle, range, rights, Some(grantee))?;
         let (_, parent) = self.live(session, handle)?;
         if !parent.rights.contains(Rights::GRANT) {
             return Err(CapabilityError::NotGrantable(handle));
         }
-        self.hold(node)
+        self.hold(node).map(GrantToken::from_handle)
     }
 
     /// Takes up a grant made to `session` or to its `user`.
@@ -261,9 +262,10 @@ impl<M: Memory> Capabilities<M> {
         &mut self,
         session: SessionId,
         user: u32,
-        token: Handle,
+        token: GrantToken,
     ) -> Result<Accepted, CapabilityError> {
-        let grant = self.table.get(token).ok_or(CapabilityError::NoSuchGrant(token))?;
+        let granted = token.handle();
+        let grant = self.table.get(granted).ok_or(CapabilityError::NoSuchGrant(token))?;
         let meant = match grant.grantee {
             Some(Grantee::Session(grantee)) => grantee == session,
             Some(Grantee::User(grantee)) => grantee == user,
@@ -277,7 +279,7 @@ impl<M: Memory> Capabilities<M> {
         let rights = grant.rights;
         let grantor = grant.session;
         let handle =
-            self.hold(Node::new(session, memory.clone(), range, rights, Some(token.index()), None))?;
+            self.hold(Node::new(session, memory.clone(), range, rights, Some(granted.index()), None))?;
         Ok(Accepted { handle, length: range.1, rights, grantor })
     }
 

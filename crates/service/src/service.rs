@@ -27,7 +27,9 @@ use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_shm::{bus_error, frame};
-use memferry_transfer::{Confined, Failure, Handle, Operation, Outcome, Rights, SessionId, Span, Terms};
+use memferry_transfer::{
+    Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Span, Terms,
+};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
@@ -265,7 +267,9 @@ impl Service {
                 .map_err(|error| refused_capability(&error)),
             Command::Grant { handle, offset, length, rights, to } => {
                 let granted = self.capabilities().grant(session, handle, (offset, length), rights, to);
-                granted.map(Answer::Handle).map_err(|error| refused_capability(&error))
+                granted
+                    .map(|token| Answer::Handle(token.handle()))
+                    .map_err(|error| refused_capability(&error))
             }
             Command::Accept { token } => self.accept(session, token),
             Command::CloseQueue { queue } => self.close_queue(session, queue),
@@ -371,7 +375,7 @@ impl Service {
         Ok(done)
     }
 
-    fn accept(&self, session: SessionId, token: Handle) -> Result<Answer, Refusal> {
+    fn accept(&self, session: SessionId, token: GrantToken) -> Result<Answer, Refusal> {
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let accepted =
             self.capabilities().accept(session, user, token).map_err(|error| refused_capability(&error))?;

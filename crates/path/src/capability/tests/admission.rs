@@ -111,7 +111,7 @@ fn unknown_stale_revoked_and_unfit_handles_are_told_apart_on_both_sides() {
     table.take_finished();
     check_both_sides(&mut table, good, taken, |side| Failure::Revoked { side, handle: taken });
 
-    let token = table.grant(A, good, (0, 100), ALL, Grantee::Session(B)).unwrap();
+    let token = table.grant(A, good, (0, 100), ALL, Grantee::Session(B)).unwrap().handle();
     check_both_sides(&mut table, good, token, |side| Failure::MissingRight { side, handle: token });
     let unfit = table.derive(A, good, (0, 100), Rights::GRANT).unwrap();
     check_both_sides(&mut table, good, unfit, |side| Failure::MissingRight { side, handle: unfit });

@@ -194,7 +194,9 @@ impl Model {
         let record = Record { grantee: to, ..fresh(session, Some(of), parent.memory, range, wanted) };
         let answer = match to {
             None => self.table.derive(session, handle, (offset, length), wanted),
-            Some(to) => self.table.grant(session, handle, (offset, length), wanted, to),
+            Some(to) => {
+                self.table.grant(session, handle, (offset, length), wanted, to).map(GrantToken::handle)
+            }
         };
         assert_eq!(answer.err(), expected);
         if let Ok(handle) = answer {
@@ -211,14 +213,14 @@ impl Model {
             Some(Grantee::User(to)) => to == user_of(session),
         };
         let expected = if grant.revoked || !meant {
-            Some(CapabilityError::NoSuchGrant(grant.handle))
+            Some(CapabilityError::NoSuchGrant(GrantToken::from_handle(grant.handle)))
         } else if self.held_by(session) >= QUOTA {
             Some(CapabilityError::Quota { limit: QUOTA })
         } else {
             None
         };
         let record = fresh(session, Some(token), grant.memory, (grant.offset, grant.length), grant.rights);
-        let answer = self.table.accept(session, user_of(session), grant.handle);
+        let answer = self.table.accept(session, user_of(session), GrantToken::from_handle(grant.handle));
         assert_eq!(answer.err(), expected);
         if let Ok(accepted) = answer {
             assert_eq!((accepted.length, accepted.rights), (record.length, record.rights));
