@@ -59,20 +59,18 @@ typedef enum mf_error {
   MF_ERROR_BAD_HANDLE = 3,
   // A value is outside its range.
   MF_ERROR_ARGUMENT = 4,
-  // Operands overlap in part where that has no defined result.
-  MF_ERROR_OVERLAP = 5,
   // Lengths or sizes do not match.
-  MF_ERROR_LENGTH = 6,
+  MF_ERROR_LENGTH = 5,
   // The bytes are not inside the frame.
-  MF_ERROR_OUT_OF_RANGE = 7,
+  MF_ERROR_OUT_OF_RANGE = 6,
   // The memory may not be written.
-  MF_ERROR_READ_ONLY = 8,
+  MF_ERROR_READ_ONLY = 7,
   // The memory is not mapped in this process.
-  MF_ERROR_NOT_MAPPED = 9,
+  MF_ERROR_NOT_MAPPED = 8,
   // Program, library and service have incompatible versions.
-  MF_ERROR_VERSION = 10,
+  MF_ERROR_VERSION = 9,
   // A string is not UTF-8.
-  MF_ERROR_TEXT = 11,
+  MF_ERROR_TEXT = 10,
   // No service listens at the path, or this user may not connect.
   MF_ERROR_NO_SERVICE = 20,
   // The service is gone; connect again.
@@ -162,8 +160,8 @@ typedef enum mf_error {
   MF_ERROR_OUTCOME_UNKNOWN = 122,
   // The deadline conflicts with earlier promises to other transfers; the transfer was not started.
   MF_ERROR_DEADLINE_UNREACHABLE = 123,
-  // A source of an xor overlaps the destination in part.
-  MF_ERROR_OPERAND_OVERLAP = 124,
+  // Two operands of an xor or dual copy overlap in part.
+  MF_ERROR_OVERLAP = 124,
 } mf_error;
 
 // The operand at fault.
@@ -796,8 +794,8 @@ enum mf_error mf_submit_scatter_gather(struct mf_queue queue,
                                        const struct mf_terms *terms,
                                        struct mf_ticket *ticket);
 
-// Submits, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination. The destination may be one of them,
-// but may not overlap one in part.
+// Submits, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination. The destination may be one of them;
+// where it overlaps one in part, the transfer fails with MF_ERROR_OVERLAP.
 //
 // MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, and as mf_submit_nop. One thread at a time.
 MF_MUST_USE
@@ -839,9 +837,10 @@ enum mf_error mf_submit_copy_crc32c(struct mf_queue queue,
                                     const struct mf_terms *terms,
                                     struct mf_ticket *ticket);
 
-// Submits a copy of one source to the start of two destinations. None of the three may overlap another in part.
+// Submits a copy of one source to the start of two destinations. Where two of the three overlap in part, the transfer fails with
+// MF_ERROR_OVERLAP.
 //
-// MF_ERROR_LENGTH, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
+// MF_ERROR_LENGTH, and as mf_submit_nop. One thread at a time.
 MF_MUST_USE
 enum mf_error mf_submit_dual_copy(struct mf_queue queue,
                                   struct mf_range source,

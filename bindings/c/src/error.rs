@@ -29,20 +29,18 @@ pub enum mf_error {
     BadHandle = 3,
     /// A value is outside its range.
     Argument = 4,
-    /// Operands overlap in part where that has no defined result.
-    Overlap = 5,
     /// Lengths or sizes do not match.
-    Length = 6,
+    Length = 5,
     /// The bytes are not inside the frame.
-    OutOfRange = 7,
+    OutOfRange = 6,
     /// The memory may not be written.
-    ReadOnly = 8,
+    ReadOnly = 7,
     /// The memory is not mapped in this process.
-    NotMapped = 9,
+    NotMapped = 8,
     /// Program, library and service have incompatible versions.
-    Version = 10,
+    Version = 9,
     /// A string is not UTF-8.
-    Text = 11,
+    Text = 10,
     /// No service listens at the path, or this user may not connect.
     NoService = 20,
     /// The service is gone; connect again.
@@ -132,8 +130,8 @@ pub enum mf_error {
     OutcomeUnknown = 122,
     /// The deadline conflicts with earlier promises to other transfers; the transfer was not started.
     DeadlineUnreachable = 123,
-    /// A source of an xor overlaps the destination in part.
-    OperandOverlap = 124,
+    /// Two operands of an xor or dual copy overlap in part.
+    Overlap = 124,
 }
 
 const TEXTS: &[(mf_error, &CStr)] = &[
@@ -142,7 +140,6 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::Unaligned, c"a pointer is not aligned for its type"),
     (mf_error::BadHandle, c"the handle was freed or never valid"),
     (mf_error::Argument, c"a value is outside its range"),
-    (mf_error::Overlap, c"operands overlap in part, which has no defined result"),
     (mf_error::Length, c"lengths or sizes do not match"),
     (mf_error::OutOfRange, c"the bytes are not inside the frame"),
     (mf_error::ReadOnly, c"the memory may not be written"),
@@ -199,7 +196,7 @@ const TEXTS: &[(mf_error, &CStr)] = &[
     (mf_error::ServiceStopping, c"the service was stopping and did not start the transfer"),
     (mf_error::OutcomeUnknown, c"the service was lost; the outcome is unknown"),
     (mf_error::DeadlineUnreachable, c"the deadline conflicts with earlier promises to other transfers"),
-    (mf_error::OperandOverlap, c"a source of the xor overlaps the destination in part"),
+    (mf_error::Overlap, c"two operands overlap in part; use ranges that are equal or apart"),
 ];
 
 /// Describes an error's number: a constant string, "unknown error" for an undefined number.
@@ -257,6 +254,7 @@ impl From<Failure> for mf_error {
             Failure::TooLong { .. } => Self::TooLong,
             Failure::FillLength { .. } => Self::FillLength,
             Failure::SegmentTotals { .. } => Self::SegmentTotals,
+            Failure::Overlap { .. } => Self::Overlap,
             Failure::ClassNotGranted { .. } => Self::PriorityNotGranted,
             Failure::BadLoop => Self::BadLoop,
             Failure::ChannelsBusy { .. } => Self::ChannelsBusy,

@@ -42,24 +42,6 @@ fn submit<T>(
     })
 }
 
-/// Refuses two ranges that have some bytes in common but do not start together: the result of a dual copy would depend on order.
-fn refuse_partial_overlap(one: &Region, other: &Region) -> Result<(), Fault> {
-    let same_frame = one.frame().handle() == other.frame().handle();
-    let end = |region: &Region| region.offset().saturating_add(region.length());
-    let apart = one.offset() >= end(other) || other.offset() >= end(one);
-    if !same_frame || apart || one.offset() == other.offset() {
-        return Ok(());
-    }
-    let message = format!(
-        "{} bytes at {} and {} at {} of one frame overlap in part; the result would be undefined",
-        one.length(),
-        one.offset(),
-        other.length(),
-        other.offset()
-    );
-    Err(Fault::new(mf_error::Overlap, message))
-}
-
 fn regions(what: &str, list: *const mf_range, count: usize) -> Result<Vec<Region>, Fault> {
     array(what, list, count, MAX_RANGES)?.into_iter().map(region).collect()
 }
@@ -215,8 +197,8 @@ pub unsafe extern "C" fn mf_submit_scatter_gather(
     })
 }
 
-/// Submits, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination. The destination may be one of them,
-/// but may not overlap one in part.
+/// Submits, byte by byte, the exclusive or of 1 to 64 sources, all as long as the destination. The destination may be one of them;
+/// where it overlaps one in part, the transfer fails with MF_ERROR_OVERLAP.
 ///
 /// MF_ERROR_LENGTH, MF_ERROR_ARGUMENT, and as mf_submit_nop. One thread at a time.
 #[must_use]
@@ -278,9 +260,10 @@ pub unsafe extern "C" fn mf_submit_copy_crc32c(
     submit(queue, terms, ticket, || Ok(copy_crc32c(region(source)?, region(destination)?).seed(seed)))
 }
 
-/// Submits a copy of one source to the start of two destinations. None of the three may overlap another in part.
+/// Submits a copy of one source to the start of two destinations. Where two of the three overlap in part, the transfer fails with
+/// MF_ERROR_OVERLAP.
 ///
-/// MF_ERROR_LENGTH, MF_ERROR_OVERLAP, and as mf_submit_nop. One thread at a time.
+/// MF_ERROR_LENGTH, and as mf_submit_nop. One thread at a time.
 #[must_use]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mf_submit_dual_copy(
@@ -291,19 +274,7 @@ pub unsafe extern "C" fn mf_submit_dual_copy(
     terms: *const mf_terms,
     ticket: *mut mf_ticket,
 ) -> mf_error {
-    submit(queue, terms, ticket, || {
-        let from = region(source)?;
-        let one = region(first)?;
-        let other = region(second)?;
-        let written = |to: &Region| to.frame().slice(to.offset()..to.offset().saturating_add(from.length()));
-        let pairs = [
-            (from.clone(), written(&one)),
-            (from.clone(), written(&other)),
-            (written(&one), written(&other)),
-        ];
-        pairs.iter().try_for_each(|(left, right)| refuse_partial_overlap(left, right))?;
-        Ok(dual_copy(from, [one, other]))
-    })
+    submit(queue, terms, ticket, || Ok(dual_copy(region(source)?, [region(first)?, region(second)?])))
 }
 
 /// Begins a loop over the linked transfers submitted next, up to the first that is not linked: `rounds` times, or until mf_stop

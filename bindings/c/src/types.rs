@@ -338,6 +338,7 @@ fn detail_of(failure: Failure) -> u64 {
         Failure::TooLong { limit } | Failure::WaitingQuota { limit } => limit,
         Failure::FillLength { pattern_bytes } => pattern_bytes,
         Failure::SegmentTotals { source_bytes } => source_bytes,
+        Failure::Overlap { operand } => operand,
         Failure::ChannelsBusy { channels } => channels,
         _ => 0,
     }

@@ -149,10 +149,11 @@ static void values(void) {
     EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(queue, many, 0, mf_part(other, 0, 16), NULL, &ticket));
     EXPECT(MF_ERROR_ARGUMENT, mf_submit_xor(queue, many, SIZE_MAX, mf_part(other, 0, 16), NULL, &ticket));
     /* Overlaps are errors only where the result is undefined: */
-    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(queue, mf_part(frame, 0, 16), mf_part(frame, 8, 16),
-                                                 mf_part(other, 0, 16), NULL, &ticket));
-    EXPECT(MF_ERROR_OVERLAP, mf_submit_dual_copy(queue, mf_part(frame, 0, 16), mf_part(other, 0, 16),
-                                                 mf_part(other, 4, 16), NULL, &ticket));
+    EXPECT(MF_ERROR_OVERLAP, run(mf_submit_dual_copy(queue, mf_part(frame, 0, 16), mf_part(frame, 8, 16),
+                                                     mf_part(other, 0, 16), NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_OVERLAP, run(mf_submit_dual_copy(queue, mf_part(frame, 0, 16), mf_part(other, 0, 16),
+                                                     mf_part(other, 4, 16), NULL, &ticket), ticket));
+    EXPECT(MF_ERROR_OVERLAP, run(mf_submit_xor(queue, many, 1, mf_part(frame, 8, 16), NULL, &ticket), ticket));
     OK(run(mf_submit_xor(queue, many, 2, mf_part(frame, 0, 16), NULL, &ticket), ticket));
     OK(run(mf_submit_copy(queue, mf_part(frame, 0, 2000), mf_part(frame, 7, 2000), NULL, &ticket), ticket));
     OK(mf_submit_repeat(queue, 1, NULL, &ticket));

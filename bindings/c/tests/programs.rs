@@ -260,6 +260,6 @@ fn a_service_of_other_versions_is_a_numbered_error() {
     let output = output_of(Command::new(program).arg(&path));
     answers.join().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains(": 10: ") && error.contains("the service 7 to 9"), "{error}");
+    assert!(error.contains(": 9: ") && error.contains("the service 7 to 9"), "{error}");
     let _ = std::fs::remove_file(&path);
 }

@@ -174,6 +174,7 @@ fn outcome(done: &mf_completion) -> Result<(), Failure> {
     match done.error {
         mf_error::None => Ok(()),
         mf_error::OutOfBounds => Err(Failure::OutOfBounds { side, available: done.detail }),
+        mf_error::Overlap => Err(Failure::Overlap { operand: done.detail }),
         error => panic!("{error:?}: {}", last_message()),
     }
 }

@@ -256,7 +256,7 @@ pub(crate) fn compare(
     Ok(Transfer::new(Operation::Compare, vec![first, other], terms))
 }
 
-/// Copies one source to the start of two destinations.
+/// Copies one source to the start of two destinations; no two of the three may overlap in part.
 #[pyfunction]
 #[pyo3(signature = (source, destinations, *, within=None, hint=None, linked=false, fenced=false))]
 pub(crate) fn dual_copy(

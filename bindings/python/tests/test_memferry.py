@@ -357,6 +357,19 @@ class BadInput(Bounded):
             move(self.queue, memferry.fill(small, 1, 4))
         self.assertEqual(caught.exception.failure, "FillLength")
 
+    def test_xor_refuses_partial_overlap(self):
+        large, frame = bytearray(10), self.client.frame(4096)
+        for sources, destination in (
+            ([bytes(6), memoryview(large)[:6]], memoryview(large)[1:7]),
+            ([memoryview(large)[1:7]], memoryview(large)[:6]),
+            ([frame[:100]], frame[99:199]),
+            ([frame[:100]], memoryview(frame)[99:199]),
+        ):
+            for run in (False, True):
+                with self.assertRaises(memferry.TransferError) as caught:
+                    move(self.queue, memferry.xor(sources, destination), run)
+                self.assertEqual(caught.exception.failure, "Overlap")
+
     def test_values(self):
         target, frame = bytearray(8), self.client.frame(4096)
         for call in (

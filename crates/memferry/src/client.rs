@@ -11,7 +11,7 @@ use memferry_service::protocol::{
 use memferry_service::{PolicySettings, ServiceConfig};
 use memferry_shm::fork_guard::Forked;
 use memferry_shm::mapping::{Access, Lent, Mapping};
-use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
+use memferry_transfer::{GrantToken, Rights, SessionId};
 
 use crate::arena::{ArenaOptions, FrameArena};
 use crate::error::{CallError, ConnectError, FrameError, OpenError};
@@ -187,8 +187,8 @@ impl Client {
         }
         let (offset, length) = whole(&region)?;
         let command = Command::Grant { handle: region.frame().handle(), offset, length, rights, to };
-        let token = expect_handle(self.session.call(command, Vec::new())?.0)?;
-        Ok(Grant { token: GrantToken::from_raw(token.bits()), client: self.clone() })
+        let granted = expect_handle(self.session.call(command, Vec::new())?.0)?;
+        Ok(Grant { token: GrantToken::from_handle(granted), client: self.clone() })
     }
 
     /// Whether a frame is this client's. Another's has a handle that may be a frame's of this one too.
@@ -210,7 +210,6 @@ impl Client {
     /// # Errors
     /// [`CallError`].
     pub fn accept(&self, token: GrantToken) -> Result<Frame, CallError> {
-        let token = Handle::from_bits(token.to_raw());
         match self.session.call(Command::Accept { token }, Vec::new())?.0 {
             Answer::Accepted { handle, length, rights, grantor } => {
                 Ok(Frame::granted(Arc::clone(&self.session), handle, (length, rights), grantor))
@@ -238,7 +237,7 @@ impl Client {
     /// # Errors
     /// As [`Grant::revoke`].
     pub fn revoke(&self, token: GrantToken) -> Result<(), CallError> {
-        self.session.revoke(Handle::from_bits(token.to_raw()))
+        self.session.revoke(token.handle())
     }
 
     /// Opens a queue for up to `capacity` requests outstanding, a power of two from 2 to 4096.

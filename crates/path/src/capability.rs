@@ -17,7 +17,8 @@ mod table;
 use std::collections::{BTreeMap, BTreeSet};
 
 use memferry_transfer::{
-    Count2d, Failure, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side, Span, Terms,
+    Count2d, Failure, GrantToken, Handle, Memory, Operation, Plane, Reach, Region, Rights, SessionId, Side,
+    Span, Terms,
 };
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -70,7 +71,7 @@ pub enum CapabilityError {
     NotGrantable(Handle),
     /// The token names no grant to this session or user.
     #[error("token {0} names no grant to this client")]
-    NoSuchGrant(Handle),
+    NoSuchGrant(GrantToken),
     /// The session holds as many capabilities as it may.
     #[error("this client holds {limit} capabilities, its quota; revoke some")]
     Quota { limit: usize },
@@ -232,8 +233,8 @@ impl<M: Memory> Capabilities<M> {
         self.hold(node)
     }
 
-    /// Grants a range with rights to others. The token is a capability of the grantor's: revoking it takes back what
-    /// was accepted.
+    /// Grants a range with rights to others. The token's handle is a capability of the grantor's: revoking it takes back
+    /// what was accepted.
     ///
     /// # Errors
     /// [`CapabilityError`] but for `NoSuchGrant`.
@@ -244,13 +245,13 @@ impl<M: Memory> Capabilities<M> {
         range: (u64, u64),
         rights: Rights,
         grantee: Grantee,
-    ) -> Result<Handle, CapabilityError> {
+    ) -> Result<GrantToken, CapabilityError> {
         let node = self.narrowed(session, handle, range, rights, Some(grantee))?;
         let (_, parent) = self.live(session, handle)?;
         if !parent.rights.contains(Rights::GRANT) {
             return Err(CapabilityError::NotGrantable(handle));
         }
-        self.hold(node)
+        self.hold(node).map(GrantToken::from_handle)
     }
 
     /// Takes up a grant made to `session` or to its `user`.
@@ -261,9 +262,10 @@ impl<M: Memory> Capabilities<M> {
         &mut self,
         session: SessionId,
         user: u32,
-        token: Handle,
+        token: GrantToken,
     ) -> Result<Accepted, CapabilityError> {
-        let grant = self.table.get(token).ok_or(CapabilityError::NoSuchGrant(token))?;
+        let granted = token.handle();
+        let grant = self.table.get(granted).ok_or(CapabilityError::NoSuchGrant(token))?;
         let meant = match grant.grantee {
             Some(Grantee::Session(grantee)) => grantee == session,
             Some(Grantee::User(grantee)) => grantee == user,
@@ -277,7 +279,7 @@ impl<M: Memory> Capabilities<M> {
         let rights = grant.rights;
         let grantor = grant.session;
         let handle =
-            self.hold(Node::new(session, memory.clone(), range, rights, Some(token.index()), None))?;
+            self.hold(Node::new(session, memory.clone(), range, rights, Some(granted.index()), None))?;
         Ok(Accepted { handle, length: range.1, rights, grantor })
     }
 
@@ -383,7 +385,7 @@ impl<M: Memory> Capabilities<M> {
             return Err(Failure::TooLong { limit: longest_bytes });
         }
         check_lengths(operation)?;
-        operation.try_map(|side, span, reach| match reach {
+        let resolved = operation.try_map(|side, span, reach| match reach {
             Reach::Bytes(length) => Ok((plain(side, span, length)?, 0)),
             Reach::Walk(plane, count) => {
                 let (node, _) = self.usable(session, side, span.handle)?;
@@ -391,7 +393,44 @@ impl<M: Memory> Capabilities<M> {
                 let (first, length, start) = extent(span.offset, plane, count).ok_or(outside)?;
                 Ok((plain(side, &Span::new(span.handle, first), length)?, start))
             }
-        })
+        })?;
+        self.check_overlap(operation)?;
+        Ok(resolved)
+    }
+
+    /// Refuses an xor with a source that overlaps the destination in part, and a dual copy with any two operands that do: engines
+    /// read and write in different orders.
+    #[inline]
+    fn check_overlap(&self, operation: &Operation<Span>) -> Result<(), Failure> {
+        let operand = match operation {
+            Operation::Xor { sources, destination, length } => {
+                sources.iter().position(|source| self.overlap_in_part(source, destination, *length))
+            }
+            Operation::DualCopy { source, destinations: [one, other], length } => {
+                let pairs = [(0, source, one), (0, source, other), (1, one, other)];
+                let overlap =
+                    pairs.iter().find(|(_, left, right)| self.overlap_in_part(left, right, *length));
+                overlap.map(|(operand, ..)| *operand)
+            }
+            _ => None,
+        };
+        match operand {
+            Some(operand) => Err(Failure::Overlap { operand: operand as u64 }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether two ranges have bytes in common but do not start together. Capabilities derived from one registration are known to be
+    /// the same memory; two registrations of it are not.
+    fn overlap_in_part(&self, one: &Span, other: &Span, length: u64) -> bool {
+        let place =
+            |span: &Span| self.table.get(span.handle).map(|node| (node.root, node.offset + span.offset));
+        match (place(one), place(other)) {
+            (Some((root, start)), Some((other_root, other_start))) => {
+                root == other_root && start != other_start && start.abs_diff(other_start) < length
+            }
+            _ => false,
+        }
     }
 
     /// Counts what was resolved as in flight.

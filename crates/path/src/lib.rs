@@ -101,6 +101,7 @@
 pub mod capability;
 pub mod channel;
 pub mod completion;
+pub mod immediate;
 mod order;
 pub mod policy;
 mod request;
@@ -109,12 +110,13 @@ mod steps;
 pub use capability::{Accepted, Admitted, Capabilities, CapabilityError, Grantee, RevocationId};
 pub use channel::Placed;
 pub use completion::Reservation;
+pub use immediate::{ClaimedTransfer, Immediate};
 pub use policy::{
     Acts, AllOutstanding, Ask, ChannelState, Choice, Outstanding, Policy, PolicyError, PolicyKind,
     PolicySettings, SliceCounts, Slices,
 };
 pub use request::{QueueCompletion, QueueKey};
-pub use steps::{Path, PathLimits, Performing};
+pub use steps::{Path, PathLimits};
 
 #[cfg(test)]
 mod tests;

@@ -13,8 +13,6 @@ mod ending;
 mod pacing;
 mod starting;
 
-pub use starting::Performing;
-
 use memferry_clock::Instant;
 use memferry_transfer::{Engine, EngineCompletion, Failure, Outcome, PriorityClass, SessionId, Watermark};
 

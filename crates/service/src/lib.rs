@@ -28,7 +28,7 @@ pub mod worker_engine;
 
 pub use crate::scheduling::SchedulingClass;
 pub use config::{Quotas, ServiceConfig};
-pub use memferry_path::{PolicyError, PolicyKind, PolicySettings};
+pub use memferry_path::{Immediate, PolicyError, PolicyKind, PolicySettings};
 pub use service::{Events, Executed, Notice, Service, StartError};
 pub use session::Introduced;
 pub use worker::pinning::Pinning;

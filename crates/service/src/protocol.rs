@@ -13,7 +13,7 @@
 
 pub use memferry_path::Grantee;
 use memferry_path::PolicySettings;
-use memferry_transfer::{Handle, Rights, SessionId};
+use memferry_transfer::{GrantToken, Handle, Rights, SessionId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use thiserror::Error;
 
@@ -142,9 +142,10 @@ pub enum Command {
         to: Grantee,
     },
     Accept {
-        token: Handle,
+        token: GrantToken,
     },
-    /// Take a capability and all derived from it away; answered when nothing uses it any more.
+    /// Take a capability, or a grant by its token's handle, and all derived from it away; answered when nothing uses it
+    /// any more.
     Revoke {
         handle: Handle,
     },
@@ -192,6 +193,7 @@ pub enum NotifyBy {
 /// What the control side answers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Answer {
+    /// A new capability; of a grant, the handle that its token has.
     Handle(Handle),
     Accepted {
         handle: Handle,
@@ -414,6 +416,15 @@ mod tests {
         for length in 0..bytes.len() {
             assert_eq!(decode_command(&bytes[..length], 4, 0), Err(Violation::Malformed), "{length}");
         }
+    }
+
+    #[test]
+    fn a_token_is_one_number_in_a_message() {
+        let body = Command::Accept { token: GrantToken::from_raw(0x2_0000_0007) };
+        let bytes = encode(&Envelope { serial: 1, descriptors: 0, body: body.clone() });
+        // Serial, descriptors, command 3, and the number with seven bits a byte.
+        assert_eq!(bytes, [1, 0, 3, 0x87, 0x80, 0x80, 0x80, 0x20]);
+        assert_eq!(decode_command(&bytes, 1, 0), Ok(body));
     }
 
     #[test]

@@ -21,13 +21,15 @@ use crate::scheduling::SchedulingClass;
 use memferry_cpu::level::{self, LevelError};
 use memferry_cpu::team::CopyTeam;
 use memferry_cpu::tuning;
-use memferry_path::{Accepted, Capabilities, CapabilityError, Performing, RevocationId};
+use memferry_path::{Accepted, Capabilities, CapabilityError, ClaimedTransfer, RevocationId, immediate};
 use memferry_shm::mapping::{Access, Mapping};
 use memferry_shm::parking::Fences;
 use memferry_shm::queue_pair::{Layout, ServiceEnd};
 use memferry_shm::storage::MappedWords;
 use memferry_shm::{bus_error, frame};
-use memferry_transfer::{Confined, Failure, Handle, Operation, Outcome, Rights, SessionId, Span, Terms};
+use memferry_transfer::{
+    Confined, Failure, GrantToken, Handle, Operation, Outcome, Rights, SessionId, Span, Terms,
+};
 use rustix::event::EventfdFlags;
 use thiserror::Error;
 
@@ -265,7 +267,9 @@ impl Service {
                 .map_err(|error| refused_capability(&error)),
             Command::Grant { handle, offset, length, rights, to } => {
                 let granted = self.capabilities().grant(session, handle, (offset, length), rights, to);
-                granted.map(Answer::Handle).map_err(|error| refused_capability(&error))
+                granted
+                    .map(|token| Answer::Handle(token.handle()))
+                    .map_err(|error| refused_capability(&error))
             }
             Command::Accept { token } => self.accept(session, token),
             Command::CloseQueue { queue } => self.close_queue(session, queue),
@@ -325,7 +329,8 @@ impl Service {
         Ok(Answer::Handle(handle))
     }
 
-    /// Does a transfer of `session` on the calling thread: embedded clients only, whose workers are not asked.
+    /// Does a transfer of `session` on the calling thread: embedded clients only. The caller has checked that
+    /// [`Immediate`](memferry_path::Immediate) allows it.
     ///
     /// # Errors
     /// The [`Failure`] of admission.
@@ -336,27 +341,32 @@ impl Service {
         terms: &Terms,
     ) -> Result<Outcome, Failure> {
         let done = if operation.total_bytes() <= SHORT_BYTES {
-            let capabilities = self.capabilities();
             let whole = |confined: &Confined<'_, &Mapping>| memferry_cpu::perform_whole(confined, None);
-            Performing::at_once(&capabilities, session, operation, terms, memferry_cpu::LONGEST_BYTES, whole)?
+            let capabilities = self.capabilities();
+            immediate::perform(
+                &capabilities,
+                session,
+                operation,
+                terms.hint,
+                memferry_cpu::LONGEST_BYTES,
+                whole,
+            )?
         } else {
-            let performing = Performing::begin(
+            let claimed = ClaimedTransfer::claim(
                 &mut self.capabilities(),
                 session,
                 operation,
                 terms,
                 memferry_cpu::LONGEST_BYTES,
             )?;
-            let done = performing
-                .confined()
-                .ok()
-                .and_then(|confined| memferry_cpu::perform_whole(&confined, Some(&self.shared.team)));
+            let performed =
+                claimed.perform(|confined| memferry_cpu::perform_whole(confined, Some(&self.shared.team)));
             let mut capabilities = self.capabilities();
-            performing.end(&mut capabilities);
+            claimed.release(&mut capabilities);
             if capabilities.has_news() {
                 self.shared.notify(Notice::Settled);
             }
-            done
+            performed?
         };
         let done = done.ok_or(Failure::Unsupported)?;
         if done.result == Err(Failure::MemoryFault) {
@@ -365,7 +375,7 @@ impl Service {
         Ok(done)
     }
 
-    fn accept(&self, session: SessionId, token: Handle) -> Result<Answer, Refusal> {
+    fn accept(&self, session: SessionId, token: GrantToken) -> Result<Answer, Refusal> {
         let user = self.sessions().get(session).ok_or_else(gone)?.client.user;
         let accepted =
             self.capabilities().accept(session, user, token).map_err(|error| refused_capability(&error))?;

@@ -125,6 +125,12 @@ pub enum Failure {
         /// Bytes of the source's segments.
         source_bytes: u64,
     },
+    /// Two operands of an xor or dual copy overlap in part, so that the result would depend on the order of the bytes.
+    #[error("operand {operand} overlaps another one in part; use ranges that are equal or apart")]
+    Overlap {
+        /// Which operand, counted from 0: sources first, then destinations.
+        operand: u64,
+    },
     /// The session may not use that class.
     #[error("this client may use class {granted} at most")]
     ClassNotGranted {

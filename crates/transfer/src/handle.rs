@@ -78,6 +78,16 @@ impl fmt::Display for Handle {
 pub struct GrantToken(u64);
 
 impl GrantToken {
+    /// The token of a grant that is `handle` in its grantor's session.
+    pub const fn from_handle(handle: Handle) -> Self {
+        Self(handle.bits())
+    }
+
+    /// The grant's handle in its grantor's session, by which it is revoked.
+    pub const fn handle(self) -> Handle {
+        Handle::from_bits(self.0)
+    }
+
     /// The token with this number, as it came from another process: it may name nothing.
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)

@@ -184,7 +184,8 @@ pub enum Operation<R> {
         /// The lists.
         lists: Box<Lists<R>>,
     },
-    /// Byte by byte the exclusive or of all sources. The destination may be one of them.
+    /// Byte by byte the exclusive or of all sources. The destination may be one of them; a source that overlaps it in part is
+    /// refused by admission.
     Xor {
         /// What is read, from 1 to [`MAX_SOURCES`] places of `length` bytes.
         sources: Box<[R]>,

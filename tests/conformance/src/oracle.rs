@@ -275,6 +275,37 @@ pub fn fits(operation: &Operation<Place>) -> Result<(), LeavesRegion> {
     })
 }
 
+/// The first source of an xor that has some of the destination's bytes but is not the same range, or the first operand of a dual
+/// copy that overlaps a later one in that way: such a request is refused. `None` for other operations.
+///
+/// ```
+/// use memferry_conformance::oracle::{Place, overlapping_operand};
+/// use memferry_transfer::Operation;
+///
+/// let at = |offset| Place { memory: 0, offset, length: 4 };
+/// let xor = |from| Operation::Xor { sources: Box::new([at(8), from]), destination: at(4), length: 4 };
+/// assert_eq!(overlapping_operand(&xor(at(4))), None);
+/// assert_eq!(overlapping_operand(&xor(at(0))), None);
+/// assert_eq!(overlapping_operand(&xor(at(1))), Some(1));
+/// ```
+pub fn overlapping_operand(operation: &Operation<Place>) -> Option<usize> {
+    let overlap = |one: &Place, other: &Place, length: u64| {
+        let bytes = |place: &Place| place.offset..place.offset + length;
+        let common = bytes(one).any(|byte| bytes(other).contains(&byte));
+        one.memory == other.memory && common && bytes(one) != bytes(other)
+    };
+    match operation {
+        Operation::Xor { sources, destination, length } => {
+            sources.iter().position(|source| overlap(source, destination, *length))
+        }
+        Operation::DualCopy { source, destinations: [one, other], length } => {
+            let of_source = overlap(source, one, *length) || overlap(source, other, *length);
+            if of_source { Some(0) } else { overlap(one, other, *length).then_some(1) }
+        }
+        _ => None,
+    }
+}
+
 /// Whether the operation is a copy that has to begin with its last byte: within one memory, upwards, overlapping.
 pub fn runs_down(operation: &Operation<Place>) -> bool {
     match operation {

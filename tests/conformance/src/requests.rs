@@ -94,6 +94,9 @@ pub fn judged(draft: &Draft, memories: &mut [Vec<u8>]) -> Served {
     if let Err(left) = oracle::fits(&operation) {
         return refused(Failure::OutOfBounds { side: left.side, available });
     }
+    if let Some(operand) = oracle::overlapping_operand(&operation) {
+        return refused(Failure::Overlap { operand: operand as u64 });
+    }
     let value = oracle::value(&operation, memories);
     let bytes_done = oracle::apply(&operation, memories).unwrap_or(0);
     Served { outcome: Ok(()), bytes_done, value }
@@ -163,9 +166,11 @@ fn lists() -> impl Strategy<Value = Draft> {
     })
 }
 
-/// Xor and the like. Partial overlaps of source and destination are left out where their result is not specified.
+/// Xor and the like. Partial overlaps of source and destination occur where the service refuses them or their result is specified.
 fn looks() -> impl Strategy<Value = Draft> {
-    let sources = proptest::collection::vec(0..3500_u64, 1..6);
+    // Those in the destination's frame overlap it in part now and then, and are refused then.
+    let sources =
+        proptest::collection::vec((prop_oneof![7 => Just(0), 1 => Just(1_usize)], 0..3500_u64), 1..6);
     let numbers = (0..5, 0..1500_u64, any::<u32>(), any::<bool>());
     (numbers, operand(), operand(), sources).prop_map(
         |((kind, length, seed, own), first, second, sources)| {
@@ -175,11 +180,12 @@ fn looks() -> impl Strategy<Value = Draft> {
                 1 => Operation::Crc { source: first, length, seed },
                 2 => Operation::CopyCrc { source: first, destination: second, length, seed },
                 3 => {
-                    Operation::DualCopy { source: (0, first.1), destinations: [apart, (2, second.1)], length }
+                    let other = if own { (2, second.1) } else { first };
+                    Operation::DualCopy { source: (0, first.1), destinations: [apart, other], length }
                 }
                 _ => {
                     let in_place = own.then_some(apart);
-                    let sources = sources.into_iter().map(|offset| (0, offset)).chain(in_place).collect();
+                    let sources = sources.into_iter().chain(in_place).collect();
                     Operation::Xor { sources, destination: apart, length }
                 }
             }

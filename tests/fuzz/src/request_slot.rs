@@ -20,8 +20,8 @@ use crate::input::Input;
 const SEQUENCE: u64 = 0xffff_ffff;
 /// Bit of a completion's header that names the operand.
 const SIDE: u64 = 1 << 56;
-/// Statuses whose detail is one 64-bit value: a handle, a limit, a length or a number of channels.
-const STATUSES_WITH_DETAIL: std::ops::RangeInclusive<u64> = 2..=10;
+/// Statuses whose detail is one 64-bit value: a handle, a limit, a length, a number of channels or of an operand.
+const STATUSES_WITH_DETAIL: [u64; 10] = [2, 3, 4, 5, 6, 7, 8, 9, 10, 25];
 
 /// Input: a submission slot of 16 words, then completion slots of 4 words to the end.
 pub fn request_slot(data: &[u8]) {

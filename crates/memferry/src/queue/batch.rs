@@ -10,8 +10,8 @@
 //! [`nop`](crate::nop) at the end completes when all of it has ended.
 
 use memferry_service::embedded::Embedded;
-use memferry_service::profile;
-use memferry_transfer::{Operation, Outcome, Span};
+use memferry_service::{Immediate, profile};
+use memferry_transfer::{Operations, Outcome};
 use thiserror::Error;
 
 use super::{Queue, SubmitError, SubmitReason};
@@ -56,11 +56,9 @@ pub enum RunError<T = ()> {
     Transfer(#[from] TransferError),
 }
 
-/// Whether the time an operation takes goes by its bytes: pixels may lie in pages of their own, and what moves nothing is
-/// submitted to meet the worker.
-fn moves_briefly(operation: &Operation<Span>) -> bool {
-    !matches!(operation, Operation::Nop | Operation::Copy2d { .. } | Operation::Fill2d { .. })
-}
+/// Operations never done by `submit` itself. Pixels may lie in pages of their own, so their bytes say nothing about their time;
+/// an operation that moves nothing is submitted to reach the worker.
+const NOT_BRIEF: Operations = Operations::NOP.union(Operations::COPY_2D).union(Operations::FILL_2D);
 
 impl Queue {
     /// Does a transfer and gives its end: on this thread where the service is in this process, so that nothing is handed
@@ -77,7 +75,7 @@ impl Queue {
     }
 
     fn run_description(&mut self, transfer: &mut Description) -> Result<Completion, SubmitReason> {
-        if let Some(embedded) = self.runs_here(transfer) {
+        if let Some(embedded) = self.runs_here(transfer, &Immediate::OWN_THREAD) {
             return self.run_here(embedded, transfer, NO_TAG);
         }
         if transfer.request.operation().is_none() {
@@ -94,18 +92,16 @@ impl Queue {
         transfer: &Transfer<T>,
     ) -> Option<Result<Done<T>, TransferError>> {
         let transfer = &transfer.description;
-        let completion = self.run_here(self.runs_here(transfer)?, transfer, NO_TAG).ok()?;
+        let embedded = self.runs_here(transfer, &Immediate::OWN_THREAD)?;
+        let completion = self.run_here(embedded, transfer, NO_TAG).ok()?;
         Some(completion.into_result())
     }
 
-    /// The service, when it is in this process and the transfer is one that stands alone.
-    fn runs_here(&self, transfer: &Description) -> Option<&Embedded> {
-        let terms = &transfer.request.terms;
-        let plain = !terms.linked && !terms.fenced && terms.deadline.is_none();
-        match &self.session.link {
-            Link::Embedded(embedded) if plain && transfer.request.operation().is_some() => Some(embedded),
-            _ => None,
-        }
+    /// The service, when it is in this process and `immediate` allows the transfer.
+    fn runs_here(&self, transfer: &Description, immediate: &Immediate) -> Option<&Embedded> {
+        let Link::Embedded(embedded) = &self.session.link else { return None };
+        let request = &transfer.request;
+        immediate.allows(request.operation()?, &request.terms).then_some(embedded)
     }
 
     fn run_here(
@@ -135,13 +131,18 @@ impl Queue {
     /// Not while anything is outstanding, for transfers start in order; nor where the last one binds this one to it; nor while
     /// a signal is asked for, which only the service gives; nor when too many completions wait already.
     pub(super) fn submit_here(&mut self, transfer: &Description) -> Option<TicketId> {
-        let embedded = self.runs_here(transfer)?;
-        let bytes = transfer.request.operation().filter(|operation| moves_briefly(operation))?.total_bytes();
-        let alone = self.outstanding() == 0 && !self.binds_next && !self.armed;
-        let room = self.finished.len() < self.free.len();
-        if !alone || !room || bytes >= profile::inline_end() {
+        if !matches!(self.session.link, Link::Embedded(_)) {
             return None;
         }
+        let alone = self.outstanding() == 0 && !self.binds_next && !self.armed;
+        let room = self.finished.len() < self.free.len();
+        let immediate = Immediate {
+            longest_bytes: profile::inline_end().checked_sub(1)?,
+            except: NOT_BRIEF,
+            held_back: !alone || !room,
+            ..Immediate::OWN_THREAD
+        };
+        let embedded = self.runs_here(transfer, &immediate)?;
         let tag = self.lap * u64::from(self.end.capacity()) + u64::from(*self.free.last()?);
         let completion = self.run_here(embedded, transfer, tag).ok()?;
         self.lap = self.lap.wrapping_add(1);

@@ -93,7 +93,8 @@ pub fn scatter_gather(
     describe(Operation::ScatterGather { lists: Box::new(lists) }, held, invalid)
 }
 
-/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them.
+/// Byte by byte the exclusive or of the sources, all as long as the destination, which may be one of them. A source that
+/// overlaps it in part makes the transfer fail with [`Failure::Overlap`](crate::Failure::Overlap).
 pub fn xor(sources: impl IntoIterator<Item = impl Into<Region>>, destination: impl Into<Region>) -> Transfer {
     let destination = destination.into();
     let length = destination.length();
@@ -177,7 +178,8 @@ impl Transfer<u32> {
     }
 }
 
-/// Copies one source to the start of two destinations.
+/// Copies one source to the start of two destinations. Where two of the three overlap in part, the transfer fails with
+/// [`Failure::Overlap`](crate::Failure::Overlap).
 pub fn dual_copy(source: impl Into<Region>, destinations: [impl Into<Region>; 2]) -> Transfer {
     let source = source.into();
     let [one, other] = destinations.map(Into::into);

@@ -17,6 +17,8 @@ pub(super) struct Node<M> {
     pub(super) length: u64,
     pub(super) rights: Rights,
     pub(super) parent: Option<u32>,
+    /// The registered memory it is a part of, by the index of its node. That one stays as long as anything is below it.
+    pub(super) root: u32,
     pub(super) children: BTreeSet<u32>,
     pub(super) grantee: Option<Grantee>,
     pub(super) in_flight: u32,
@@ -45,6 +47,7 @@ impl<M> Node<M> {
             length,
             rights,
             parent,
+            root: 0,
             children: BTreeSet::new(),
             grantee,
             in_flight: 0,
@@ -114,12 +117,14 @@ impl<M> Table<M> {
         })
     }
 
-    pub(super) fn insert(&mut self, node: Node<M>) -> Handle {
+    pub(super) fn insert(&mut self, mut node: Node<M>) -> Handle {
         let parent = node.parent;
+        let root = parent.and_then(|parent| self.at(parent)).map(|parent| parent.root);
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 1, node: None, last_session: None });
             self.slots.len() as u32 - 1
         });
+        node.root = root.unwrap_or(index);
         let slot = &mut self.slots[index as usize];
         slot.last_session = Some(node.session);
         slot.node = Some(node);

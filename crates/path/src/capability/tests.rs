@@ -100,7 +100,7 @@ fn release(table: &mut Capabilities<Counted>, admitted: Admitted<Counted>) {
     table.release(claims);
 }
 
-/// Grants all of a capability to `to` and takes it up there.
+/// Grants all of a capability to `to`, which accepts it. Returns the handles of the grant and of what was accepted.
 fn pass(
     table: &mut Capabilities<Counted>,
     from: (SessionId, Handle, u64),
@@ -109,5 +109,5 @@ fn pass(
 ) -> (Handle, Handle) {
     let (session, handle, length) = from;
     let token = table.grant(session, handle, (0, length), rights, Grantee::Session(to)).unwrap();
-    (token, table.accept(to, BOB, token).unwrap().handle)
+    (token.handle(), table.accept(to, BOB, token).unwrap().handle)
 }

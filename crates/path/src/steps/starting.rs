@@ -7,16 +7,16 @@
 //! ```
 
 use memferry_clock::Instant;
-use memferry_transfer::engine::LeavesRegion;
 use memferry_transfer::{
-    Confined, Descriptor, Engine, Failure, Memory, Operation, Operations, Outcome, RefusalReason, Request,
-    SessionId, Span, Task, Terms,
+    Confined, Descriptor, Engine, Failure, Operation, Operations, Outcome, RefusalReason, Request, SessionId,
+    Span, Task, Terms,
 };
 
 use super::Path;
 use crate::capability::{Admitted, Capabilities};
 use crate::channel::{Placed, ask};
 use crate::completion::{Queue, Reservation, Running};
+use crate::immediate::{self, Immediate};
 use crate::order::Arrived;
 use crate::policy::{Acts, Ask, ChannelState, Choice, Outstanding};
 use crate::request::{Origin, QueueKey, Retired};
@@ -35,13 +35,17 @@ impl<E: Engine> Path<E> {
     ) {
         self.now = self.now.max(now);
         let queue = reservation.queue;
-        let Some(&mut Queue { session, user, closing, active, class, .. }) = self.ledger.queue(queue) else {
-            return;
-        };
+        let Some(state) = self.ledger.queue(queue).copied() else { return };
+        let Queue { session, user, active, class, .. } = state;
         let terms = &request.terms;
         let origin = Origin { queue, user, tag, linked: terms.linked, member: false };
-        if closing {
+        if state.closing {
             return self.refused(origin, Failure::Cancelled);
+        }
+        if let Task::Transfer(operation) = &request.task
+            && let Some(outcome) = self.at_once(&state, queue, Some(now), operation, terms, capabilities)
+        {
+            return self.complete(origin, outcome, false, false);
         }
         let failure = if terms.deadline.is_some_and(|deadline| deadline <= now) {
             Some(Failure::DeadlineExceeded)
@@ -52,7 +56,13 @@ impl<E: Engine> Path<E> {
         match (&request.task, failure) {
             (_, Some(failure)) if free => self.refused(origin, failure),
             (Task::Transfer(operation), None) if free => {
-                self.start(session, origin, operation, terms, capabilities);
+                match capabilities.resolve(session, operation, self.longest_bytes) {
+                    Ok(resolved) => {
+                        let admitted = capabilities.claim(session, resolved, *terms);
+                        self.place(admitted, origin, false, capabilities);
+                    }
+                    Err(failure) => self.refused(origin, failure),
+                }
             }
             (task, failure) => self.arrange(session, origin, task, terms, failure, capabilities),
         }
@@ -74,34 +84,8 @@ impl<E: Engine> Path<E> {
         self.complete(origin, Outcome::refused(failure), false, false);
     }
 
-    /// Starts a request that nothing holds back.
-    #[inline]
-    fn start(
-        &mut self,
-        session: SessionId,
-        origin: Origin,
-        operation: &Operation<Span>,
-        terms: &Terms,
-        capabilities: &mut Capabilities<E::Memory>,
-    ) {
-        if operation.total_bytes() <= self.immediate_bytes
-            && let Some(outcome) =
-                self.at_once(session, origin.queue, origin.user, operation, terms, capabilities)
-        {
-            return self.complete(origin, outcome, false, false);
-        }
-        match capabilities.resolve(session, operation, self.longest_bytes) {
-            Ok(resolved) => {
-                let admitted = capabilities.claim(session, resolved, *terms);
-                self.place(admitted, origin, false, capabilities);
-            }
-            Err(failure) => self.refused(origin, failure),
-        }
-    }
-
-    /// Does a short request of a queue now, when nothing stands in the way: neither its terms, nor what came before it, nor
-    /// its memory, nor the policy. Nothing is reserved or queued: its completion, for which there has to be `room`, is
-    /// what this returns. On `None` the request goes the ordinary way.
+    /// Does a short request of a queue now, when [nothing holds it back](Immediate). Nothing is reserved: there has to be `room`
+    /// for the completion, which the caller makes of the outcome. On `None` the request is to be [submitted](Self::submit).
     #[inline]
     pub fn try_at_once(
         &mut self,
@@ -111,36 +95,61 @@ impl<E: Engine> Path<E> {
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Outcome> {
-        let &mut Queue { session, user, outstanding, closing, class, active, .. } =
-            self.ledger.queue(queue)?;
-        let free = !closing && outstanding < room && !terms.linked && (!terms.fenced || active == 0);
-        let plain = free && terms.deadline.is_none() && terms.class <= class;
-        if !plain || operation.total_bytes() > self.immediate_bytes || self.orders.get(queue).is_some() {
+        let state = *self.ledger.queue(queue)?;
+        if state.closing || state.outstanding >= room {
             return None;
         }
-        self.at_once(session, queue, user, operation, terms, capabilities)
+        self.at_once(&state, queue, None, operation, terms, capabilities)
     }
 
+    /// Does a request of a queue in this `state` now, `None` when it has to go through a channel or is refused.
     #[inline]
     fn at_once(
         &mut self,
-        session: SessionId,
+        state: &Queue,
         queue: QueueKey,
-        user: u32,
+        now: Option<Instant>,
         operation: &Operation<Span>,
         terms: &Terms,
         capabilities: &Capabilities<E::Memory>,
     ) -> Option<Outcome> {
-        if self.channels.waits(queue) || self.acts.contains(Acts::PACES) {
+        let immediate = Immediate {
+            longest_bytes: self.immediate_bytes,
+            except: Operations::empty(),
+            class: state.class,
+            fence_waits: state.active > 0,
+            now,
+            held_back: self.orders.get(queue).is_some()
+                || self.channels.waits(queue)
+                || self.acts.contains(Acts::PACES),
+        };
+        if !immediate.allows(operation, terms) {
             return None;
         }
-        let operation = capabilities.borrowed(session, operation, self.longest_bytes).ok()?;
-        let class = terms.class;
-        let bytes = operation.total_bytes();
-        let deadline = terms.deadline;
-        let ask = Ask { client: session, user, class, bytes, deadline };
-        let Choice::Channel(_) = self.channels.choose(&ask, &mut *self.policy) else { return None };
-        let outcome = self.engine.perform(&Confined::new(&operation, terms.hint).ok()?)?;
+        let ask = Ask {
+            client: state.session,
+            user: state.user,
+            class: terms.class,
+            bytes: operation.total_bytes(),
+            deadline: terms.deadline,
+        };
+        let channels = &self.channels;
+        let policy = &mut *self.policy;
+        let engine = &mut self.engine;
+        // No channel is used, but a request that would have to wait for one is not done before others.
+        let perform = |confined: &Confined<'_, &E::Memory>| match channels.choose(&ask, policy) {
+            Choice::Channel(_) => engine.perform(confined),
+            Choice::Busy { .. } => None,
+        };
+        let done = immediate::perform(
+            capabilities,
+            state.session,
+            operation,
+            terms.hint,
+            self.longest_bytes,
+            perform,
+        );
+        let outcome = done.ok()??;
         self.bytes_moved[terms.class.index()] += outcome.bytes_done;
         Some(outcome)
     }
@@ -294,63 +303,5 @@ impl<E: Engine> Path<E> {
     /// Completes started requests that will get no channel.
     pub(super) fn retire_all(&mut self, all: Vec<Retired>, capabilities: &mut Capabilities<E::Memory>) {
         all.into_iter().for_each(|retired| self.retire_started(retired, capabilities));
-    }
-}
-
-/// A transfer that is done on the calling thread, beside any path: for a program that is its own service and would rather
-/// wait than hand over. Neither policy nor classes are asked, for no engine channel is used.
-#[must_use = "its claims have to be given back"]
-pub struct Performing<M> {
-    admitted: Admitted<M>,
-}
-
-impl<M: Memory> Performing<M> {
-    /// Checks and does a transfer that is short enough for the table to be kept meanwhile: nothing has to be claimed.
-    ///
-    /// # Errors
-    /// The [`Failure`] of admission.
-    #[inline]
-    pub fn at_once<T>(
-        capabilities: &Capabilities<M>,
-        session: SessionId,
-        operation: &Operation<Span>,
-        terms: &Terms,
-        longest_bytes: u64,
-        perform: impl FnOnce(&Confined<'_, &M>) -> T,
-    ) -> Result<T, Failure> {
-        let operation = capabilities.borrowed(session, operation, longest_bytes)?;
-        let confined = Confined::new(&operation, terms.hint);
-        confined
-            .map(|confined| perform(&confined))
-            .map_err(|error| Failure::OutOfBounds { side: error.side, available: 0 })
-    }
-
-    /// Checks and claims.
-    ///
-    /// # Errors
-    /// The [`Failure`] of admission.
-    pub fn begin(
-        capabilities: &mut Capabilities<M>,
-        session: SessionId,
-        operation: &Operation<Span>,
-        terms: &Terms,
-        longest_bytes: u64,
-    ) -> Result<Self, Failure> {
-        let resolved = capabilities.resolve(session, operation, longest_bytes)?;
-        Ok(Self { admitted: capabilities.claim(session, resolved, *terms) })
-    }
-
-    /// What is to be done.
-    ///
-    /// # Errors
-    /// [`LeavesRegion`], should admission have let something through.
-    pub fn confined(&self) -> Result<Confined<'_, M>, LeavesRegion> {
-        Confined::new(self.admitted.operation(), self.admitted.terms().hint)
-    }
-
-    /// Gives the claims back.
-    pub fn end(self, capabilities: &mut Capabilities<M>) {
-        let (_, claims) = self.admitted.into_parts();
-        capabilities.release(claims);
     }
 }

@@ -153,7 +153,7 @@ fn a_grant_taken_back_ends_the_peers_requests() {
     let queue = bed.path.open_queue(B, 0);
     bed.submit(queue, 1, &fill(held, 50));
     bed.run_for(1200);
-    bed.capabilities.revoke(A, token).unwrap();
+    bed.capabilities.revoke(A, token.handle()).unwrap();
     bed.path.cancel_revoked(&mut bed.capabilities);
     bed.run_for(10_000);
     assert_eq!(

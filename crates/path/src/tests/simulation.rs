@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use memferry_clock::EventQueue;
 use memferry_conformance::oracle::{self, Place};
-use memferry_transfer::{Color24, Copy2d, Count2d, Fill2d, PixelSize, Plane};
+use memferry_transfer::{Color24, Copy2d, Count2d, Fill2d, GrantToken, PixelSize, Plane};
 
 use super::*;
 
@@ -74,7 +74,7 @@ struct Simulation {
     memories: Vec<SimMemory>,
     /// What each session holds or held.
     held: [Vec<Named>; 3],
-    tokens: [Option<Handle>; 3],
+    tokens: [Option<GrantToken>; 3],
     /// Operations in terms of places, by tag.
     operations: BTreeMap<u64, Operation<Place>>,
 }
@@ -168,7 +168,7 @@ impl Simulation {
         let from = (to + 2) % 3;
         let capabilities = &mut self.bed.capabilities;
         if let Some(token) = self.tokens[to].take() {
-            capabilities.revoke(SESSIONS[from], token).unwrap();
+            capabilities.revoke(SESSIONS[from], token.handle()).unwrap();
             self.bed.path.cancel_revoked(capabilities);
         }
         let range = (self.noise.below(FRAME_BYTES / 2), FRAME_BYTES / 2);

@@ -63,6 +63,7 @@ fn encode_failure(failure: Failure) -> (u16, Side, u64) {
         Failure::RequestDropped => (22, none, 0),
         Failure::EngineReset => (23, none, 0),
         Failure::DeadlineUnreachable => (24, none, 0),
+        Failure::Overlap { operand } => (25, none, operand),
     }
 }
 
@@ -149,6 +150,7 @@ fn decode_failure(status: u16, side: Side, detail: u64) -> Result<Failure, SlotE
         22 => Failure::RequestDropped,
         23 => Failure::EngineReset,
         24 => Failure::DeadlineUnreachable,
+        25 => Failure::Overlap { operand: detail },
         other => return Err(SlotError::Status(other)),
     })
 }

@@ -236,6 +236,7 @@ fn failures_keep_their_operands() {
     let failures = [
         Failure::SegmentTotals { source_bytes: 1 << 40 },
         Failure::ClassNotGranted { granted: PriorityClass::Low },
+        Failure::Overlap { operand: 63 },
         Failure::BadLoop,
         Failure::Malformed(SlotError::Count(1 << 20)),
         Failure::Malformed(SlotError::List),

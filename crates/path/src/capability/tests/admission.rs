@@ -111,7 +111,7 @@ fn unknown_stale_revoked_and_unfit_handles_are_told_apart_on_both_sides() {
     table.take_finished();
     check_both_sides(&mut table, good, taken, |side| Failure::Revoked { side, handle: taken });
 
-    let token = table.grant(A, good, (0, 100), ALL, Grantee::Session(B)).unwrap();
+    let token = table.grant(A, good, (0, 100), ALL, Grantee::Session(B)).unwrap().handle();
     check_both_sides(&mut table, good, token, |side| Failure::MissingRight { side, handle: token });
     let unfit = table.derive(A, good, (0, 100), Rights::GRANT).unwrap();
     check_both_sides(&mut table, good, unfit, |side| Failure::MissingRight { side, handle: unfit });
@@ -176,6 +176,93 @@ fn a_fills_length_is_a_multiple_of_its_pattern() {
             }
         }
     }
+}
+
+fn xor(sources: &[Span], destination: Span, length: u64) -> Request {
+    Request::new(Operation::Xor { sources: sources.into(), destination, length })
+}
+
+#[test]
+fn an_xor_may_not_overlap_its_destination_in_part() {
+    let (mut table, handle) = with_middle();
+    let at = |offset| Span::new(handle, offset);
+    for (from, to, length) in [(0, 8, 8), (8, 0, 8), (8, 8, 8), (0, 1, 1), (3, 4, 0), (4, 4, 0), (0, 92, 8)] {
+        let admitted = table.admit(A, &xor(&[at(from)], at(to), length), MAX).unwrap();
+        release(&mut table, admitted);
+    }
+    for (from, to, length) in [(0, 7, 8), (7, 0, 8), (8, 9, 2), (0, 1, 99), (1, 0, 99)] {
+        let overlap = Failure::Overlap { operand: 0 };
+        assert_eq!(refused(&mut table, A, &xor(&[at(from)], at(to), length)), overlap);
+    }
+    let sources: Vec<_> = [0, 40, 40, 41, 20, 30].map(at).into();
+    let overlap = Failure::Overlap { operand: 3 };
+    assert_eq!(refused(&mut table, A, &xor(&sources, at(40), 10)), overlap, "the first of them is named");
+}
+
+#[test]
+fn a_dual_copy_may_not_overlap_in_part() {
+    let (mut table, handle) = with_middle();
+    let dual = |[from, one, other]: [u64; 3], length| {
+        let at = |offset| Span::new(handle, offset);
+        Request::new(Operation::DualCopy { source: at(from), destinations: [at(one), at(other)], length })
+    };
+    for (places, length) in [([0, 8, 16], 8), ([8, 0, 8], 8), ([0, 8, 8], 8), ([0, 1, 2], 1), ([3, 4, 5], 0)]
+    {
+        let admitted = table.admit(A, &dual(places, length), MAX).unwrap();
+        release(&mut table, admitted);
+    }
+    for (places, operand) in [([0, 7, 20], 0), ([20, 0, 27], 0), ([0, 20, 27], 1), ([40, 27, 20], 1)] {
+        assert_eq!(refused(&mut table, A, &dual(places, 8)), Failure::Overlap { operand });
+    }
+}
+
+#[test]
+fn an_overlap_shows_through_derived_and_granted_capabilities() {
+    let (mut table, middle) = with_middle();
+    let low = table.derive(A, middle, (0, 60), ALL).unwrap();
+    let high = table.derive(A, middle, (40, 60), ALL).unwrap();
+    let higher = table.derive(A, high, (5, 20), ALL).unwrap();
+    let overlap = Failure::Overlap { operand: 0 };
+    let one = |from, at, to, start| xor(&[Span::new(from, at)], Span::new(to, start), 8);
+    // Bytes 45 to 53 of the middle, by three names.
+    for (handle, offset) in [(middle, 45), (low, 45), (high, 5), (higher, 0)] {
+        let same = table.admit(A, &one(low, 45, handle, offset), MAX).unwrap();
+        release(&mut table, same);
+        assert_eq!(refused(&mut table, A, &one(low, 44, handle, offset)), overlap);
+        assert_eq!(refused(&mut table, A, &one(handle, offset, middle, 52)), overlap);
+        let apart = table.admit(A, &one(handle, offset, middle, 53), MAX).unwrap();
+        release(&mut table, apart);
+    }
+    // B's halves of one grant and of another.
+    let (_, first) = pass(&mut table, (A, low, 60), ALL, B);
+    let (_, second) = pass(&mut table, (A, higher, 20), ALL, B);
+    assert_eq!(refused(&mut table, B, &one(first, 44, second, 0)), overlap);
+    let same = table.admit(B, &one(first, 45, second, 0), MAX).unwrap();
+    release(&mut table, same);
+}
+
+#[test]
+fn overlap_is_judged_after_rights_and_bounds() {
+    let (mut table, handle) = with_middle();
+    let write_only = table.derive(A, handle, (0, 100), Rights::WRITE).unwrap();
+    let missing = Failure::MissingRight { side: Side::Source, handle: write_only };
+    let into = Span::new(handle, 1);
+    assert_eq!(refused(&mut table, A, &xor(&[Span::new(write_only, 0)], into, 8)), missing);
+    let outside = Failure::OutOfBounds { side: DESTINATION, available: 100 };
+    for (offset, length) in [(1, 100), (MAX, 8), (MAX - 3, 8)] {
+        let far = Span::new(handle, offset);
+        assert_eq!(refused(&mut table, A, &xor(&[Span::new(handle, 0)], far, length)), outside);
+    }
+}
+
+#[test]
+fn registrations_of_one_memory_are_not_recognised_as_one() {
+    let mut table = table();
+    let memory = Counted::new(100);
+    let one = table.register(A, memory.clone(), ALL).unwrap();
+    let other = table.register(A, memory, ALL).unwrap();
+    let admitted = table.admit(A, &xor(&[Span::new(one, 0)], Span::new(other, 4), 8), MAX).unwrap();
+    release(&mut table, admitted);
 }
 
 #[test]

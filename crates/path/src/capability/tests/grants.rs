@@ -42,7 +42,8 @@ fn what_is_not_an_grant_cannot_be_accepted() {
     let (mut table, root, _) = with_root();
     let derived = table.derive(A, root, (0, 8), ALL).unwrap();
     let forged = Handle::new(99, 1);
-    for token in [root, derived, forged, Handle::from_bits(0), Handle::from_bits(u64::MAX)] {
+    for handle in [root, derived, forged, Handle::from_bits(0), Handle::from_bits(u64::MAX)] {
+        let token = GrantToken::from_handle(handle);
         assert_eq!(table.accept(B, BOB, token), Err(CapabilityError::NoSuchGrant(token)));
         assert_eq!(table.accept(A, ALICE, token), Err(CapabilityError::NoSuchGrant(token)));
     }
@@ -62,7 +63,7 @@ fn a_revoked_grant_cannot_be_accepted() {
 #[test]
 fn a_token_is_no_handle_for_transfers() {
     let (mut table, root, _) = with_root();
-    let token = table.grant(A, root, (0, 8), ALL, Grantee::Session(B)).unwrap();
+    let token = table.grant(A, root, (0, 8), ALL, Grantee::Session(B)).unwrap().handle();
     let lacks = Failure::MissingRight { side: Side::Destination, handle: token };
     assert_eq!(filled(&mut table, A, token, (0, 1)), Err(lacks));
     let unknown = Failure::UnknownHandle { side: Side::Destination, handle: token };

@@ -194,7 +194,9 @@ impl Model {
         let record = Record { grantee: to, ..fresh(session, Some(of), parent.memory, range, wanted) };
         let answer = match to {
             None => self.table.derive(session, handle, (offset, length), wanted),
-            Some(to) => self.table.grant(session, handle, (offset, length), wanted, to),
+            Some(to) => {
+                self.table.grant(session, handle, (offset, length), wanted, to).map(GrantToken::handle)
+            }
         };
         assert_eq!(answer.err(), expected);
         if let Ok(handle) = answer {
@@ -211,14 +213,14 @@ impl Model {
             Some(Grantee::User(to)) => to == user_of(session),
         };
         let expected = if grant.revoked || !meant {
-            Some(CapabilityError::NoSuchGrant(grant.handle))
+            Some(CapabilityError::NoSuchGrant(GrantToken::from_handle(grant.handle)))
         } else if self.held_by(session) >= QUOTA {
             Some(CapabilityError::Quota { limit: QUOTA })
         } else {
             None
         };
         let record = fresh(session, Some(token), grant.memory, (grant.offset, grant.length), grant.rights);
-        let answer = self.table.accept(session, user_of(session), grant.handle);
+        let answer = self.table.accept(session, user_of(session), GrantToken::from_handle(grant.handle));
         assert_eq!(answer.err(), expected);
         if let Ok(accepted) = answer {
             assert_eq!((accepted.length, accepted.rights), (record.length, record.rights));
@@ -270,10 +272,40 @@ impl Model {
             .and_then(|()| self.judged(session, Side::Destination, destination, (0, length)));
         let answer = self.table.admit(session, &request, u64::MAX);
         assert_eq!(answer.as_ref().map(|_| ()).map_err(|failure| *failure), expected);
+        self.admit_xor(session, [source, destination], (offset, length), expected);
         if let Ok(admitted) = answer {
             let records = [source, destination];
             records.iter().for_each(|index| self.records[*index].in_flight += 1);
             self.running.push(Running { admitted, records });
+        }
+    }
+
+    /// An xor of the operands of a copy that was judged already.
+    fn admit_xor(
+        &mut self,
+        session: SessionId,
+        [source, destination]: [usize; 2],
+        (offset, length): (u64, u64),
+        expected: Result<(), Failure>,
+    ) {
+        let [from, to] = [source, destination].map(|index| &self.records[index]);
+        let bytes = |record: &Record, offset| record.offset + offset..record.offset + offset + length;
+        let [read, written] = [bytes(from, offset), bytes(to, 0)];
+        let shared = read.clone().any(|byte| written.contains(&byte));
+        let expected = expected.and_then(|()| match from.memory == to.memory && shared && read != written {
+            true => Err(Failure::Overlap { operand: 0 }),
+            false => Ok(()),
+        });
+        let sources = Box::new([Span::new(from.handle, offset)]);
+        let destination = Span::new(to.handle, 0);
+        let answer = self.table.admit(
+            session,
+            &Request::new(Operation::Xor { sources, destination, length }),
+            u64::MAX,
+        );
+        assert_eq!(answer.as_ref().map(|_| ()).map_err(|failure| *failure), expected);
+        if let Ok(admitted) = answer {
+            release(&mut self.table, admitted);
         }
     }
 

@@ -67,12 +67,17 @@ impl Bed {
         self.client.publish();
     }
 
-    /// Turns until a request has ended; tells which, and after how many turns.
+    /// Turns until a request has completed; returns its tag and the number of turns.
     fn next_end(&mut self) -> (u64, u32) {
+        let (completion, turns) = self.next_completion();
+        (completion.tag, turns)
+    }
+
+    fn next_completion(&mut self) -> (Completion, u32) {
         for turns in 1..1000 {
             self.worker.turn();
             if let Some(slot) = self.client.pop() {
-                return (wire::decode_completion(&slot).unwrap().tag, turns);
+                return (wire::decode_completion(&slot).unwrap(), turns);
             }
         }
         panic!("nothing ends");
@@ -116,4 +121,34 @@ fn a_batch_ends_when_its_lists_are_longer_than_a_client_has_room_for() {
         bed.worker.handle.counters.requests.get() - before
     };
     assert_eq!([taken(), taken()], [2, 2]);
+}
+
+#[test]
+fn hostile_xor_slots_are_refused_as_overlapping() {
+    let mut bed = Bed::new();
+    let at = |offset| Span::new(bed.frame, offset);
+    // Done at once and through a channel, as the last source of the most there may be, and right at the end of the frame.
+    let most = |last| (0..63).map(|_| at(0)).chain([at(last)]).collect::<Vec<_>>();
+    let end = FRAME_BYTES - 512;
+    let slots = [
+        (vec![at(1)], 0, 512, 0),
+        (vec![at(0)], 1, 512, 0),
+        (most(4608), 4097, 512, 63),
+        (vec![at(8192), at(1)], 0, 65536, 0),
+        (vec![at(end - 1)], end, 512, 0),
+    ];
+    let requests = slots.map(|(sources, to, length, operand)| {
+        let operation = Operation::Xor { sources: sources.into(), destination: at(to), length };
+        (Request::new(operation), operand)
+    });
+    for (tag, (request, operand)) in (0..).zip(requests) {
+        let mut slot = Default::default();
+        let mut list = Default::default();
+        wire::encode_request(tag, &request, &mut slot, &mut list).unwrap();
+        wire::place_list(&mut slot, bed.client.stage_list(&list).unwrap());
+        bed.submit(&slot);
+        let (completion, _) = bed.next_completion();
+        let outcome = memferry_transfer::Outcome::refused(Failure::Overlap { operand });
+        assert_eq!(completion, Completion { tag, inherited: false, outcome });
+    }
 }
