@@ -123,7 +123,7 @@ impl<M: Memory> ClaimedTransfer<M> {
         on_confined(self.0.operation(), self.0.terms().hint, engine)
     }
 
-    /// Releases the claims.
+    /// Gives the claims back, so that a revocation that waits for them may go on.
     pub fn release(self, capabilities: &mut Capabilities<M>) {
         let (_, claims) = self.0.into_parts();
         capabilities.release(claims);
