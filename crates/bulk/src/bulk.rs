@@ -140,7 +140,7 @@ impl Producer {
         let loan = match self.mode {
             Mode::MappedEachRequest => self.sender.lend_mapped_once(kind, frame, (0, length), limit)?,
             Mode::PreMapped => self.sender.lend_mapped(kind, frame, (0, length), limit)?,
-            Mode::Offloaded => self.sender.lend(kind, &frame.range(0, length), limit)?,
+            Mode::Offloaded => self.sender.lend(kind, frame.range(0, length), limit)?,
         };
         self.lent[index] = Some(loan);
         Ok(())

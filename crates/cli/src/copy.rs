@@ -119,7 +119,7 @@ impl<'a> Copy<'a> {
         let offset = (self.pieces % SLOTS as u64) * self.buffers.0.len() as u64;
         self.frames.0.write(offset, &self.buffers.0[..length])?;
         let range = |frame: &Frame| frame.slice(offset..offset + length as u64);
-        let transfer = copy(&range(&self.frames.0), &range(&self.frames.1));
+        let transfer = copy(range(&self.frames.0), range(&self.frames.1));
         // The rest of a file would spoil the figures of whole pieces.
         if self.pieces.is_multiple_of(MEASURE_EVERY) && self.samples.are_of(length as u64) {
             self.measure(&transfer, length)?;

@@ -143,7 +143,7 @@ fn inline_bytes() -> Result<u64, CommandError> {
         for _ in 0..TRIES {
             handed.push(each_ns(&mut queue, hand_over_and_wait)?);
             inline.push(each_ns(&mut queue, |queue| {
-                let copy = copy(&source.slice(..bytes), &destination.slice(..bytes));
+                let copy = copy(source.slice(..bytes), destination.slice(..bytes));
                 queue.run(copy)?;
                 Ok(())
             })?);

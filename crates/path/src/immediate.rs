@@ -55,8 +55,8 @@ impl Immediate {
             (Some(deadline), Some(now)) => deadline > now,
             (Some(_), None) => false,
         };
-        !terms.linked
-            && !(terms.fenced && self.fence_waits)
+        let may_start = !terms.linked && (!terms.fenced || !self.fence_waits);
+        may_start
             && in_time
             && terms.class <= self.class
             && operation.total_bytes() <= self.longest_bytes

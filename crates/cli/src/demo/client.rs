@@ -114,7 +114,7 @@ impl Player {
 
     fn grant(&mut self, to: SessionId) -> Result<Report, CommandError> {
         let (frame, length) = self.own()?;
-        let grant = self.client().grant(&frame.slice(..*length), Rights::READ, Grantee::Session(to))?;
+        let grant = self.client().grant(frame.slice(..*length), Rights::READ, Grantee::Session(to))?;
         let token = grant.token();
         self.token = Some(token);
         Ok(Report::Granted { token })
@@ -204,7 +204,7 @@ impl Player {
     fn write(&mut self) -> Result<Report, CommandError> {
         let length = self.theirs()?.length();
         let own = &self.own()?.0;
-        let transfer = copy(&own.slice(..length), &self.theirs()?.slice(..));
+        let transfer = copy(own.slice(..length), self.theirs()?.slice(..));
         self.refused(transfer, |failure| {
             matches!(failure, Failure::MissingRight { side: Side::Destination, .. })
         })
@@ -221,7 +221,7 @@ impl Player {
     }
 
     fn fetch_again(&mut self) -> Result<Report, CommandError> {
-        let transfer = copy(&self.theirs()?.slice(..), &self.own()?.0.slice(..));
+        let transfer = copy(self.theirs()?.slice(..), self.own()?.0.slice(..));
         self.refused(transfer, |failure| matches!(failure, Failure::Revoked { side: Side::Source, .. }))
     }
 
