@@ -13,123 +13,22 @@ mod run;
 
 use std::collections::BTreeSet;
 
-use crate::claims::{Claim, Claims, Place};
+use crate::claims::{Claims, Place};
 use crate::markatos;
 use crate::nava;
 use crate::papa;
+pub use crate::paper::{Case, Judge, Line, Paper, RunError, Runner};
 use crate::parameters::{Parameters, ParametersError};
-use crate::plan::{Line, Plan, PlanError};
+use crate::plan::Plan;
 use crate::results::Results;
-use crate::table::{Series, Tables};
+use crate::table::Tables;
 use crate::verdict::Verdict;
 use crate::wicki;
 use crate::workers::spread;
 use run::{Figures, Run};
 
-/// What gives the lines of the plans that name it: one or several for each line of a plan.
-#[derive(Clone, Copy, Debug)]
-pub struct Runner {
-    /// What plans call it.
-    pub name: &'static str,
-    /// Runs one line to its end.
-    pub run: fn(&Line<'_>) -> Result<Vec<Series>, RunError>,
-}
-
-/// What a judge looks at.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    /// The claim, with what it expects.
-    pub claim: &'a Claim,
-    /// The figures whose plans name the claim.
-    pub tables: &'a Tables,
-    /// The parameters of the paper's model.
-    pub parameters: &'a Parameters,
-}
-
-impl Case<'_> {
-    /// An error of this claim's judge, in its words.
-    pub fn failed(&self, message: impl ToString) -> RunError {
-        RunError::Judge { claim: self.claim.id.clone(), message: message.to_string() }
-    }
-}
-
-/// What decides one claim in one place.
-#[derive(Clone, Copy, Debug)]
-pub struct Judge {
-    pub claim: &'static str,
-    /// Where it decides it.
-    pub place: Place,
-    pub judge: fn(&Case<'_>) -> Result<Verdict, RunError>,
-}
-
-/// The experiments on one paper.
-#[derive(Clone, Copy, Debug)]
-pub struct Paper {
-    /// What claims call it: author and year.
-    pub name: &'static str,
-    pub title: &'static str,
-    /// Texts of its plans.
-    pub plans: &'static [&'static str],
-    /// Text of its parameters.
-    pub parameters: &'static str,
-    /// What its plans name.
-    pub runners: &'static [Runner],
-    /// What decides its claims, by the parts of the paper.
-    pub judges: &'static [&'static [Judge]],
-}
-
 /// Every paper with experiments, in the order in which they run.
 pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
-
-/// Why experiments did not come to an end.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum RunError {
-    /// A plan is refused.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The parameters are refused, or one is missing.
-    #[error(transparent)]
-    Parameters(#[from] ParametersError),
-    /// Two plans for one figure.
-    #[error("figure `{figure}` has two plans")]
-    FigureTwice { figure: String },
-    /// A plan names a runner that its paper does not have.
-    #[error("figure `{figure}` names the runner `{runner}`, which its paper does not have")]
-    NoRunner { figure: String, runner: String },
-    /// A plan names a claim that is not listed.
-    #[error("figure `{figure}` names the claim `{claim}`, which is not listed")]
-    NoClaim { figure: String, claim: String },
-    /// A judge for a claim that is not listed.
-    #[error("there is a judge for `{claim}`, which is not listed")]
-    NothingToJudge { claim: String },
-    /// Something is asked for that neither is a claim nor a figure.
-    #[error("there is no claim and no figure `{id}`")]
-    Unknown {
-        /// What was asked for.
-        id: String,
-    },
-    /// The settings of a line do not fit its runner.
-    #[error("figure `{figure}`, series `{series}`: {error}")]
-    Settings { figure: String, series: String, error: Box<toml::de::Error> },
-    /// A runner could not do its work.
-    #[error("figure `{figure}`, series `{series}`: {message}")]
-    Failed { figure: String, series: String, message: String },
-    /// A judge could not do its work.
-    #[error("claim `{claim}`: {message}")]
-    Judge { claim: String, message: String },
-    /// A judge asks for a protocol that there is not.
-    #[error("there is no protocol `{name}`")]
-    NoProtocol {
-        /// The name asked for.
-        name: String,
-    },
-    /// A judge asks for a line that was not made.
-    #[error("figure `{figure}` has no series `{label}`")]
-    NoSeries { figure: String, label: String },
-    /// A judge asks for a point that was not run.
-    #[error("figure `{figure}`, series `{label}` has no point at {x}")]
-    NoPoint { figure: String, label: String, x: f64 },
-}
 
 /// A paper's plans and parameters, read and checked.
 #[derive(Clone, Debug)]
@@ -286,6 +185,7 @@ impl Prepared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::Series;
 
     #[test]
     fn every_paper_is_read_and_its_plans_name_runners_and_claims_that_exist() {

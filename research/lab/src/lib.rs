@@ -23,6 +23,7 @@ pub mod machine;
 pub mod markatos;
 pub mod nava;
 pub mod papa;
+pub mod paper;
 pub mod parameters;
 pub mod plan;
 pub mod report;

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use crate::claims::Place;
-use crate::experiments::{Case, RunError};
+use crate::paper::{Case, RunError};
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
 const PROGRAM: &str = "memferry-bench";

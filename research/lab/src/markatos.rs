@@ -23,7 +23,7 @@ pub mod two_cpus;
 pub mod verification;
 pub mod world;
 
-use crate::experiments::{Paper, Runner};
+use crate::paper::{Paper, Runner};
 
 pub const PAPER: Paper = Paper {
     name: "markatos1997",

@@ -16,7 +16,7 @@ mod raw;
 mod serving;
 mod tables;
 
-use crate::experiments::{Paper, Runner};
+use crate::paper::{Paper, Runner};
 
 pub const PAPER: Paper = Paper {
     name: "nava1996",

@@ -20,7 +20,7 @@ mod threshold;
 mod victims;
 mod volume;
 
-use crate::experiments::Paper;
+use crate::paper::Paper;
 
 pub const PAPER: Paper = Paper {
     name: "papa2014",

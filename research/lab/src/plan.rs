@@ -10,10 +10,6 @@
 
 use memferry_charts::Scale;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-
-use crate::experiments::RunError;
-use crate::parameters::Parameters;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -150,38 +146,6 @@ impl Plan {
     }
 }
 
-/// What a runner is given: one line of one figure.
-#[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
-    pub plan: &'a Plan,
-    pub series: &'a SeriesPlan,
-    /// The parameters of the paper's model.
-    pub parameters: &'a Parameters,
-}
-
-impl Line<'_> {
-    /// The settings of this line as the runner's type, which is to refuse unknown keys.
-    ///
-    /// # Errors
-    /// [`RunError::Settings`].
-    pub fn settings<T: DeserializeOwned>(&self) -> Result<T, RunError> {
-        T::deserialize(self.series.settings.clone()).map_err(|error| RunError::Settings {
-            figure: self.plan.figure.clone(),
-            series: self.series.label.clone(),
-            error: Box::new(error),
-        })
-    }
-
-    /// An error of this line, in the runner's words.
-    pub fn failed(&self, message: impl ToString) -> RunError {
-        RunError::Failed {
-            figure: self.plan.figure.clone(),
-            series: self.series.label.clone(),
-            message: message.to_string(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,21 +192,5 @@ mod tests {
         assert_eq!(twice, Err(PlanError::Series { figure: "a-1".to_owned() }));
         let none = parse(&[PLAN, "series = []\n", AXES]);
         assert_eq!(none, Err(PlanError::Series { figure: "a-1".to_owned() }));
-    }
-
-    #[test]
-    fn settings_are_read_by_the_runners_type_which_refuses_unknown_keys() {
-        #[derive(Debug, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Bits {
-            bits: u32,
-        }
-        #[derive(Debug, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Nothing {}
-        let plan = parse(&[PLAN, AXES, SERIES]).expect("well formed");
-        let line = Line { plan: &plan, series: &plan.series[0], parameters: &Parameters::default() };
-        assert_eq!(line.settings::<Bits>().expect("as stated").bits, 8);
-        assert!(matches!(line.settings::<Nothing>(), Err(RunError::Settings { .. })));
     }
 }

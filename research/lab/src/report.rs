@@ -10,6 +10,7 @@
 
 mod counterexamples;
 mod further;
+mod html;
 mod machine;
 mod page;
 pub mod paper_tables;

@@ -9,7 +9,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::experiments::RunError;
 use crate::plan::Plan;
 
 /// One line of a figure.
@@ -53,6 +52,15 @@ pub struct Table {
     pub series: Vec<Series>,
 }
 
+/// A series or a point that was asked for was not computed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TableError {
+    #[error("figure `{figure}` has no series `{label}`")]
+    NoSeries { figure: String, label: String },
+    #[error("figure `{figure}`, series `{label}` has no point at {x}")]
+    NoPoint { figure: String, label: String, x: f64 },
+}
+
 /// The figures that were made.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tables(BTreeMap<String, Table>);
@@ -78,18 +86,18 @@ impl Tables {
     /// A line of a figure.
     ///
     /// # Errors
-    /// [`RunError::NoSeries`].
-    pub fn line(&self, figure: &str, label: &str) -> Result<&Series, RunError> {
+    /// [`TableError::NoSeries`].
+    pub fn line(&self, figure: &str, label: &str) -> Result<&Series, TableError> {
         let found = self.0.get(figure).and_then(|table| table.series.iter().find(|line| line.label == label));
-        found.ok_or_else(|| RunError::NoSeries { figure: figure.to_owned(), label: label.to_owned() })
+        found.ok_or_else(|| TableError::NoSeries { figure: figure.to_owned(), label: label.to_owned() })
     }
 
     /// The value of a line at a point.
     ///
     /// # Errors
-    /// [`RunError::NoSeries`], [`RunError::NoPoint`].
-    pub fn value(&self, figure: &str, label: &str, x: f64) -> Result<f64, RunError> {
-        self.line(figure, label)?.at(x).ok_or_else(|| RunError::NoPoint {
+    /// [`TableError::NoSeries`], [`TableError::NoPoint`].
+    pub fn value(&self, figure: &str, label: &str, x: f64) -> Result<f64, TableError> {
+        self.line(figure, label)?.at(x).ok_or_else(|| TableError::NoPoint {
             figure: figure.to_owned(),
             label: label.to_owned(),
             x,

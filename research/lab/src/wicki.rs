@@ -16,6 +16,7 @@ mod synchronized;
 mod ablation;
 mod beds;
 mod busy;
+mod crowd;
 mod device_claims;
 mod driver;
 mod gather;
@@ -30,7 +31,7 @@ use bulk::Board;
 use clients::DeviceTimes;
 use host::Host;
 
-use crate::experiments::Paper;
+use crate::paper::Paper;
 use crate::parameters::{Parameters, ParametersError};
 
 pub const PAPER: Paper = Paper {

@@ -11,10 +11,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Case, Judge, Prepared, RunError};
+use super::Prepared;
 use crate::claims::{Claims, Place};
+use crate::paper::{Case, Judge, Line, RunError};
 use crate::parameters::Parameters;
-use crate::plan::{Line, Plan, SeriesPlan};
+use crate::plan::{Plan, SeriesPlan};
 use crate::results::{Key, Made, Results};
 use crate::table::{Series, Table, Tables};
 use crate::verdict::Verdict;

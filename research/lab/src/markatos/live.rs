@@ -5,8 +5,8 @@
 //! figure is no bound.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::live::{Rows, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
 
 /// What decides the claim here.

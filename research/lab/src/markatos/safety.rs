@@ -8,8 +8,8 @@
 //! it is alone; a weakened one has to fail. The two-CPU claim is in [`super::two_cpus`].
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 use super::explore::{Bounds, Exploration};

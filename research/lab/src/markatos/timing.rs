@@ -13,10 +13,9 @@
 use serde::Deserialize;
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
 use crate::parameters::{Parameters, ParametersError};
-use crate::plan::Line;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 

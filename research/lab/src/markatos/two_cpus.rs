@@ -8,8 +8,8 @@
 //! Masked preemption and hooks of the context switch hold one CPU; what they protect is protected there only.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 use super::explore::Bounds;

@@ -15,8 +15,8 @@ use std::io::Write;
 use memferry_pool::{Direct, DirectError, Pool, Way};
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 /// What decides the claim.

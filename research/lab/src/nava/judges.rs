@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::parameters::{Parameters, ParametersError};
 use crate::verdict::{Basis, Verdict};
 

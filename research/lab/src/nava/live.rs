@@ -2,8 +2,8 @@
 //! pool, as `./x bench fileserver` measures them.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::live::{LiveError, Rows, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
 
 /// What decides the claim.

@@ -10,8 +10,7 @@
 use serde::Deserialize;
 
 use crate::chance::Chance;
-use crate::experiments::{RunError, Runner};
-use crate::plan::Line;
+use crate::paper::{Line, RunError, Runner};
 use crate::table::Series;
 
 use super::disk::Disk;

@@ -9,9 +9,8 @@
 use serde::Deserialize;
 
 use crate::chance::Chance;
-use crate::experiments::{RunError, Runner};
+use crate::paper::{Line, RunError, Runner};
 use crate::parameters::ParametersError;
-use crate::plan::Line;
 use crate::table::Series;
 
 use super::machine::{Machine, Other, disk};

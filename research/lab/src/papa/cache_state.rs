@@ -17,10 +17,9 @@ use super::chipset::{Caches, window};
 use super::crossing::{Buffers, By, prepare};
 use crate::chance::Chance;
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
-use crate::table::Series;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
+use crate::table::{Series, TableError};
 use crate::verdict::{Basis, Verdict};
 
 /// The engine's throughput by the state of the buffers.
@@ -104,7 +103,7 @@ fn states(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 const LABELS: [&str; 4] = ["in no cache", "clean", "source modified", "both modified"];
 
 fn independent(case: &Case<'_>) -> Result<Verdict, RunError> {
-    let lines = |figure| -> Result<Vec<&Series>, RunError> {
+    let lines = |figure| -> Result<Vec<&Series>, TableError> {
         LABELS.iter().map(|label| case.tables.line(figure, label)).collect()
     };
     let by_size = lines("papa-states")?;

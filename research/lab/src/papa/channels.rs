@@ -17,9 +17,8 @@ use serde::Deserialize;
 
 use super::cftu::{Cftu, CftuError, Machine};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 

@@ -4,9 +4,9 @@
 //! Exclusive and shared channels are tried in virtual time only: they are about several clients.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
 use crate::live::{LiveError, Rows, not_run, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 /// What decides claims here.

@@ -21,8 +21,8 @@ use memferry_transfer::{PriorityClass, SessionId};
 use super::cftu::{Cftu, CftuError, Machine};
 use crate::chance::Chance;
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 /// What decides the claim in virtual time.

@@ -17,9 +17,8 @@ use super::chipset::window;
 use super::crossing::{Buffers, By, prepare};
 use super::victims::{Core, VICTIMS, Victim};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 

@@ -14,8 +14,7 @@ use serde::Deserialize;
 
 use super::cftu::{CftuError, Machine};
 use super::crossing::{Buffers, by_cpu, by_engine};
-use crate::experiments::{RunError, Runner};
-use crate::plan::Line;
+use crate::paper::{Line, RunError, Runner};
 use crate::table::Series;
 
 /// Thresholds and what they cost, by the share of copies whose buffers are cold.

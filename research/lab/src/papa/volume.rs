@@ -23,7 +23,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
 /// What decides the claim.

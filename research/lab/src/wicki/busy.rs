@@ -11,10 +11,10 @@ use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer, copy, f
 use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
 
 use super::beds::BedError;
-use super::safety::{Crowd, SHIFTED, shift};
+use super::crowd::{Crowd, SHIFTED, shift};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::live::{Rows, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
 
 /// What is judged here.

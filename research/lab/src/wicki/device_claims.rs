@@ -8,8 +8,8 @@
 //! calibrated; all else follows from the same parameters.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 

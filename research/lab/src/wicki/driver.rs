@@ -14,8 +14,7 @@ use super::bulk::rate;
 use super::clients::{Call, DeviceTimes, Outcome, Work, serve};
 use super::host::Host;
 use super::service::ServiceError;
-use crate::experiments::{RunError, Runner};
-use crate::plan::Line;
+use crate::paper::{Line, RunError, Runner};
 use crate::table::Series;
 
 /// Latency or throughput by transfer size.

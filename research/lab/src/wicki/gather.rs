@@ -11,8 +11,8 @@
 use super::board;
 use super::clients::{Call, Work, serve};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 /// What is judged here.

@@ -8,10 +8,10 @@
 //! What is expected is in the claims' list. The exploration is run here, since it has no figure.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
 use crate::machine::coherence::{Arrangement, Findings, Surroundings, explore};
-use crate::table::Series;
+use crate::paper::{Case, Judge, RunError};
+use crate::table::{Series, TableError};
 use crate::verdict::{Basis, Verdict};
 
 pub(super) const JUDGES: [Judge; 3] = [
@@ -92,7 +92,7 @@ fn fixed_costs(mapped: &Series, premapped: &Series, offloaded: &Series) -> (f64,
 fn moves(
     finding: &mut Finding<'_>,
     l2: f64,
-    crossing: &impl Fn(&str, f64) -> Result<Option<f64>, RunError>,
+    crossing: &impl Fn(&str, f64) -> Result<Option<f64>, TableError>,
 ) -> Result<(), RunError> {
     let found = crossing("as measured", l2)?;
     let reckoned = crossing("by arithmetic", l2)?;

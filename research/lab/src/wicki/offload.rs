@@ -10,9 +10,8 @@ use serde::Deserialize;
 
 use super::board;
 use super::bulk::{Board, Bulk, BulkError, Caching, Mode, rate};
-use crate::experiments::{RunError, Runner};
+use crate::paper::{Line, RunError, Runner};
 use crate::parameters::Parameters;
-use crate::plan::Line;
 use crate::table::Series;
 
 /// Bulk transfers by size.

@@ -18,11 +18,12 @@ use memferry_transfer::{
 
 use super::beds::{Bed, BedError, Draft, Live, MEMORY_BYTES, Simulated, WINDOW_AT, WINDOW_BYTES};
 use super::busy;
+use super::crowd::{Crowd, SHIFTED, shift};
 use super::service::Service;
 use crate::chance::Chance;
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 const SEED: u64 = 1;
@@ -219,14 +220,6 @@ fn colour_bits(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
     Ok(finding.verdict(place, basis(place)))
 }
 
-/// What became of more requests than there are channels.
-pub(super) struct Crowd {
-    pub(super) refused: u32,
-    pub(super) waited: u32,
-    /// Requests that were refused for another reason, or whose bytes were not moved just once.
-    pub(super) wrong: u32,
-}
-
 fn exhausted(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
     let crowd = match place {
         Place::Simulated => crowd_simulated(),
@@ -241,16 +234,6 @@ fn exhausted(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
     );
     finding.check(crowd.refused > 0 && crowd.waited > 0 && crowd.wrong == 0, words);
     Ok(finding.verdict(place, basis(place)))
-}
-
-/// Bytes of a request's frame, each of which it copies one further: run twice, it would show.
-pub(super) const SHIFTED: usize = 256;
-
-/// What a frame holds before its request, and after it has run once.
-pub(super) fn shift(tag: u64) -> [Vec<u8>; 2] {
-    let before: Vec<u8> = (0..SHIFTED).map(|at| (at as u64 * 7 + tag) as u8).collect();
-    let after = [&before[..1], &before[..SHIFTED - 1]].concat();
-    [before, after]
 }
 
 fn crowd_simulated() -> Result<Crowd, BedError> {

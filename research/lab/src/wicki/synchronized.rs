@@ -20,8 +20,8 @@ use memferry_transfer::{
 
 use super::service::{Service, ServiceError};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 const MEMORY: u32 = 0x8000_0000;

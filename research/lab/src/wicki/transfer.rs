@@ -14,9 +14,8 @@ use memferry_registers::sdma::{BurstSize, WriteMode};
 use serde::Deserialize;
 
 use super::machine::{MEMORY, Machine, MachineError};
-use crate::experiments::{RunError, Runner};
+use crate::paper::{Line, RunError, Runner};
 use crate::parameters::Parameters;
-use crate::plan::Line;
 use crate::table::Series;
 
 /// One transfer of each size of the sweep.
