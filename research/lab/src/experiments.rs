@@ -1,13 +1,13 @@
-//! The experiments that decide claims: what a paper's module brings, and how all of it is run.
+//! Runs the experiments of all papers.
 //!
 //! ```text
 //! Paper { plans, parameters, runners, judges } ──► (plan × series) over the cores ──► Tables ──► judges ──► verdicts
 //!                                                      └─────────── kept, recalled ───────────────┘
 //! ```
 //!
-//! A plan is data, a runner is code that gives the lines of a plan, and a judge gives one claim its row in one place. An
-//! experiment states what it found; whether its claims exist, and that no two decide the same one, is checked in
-//! [`crate::report`]. Nothing is written to files here.
+//! A plan is data, a runner is code that computes the lines of a plan, and a judge decides one claim in one place.
+//! [`crate::report`] checks that every judged claim exists and is judged once. This module writes no files, except for
+//! [`crate::results`].
 
 mod run;
 
@@ -27,38 +27,37 @@ use crate::wicki;
 use crate::workers::spread;
 use run::{Figures, Run};
 
-/// Every paper with experiments, in the order in which they run.
+/// All papers with experiments, in the order of their runs.
 pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
 
 /// A paper's plans and parameters, read and checked.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// What claims call it.
     pub name: &'static str,
     pub title: &'static str,
-    /// The plans that are to be run.
+    /// The plans to run.
     pub plans: Vec<Plan>,
     /// The parameters of its model.
     pub parameters: Parameters,
     runners: &'static [Runner],
     judges: Vec<Judge>,
-    /// Which parameter is not as it was, and how all of them were.
+    /// The name of a varied parameter, and the parameters before the change.
     varied: Option<(String, Parameters)>,
 }
 
-/// What came of the experiments.
+/// The results of the experiments.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub tables: Tables,
     pub verdicts: Vec<Verdict>,
-    /// What went wrong, by the figure or the claim, in the order of the plans and the judges.
+    /// Errors by figure or claim, in the order of the plans and the judges.
     pub failures: Vec<(String, RunError)>,
 }
 
-/// Reads and checks the experiments on every paper; with `only` some claims or figures, just what these need.
+/// Reads and checks the experiments of every paper. With a non-empty `only`, keeps only what these claims and figures need.
 ///
 /// # Errors
-/// The first plan, parameter or name that is refused.
+/// The first plan, parameter or name that is invalid.
 pub fn prepare(claims: &Claims, only: &[String]) -> Result<Vec<Prepared>, RunError> {
     let prepared: Vec<Prepared> = PAPERS.iter().map(Prepared::read).collect::<Result<_, _>>()?;
     let mut figures = BTreeSet::new();
@@ -85,7 +84,7 @@ impl Prepared {
         Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, varied: None })
     }
 
-    /// Leaves what the claims and figures of `only` need: a claim needs its judge and every plan that names it.
+    /// Keeps what the claims and figures of `only` need. A claim needs its judge and every plan that names it.
     fn narrowed(mut self, only: &[String]) -> Self {
         if !only.is_empty() {
             self.judges.retain(|judge| only.iter().any(|id| id == judge.claim));
@@ -94,7 +93,7 @@ impl Prepared {
         self
     }
 
-    /// Leaves only the judges that `keeps` names, and the plans that these need, each with its reduced sweep.
+    /// Keeps the judges selected by `keeps` and the plans that they need, each with its reduced sweep.
     #[must_use]
     pub fn reduced(mut self, keeps: impl Fn(&str) -> bool) -> Self {
         self.judges.retain(|judge| keeps(judge.claim));
@@ -103,15 +102,15 @@ impl Prepared {
         self
     }
 
-    /// How many jobs it has: lines of plans, and judges.
+    /// The number of jobs: lines of plans, and judges.
     pub fn jobs(&self) -> usize {
         self.plans.iter().map(|plan| plan.series.len()).sum::<usize>() + self.judges.len()
     }
 
-    /// Runs the plans and the judges over the cores.
+    /// Runs the plans and the judges in parallel.
     ///
     /// # Errors
-    /// The first, in the order of the plans, that went wrong.
+    /// The first error, in the order of the plans.
     pub fn run(&self, claims: &Claims) -> Result<Outcome, RunError> {
         let mut outcome = self.attempt(claims, &Results::none(), |_, _| ());
         match outcome.failures.is_empty() {
@@ -120,10 +119,10 @@ impl Prepared {
         }
     }
 
-    /// Runs what can be run, but for what is kept; `ended` hears of each job's end, from any thread, and whether it was kept.
+    /// Runs everything without a kept result. Calls `ended` for each finished job, from any thread, with whether its result was
+    /// kept.
     ///
-    /// A figure that fails is left out, and a claim that needs it gets a row that says why it has no verdict. What is
-    /// measured on the machine at hand is measured each time.
+    /// A failed figure is left out, and a claim that needs it gets a row with the reason. Live claims are measured every time.
     pub fn attempt(&self, claims: &Claims, results: &Results, ended: impl Fn(&str, bool) + Sync) -> Outcome {
         let run = Run::new(self, claims, results);
         let figures = run.figures(&ended);
@@ -133,7 +132,7 @@ impl Prepared {
             row
         };
         let judged = spread(&self.judges, |each| (each.place == Place::Simulated).then(|| judge(each)));
-        // What is measured has the machine to itself: one after the other, and nothing else meanwhile.
+        // Live judges run one after the other, alone on the machine.
         let rows: Vec<_> =
             self.judges.iter().zip(judged).map(|(each, row)| row.unwrap_or_else(|| judge(each))).collect();
         let Figures { tables, failed: failures, .. } = figures;
@@ -142,7 +141,7 @@ impl Prepared {
             match row {
                 Ok(row) => outcome.verdicts.push(row),
                 Err(error) => {
-                    let why = format!("an experiment of it did not come to its end: {error}");
+                    let why = format!("one of its experiments failed: {error}");
                     let row = claims.find(judge.claim).map(|claim| Verdict::not_run(claim, judge.place));
                     outcome.verdicts.extend(row.map(|row| Verdict { why, ..row }));
                     if outcome.failures.iter().all(|(_, known)| *known != error) {
@@ -154,7 +153,7 @@ impl Prepared {
         outcome
     }
 
-    /// Whether every result is kept; never where something is judged on the machine at hand.
+    /// Whether every result is kept. False if there is a live judge.
     pub fn is_kept(&self, claims: &Claims, results: &Results) -> bool {
         let run = Run::new(self, claims, results);
         let lines = self.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
@@ -162,8 +161,7 @@ impl Prepared {
             && self.judges.iter().all(|judge| run.kept_row(judge).is_some())
     }
 
-    /// The same with one parameter multiplied. What is kept of these experiments and did not ask for the parameter is not run
-    /// again.
+    /// The same experiments with one parameter multiplied. Kept results that did not request the parameter stay valid.
     ///
     /// # Errors
     /// [`ParametersError::Missing`].
@@ -174,7 +172,7 @@ impl Prepared {
         Ok(varied)
     }
 
-    /// Leaves the judges of one place only.
+    /// Keeps only the judges of one place.
     #[must_use]
     pub fn judged(mut self, place: Place) -> Self {
         self.judges.retain(|judge| judge.place == place);
@@ -216,7 +214,7 @@ mod tests {
         assert_eq!(refused, RunError::Unknown { id: "wicki-burst-pike".to_owned() });
     }
 
-    /// A paper of two figures, one of which fails, and a judge that needs it.
+    /// A paper with two figures, one of which fails, and a judge for each.
     fn prepared() -> (Prepared, Claims) {
         fn line(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
             let points = line.plan.points().into_iter().map(|x| (x, x)).collect();
@@ -276,7 +274,7 @@ mod tests {
         assert!(matches!(prepared.run(&claims), Err(RunError::Failed { .. })));
     }
 
-    /// An attempt, and the names of its jobs with whether each was kept.
+    /// Runs an attempt; also gives the names of its jobs, each with whether it was kept.
     fn attempt(
         prepared: &Prepared,
         claims: &Claims,

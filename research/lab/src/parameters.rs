@@ -1,20 +1,20 @@
-//! Parameters of a paper's model: every value with its unit, its source and the mechanism it stands for.
+//! Parameters of a paper's model: every value with its unit, its source and the mechanism that it models.
 //!
 //! ```text
 //! parameters/PAPER.toml ──parse, check──► Parameters ── get(name) ──► runners
-//!                                              │                   └── which names: what a result depends on
+//!                                              │                   └── asked(): the names that a result depends on
 //!                                              └── scaled(name, factor) ──► the sensitivity table
 //! ```
 //!
-//! One file for each paper holds all of them, so that no experiment can have one of its own. What the values mean is
-//! for the runners. Nothing is read from the disk: the files are built in.
+//! Each paper has one file with all its parameters; experiments have none of their own. Runners give the values their meaning.
+//! The files are built in, not read from disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
-/// Units of time: parameters in these are what the sensitivity table varies.
+/// Units of time. The sensitivity table varies the parameters with these units.
 const TIMES: [&str; 5] = ["ps", "ns", "us", "ms", "cycles"];
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -27,12 +27,12 @@ pub struct Parameter {
     pub unit: String,
     /// Where the value is from: a manual, the paper, an assumption, or the claim it is calibrated to.
     pub source: String,
-    /// What it stands for in the machine.
+    /// The part of the machine's behaviour that it models.
     pub mechanism: String,
 }
 
 impl Parameter {
-    /// Whether it is a time.
+    /// Whether its unit is a unit of time.
     pub fn is_time(&self) -> bool {
         TIMES.contains(&self.unit.as_str())
     }
@@ -50,10 +50,10 @@ pub enum ParametersError {
         /// The name in question.
         name: String,
     },
-    /// A value that is negative or no number.
-    #[error("parameter `{name}` is {value}: give it a number that is not negative")]
+    /// A value that is negative, infinite or not a number.
+    #[error("parameter `{name}` is {value}: give it a finite number that is not negative")]
     Value { name: String, value: f64 },
-    /// A runner asks for what the file does not have.
+    /// A runner asks for a parameter that the file does not have.
     #[error("there is no parameter `{name}`: list it with its value, unit, source and mechanism")]
     Missing {
         /// The name asked for.
@@ -73,7 +73,7 @@ struct Document {
 pub struct Parameters {
     list: Vec<Parameter>,
     places: BTreeMap<String, usize>,
-    /// Names that were asked for, of this list and of what was made of it.
+    /// Names requested so far, shared with the lists derived from this one.
     asked: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -97,14 +97,14 @@ impl Parameters {
         Ok(Self { list, places, asked: Arc::default() })
     }
 
-    /// The same list, whose [`Parameters::asked`] begins anew.
+    /// The same list with an empty record of requested names.
     #[must_use]
     pub fn watched(&self) -> Self {
         Self { asked: Arc::default(), ..self.clone() }
     }
 
-    /// The names that were asked for since the list was read or [`Parameters::watched`], of it and of lists that were made of
-    /// it. Who asks for nothing else gives the same whatever the others' values are.
+    /// The names requested since the list was read or [`Parameters::watched`], from it and from lists derived from it. A result
+    /// does not depend on parameters outside this set.
     pub fn asked(&self) -> BTreeSet<String> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

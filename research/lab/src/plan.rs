@@ -1,12 +1,12 @@
-//! A plan: one figure of a paper as data, without a line of code.
+//! A plan: one figure of a paper as data.
 //!
 //! ```text
 //! plans/FIGURE.toml ──parse, check──► Plan { figure, runner, x sweep, y axis, series with settings, claims }
 //! Plan × series ──► Line ── settings::<T>(), x values, parameters ──► a runner
 //! ```
 //!
-//! Unknown keys are refused, in a plan and, by the type that a runner reads its settings with, in the settings of its
-//! series. What a setting means is the runner's; what a claim demands is the claim's.
+//! Unknown keys are refused in plans; in the settings of a series, the runner's settings type refuses them. Runners define the
+//! settings, and claims define what is required.
 
 use memferry_charts::Scale;
 use serde::Deserialize;
@@ -16,29 +16,25 @@ use serde::Deserialize;
 pub struct Axis {
     pub label: String,
     pub unit: String,
-    /// How it is divided.
     pub scale: Scale,
 }
 
-/// The horizontal axis, and where on it the runner runs: `points`, or the powers of two `from..=to`.
+/// The horizontal axis and the x values to run: `points`, or the powers of two `from..=to`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
     pub label: String,
     pub unit: String,
-    /// How it is divided.
     pub scale: Scale,
     pub points: Option<Vec<f64>>,
-    /// The first power of two.
     pub from: Option<u64>,
-    /// The last power of two.
     pub to: Option<u64>,
-    /// The points that the sensitivity table runs, rising: few and cheap ones. All points without it.
+    /// Increasing x values for the sensitivity table: few and cheap ones. Default: all points.
     pub reduced: Option<Vec<f64>>,
 }
 
 impl Sweep {
-    /// The points, rising; nothing when the sweep is not stated in exactly one of the two ways.
+    /// The x values, increasing; `None` unless exactly one of the two ways is used.
     fn all(&self) -> Option<Vec<f64>> {
         match (&self.points, self.from, self.to) {
             (Some(points), None, None) => Some(points.clone()),
@@ -55,31 +51,28 @@ impl Sweep {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeriesPlan {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub label: String,
-    /// What the runner is told.
+    /// Input for the runner.
     #[serde(default)]
     pub settings: toml::Table,
 }
 
-/// A figure to be made.
+/// The plan of one figure.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Unique: the name of its files, and what judges find it by.
+    /// Unique; names its files and is the key for judges.
     pub figure: String,
-    /// What stands above it.
     pub title: String,
-    /// What the paper's figure shows: axes, lines, what its text says of them. Of one that the paper does not have, what it is
-    /// for.
+    /// What the paper's figure shows: axes, lines, comments of its text. For a figure that the paper does not have: its purpose.
     pub shows: String,
     /// The paper, by author and year.
     pub paper: String,
-    /// The paper's number of the figure.
+    /// The number of the figure in the paper.
     pub number: String,
-    /// The name of the runner.
     pub runner: String,
-    /// Where a runner's chance begins.
+    /// Seed of the runner's random numbers.
     pub seed: u64,
     /// The claims that it helps to decide.
     pub claims: Vec<String>,
@@ -94,14 +87,14 @@ pub enum PlanError {
     /// Not TOML, or an unknown or missing key.
     #[error("a plan does not parse: {0}")]
     Syntax(#[from] toml::de::Error),
-    /// A figure whose name is no name of a file.
+    /// The figure's name is not usable as a file name.
     #[error("figure `{figure}`: use lower-case letters, digits and hyphens only")]
     Name { figure: String },
-    /// A sweep without points that rise, or stated in two ways.
+    /// A sweep without increasing points, or stated in two ways.
     #[error("figure `{figure}`: give x either rising points, or from and to as powers of two")]
     Sweep { figure: String },
-    /// No line, or two with one label.
-    #[error("figure `{figure}`: give it at least one series, and each a label of its own")]
+    /// No line, or two lines with one label.
+    #[error("figure `{figure}`: give at least one series, and each a unique label")]
     Series { figure: String },
 }
 
@@ -130,12 +123,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The points of the sweep, rising.
+    /// The x values of the sweep, increasing.
     pub fn points(&self) -> Vec<f64> {
         self.x.all().unwrap_or_default()
     }
 
-    /// The same plan with the sweep that the sensitivity table runs.
+    /// The same plan with the short sweep of the sensitivity table.
     #[must_use]
     pub fn reduced(&self) -> Self {
         let mut plan = self.clone();

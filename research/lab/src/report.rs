@@ -2,11 +2,10 @@
 //!
 //! ```text
 //! Claims × places ──look up──► the experiments' verdict, or a not-run row ──► Report ──► Display, to_json, Page
-//! verdicts left over ──► refused: they decide nothing that is claimed
+//! remaining verdicts ──► refused: no claim asks for them
 //! ```
 //!
-//! The rows stand in the order of the claims, whatever the order of the experiments. The page that shows them with all else is
-//! [`Page`]. Nothing is written to files here.
+//! Rows are in the order of the claims, not of the experiments. [`Page`] renders them with everything else.
 
 mod counterexamples;
 mod further;
@@ -27,27 +26,18 @@ pub use page::Page;
 use crate::claims::{Claims, Kind, Place};
 use crate::verdict::{Basis, Status, Verdict};
 
-/// Why verdicts do not fit the claims.
+/// Why verdicts do not match the claims.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
     /// Two experiments decide one claim in one place.
     #[error("claim `{id}` has two verdicts where it is decided {}", .place.word())]
-    DecidedTwice {
-        id: String,
-        /// The place in question.
-        place: Place,
-    },
-    /// A verdict on what is not claimed, or not there.
+    DecidedTwice { id: String, place: Place },
+    /// A verdict on a claim that does not exist or is not decided in this place.
     #[error("there is no claim `{id}` that is decided {}", .place.word())]
-    NotClaimed {
-        /// The id that the verdict names.
-        id: String,
-        /// The place that the verdict names.
-        place: Place,
-    },
+    NotClaimed { id: String, place: Place },
 }
 
-/// Every row, in the order of the claims.
+/// All rows, in the order of the claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     rows: Vec<Verdict>,
@@ -90,7 +80,7 @@ impl Report {
         self.rows.iter().filter(|row| row.status == status).count()
     }
 
-    /// Of these claims those about numbers: how many are predicted, how many have a simulated row, how many there are.
+    /// Of these claims, the number claims: predicted ones, those with a simulated row, all.
     pub fn numbers(&self, claims: &Claims) -> [usize; 3] {
         let ids: Vec<&str> = claims
             .list()
@@ -104,7 +94,7 @@ impl Report {
         [predicted.count(), simulated.count(), ids.len()]
     }
 
-    /// The rows as a JSON array, one row a line.
+    /// The rows as a JSON array, one row on each line.
     ///
     /// # Errors
     /// None in practice: rows hold strings, numbers and maps with string keys only.
@@ -113,7 +103,7 @@ impl Report {
         Ok(format!("[\n{}\n]\n", rows.join(",\n")))
     }
 
-    /// How many claims ended how, in one line.
+    /// The number of rows of each status, in one line.
     pub fn summary(&self) -> String {
         let count = |status| self.count(status);
         format!(
@@ -127,7 +117,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// The table: one row a line, columns aligned.
+    /// Writes a table: one row on each line, with aligned columns.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cells: Vec<[String; 4]> = self.rows.iter().map(cells).collect();
         let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);

@@ -1,15 +1,15 @@
-//! How the figures of predicted claims move when a parameter does, and which verdicts turn.
+//! Sensitivity: how figures and verdicts of predicted claims change when a parameter changes.
 //!
 //! ```text
 //! predicted rows ──► (time parameter × {-20 %, +20 %}) ──► the same plans with reduced sweeps ──► changes in percent,
 //!                                                                                                    verdicts that turn
-//!                          the table, as CSV ──► research/lab/sensitivity.csv ──► reports that make none of their own
+//!                          the table, as CSV ──► research/lab/sensitivity.csv ──► reports without a table of their own run
 //! ```
 //!
-//! Every parameter that is a time is varied alone. The base is run with the reduced sweeps too, so that a change is due
-//! to the parameter. The report's verdicts are not by the table. It takes a while; what was run is kept, and a table can be made
-//! of what is kept alone. A whole one lies with the project, so that a report has it at once; its first line is a digest of what
-//! it was made of, by which it is told when that has changed since, its second has the claims that it is about.
+//! Each time parameter is varied alone. The base uses the reduced sweeps too, so that a change is due to the parameter. The table
+//! does not influence the report's verdicts. Computing it takes long, so its results are kept, and a whole table is committed
+//! for reports. The first line of the committed table is a digest of its inputs, which shows when it is out of date; the second
+//! line lists its claims.
 
 use std::collections::BTreeMap;
 
@@ -22,92 +22,91 @@ use crate::plan::Plan;
 use crate::results::{Results, hex};
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
-/// How far a parameter is moved, in both directions.
+/// Change of a parameter, in both directions, as a fraction.
 const STEP: f64 = 0.2;
 
 /// Changes below this fraction are left out of the table.
 pub const SEEN: f64 = 0.005;
 
-/// The table that lies with the project.
+/// The committed table.
 const BUILT_IN: &str = include_str!("../sensitivity.csv");
-/// Before the digest in its first line.
+/// Start of the first line; the digest follows.
 const MADE_OF: &str = "# of plans, parameters and criteria ";
-/// Before the claims, in its second.
+/// Start of the second line; the claims follow.
 const ABOUT: &str = "# about ";
 const HEAD: &str = "claim,figure,base,parameter,at -20 %,at +20 %";
-/// In place of a figure's name in a line about a verdict.
+/// Replaces the figure's name in a line about a verdict.
 const VERDICT: &str = "verdict";
 
-/// One figure of a claim, and what one parameter does to it.
+/// The effect of one parameter on one figure of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub claim: String,
     /// The figure's name in the row; empty where the row has one figure.
     pub figure: String,
-    /// Its value with the parameters as they are.
+    /// Its value with unchanged parameters.
     pub base: f64,
     pub parameter: String,
-    /// Its value with the parameter 20 % lower and 20 % higher, as a fraction of the base, less one.
+    /// Its relative change with the parameter 20 % lower and 20 % higher.
     pub lower_higher: [f64; 2],
 }
 
-/// A claim whose verdict one parameter turns, with the reduced sweeps.
+/// A claim whose verdict changes with one parameter, with the reduced sweeps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Turn {
     pub claim: String,
     pub parameter: String,
-    /// The verdict with the parameters as they are.
+    /// The verdict with unchanged parameters.
     pub base: Status,
     /// The verdict with the parameter 20 % lower and 20 % higher.
     pub lower_higher: [Status; 2],
 }
 
-/// What the claims came to: figures by claim and name, verdicts by claim.
+/// Results of one variation: figures by claim and name, verdicts by claim.
 struct Found {
     values: BTreeMap<(String, String), f64>,
     verdicts: BTreeMap<String, Status>,
 }
 
-/// Where a table is from.
+/// The origin of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// It was run here, as far as it is there.
+    /// This run, as far as results exist.
     #[default]
     Here,
-    /// It lies with the project, made of these plans, parameters and criteria.
+    /// Committed, with the present plans, parameters and criteria.
     Project,
-    /// It lies with the project, made of others, which have changed since.
+    /// Committed, but plans, parameters or criteria have changed since.
     Before,
 }
 
-/// The table, as far as it was run.
+/// The table, as far as it was computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sensitivity {
-    /// The claims that it is about, whether anything moves them or not.
+    /// The claims that it covers, including those that no parameter affects.
     pub claims: Vec<String>,
-    /// By claim and figure; some may be too small to be seen.
+    /// By claim and figure; includes changes below [`SEEN`].
     pub changes: Vec<Change>,
     pub turns: Vec<Turn>,
-    /// The parameters that were not run.
+    /// The parameters without results.
     pub missing: Vec<String>,
-    /// Where it is from.
     pub origin: Origin,
 }
 
 impl Change {
-    /// Whether it is one that is shown: large enough, or the figure is gone.
+    /// Whether the change is large enough for the table, or the figure is missing.
     pub fn is_seen(&self) -> bool {
         self.lower_higher.iter().any(|part| part.is_nan() || part.abs() >= SEEN)
     }
 }
 
 impl Sensitivity {
-    /// What of the project's table is about these claims.
+    /// The part of the committed table about these claims.
     pub fn built_in(claims: &Claims) -> Self {
         Self::parse(BUILT_IN, claims)
     }
 
-    /// This one when it is whole, otherwise the project's where that has something on these claims.
+    /// This table if it is whole; otherwise the committed one if it covers any of these claims.
     #[must_use]
     pub fn or_built_in(self, claims: &Claims) -> Self {
         let is_whole = !self.claims.is_empty() && self.missing.is_empty();
@@ -115,7 +114,7 @@ impl Sensitivity {
         if is_whole || built_in.claims.is_empty() { self } else { built_in }
     }
 
-    /// Reads a table; lines that are none are passed over.
+    /// Reads a table; ignores lines that do not parse.
     fn parse(text: &str, claims: &Claims) -> Self {
         let head = |mark: &str| text.lines().find_map(|line| line.strip_prefix(mark));
         let current = head(MADE_OF).is_some_and(|digest| Some(digest) == inputs().as_deref());
@@ -129,7 +128,7 @@ impl Sensitivity {
         Self { claims: about, changes, turns, missing: Vec::new(), origin }
     }
 
-    /// The table as CSV: verdicts that turn, and changes that are seen.
+    /// The table as CSV: changed verdicts, and changes of at least [`SEEN`].
     pub fn csv(&self) -> String {
         let made_of = inputs().unwrap_or_default();
         let mut text = format!("{MADE_OF}{made_of}\n{ABOUT}{}\n{HEAD}\n", self.claims.join(" "));
@@ -151,7 +150,7 @@ impl Sensitivity {
     }
 }
 
-/// A line of the CSV: claim, figure, and the other four; the name of a figure is the only field that may hold commas.
+/// Splits a line of the CSV into claim, figure and four more fields. Only the figure's name may contain commas.
 fn fields(line: &str) -> Option<(&str, &str, [&str; 4])> {
     let (claim, rest) = line.split_once(",\"")?;
     let (figure, rest) = rest.rsplit_once("\",")?;
@@ -180,7 +179,7 @@ fn parse_turn(line: &str) -> Option<Turn> {
     })
 }
 
-/// A digest of what the figures and verdicts depend on beside the program: not of titles, sources and the like.
+/// A digest of the inputs that figures and verdicts depend on, besides the program. Titles and sources are left out.
 fn inputs() -> Option<String> {
     let claims = Claims::built_in().ok()?;
     let mut digest = Sha256::new();
@@ -204,21 +203,21 @@ fn inputs() -> Option<String> {
     Some(hex(&digest.finalize()))
 }
 
-/// What is varied of a paper: its predicted claims with reduced sweeps, decided in virtual time.
+/// The experiments to vary: predicted simulated claims, with reduced sweeps.
 fn varied(paper: &Prepared, rows: &[Verdict]) -> Prepared {
     let is_predicted = |id: &str| rows.iter().any(|row| row.id == id && row.basis == Some(Basis::Predicted));
     paper.clone().reduced(is_predicted).judged(Place::Simulated)
 }
 
-/// How many jobs the table of a paper has.
+/// The number of jobs for the table of a paper.
 pub fn jobs(paper: &Prepared, rows: &[Verdict]) -> usize {
     let reduced = varied(paper, rows);
     let times = reduced.parameters.list().iter().filter(|parameter| parameter.is_time()).count();
     reduced.jobs() * (1 + 2 * times)
 }
 
-/// The table for the claims that these rows predict; where it is not to run anything, of what is kept. `ended` hears of
-/// each job's end, as in [`Prepared::attempt`].
+/// Computes the table for the predicted claims among these rows, or, without `runs`, collects kept results. `ended` is called as
+/// in [`Prepared::attempt`].
 ///
 /// # Errors
 /// As [`Prepared::run`].
@@ -275,7 +274,7 @@ impl Found {
         Self { values, verdicts }
     }
 
-    /// Of figures that are not zero, which cannot change by a fraction.
+    /// Leaves out figures that are zero, which have no relative change.
     fn changes(&self, parameter: &str, moved: [&Self; 2]) -> impl Iterator<Item = Change> {
         self.values.iter().filter(|(_, value)| **value != 0.0).map(move |(at, value)| Change {
             claim: at.0.clone(),
@@ -363,7 +362,7 @@ mod tests {
         let claims = Claims::built_in().expect("checked");
         let table = Sensitivity::built_in(&claims);
         let lines = BUILT_IN.lines().filter(|line| !line.starts_with('#') && *line != HEAD).count();
-        assert_eq!(table.changes.len() + table.turns.len(), lines, "every line is about a claim");
+        assert_eq!(table.changes.len() + table.turns.len(), lines, "every line names a claim");
         let how = "./x lab --sensitivity --out DIR, then copy DIR/sensitivity.csv over research/lab/sensitivity.csv";
         assert_eq!(table.origin, Origin::Project, "plans, parameters or criteria have changed: {how}");
         let papers = experiments::prepare(&claims, &[]).expect("checked");
@@ -384,7 +383,7 @@ mod tests {
         let part = Sensitivity { missing: vec!["turn".to_owned()], ..whole };
         assert_eq!(part.clone().or_built_in(&claims).origin, Origin::Project);
         assert_eq!(Sensitivity::default().or_built_in(&claims).origin, Origin::Project);
-        // Nothing is predicted here, so the project's says nothing of it.
+        // This claim is not predicted, so the committed table has nothing about it.
         let calibrated = claims.only(&["nava-cat".to_owned()]);
         assert_eq!(part.clone().or_built_in(&calibrated), part);
     }

@@ -1,15 +1,15 @@
-//! Jobs spread over the cores.
+//! Runs jobs in parallel on all cores.
 //!
 //! ```text
-//! jobs ──► next one to whichever thread is free ──► results in the order of the jobs
+//! jobs ──► next job to any free thread ──► results in the order of the jobs
 //! ```
 //!
-//! Which thread runs a job and when cannot be seen in the results, so that equal jobs give equal bytes on any machine.
+//! The results do not show which thread ran a job or when, so equal jobs give equal bytes on any machine.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs `work` on every job, on any thread, and gives the results in the order of the jobs.
+/// Runs `work` on every job, on any thread, and returns the results in the order of the jobs.
 pub fn spread<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {

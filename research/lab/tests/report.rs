@@ -170,7 +170,7 @@ fn what_failed_and_how_figures_move_is_told() {
     };
     let page = made.page();
     assert_closed(&page);
-    assert!(!page.contains("lies with the project"));
+    assert!(!page.contains("committed table"));
     for (origin, words) in [(Origin::Project, "the same plans"), (Origin::Before, "have changed since")] {
         made.sensitivity.origin = origin;
         assert!(made.page().contains(words), "{origin:?}");

@@ -11,10 +11,10 @@
 
 use serde::Deserialize;
 
-use crate::chance::Chance;
 use crate::claims::Place;
 use crate::judging::Finding;
 use crate::paper::{Case, Judge, Line, RunError, Runner};
+use crate::rng::Rng;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
@@ -122,7 +122,7 @@ impl Run<'_> {
 
 /// Runs the experiment once; `quantum` in nanoseconds, a switch costs what a system call does.
 pub fn run(costs: &Costs, quantum: f64, switch: f64, unknown: Unknown) -> Rates {
-    let mut chance = Chance::new(unknown.seed);
+    let mut rng = Rng::new(unknown.seed);
     let looping = |who: u8| {
         let wants = Transfer { source: Page(2 * who), destination: Page(2 * who + 1), size: 1 };
         let only = |step: Step| match step {
@@ -136,9 +136,9 @@ pub fn run(costs: &Costs, quantum: f64, switch: f64, unknown: Unknown) -> Rates 
     let mut run = Run { costs, gap: unknown.gap, engine, rates: Rates::default() };
     // The first quantum begins anywhere in an initiation, so that runs without jitter differ too.
     let mut time = 0.0;
-    let mut first = quantum - chance.part() * costs.program(&FIGURE_10.program(0, Transfer::new(0, 1, 1)));
+    let mut first = quantum - rng.part() * costs.program(&FIGURE_10.program(0, Transfer::new(0, 1, 1)));
     for number in 0..QUANTA as usize {
-        let length = first + unknown.jitter * (2.0 * chance.part() - 1.0);
+        let length = first + unknown.jitter * (2.0 * rng.part() - 1.0);
         first = quantum;
         let count = processes.len();
         time += run.quantum(&mut processes[number % count], length) + switch;

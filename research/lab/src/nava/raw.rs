@@ -9,8 +9,8 @@
 
 use serde::Deserialize;
 
-use crate::chance::Chance;
 use crate::paper::{Line, RunError, Runner};
+use crate::rng::Rng;
 use crate::table::Series;
 
 use super::disk::Disk;
@@ -67,9 +67,9 @@ fn raw(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         let machine = Machine::new(&parameters)?;
         let segment = (reader.varies == Varies::Buffer).then_some(x as u64);
         let bytes = if reader.varies == Varies::Read { x as u64 } else { BLOCK };
-        let mut chance = Chance::new(line.plan.seed);
-        let disk = disk(&parameters, Other { segment, finishes: false }, chance.part())?;
-        let (each, _) = mean(disk, &machine, &reader, bytes, &mut chance);
+        let mut rng = Rng::new(line.plan.seed);
+        let disk = disk(&parameters, Other { segment, finishes: false }, rng.part())?;
+        let (each, _) = mean(disk, &machine, &reader, bytes, &mut rng);
         let saved = if reader.in_theory { BLOCK as f64 * machine.copy } else { 0.0 };
         points.push((x, (each * (BLOCK / bytes) as f64 - saved) / 1e6));
     }
@@ -84,14 +84,14 @@ fn raw(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 pub(super) fn again(parameters: &Parameters, user_mode_dma: bool) -> Result<(f64, f64), ParametersError> {
     let reader = Reader { varies: Varies::Read, order: Order::Fixed, user_mode_dma, in_theory: false };
     let machine = Machine::new(parameters)?;
-    let mut chance = Chance::new(1);
-    let disk = disk(parameters, Other::default(), chance.part())?;
-    let (each, found) = mean(disk, &machine, &reader, BLOCK, &mut chance);
+    let mut rng = Rng::new(1);
+    let disk = disk(parameters, Other::default(), rng.part())?;
+    let (each, found) = mean(disk, &machine, &reader, BLOCK, &mut rng);
     Ok((each / 1e6, found))
 }
 
 /// Nanoseconds of a read, and which part of the reads begins with what is in the disk's buffer.
-fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, chance: &mut Chance) -> (f64, f64) {
+fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, rng: &mut Rng) -> (f64, f64) {
     let blocks = disk.bytes() / bytes - 1;
     let copy = if reader.user_mode_dma { 0.0 } else { bytes as f64 * machine.copy };
     let mut at = 0.0;
@@ -103,7 +103,7 @@ fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, chance: 
         }
         let block = match reader.order {
             Order::Sequential => read,
-            Order::Random => (chance.part() * blocks as f64) as u64,
+            Order::Random => (rng.part() * blocks as f64) as u64,
             Order::Fixed => blocks / 2,
         };
         at = disk.read(block * bytes, bytes, at + machine.entry) + copy;

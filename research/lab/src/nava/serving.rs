@@ -19,7 +19,7 @@ use memferry_clock::{EventQueue, Instant};
 
 use super::disk::Disk;
 use super::machine::{BLOCK, Machine};
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 /// Clients begin within a tenth of a second, in nanoseconds.
 const SPREAD: f64 = 1e8;
@@ -137,7 +137,7 @@ impl<'a> Room<'a> {
         server: Server,
         clients: usize,
         disk: Disk,
-        chance: &mut Chance,
+        rng: &mut Rng,
     ) -> Self {
         let local = clients == 0;
         let apart = 2 * machine.procedure[0] * BLOCK;
@@ -159,7 +159,7 @@ impl<'a> Room<'a> {
             // Nothing else happens there before, so the processor may be taken until the client begins.
             let processor = if local { 0 } else { client + 1 };
             processors[processor].doing = Some(Work::Read(client));
-            events.push(instant(chance.part() * SPREAD), Event::Worked(processor));
+            events.push(instant(rng.part() * SPREAD), Event::Worked(processor));
         }
         Self {
             machine,
@@ -424,9 +424,9 @@ mod tests {
         let mut machine = Machine::new(&parameters).expect("all there");
         machine.procedure = [12, 2, 5];
         change(&mut machine);
-        let mut chance = Chance::new(7);
-        let disk = disk(&parameters, Other::default(), chance.part()).expect("all there");
-        Room::new(&machine, server, clients, disk, &mut chance).run()
+        let mut rng = Rng::new(7);
+        let disk = disk(&parameters, Other::default(), rng.part()).expect("all there");
+        Room::new(&machine, server, clients, disk, &mut rng).run()
     }
 
     #[test]

@@ -8,9 +8,9 @@
 
 use serde::Deserialize;
 
-use crate::chance::Chance;
 use crate::paper::{Line, RunError, Runner};
 use crate::parameters::ParametersError;
+use crate::rng::Rng;
 use crate::table::Series;
 
 use super::machine::{Machine, Other, disk};
@@ -73,9 +73,9 @@ fn served(
     other: Other,
 ) -> Result<Measured, ParametersError> {
     let machine = Machine::new(line.parameters)?;
-    let mut chance = Chance::new(line.plan.seed);
-    let disk = disk(line.parameters, other, chance.part())?;
-    Ok(Room::new(&machine, server, clients, disk, &mut chance).run())
+    let mut rng = Rng::new(line.plan.seed);
+    let disk = disk(line.parameters, other, rng.part())?;
+    Ok(Room::new(&machine, server, clients, disk, &mut rng).run())
 }
 
 fn serving(line: &Line<'_>) -> Result<Vec<Series>, RunError> {

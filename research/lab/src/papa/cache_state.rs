@@ -15,10 +15,10 @@ use serde::Deserialize;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::{Caches, window};
 use super::crossing::{Buffers, By, prepare};
-use crate::chance::Chance;
 use crate::claims::Place;
 use crate::judging::Finding;
 use crate::paper::{Case, Judge, Line, RunError, Runner};
+use crate::rng::Rng;
 use crate::table::{Series, TableError};
 use crate::verdict::{Basis, Verdict};
 
@@ -152,10 +152,10 @@ struct DurationSettings {
 
 /// What may have happened before a copy: each side was read, written or neither, then others used between nothing and
 /// all of the caches.
-fn happen(machine: &Machine, caches: &Caches, chance: &mut Chance, sides: [u64; 2]) {
+fn happen(machine: &Machine, caches: &Caches, rng: &mut Rng, sides: [u64; 2]) {
     let mut caches = caches.borrow_mut();
     for side in sides {
-        match chance.below(3) {
+        match rng.below(3) {
             0 => caches.read(side, PIECE),
             1 => caches.write(side, PIECE),
             _ => 0,
@@ -163,21 +163,21 @@ fn happen(machine: &Machine, caches: &Caches, chance: &mut Chance, sides: [u64; 
     }
     // As many by powers of two: 1 KiB to the whole of the last level.
     let most = (machine.host.last_cache() >> 10).max(1).ilog2();
-    let others = 1024u64 << chance.below(u64::from(most) + 1);
-    let [read, written] = window(1).map(|first| first + (chance.below(1 << 10) << 16));
+    let others = 1024u64 << rng.below(u64::from(most) + 1);
+    let [read, written] = window(1).map(|first| first + (rng.below(1 << 10) << 16));
     caches.copy(read, written, others / 2);
 }
 
 fn all_durations(machine: &Machine, by: By) -> Result<Vec<u64>, CftuError> {
     let caches = machine.caches()?;
     let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
-    let mut chance = Chance::new(machine.seed);
+    let mut rng = Rng::new(machine.seed);
     let mut all = Vec::new();
     for _ in 0..COPIES {
-        let places = [0; 2].map(|_| chance.below(256) << 16);
+        let places = [0; 2].map(|_| rng.below(256) << 16);
         let [source, destination] = window(0);
         let sides = [source + places[0], destination + places[1]];
-        happen(machine, &caches, &mut chance, sides);
+        happen(machine, &caches, &mut rng, sides);
         all.push(match by {
             By::Cpu => machine.copy_by_cpu(&caches, sides, PIECE),
             By::Engine => cftu.copy(places, PIECE)?.all,

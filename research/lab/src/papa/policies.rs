@@ -19,10 +19,10 @@ use memferry_path::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Slices
 use memferry_transfer::{PriorityClass, SessionId};
 
 use super::cftu::{Cftu, CftuError, Machine};
-use crate::chance::Chance;
 use crate::claims::Place;
 use crate::judging::Finding;
 use crate::paper::{Case, Judge, RunError};
+use crate::rng::Rng;
 use crate::verdict::{Basis, Verdict};
 
 /// What decides the claim in virtual time.
@@ -88,24 +88,24 @@ struct Seen {
     complaints: usize,
 }
 
-/// Callers by chance under the priority policy.
+/// Random callers under the priority policy.
 fn priority(machine: &Machine, seed: u64, hasty: bool) -> Result<Seen, CftuError> {
-    let mut chance = Chance::new(seed);
-    let period = 60 + chance.below(140);
-    let slice = 10 + chance.below(period / 2 - 10);
+    let mut rng = Rng::new(seed);
+    let period = 60 + rng.below(140);
+    let slice = 10 + rng.below(period / 2 - 10);
     let slices = Slices::new(Duration::from_micros(period), Duration::from_micros(slice), 1);
     let silent = Arc::new(AtomicBool::new(false));
     let inner = Priority::new(slices.clone(), 0);
     let policy = Box::new(Watched { inner, silent: Arc::clone(&silent), hasty });
-    let low = 1 + chance.below(5) as usize;
+    let low = 1 + rng.below(5) as usize;
     let mut classes = vec![PriorityClass::High];
-    classes.extend((0..low).map(|_| [PriorityClass::Low, PriorityClass::Normal][chance.below(2) as usize]));
+    classes.extend((0..low).map(|_| [PriorityClass::Low, PriorityClass::Normal][rng.below(2) as usize]));
     let mut cftu = Cftu::new(machine, &machine.caches()?, policy, &classes)?;
     let bytes = |cftu: &Cftu| (1..=low).map(|caller| cftu.written(caller)).sum::<u64>();
     let mut before = 0;
     let mut strayed = 0;
-    let longest = 1 << (6 + chance.below(13));
-    let lengths = |_| 1 + chance.below(longest);
+    let longest = 1 << (6 + rng.below(13));
+    let lengths = |_| 1 + rng.below(longest);
     let until = cftu.now().after(DURATION);
     cftu.stream(until, lengths, |cftu| {
         let now = bytes(cftu);
@@ -133,10 +133,10 @@ fn without_slices(
     policy: Box<dyn Policy>,
     callers: usize,
 ) -> Result<Shares, CftuError> {
-    let mut chance = Chance::new(seed);
+    let mut rng = Rng::new(seed);
     let mut cftu = Cftu::new(machine, &machine.caches()?, policy, &vec![PriorityClass::Normal; callers])?;
     let until = cftu.now().after(DURATION);
-    cftu.stream(until, |_| 1 + chance.below(32 << 10), |_| ())?;
+    cftu.stream(until, |_| 1 + rng.below(32 << 10), |_| ())?;
     let longest = (0..callers).map(|caller| cftu.longest(caller)).collect();
     let moved = (0..callers).map(|caller| cftu.written(caller)).collect();
     Ok(Shares { served: cftu.served(), moved, longest })

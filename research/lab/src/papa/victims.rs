@@ -8,7 +8,7 @@
 //! They are our own and small: that kind of work, not those programs. An access costs a few cycles besides what the
 //! caches take, and waits for them; what a processor would overlap is left out. Code is not fetched.
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 use super::cftu::Machine;
 use super::chipset::Caches;
@@ -88,8 +88,8 @@ impl Array {
     }
 
     fn random(number: u64, length: usize) -> Self {
-        let mut chance = Chance::new(number + 1);
-        Self::new(number, (0..length).map(|_| chance.below(1 << 32) as u32).collect())
+        let mut rng = Rng::new(number + 1);
+        Self::new(number, (0..length).map(|_| rng.below(1 << 32) as u32).collect())
     }
 }
 
@@ -211,10 +211,10 @@ fn look_up(core: &mut Core<'_>) -> u64 {
         }
         dictionary.values[at] = word;
     }
-    let mut chance = Chance::new(7);
+    let mut rng = Rng::new(7);
     for _ in 0..60_000 {
-        // The smaller of some numbers by chance: frequent words are few.
-        let word = (0..3).map(|_| chance.below(20_000) as u32 + 1).min().unwrap_or(1);
+        // The smaller of some numbers by rng: frequent words are few.
+        let word = (0..3).map(|_| rng.below(20_000) as u32 + 1).min().unwrap_or(1);
         let mut at = slot(word);
         loop {
             let found = core.get(&dictionary, at);

@@ -19,11 +19,11 @@ use crate::plan::Plan;
 use crate::table::Tables;
 use crate::verdict::Basis;
 
-/// Sections that are not a paper's, by id and title.
+/// Sections beside those of the papers, by id and title.
 const SECTIONS: [(&str, &str); 6] = [
     ("machine", "The machine"),
     ("reading", "How to read this"),
-    ("failed", "What does not hold"),
+    ("failed", "Failed claims"),
     ("claims", "All claims"),
     ("sensitivity", "Sensitivity"),
     ("parameters", "Parameters"),
@@ -31,7 +31,7 @@ const SECTIONS: [(&str, &str); 6] = [
 
 impl Page<'_> {
     pub fn html(&self) -> String {
-        let title = "memferry: every claim of four papers, and what became of it";
+        let title = "memferry: the claims of four papers, and the verdict on each";
         let page = html! {
             (DOCTYPE)
             html lang="en" {
@@ -46,7 +46,7 @@ impl Page<'_> {
                     main {
                         (self.machine())
                         (reading())
-                        section id="failed" { h2 { "What does not hold" } (verdicts::failed(self)) (self.failures()) }
+                                                section id="failed" { h2 { "Failed claims" } (verdicts::failed(self)) (self.failures()) }
                         section id="claims" { h2 { "All claims" } (verdicts::counts(self)) (verdicts::overview(self)) }
                         @for (name, title) in self.names() { (self.paper(&name, &title)) }
                         (further::sensitivity(self))
@@ -62,12 +62,12 @@ impl Page<'_> {
     fn head(&self) -> Markup {
         html! {
             p.lead {
-                "Memferry gives programs DMA from user level. Four papers built the parts of that path between 1996 and 2014. Each \
-                 of their statements that can be checked is listed here, run on models of their machines in virtual time, and in \
-                 some cases on the machine at hand. What the models do not confirm is said so, with the reason."
+                                "Memferry gives programs DMA from user level. Four papers built the parts of that path between 1996 and 2014. This \
+                                 report lists each of their statements that can be checked, runs it on models of their machines in virtual time, and \
+                                 in some cases on the machine at hand. Where the models do not confirm a statement, the report says so and why."
             }
             @if !self.only.is_empty() {
-                p.note { "This report is of a part only: " (self.only.join(", ")) "." }
+                                p.note { "This report covers only: " (self.only.join(", ")) "." }
             }
         }
     }
@@ -87,7 +87,7 @@ impl Page<'_> {
 
     fn machine(&self) -> Markup {
         let facts = html! {
-            p { "What is marked " strong { "live" } " was measured on this machine, at " (self.machine.time) ":" }
+                        p { "Rows marked " strong { "live" } " were measured on this machine, at " (self.machine.time) ":" }
             div.wide { table { tbody {
                 @for (name, value) in &self.machine.facts { tr { th scope="row" { (name) } td { (value) } } }
             } } }
@@ -97,10 +97,10 @@ impl Page<'_> {
                 h2 { "The machine" }
                 (marked(Place::Live, facts))
                 p {
-                    "All else is simulated. The papers' machines are models here, in virtual time: a Pandaboard with an OMAP4460 \
-                     (Wicki), a Xeon 5150 with Intel's 5000X (Papa), a DEC Alpha 3000/300 with a prototype on its TurboChannel \
-                     (Markatos), and Magnum 3000s (Nava). Drivers, policies and the path of a request are the code that the \
-                     service runs. Simulated rows and figures are the same, byte for byte, on any machine."
+                                        "All other rows are simulated, with models of the papers' machines in virtual time: a Pandaboard with an OMAP4460 \
+                                         (Wicki), a Xeon 5150 with Intel's 5000X (Papa), a DEC Alpha 3000/300 with a prototype on its TurboChannel \
+                                         (Markatos), and Magnum 3000s (Nava). Drivers, policies and the path of a request are the code of the service. \
+                                         Simulated rows and figures are the same, byte for byte, on any machine."
                 }
             }
         }
@@ -109,13 +109,13 @@ impl Page<'_> {
     fn failures(&self) -> Markup {
         html! {
             @if !self.failures.is_empty() {
-                h3 { "Experiments that did not come to their end" }
+                                h3 { "Failed experiments" }
                 ul { @for failure in &self.failures { li { (failure.1) } } }
             }
         }
     }
 
-    /// The papers that the claims and the figures are of, by name and title.
+    /// The papers of the claims and figures, by name and title.
     fn names(&self) -> Vec<(String, String)> {
         let mut names: Vec<&str> = Vec::new();
         let planned = self.papers.iter().filter(|paper| !paper.plans.is_empty()).map(|paper| paper.name);
@@ -169,13 +169,13 @@ impl Page<'_> {
     }
 }
 
-/// What verdicts and bases mean.
+/// Explains verdicts and bases.
 fn reading() -> Markup {
     let bases = [
-        (Basis::Predicted, "the model gave the figure with parameters taken from elsewhere"),
+        (Basis::Predicted, "the model gave the figure with parameters from other sources"),
         (
             Basis::Calibrated,
-            "a parameter of the model was fitted to this very figure, so that it confirms nothing",
+            "a parameter of the model was fitted to this very figure, so the figure is no evidence",
         ),
         (Basis::Derived, "it follows by arithmetic from other claims or from the model"),
         (
@@ -189,16 +189,16 @@ fn reading() -> Markup {
             h2 { "How to read this" }
             p {
                 strong { "Verdicts. " }
-                "Pass: it holds. Fail: it does not, and the row says what broke. Reported: a figure is given and none is \
-                 asserted, as with all absolute live figures. Not-run: no experiment has decided it."
+                                "Pass: the claim holds. Fail: it does not, and the row gives the reason. Reported: a figure without a criterion, \
+                                 such as all absolute live figures. Not-run: no experiment has decided it."
             }
-            p { strong { "Bases. " } "What a verdict rests on:" }
+                        p { strong { "Bases. " } "The evidence of a verdict:" }
             dl { @for (basis, meaning) in bases { dt { (basis.word()) } dd { (meaning) } } }
             p {
                 strong { "Figures " }
-                "have the paper's axes; their upright axis can be switched between linear and logarithmic. Where lines \
-                 coincide the last one is seen, and the numbers below tell. Every line is simulated: what was measured live stands \
-                 in rows of its own. Each claim and figure names the command that makes it anew; " code { "./x lab" } " makes all of them."
+                                "have the paper's axes; the vertical axis can be switched between linear and logarithmic. Where lines coincide \
+                                 only the last one is visible; the numbers are below. Every line is simulated: live figures have rows of \
+                                 their own. Each claim and figure names the command that computes it again; " code { "./x lab" } " computes all of them."
             }
         }
     }

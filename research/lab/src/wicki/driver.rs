@@ -1,11 +1,11 @@
-//! Figures 13 to 16: what the user-level driver costs, for one client and for several (section 4.2).
+//! Figures 13 to 16: the cost of the user-level driver for one client and for several (section 4.2).
 //!
 //! ```text
-//! call, clients, size ──► clients::serve ──► latency each saw, throughput of all together
+//! call, clients, size ──► clients::serve ──► latency of each, total throughput
 //! ```
 //!
-//! A line without a service is the device in direct use, as from the kernel. The aggregate is the sum of what the clients
-//! saw, since the thesis's clients measured their own transfers only.
+//! A line without a service is direct use of the device, as from the kernel. The total is the sum of each client's own
+//! measurements, since the thesis's clients measured only their own transfers.
 
 use serde::Deserialize;
 
@@ -23,18 +23,18 @@ pub(super) const DRIVER: Runner = Runner { name: "driver", run };
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Quantity {
-    /// Microseconds of a transfer, in the mean of all clients.
+    /// Mean microseconds of a transfer over all clients.
     Latency,
-    /// MiB/s of all clients together.
+    /// Total MiB/s of all clients.
     Throughput,
 }
 
-/// What a plan says of a line.
+/// Settings of a line in a plan.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
     gives: Quantity,
-    /// The call; without one, the device in direct use.
+    /// The call; absent for direct use of the device.
     call: Option<Call>,
     #[serde(default = "one")]
     clients: usize,
@@ -65,12 +65,12 @@ fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// MiB/s of all clients together, each having measured its own transfers.
+/// Total MiB/s of all clients; each measures its own transfers.
 fn together(outcome: &Outcome, length: u64) -> f64 {
     rate(1, 1.0 / outcome.aggregate(length))
 }
 
-/// The same for one client, for two, and so on to `most`, with the simple call.
+/// Total MiB/s for one client, for two, and so on to `most`, with the simple call.
 ///
 /// # Errors
 /// [`ServiceError`].

@@ -1,12 +1,12 @@
-//! One scatter-gather request against one request for each frame (thesis, 5.3: it expects the first to cost less).
+//! One scatter-gather request compared with one request for each frame (thesis, 5.3: it expects the first to cost less).
 //!
 //! ```text
 //! n frames ─┬─ one call that names all ─► driver ─► n transfers of the device ─► one reply
 //!           └─ n calls, one after the other, or all outstanding                 ─► n replies
 //! ```
 //!
-//! The service's path moves a list piece by piece on this model, for its memory holds no bytes and so no descriptors: what is
-//! saved is calls, replies and switches, not interrupts.
+//! The model's memory holds no bytes and so no descriptors, so the path moves a list piece by piece. The saving is in calls,
+//! replies and switches, not in interrupts.
 
 use super::board;
 use super::clients::{Call, Work, serve};
@@ -15,11 +15,10 @@ use crate::judging::Finding;
 use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
-/// What is judged here.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "wicki-scatter-gather", place: Place::Simulated, judge }];
 
-/// Frames of a request, and bytes of a frame.
+/// Number of frames of a request, and bytes of each frame.
 const CASES: [(usize, u64); 6] =
     [(2, 4096), (8, 4096), (32, 4096), (2, 256 << 10), (8, 256 << 10), (32, 256 << 10)];
 const SEED: u64 = 1;
@@ -47,9 +46,9 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
         }
     }
     let words = match slower.is_empty() {
-        true => "one request was over sooner than as many as frames, one after the other or all outstanding"
+                true => "one request completed sooner than one request for each frame, sent one after the other or all outstanding"
             .to_owned(),
-        false => format!("one request was not over sooner at {}", slower.join(", ")),
+                false => format!("one request did not complete sooner at {}", slower.join(", ")),
     };
     finding.check(slower.is_empty(), words);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))

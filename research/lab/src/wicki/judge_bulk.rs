@@ -5,7 +5,7 @@
 //! exploration of the caches, the crossings with maintenance and without caching ──► incoherence
 //! ```
 //!
-//! What is expected is in the claims' list. The exploration is run here, since it has no figure.
+//! The criteria are in `claims.toml`. The exploration runs here, since it has no figure.
 
 use crate::claims::Place;
 use crate::judging::Finding;
@@ -24,17 +24,17 @@ const SAME: &str = "wicki-fig-17";
 const ALTERNATED: &str = "wicki-fig-18";
 const CROSSINGS: &str = "wicki-crossing";
 const KIB: f64 = 1024.0;
-/// What a mapped copy must reach of a pre-mapped one to come near it.
+/// Fraction of the pre-mapped throughput that counts as near.
 const NEAR: f64 = 0.9;
-/// Sizes at which the thesis sees the cache.
+/// Sizes at which the thesis sees the effect of the cache.
 const CACHED_BYTES: std::ops::RangeInclusive<f64> = 4096.0..=32768.0;
 
-/// Points of both lines, by size.
+/// Points of both lines: size and both values.
 fn both<'a>(one: &'a Series, other: &'a Series) -> impl Iterator<Item = (f64, f64, f64)> + 'a {
     one.points.iter().zip(&other.points).map(|((size, one), (_, other))| (*size, *one, *other))
 }
 
-/// The sizes at which something does not hold, in words; nothing when it holds at all.
+/// The sizes at which a condition fails, in words; `None` if it always holds.
 fn exceptions(of: impl Iterator<Item = (f64, f64, f64)>, holds: impl Fn(f64, f64) -> bool) -> Option<String> {
     let broken: Vec<String> = of
         .filter(|(_, one, other)| !holds(*one, *other))
@@ -72,14 +72,14 @@ fn crossover(case: &Case<'_>) -> Result<Verdict, RunError> {
     let (mapping, calling) = fixed_costs(mapped, premapped, offloaded);
     finding.figure("mapping both frames, us", mapping).figure("the shortest call of the driver, us", calling);
     finding.because(format!(
-        "mapping and unmapping both frames takes {mapping:.0} us, by the steps of Barrelfish's own code, and a call of \
-         the driver {calling:.0} us, most of it other address spaces coming on: mapping would have to take as long to be \
-         the worst of short requests"
+                "mapping and unmapping both frames takes {mapping:.0} us, by the steps of Barrelfish's own code, and a call of \
+                 the driver {calling:.0} us, mostly switches of the address space: mapping would have to take as long to be \
+                 the slowest for short requests"
     ));
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
-/// Microseconds that mapping adds to the shortest request, and that handing this over takes.
+/// Microseconds that mapping adds to the shortest request, and microseconds of its offload.
 fn fixed_costs(mapped: &Series, premapped: &Series, offloaded: &Series) -> (f64, f64) {
     let took = |line: &Series| {
         let shortest = line.points.first().copied();
@@ -88,7 +88,7 @@ fn fixed_costs(mapped: &Series, premapped: &Series, offloaded: &Series) -> (f64,
     (took(mapped) - took(premapped), took(offloaded))
 }
 
-/// Whether the crossing moves as arithmetic says, as far as within 5 %.
+/// Checks that the crossing moves as predicted by arithmetic, within 5 %.
 fn moves(
     finding: &mut Finding<'_>,
     l2: f64,
@@ -115,8 +115,8 @@ fn moves(
         let ratio = moved / found;
         let arithmetic = expected / reckoned;
         let words = format!(
-            "with {what} the crossing goes from {found} to {moved} KiB, {ratio:.2} times as far, by arithmetic from {reckoned} to \
-             {expected}, {arithmetic:.2} times"
+            "with {what} the crossing moves from {found} to {moved} KiB, a factor of {ratio:.2}; by arithmetic from {reckoned} to \
+                         {expected}, a factor of {arithmetic:.2}"
         );
         finding.check((ratio / arithmetic - 1.0).abs() < 0.05, words);
     }
@@ -130,7 +130,7 @@ fn without_level_2(case: &Case<'_>, l2: f64) -> Result<String, RunError> {
     };
     let within = case.claim.range.is_some_and(|[low, high]| (low..=high).contains(&(crossing * KIB)));
     Ok(format!(
-        "that is with a level 2 cache of {} KiB, which the thesis does not say was on and Barrelfish's own code does not turn on; \
+        "this is with a level 2 cache of {} KiB; the thesis does not say that it was on, and Barrelfish's own code does not turn it on; \
          without one it is {crossing} KiB, {} the range",
         l2 / KIB,
         if within { "inside" } else { "outside" }
@@ -166,8 +166,8 @@ fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
         slower.as_deref().unwrap_or_default()
     );
     finding.check(slower.is_none(), words.trim_end()).because(
-        "where they do not, the device ends before the next call is made, and replies that interrupt calls take switches of the \
-         address space of their own",
+                "where they do not, the device ends before the next call is made, and replies that interrupt calls need their own switches \
+                 of the address space",
     );
     finding.figure("eight outstanding but taken in turn, against one, longest", in_turn.last() / one.last());
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
@@ -196,20 +196,15 @@ fn incoherence(case: &Case<'_>) -> Result<Verdict, RunError> {
             (Arrangement::Shipped, "the driver's maintenance"),
             (Arrangement::NonCacheable, "frames not cached"),
         ] {
-            let words = format!("{name}, {ahead} reading ahead: nothing is stale");
+            let words = format!("{name}, {ahead} prefetching: nothing is stale");
             finding.check(look(arrangement, reads_ahead).is_safe(), words);
         }
     }
     let after = look(Arrangement::CleanThenInvalidate, false).stale_destination;
-    finding.check(
-        after.is_some(),
-        format!("the destination must be cleaned out before, too: {}", steps(&after)),
-    );
+    finding.check(after.is_some(), format!("the destination must also be cleaned before: {}", steps(&after)));
     let before = look(Arrangement::BeforeOnly, true).stale_destination;
-    finding.check(
-        before.is_some(),
-        format!("and dropped after, where lines are read ahead: {}", steps(&before)),
-    );
+    finding
+        .check(before.is_some(), format!("and dropped after, if lines are prefetched: {}", steps(&before)));
     finding.figure("states", states as f64);
     let l2 = case.parameters.get("l2-size")?;
     for label in ["as measured", "with maintenance", "frames not cached"] {

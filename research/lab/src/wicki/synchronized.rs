@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! peripheral ── request line ──► SDMA model ── one unit ──► memory       every unit × direction × shape, one request at a time
-//! its driver's client ── device frame ──► Service      any other client ──► refused; no grant of it either
+//! client that drives it ── device frame ──► Service      any other client ──► refused; cannot be granted the frame
 //! ```
 //!
-//! The thesis left these transfers to others. A peripheral with one data register stands beside the memory; who may name the
-//! register, and so wait for its request lines, holds a capability that cannot be granted on.
+//! The thesis left these transfers to others. A model of a peripheral with one data register is on the bus. A client needs a
+//! capability for the register to wait for its request lines, and that capability cannot be granted.
 
 use core::time::Duration;
 
@@ -27,17 +27,17 @@ use crate::verdict::{Basis, Verdict};
 const MEMORY: u32 = 0x8000_0000;
 const MEMORY_BYTES: usize = 4096;
 const REGISTER: u32 = 0x4806_0000;
-/// The lines that the peripheral asks with.
+/// Request lines of the peripheral.
 const READABLE: u8 = 35;
 const WRITABLE: u8 = 34;
 const DRIVER: SessionId = SessionId(1);
 const STRANGER: SessionId = SessionId(2);
-/// Longer than any unit takes; nothing moves after it without a request.
+/// Longer than any unit takes; after this time nothing moves without a request.
 const SETTLED: Duration = Duration::from_micros(100);
 
 type Board = WithRegister<Ram>;
 
-/// The service, the peripheral, and two clients of which one is the peripheral's driver.
+/// The service, the peripheral, and two clients, one of which drives the peripheral.
 struct Bench {
     service: Service<Board>,
     register: Handle,
@@ -66,7 +66,7 @@ impl Bench {
         self.service.submit(DRIVER, 1, operation, terms)
     }
 
-    /// The peripheral asks so often at once; then everything that follows happens. How many were taken.
+    /// Raises the request line `times` times at once and runs everything that follows. Returns the number of requests taken.
     fn ask(&mut self, device: Side, times: u32) -> u32 {
         let line = if device == Side::Source { READABLE } else { WRITABLE };
         let taken = self
@@ -82,7 +82,7 @@ impl Bench {
         self.service.turn();
     }
 
-    /// Bytes that went through the register so far.
+    /// Bytes moved through the register so far.
     fn moved(&self, device: Side, received: usize) -> usize {
         self.service.with_device(|sdma| match device {
             Side::Source => received - sdma.bus().unread(),
@@ -95,7 +95,7 @@ impl Bench {
     }
 }
 
-/// What was found of one shape.
+/// Results for all shapes.
 #[derive(Default)]
 struct Tally {
     shapes: u32,
@@ -103,7 +103,7 @@ struct Tally {
     wrong: Vec<String>,
 }
 
-/// Elements of a unit that the request after `done` elements moves.
+/// Elements of the unit that is moved by the request after `done` elements.
 fn unit_elements(shape: &Synchronized, done: u32) -> u32 {
     let total = shape.elements * shape.frames;
     let wanted = match shape.unit {
@@ -115,7 +115,7 @@ fn unit_elements(shape: &Synchronized, done: u32) -> u32 {
     wanted.min(total - done)
 }
 
-/// One shape, request by request, to its end.
+/// Runs one shape to its end, request by request.
 fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     let mut bench = Bench::new()?;
     let total = shape.elements * shape.frames;
@@ -146,7 +146,7 @@ fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     });
     tally.shapes += 1;
     if wrong || !right || !arrived {
-        tally.wrong.push(format!("{shape:?} moved something else"));
+        tally.wrong.push(format!("{shape:?} moved other data"));
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ const SMALL: Synchronized = Synchronized {
     unit: SyncUnit::Frame,
 };
 
-/// A request before the last was served, and whether the driver's client heard of it.
+/// Whether a request that comes before the last one was served ends the transfer, and the client sees it.
 fn dropped() -> Result<bool, ServiceError> {
     let mut bench = Bench::new()?;
     bench.service.with_device(|device| device.bus_mut().receive(&[9; 32]));
@@ -190,7 +190,7 @@ fn dropped() -> Result<bool, ServiceError> {
     Ok(taken == 1 && end.is_some_and(|end| end.outcome.result == Err(Failure::RequestDropped)))
 }
 
-/// A client that is not the peripheral's driver can neither use its frame nor be given it.
+/// Whether a client that does not drive the peripheral can neither use its frame nor be granted it.
 fn kept_from_others() -> Result<bool, ServiceError> {
     let mut bench = Bench::new()?;
     let own = bench.service.frame(STRANGER, MEMORY, 64)?;
@@ -207,11 +207,10 @@ fn kept_from_others() -> Result<bool, ServiceError> {
         && bench.ask(Side::Source, 1) == 0)
 }
 
-/// What is judged here.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "wicki-hardware-sync", place: Place::Simulated, judge }];
 
-/// Every shape, and what may not happen.
+/// Judges all shapes, and the refusals.
 fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     let failed = |error: ServiceError| case.failed(error);
     let mut tally = Tally::default();
@@ -230,7 +229,7 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(tally.wrong.is_empty(), words);
     finding.check(
         dropped().map_err(failed)?,
-        "a request before the last was served ended the transfer as dropped",
+        "a request before the previous one was served ended the transfer as dropped",
     );
     finding.check(
         kept_from_others().map_err(failed)?,
@@ -266,7 +265,7 @@ mod tests {
         bench.submit(SMALL, Terms { deadline, ..Terms::default() }).expect("the queue is open");
         bench.settle();
         assert_eq!(bench.ask(Side::Source, 1), 1);
-        assert_eq!(bench.ended(), None, "one of two frames is there");
+        assert_eq!(bench.ended(), None, "one of two frames has moved");
         bench.service.pass(Duration::from_millis(6).as_nanos() as u64 * 1000);
         bench.settle();
         let end = bench.ended().expect("the deadline ends it");

@@ -53,7 +53,7 @@ fn the_crossing_is_where_arithmetic_has_it_with_other_caches_and_overheads_too()
         let expected = board.expected_crossing().expect("runs").expect("within a frame") as f64;
         assert!(
             (found / expected - 1.0).abs() < 0.1,
-            "L2 {l2}, overhead {overhead}: {found}, by arithmetic {expected}"
+            "L2 {l2}, overhead {overhead}: {found}, expected {expected}"
         );
     }
 }

@@ -26,7 +26,7 @@ fn a_lone_client_takes_two_switches_besides_the_device() {
     assert_eq!((through.switches, through.latencies.len()), (2, 1));
     let added = through.elapsed - direct.elapsed;
     assert!(added > 2 * host.switch && added < 2 * host.switch + 50_000_000, "{added} ps");
-    assert_eq!(through.elapsed, through.latencies[0][0], "the only call is all that happens");
+    assert_eq!(through.elapsed, through.latencies[0][0], "there is only one call");
     assert!(direct.busy < direct.elapsed / 4, "the core waits for the device");
 }
 
@@ -35,7 +35,7 @@ fn a_call_with_more_words_takes_longer_by_the_words() {
     let host = host();
     let took = |call: Call| host.call(call.words(), 2);
     assert_eq!(took(Call::TwoDimensional) - took(Call::Simple), 12 * host.word);
-    // As many words as fill three messages.
+    // This number of words fills three messages.
     assert_eq!(host.call(2 * host.message_words + 1, 2) / host.message, 3);
 }
 
@@ -54,7 +54,7 @@ fn calls_of_clients_released_at_once_overlap_on_the_device() {
     let host = Host { switch: 0, ..host() };
     let outcome = served(&host, &Work::once(4, Call::Simple, 1024 * KIB));
     let waited: u64 = outcome.latencies.iter().flatten().sum();
-    assert!(waited > 3 * outcome.elapsed, "all four are under way most of the time: {outcome:?}");
+    assert!(waited > 3 * outcome.elapsed, "all four are in flight most of the time: {outcome:?}");
 }
 
 #[test]
