@@ -5,7 +5,7 @@
 //!                                                    └──► judges of the nava-* claims; interfaces and a server live
 //! ```
 //!
-//! The text of the topic is `docs/fileserver.md`.
+//! `docs/fileserver.md` describes the topic.
 
 mod disk;
 mod interfaces;

@@ -61,7 +61,7 @@ fn figure_5_as_printed_moves_the_attackers_data_into_b() {
 fn figure_6_as_printed_tells_the_owner_that_nothing_was_started() {
     let accesses = [(0, store(B)), (0, load(A)), (0, store(B)), (1, load(A)), (0, load(A))];
     let found = played(&FOUR, &scenes::readable_source(), &accesses);
-    assert_eq!(found, [None, None, None, None, Some(Breach::ToldRejected(0))]);
+    assert_eq!(found, [None, None, None, None, Some(Breach::BelievedRejected(0))]);
 }
 
 #[test]

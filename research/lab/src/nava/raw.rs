@@ -1,11 +1,11 @@
-//! Reading the raw disk, as `cat` and the paper's `ucat` do (section 5.1): one process, one read after the other.
+//! Reads of the raw disk, as by `cat` and the paper's `ucat` (section 5.1): one process, one read after the other.
 //!
 //! ```text
 //! kernel entry ─► command ─► disk ─► copy to the process, unless its memory is a DMA buffer ─► the next read
 //! ```
 //!
-//! Blocks are read in sequence, in random order, or one again and again; the mean over many reads counts. What the process does
-//! with the bytes takes no time.
+//! Blocks are read in sequence, in random order, or one block repeatedly; the result is the mean over many reads. The process
+//! takes no time to use the bytes.
 
 use serde::Deserialize;
 
@@ -17,13 +17,12 @@ use super::disk::Disk;
 use super::machine::{BLOCK, Machine, Other, disk};
 use crate::parameters::{Parameters, ParametersError};
 
-/// What gives the lines of its plans.
 pub(super) const RUNNER: Runner = Runner { name: "raw", run: raw };
 
-/// Reads before those that count, and those that count.
+/// Reads before the measurement, and measured reads.
 const READS: [u64; 2] = [100, 2000];
 
-/// Which block is next.
+/// The order of the blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Order {
@@ -32,7 +31,7 @@ pub(super) enum Order {
     Fixed,
 }
 
-/// What the horizontal axis varies.
+/// The quantity on the x axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Varies {
@@ -51,7 +50,7 @@ struct Reader {
     order: Order,
     #[serde(default)]
     user_mode_dma: bool,
-    /// Gives what would be saved if no time but the copy's were there: the time of a read, less a copy.
+    /// Whether to compute the saving if the copy were the only difference: the time of a read, less a copy.
     #[serde(default)]
     in_theory: bool,
 }
@@ -76,8 +75,8 @@ fn raw(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// Reading one block of 64 KiB again and again: milliseconds of a read, and which part of the reads begins with what is in the
-/// disk's buffer.
+/// Repeated reads of one block of 64 KiB: milliseconds of a read, and the share of reads whose first byte is in the disk's
+/// buffer.
 ///
 /// # Errors
 /// [`ParametersError::Missing`].
@@ -90,7 +89,7 @@ pub(super) fn again(parameters: &Parameters, user_mode_dma: bool) -> Result<(f64
     Ok((each / 1e6, found))
 }
 
-/// Nanoseconds of a read, and which part of the reads begins with what is in the disk's buffer.
+/// Nanoseconds of a read, and the share of reads whose first byte is in the disk's buffer.
 fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, rng: &mut Rng) -> (f64, f64) {
     let blocks = disk.bytes() / bytes - 1;
     let copy = if reader.user_mode_dma { 0.0 } else { bytes as f64 * machine.copy };

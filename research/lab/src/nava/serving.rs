@@ -1,17 +1,17 @@
-//! The file servers and their clients, event by event, in virtual time.
+//! The file servers and their clients as a discrete-event simulation in virtual time.
 //!
 //! ```text
-//! client: read(8 KiB) ─ streams ─► wire ─► server: its one process takes the request
-//!                                            │  block not in its cache? the disk, and the process waits
+//! client: read(8 KiB) ─ streams ─► wire ─► server: its single process takes the request
+//!                                            │  block not in its cache? reads the disk and waits
 //!                                            ├─ answer: copy, message, packet after packet ─► wire ─► client: packets, copy
-//!                                            └─ first touch of a block: reads the next one from the disk, and waits
+//!                                            └─ first access to a block: reads the next one from the disk and waits
 //! ```
 //!
-//! Each machine has one processor, which work of the network interrupts between two pieces of other work; the wire carries one
-//! packet at a time. The processor makes a packet while the one before is on the wire and the client works on the one before
-//! that; the disk and the wire work while the server's process waits. A server has one process (section 2), and both servers
-//! read ahead alike, so that a read ahead keeps the process of either. A local client talks through a pipe and shares the
-//! server's processor. Not modelled: collisions, lost packets, acknowledgements, the opening of files.
+//! Each machine has one processor; network work runs between two pieces of other work. The wire transmits one packet at a time.
+//! A packet is made, transmitted and handled at the client as in a pipeline; disk and wire work while the server's process waits.
+//! A server has one process (section 2), and both servers read ahead in the same way, so reading ahead blocks either. A local
+//! client uses a pipe and shares the server's processor. Not modelled: collisions, lost packets, acknowledgements, opening of
+//! files.
 
 use std::collections::VecDeque;
 
@@ -21,26 +21,26 @@ use super::disk::Disk;
 use super::machine::{BLOCK, Machine};
 use crate::rng::Rng;
 
-/// Clients begin within a tenth of a second, in nanoseconds.
+/// Clients start within a tenth of a second, in nanoseconds.
 const SPREAD: f64 = 1e8;
 
-/// What a server does for a request, and what it need not do.
+/// The steps of a server for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// It enters the kernel: one of the user mode.
+    /// Kernel entries, as for a user-mode server.
     pub(super) entries: bool,
-    /// What the disk brought is copied to the process.
+    /// A copy of the disk's data to the process.
     pub(super) disk_copy: bool,
-    /// What is answered is copied to the network's buffers.
+    /// A copy of the answer to the network's buffers.
     pub(super) network_copy: bool,
-    /// The streams carry its messages, not the standalone server's own code.
+    /// Messages through the streams instead of the standalone server's own code.
     pub(super) streams: bool,
 }
 
 impl Server {
-    /// The conventional server of user mode.
+    /// The conventional user-mode server.
     pub(super) const UMFS: Self = Self { entries: true, disk_copy: true, network_copy: true, streams: true };
-    /// The one with user-mode DMA.
+    /// The server with user-mode DMA.
     pub(super) const DMAFS: Self = Self { disk_copy: false, ..Self::UMFS };
     pub(super) const MFS: Self =
         Self { entries: false, disk_copy: false, network_copy: false, streams: false };
@@ -48,15 +48,15 @@ impl Server {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {
-    /// Of each client, the mean over clients, in Mbit/s.
+    /// Mean over the clients, in Mbit/s.
     pub(super) bandwidth: f64,
-    /// To read a block, the mean over the first blocks and the clients, in ms.
+    /// Time to read a block, the mean over the first blocks and the clients, in ms.
     pub(super) delay: f64,
-    /// Of the server's processor for a block, in ms; with a local client, the client's part too.
+    /// Time of the server's processor for a block, in ms; includes the client's part for a local client.
     pub(super) processor: f64,
 }
 
-/// A piece of work of a processor, and what follows it.
+/// A piece of work of a processor, named by its result.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// The client has sent a request.
@@ -65,9 +65,9 @@ enum Work {
     Arrived(usize),
     /// The server's process has a request.
     Taken(usize),
-    /// The server's process has a block from the disk; `ahead` of what is asked for.
+    /// The server's process has a block from the disk; `ahead` if it was read ahead.
     Copied { client: usize, ahead: bool },
-    /// The message of an answer is there; its packets are made now.
+    /// The message of an answer is made; its packets are next.
     Answered(usize),
     /// A packet of an answer is made.
     Made { client: usize, left: u64 },
@@ -92,7 +92,7 @@ struct Processor {
     spent: f64,
 }
 
-/// What a packet on the wire is, when it arrives.
+/// The content of a packet on the wire.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
     Request(usize),
@@ -101,12 +101,12 @@ enum Packet {
 
 #[derive(Debug)]
 struct Reader {
-    /// Where its file begins on the disk.
+    /// Start of its file on the disk.
     file: u64,
-    /// Bytes it has read in this pass, and passes that have ended.
+    /// Bytes read in this pass, and number of finished passes.
     read: u64,
     passes: u64,
-    /// Blocks of this pass that the server has.
+    /// Blocks of this pass in the server's cache.
     cached: u64,
     began: Option<f64>,
     block_began: f64,
@@ -130,8 +130,8 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// A server and `clients` remote clients, or one local client when there are none. Files lie apart by twice their length;
-    /// clients begin within [`SPREAD`].
+    /// A server with `clients` remote clients, or one local client for zero. The distance between files is twice their length;
+    /// clients start within [`SPREAD`].
     pub(super) fn new(
         machine: &'a Machine,
         server: Server,
@@ -156,7 +156,7 @@ impl<'a> Room<'a> {
             .collect();
         let mut processors: Vec<Processor> = (0..=clients).map(|_| Processor::default()).collect();
         for client in 0..readers.len() {
-            // Nothing else happens there before, so the processor may be taken until the client begins.
+            // The processor is reserved until the client starts; it has no other work before.
             let processor = if local { 0 } else { client + 1 };
             processors[processor].doing = Some(Work::Read(client));
             events.push(instant(rng.part() * SPREAD), Event::Worked(processor));
@@ -176,7 +176,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Reads every file as often as the procedure says.
+    /// Runs the procedure: each client reads its file several times.
     pub(super) fn run(mut self) -> Measured {
         while let Some((at, event)) = self.events.pop() {
             self.now = at.picoseconds() as f64 / 1e3;
@@ -216,12 +216,12 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Which processor a client runs on.
+    /// The processor of a client.
     fn of(&self, client: usize) -> usize {
         if self.local { 0 } else { client + 1 }
     }
 
-    /// Gives a processor work; what is `urgent` comes before what waits.
+    /// Queues work for a processor; `urgent` work goes first.
     fn work(&mut self, processor: usize, urgent: bool, takes: f64, then: Work) {
         let at = &mut self.processors[processor];
         at.spent += takes;
@@ -254,7 +254,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// A packet is at the other end.
+    /// Handles the arrival of a packet.
     fn arrived(&mut self, packet: Packet) {
         match packet {
             Packet::Request(client) => {
@@ -303,7 +303,7 @@ impl<'a> Room<'a> {
         if self.server.entries { self.machine.entry } else { 0.0 }
     }
 
-    /// The server's process takes the next request, if it has nothing else to do.
+    /// Lets the server's process take the next request if it is idle.
     fn take_request(&mut self) {
         if self.occupied {
             return;
@@ -315,7 +315,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The server's process has nothing to do for this request any more.
+    /// Ends the request of the server's process.
     fn rest(&mut self) {
         self.occupied = false;
         self.take_request();
@@ -326,7 +326,7 @@ impl<'a> Room<'a> {
         if reader.read / BLOCK < reader.cached { self.answer(client) } else { self.fetch(client, false) }
     }
 
-    /// The server's process reads a block from the disk and waits for it.
+    /// Lets the server's process read a block from the disk and wait for it.
     fn fetch(&mut self, client: usize, ahead: bool) {
         let reader = &self.readers[client];
         let start = reader.file + reader.cached * BLOCK;
@@ -356,9 +356,9 @@ impl<'a> Room<'a> {
         self.work(0, false, takes, Work::Made { client, left: left - 1 });
     }
 
-    /// After the answer: the first touch of a block reads the next one.
+    /// Runs after the answer: the first access to a block reads the next one.
     fn read_ahead(&mut self, client: usize) {
-        // What was answered is on its way, so that the client still stands where it asked.
+        // The answer is still on its way, so the client's position is that of its request.
         let reader = &self.readers[client];
         let next = reader.read / BLOCK + 1;
         if next == reader.cached && next < self.machine.procedure[0] {
@@ -368,7 +368,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The client's kernel has all of an answer.
+    /// The client's kernel has the whole answer.
     fn take_answer(&mut self, client: usize) {
         let machine = self.machine;
         let message = if self.local { 0.0 } else { machine.stream };
@@ -377,7 +377,7 @@ impl<'a> Room<'a> {
         self.work(processor, false, takes, Work::Read(client));
     }
 
-    /// The client's process has its data, or begins, and asks for more.
+    /// The client's process has its data, or starts, and makes the next request.
     fn has_read(&mut self, client: usize) {
         let now = self.now;
         let machine = self.machine;
@@ -392,7 +392,7 @@ impl<'a> Room<'a> {
             reader.delays.push(now - reader.block_began);
         }
         if reader.read == blocks * BLOCK {
-            // The cache is flushed between two passes.
+            // The cache is empty at the start of each pass.
             (reader.read, reader.cached, reader.passes) = (0, 0, reader.passes + 1);
         }
         if reader.passes == passes {

@@ -1,13 +1,13 @@
-//! One channel's bandwidth against the CPU's, for buffers in the caches and not, and where they cross (Papa 2014, "One
-//! Channel Bandwidth").
+//! One channel's bandwidth and the CPU's, for buffers in the caches and not, and the crossing (Papa 2014, "One Channel
+//! Bandwidth").
 //!
 //! ```text
-//! hot    the CPU has just copied between the same buffers      cold   neither is in a cache, which others' lines fill
+//! hot    the CPU has just copied between the same buffers      cold   other lines fill the caches
 //! sizes ──► Machine::copy_by_cpu, Cftu::copy ──► GB/s    factors ──► the size from which the engine is faster, KiB
 //! ```
 //!
-//! Hot and cold are our reading of the two slides. The crossing by arithmetic needs four rates only: of the engine, of
-//! the CPU within the last cache and from memory, and what an offload takes besides its bytes.
+//! Hot and cold are our reading of the two slides. The crossing by arithmetic needs only four rates: of the engine, of the CPU
+//! within the last cache and from memory, and the fixed time of an offload.
 
 use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
@@ -22,27 +22,26 @@ use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
 pub(super) const BANDWIDTH: Runner = Runner { name: "papa-bandwidth", run: bandwidth };
-/// Where the engine overtakes the CPU, by the size of level 2.
+/// The size from which the engine is faster than the CPU, by the size of level 2.
 pub(super) const CROSSING: Runner = Runner { name: "papa-crossing", run: crossing };
 
-/// What decides the claims.
 pub(super) const JUDGES: [Judge; 2] = [
     Judge { claim: "papa-hot-crossover", place: Place::Simulated, judge: hot },
     Judge { claim: "papa-cold-crossover", place: Place::Simulated, judge: cold },
 ];
 
 const KIB: f64 = 1024.0;
-/// Crossings are looked for up to here, in steps of a fraction of the size and not below a line.
+/// Longest size searched for a crossing.
 const LONGEST: u64 = 16 << 20;
 const STEP: u64 = 64;
-/// Another window, whose lines fill the caches before a cold copy.
+/// Number of the window whose lines fill the caches before a cold copy.
 const OTHERS: usize = 1;
 
-/// What the caches hold before a copy.
+/// The contents of the caches before a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Buffers {
-    /// Both buffers, as far as they fit.
+    /// Both buffers, as far as they fit in the caches.
     Hot,
     /// Other memory, half of it modified.
     Cold,
@@ -55,13 +54,13 @@ pub(super) enum By {
     Engine,
 }
 
-/// Leaves in the caches what they hold before a copy of the first window's beginning.
+/// Brings the caches into the state before a copy at the start of the first window.
 pub(super) fn prepare(machine: &Machine, caches: &Caches, buffers: Buffers, length: u64) {
     let mut caches = caches.borrow_mut();
     match buffers {
         Buffers::Hot => {
             let [source, destination] = window(0);
-            // Twice, so that what does not fit is what would not be there in a row of such copies.
+            // Twice, so that the caches are as in a series of such copies.
             for _ in 0..2 {
                 caches.copy(source, destination, length);
             }
@@ -114,10 +113,10 @@ fn bandwidth(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct CrossingSettings {
     buffers: Buffers,
-    /// What an offload's steps on the CPU are multiplied with.
+    /// Factor on the CPU's time for an offload.
     #[serde(default = "one")]
     set_up: u64,
-    /// Whether the crossing is worked out, instead of looked for.
+    /// Whether the crossing is computed from rates instead of searched.
     #[serde(default)]
     by_arithmetic: bool,
 }
@@ -136,7 +135,8 @@ fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         }
         let found = if by_arithmetic { reckoned(&machine, buffers) } else { found(&machine, buffers) };
         let found = found.map_err(|error| line.failed(error))?;
-        let found = found.ok_or_else(|| line.failed("up to 16 MiB the engine does not overtake the CPU"))?;
+        let found =
+            found.ok_or_else(|| line.failed("up to 16 MiB the engine is never faster than the CPU"))?;
         Ok((x, found / KIB))
     };
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, _>>()?;
@@ -163,9 +163,8 @@ pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, 
     Ok(Some(above as f64))
 }
 
-/// The same by arithmetic. Cold: what an offload takes besides its bytes, by what the CPU takes longer for a byte. Hot:
-/// the same, where of the bytes beyond half the last cache each pushes out others of its sets, so that a way's worth
-/// more misses always.
+/// The same size by arithmetic. Cold: the fixed time of an offload, divided by the CPU's additional time for a byte. Hot: likewise,
+/// but each byte beyond half the last cache evicts others of its set, so that all lines miss after one way's worth of bytes.
 fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
     let short = 4096;
     let long = 1 << 20;
@@ -185,7 +184,7 @@ fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuErro
 
 const CROSSINGS: &str = "papa-crossing";
 
-/// What both crossings have in common: figure, the slide's own sizes, and how they move.
+/// The common part of both crossings: figure, the slide's sizes, and how they move.
 fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunError> {
     let figure = format!("papa-{buffers}");
     let cpu = case.tables.line(&figure, "CPU")?;
@@ -216,7 +215,7 @@ fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunE
         let ratio = moved / crossing;
         let arithmetic = expected / reckoned;
         let words = format!(
-            "with {what} the crossing is {ratio:.2} times as far, by arithmetic {arithmetic:.2} times"
+            "with {what} the crossing moves by a factor of {ratio:.2}, by arithmetic {arithmetic:.2}"
         );
         finding.check((ratio / arithmetic - 1.0).abs() < 0.05, words);
     }

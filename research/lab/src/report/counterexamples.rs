@@ -54,7 +54,7 @@ const LISTED: &[Listed] = &[
         )
     },
     Listed {
-        breach: Some(|breach| *breach == Breach::ToldRejected(0)),
+        breach: Some(|breach| *breach == Breach::BelievedRejected(0)),
         ..listed(
             "repeated-4",
             scenes::readable_source,

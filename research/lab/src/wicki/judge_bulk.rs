@@ -177,12 +177,12 @@ fn incoherence(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let around = |reads_ahead| Surroundings { reads_ahead, neighbour: false };
     let mut states = 0;
-    let mut look = |arrangement, reads_ahead| -> Findings {
+    let mut explored = |arrangement, reads_ahead| -> Findings {
         let found = explore(arrangement, around(reads_ahead));
         states += found.states;
         found
     };
-    let bare = look(Arrangement::CachedOnly, false);
+    let bare = explored(Arrangement::CachedOnly, false);
     let steps = |violation: &Option<crate::machine::coherence::Violation>| {
         violation.as_ref().map_or("not found".to_owned(), |violation| violation.steps.join(", "))
     };
@@ -197,12 +197,12 @@ fn incoherence(case: &Case<'_>) -> Result<Verdict, RunError> {
             (Arrangement::NonCacheable, "frames not cached"),
         ] {
             let words = format!("{name}, {ahead} prefetching: nothing is stale");
-            finding.check(look(arrangement, reads_ahead).is_safe(), words);
+            finding.check(explored(arrangement, reads_ahead).is_safe(), words);
         }
     }
-    let after = look(Arrangement::CleanThenInvalidate, false).stale_destination;
+    let after = explored(Arrangement::CleanThenInvalidate, false).stale_destination;
     finding.check(after.is_some(), format!("the destination must also be cleaned before: {}", steps(&after)));
-    let before = look(Arrangement::BeforeOnly, true).stale_destination;
+    let before = explored(Arrangement::BeforeOnly, true).stale_destination;
     finding
         .check(before.is_some(), format!("and dropped after, if lines are prefetched: {}", steps(&before)));
     finding.figure("states", states as f64);
