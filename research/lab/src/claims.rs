@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_claim_without_a_place_or_with_one_twice() {
+    fn refuses_missing_and_repeated_places() {
         for places in ["", "'live', 'live'"] {
             let refused = parse(&format!("kind = 'order'\nwhere = [{places}]"));
             assert_eq!(refused, Err(ClaimsError::Places { id: "a".to_owned() }));
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_numeric_criterion_where_no_number_is_claimed() {
+    fn refuses_a_numeric_criterion_on_other_kinds() {
         let refused = parse("kind = 'safety'\nwhere = ['live']\nexpect = 3");
         assert_eq!(
             refused,
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_criterion_that_nothing_can_meet() {
+    fn refuses_an_impossible_criterion() {
         for criterion in ["range = [2, 1]", "expect = 3\ntolerance = 0"] {
             let refused = parse(&format!("kind = 'number'\nwhere = ['live']\n{criterion}"));
             assert_eq!(refused, Err(ClaimsError::ImpossibleCriterion { id: "a".to_owned() }), "{criterion}");

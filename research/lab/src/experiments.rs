@@ -186,7 +186,7 @@ mod tests {
     use crate::table::Series;
 
     #[test]
-    fn every_paper_is_read_and_its_plans_name_runners_and_claims_that_exist() {
+    fn plans_name_existing_runners_and_claims() {
         let claims = Claims::built_in().expect("checked");
         for paper in prepare(&claims, &[]).expect("checked") {
             for plan in &paper.plans {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_about_all_transfers_that_run_alone_is_named_by_each_of_their_plans() {
+    fn single_transfer_plans_name_the_fill_peak() {
         let prepared = Prepared::read(&wicki::PAPER).expect("checked");
         let alone: Vec<&Plan> = prepared.plans.iter().filter(|plan| plan.runner == "transfer").collect();
         assert!(alone.len() > 1);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_is_a_claim_nor_a_figure_is_refused() {
+    fn an_unknown_id_is_refused() {
         let claims = Claims::built_in().expect("checked");
         let refused = prepare(&claims, &["wicki-burst-pike".to_owned()]).expect_err("no such claim");
         assert_eq!(refused, RunError::Unknown { id: "wicki-burst-pike".to_owned() });
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_fails_leaves_the_others_and_its_claim_says_why_it_has_no_verdict() {
+    fn a_failed_figure_explains_its_missing_verdict() {
         let (prepared, claims) = prepared();
         let outcome = prepared.attempt(&claims, &Results::none(), |_, _| ());
         let figures: Vec<&str> = outcome.tables.iter().map(|table| table.plan.figure.as_str()).collect();
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_not_done_again_and_what_failed_is() {
+    fn only_failed_jobs_run_again() {
         let (prepared, claims) = prepared();
         let (results, directory) = results("resumed");
         let first = attempt(&prepared, &claims, &results);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_ask_for_the_parameter_that_is_varied_is_not_run_again() {
+    fn results_without_the_varied_parameter_stay() {
         let (mut prepared, claims) = prepared();
         prepared.plans.retain(|plan| plan.figure == "good");
         prepared.judges.retain(|judge| judge.claim == "a");

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_judged_by_what_the_claim_expects() {
+    fn a_number_is_judged_by_the_criterion() {
         let near = claim("kind = 'number'\nsays = 's'\nexpect = 100\ntolerance = 0.05");
         let ranged = claim("kind = 'number'\nsays = 's'\nexpect = 100\nrange = [90, 120]");
         let free = claim("kind = 'number'\nsays = 's'");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn named_numbers_must_all_be_there_and_near() {
+    fn named_numbers_must_be_complete_and_near() {
         let claim = claim("kind = 'number'\nsays = 's'\ntolerance = 0.1\nvalues = { a = 1.0, b = 2.0 }");
         let with = |values: &[(&str, f64)]| {
             let found = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_take_their_fraction_from_the_statement() {
+    fn orders_use_the_stated_percentage() {
         let order = claim("kind = 'order'\nsays = 'a is below b; c and d are equal (within 5 %)'").to_owned();
         let agrees = |a: f64, b: f64| {
             judged(&order, |finding| {

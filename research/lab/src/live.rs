@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_become_figures_of_a_measured_verdict() {
+    fn rows_become_figures_of_a_verdict() {
         let arguments = r#"[ "$*" = "group --only part --json $5" ] || exit 9"#;
         let script = Script::new("rows", &format!("{arguments}\ncat > $5 <<'END'\n{ROWS}\nEND"));
         let rows = Rows::by(&script.0, "group", Some("part")).expect("the script succeeds");

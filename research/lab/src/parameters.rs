@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_found_by_its_name_and_can_be_scaled() {
+    fn values_are_found_by_name_and_scaled() {
         let parameters = Parameters::parse(&(entry("a", "10") + &entry("b", "2.5"))).expect("well formed");
         assert_eq!((parameters.get("a"), parameters.get("b")), (Ok(10.0), Ok(2.5)));
         let scaled = parameters.scaled("a", 1.2).expect("there");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_known_of_a_list_and_of_those_made_of_it() {
+    fn derived_lists_share_the_requested_names() {
         let list =
             Parameters::parse(&(entry("a", "1") + &entry("b", "2") + &entry("c", "3"))).expect("well formed");
         let watched = list.watched();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_name_twice_an_unknown_key_and_a_negative_value() {
+    fn refuses_malformed_parameters() {
         let twice = Parameters::parse(&entry("a", "1").repeat(2));
         assert_eq!(twice.err(), Some(ParametersError::Duplicate { name: "a".to_owned() }));
         let unknown = Parameters::parse(&(entry("a", "1") + "sauce = 'x'\n"));

@@ -153,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_two_reach_as_far_as_the_sweep() {
+    fn powers_of_two_cover_the_sweep() {
         let plan = parse(&[PLAN, AXES, SERIES]).expect("well formed");
         assert_eq!(plan.points(), [4.0, 8.0, 16.0]);
         assert_eq!(plan.reduced().points(), [8.0]);
     }
 
     #[test]
-    fn refuses_unknown_keys_and_a_figure_that_is_no_file_name() {
+    fn refuses_unknown_keys_and_bad_figure_names() {
         assert!(matches!(parse(&[PLAN, "colour = 1\n", AXES, SERIES]), Err(PlanError::Syntax(_))));
         assert!(matches!(parse(&[PLAN, AXES, SERIES, "label2 = 's'"]), Err(PlanError::Syntax(_))));
         let named = parse(&[&PLAN.replace("a-1", "../a"), AXES, SERIES]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_sweep_in_no_way_or_in_two_and_one_that_falls() {
+    fn refuses_missing_double_and_falling_sweeps() {
         for x in ["", "points = [1]\nfrom = 1\nto = 2\n", "points = [2, 1]\n", "from = 3\nto = 9\n"] {
             let axes = AXES.replace("from = 4\nto = 20\n", x);
             assert_eq!(
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_two_lines_of_one_label_and_none() {
+    fn refuses_repeated_labels_and_no_lines() {
         let twice = parse(&[PLAN, AXES, SERIES, SERIES]);
         assert_eq!(twice, Err(PlanError::Series { figure: "a-1".to_owned() }));
         let none = parse(&[PLAN, "series = []\n", AXES]);

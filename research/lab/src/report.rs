@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_the_projects_own_claims_as_many_rows_as_they_have_places() {
+    fn built_in_claims_get_a_row_for_each_place() {
         let claims = Claims::built_in().expect("checked");
         let places: usize = claims.list().iter().map(|claim| claim.places.len()).sum();
         let report = Report::assemble(&claims, vec![]).expect("fits");
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_a_verdict_in_the_place_of_its_claim() {
+    fn verdicts_are_in_the_order_of_claims() {
         let report = assemble(vec![verdict("b", Place::Simulated), verdict("a", Place::Live)]).expect("fits");
         let statuses: Vec<Status> = report.rows().iter().map(|row| row.status).collect();
         assert_eq!(statuses, [Status::NotRun, Status::Pass, Status::Pass]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_the_number_claims_that_are_predicted() {
+    fn counts_predicted_number_claims() {
         let claims = Claims::parse(TWO).expect("well formed");
         let count = |verdicts| assemble(verdicts).expect("fits").numbers(&claims);
         assert_eq!(count(vec![]), [0, 1, 1]);
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_verdict_that_nothing_claims() {
+    fn refuses_a_verdict_without_a_claim() {
         let unknown = assemble(vec![verdict("c", Place::Live)]);
         assert_eq!(unknown, Err(ReportError::NotClaimed { id: "c".to_owned(), place: Place::Live }));
         let elsewhere = assemble(vec![verdict("b", Place::Live)]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_two_verdicts_on_one_claim_in_one_place() {
+    fn refuses_a_second_verdict_for_a_place() {
         let twice = assemble(vec![verdict("a", Place::Live), verdict("a", Place::Live)]);
         assert_eq!(twice, Err(ReportError::DecidedTwice { id: "a".to_owned(), place: Place::Live }));
     }

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_to_the_bit() {
+    fn kept_numbers_are_exact() {
         let directory = Directory::new("bits");
         let results = directory.results("one");
         let figure = results.key(&["figure"]);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn another_program_another_text_and_a_fresh_run_recall_nothing() {
+    fn other_keys_and_fresh_runs_recall_nothing() {
         let directory = Directory::new("others");
         let results = directory.results("one");
         results.keep_row(&results.key(&["ab", "c"]), &row());
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_passed_over_and_told() {
+    fn damaged_files_give_a_complaint() {
         let directory = Directory::new("damaged");
         let results = directory.results("one");
         let key = results.key(&["figure"]);

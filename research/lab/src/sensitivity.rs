@@ -26,7 +26,7 @@ use crate::verdict::{Basis, Figures, Status, Verdict};
 const STEP: f64 = 0.2;
 
 /// Changes below this fraction are left out of the table.
-pub const SEEN: f64 = 0.005;
+pub const MIN_SHOWN: f64 = 0.005;
 
 /// The committed table.
 const BUILT_IN: &str = include_str!("../sensitivity.csv");
@@ -53,7 +53,7 @@ pub struct Change {
 
 /// A claim whose verdict changes with one parameter, with the reduced sweeps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
+pub struct VerdictChange {
     pub claim: String,
     pub parameter: String,
     /// The verdict with unchanged parameters.
@@ -85,9 +85,9 @@ pub enum Origin {
 pub struct Sensitivity {
     /// The claims that it covers, including those that no parameter affects.
     pub claims: Vec<String>,
-    /// By claim and figure; includes changes below [`SEEN`].
+    /// By claim and figure; includes changes below [`MIN_SHOWN`].
     pub changes: Vec<Change>,
-    pub turns: Vec<Turn>,
+    pub turns: Vec<VerdictChange>,
     /// The parameters without results.
     pub missing: Vec<String>,
     pub origin: Origin,
@@ -95,8 +95,8 @@ pub struct Sensitivity {
 
 impl Change {
     /// Whether the change is large enough for the table, or the figure is missing.
-    pub fn is_seen(&self) -> bool {
-        self.lower_higher.iter().any(|part| part.is_nan() || part.abs() >= SEEN)
+    pub fn is_shown(&self) -> bool {
+        self.lower_higher.iter().any(|part| part.is_nan() || part.abs() >= MIN_SHOWN)
     }
 }
 
@@ -123,21 +123,21 @@ impl Sensitivity {
         let lines =
             || text.lines().filter(|line| line.split(',').next().is_some_and(|id| claims.find(id).is_some()));
         let changes = lines().filter_map(parse_change).collect();
-        let turns = lines().filter_map(parse_turn).collect();
+        let turns = lines().filter_map(parse_verdict_change).collect();
         let origin = if current { Origin::Project } else { Origin::Before };
         Self { claims: about, changes, turns, missing: Vec::new(), origin }
     }
 
-    /// The table as CSV: changed verdicts, and changes of at least [`SEEN`].
+    /// The table as CSV: changed verdicts, and changes of at least [`MIN_SHOWN`].
     pub fn csv(&self) -> String {
         let made_of = inputs().unwrap_or_default();
         let mut text = format!("{MADE_OF}{made_of}\n{ABOUT}{}\n{HEAD}\n", self.claims.join(" "));
-        for Turn { claim, parameter, base, lower_higher: [lower, higher] } in &self.turns {
+        for VerdictChange { claim, parameter, base, lower_higher: [lower, higher] } in &self.turns {
             let [base, lower, higher] = [base, lower, higher].map(|status| status.word());
             text += &format!("{claim},\"{VERDICT}\",{base},{parameter},{lower},{higher}\n");
         }
         for Change { claim, figure, base, parameter, lower_higher: [lower, higher] } in
-            self.changes.iter().filter(|change| change.is_seen())
+            self.changes.iter().filter(|change| change.is_shown())
         {
             let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
             text += &format!(
@@ -169,9 +169,9 @@ fn parse_change(line: &str) -> Option<Change> {
     })
 }
 
-fn parse_turn(line: &str) -> Option<Turn> {
+fn parse_verdict_change(line: &str) -> Option<VerdictChange> {
     let (claim, VERDICT, [base, parameter, lower, higher]) = fields(line)? else { return None };
-    Some(Turn {
+    Some(VerdictChange {
         claim: claim.to_owned(),
         parameter: parameter.to_owned(),
         base: Status::of_word(base)?,
@@ -286,12 +286,16 @@ impl Found {
         })
     }
 
-    fn turns(&self, parameter: &str, moved: [&Self; 2]) -> impl Iterator<Item = Turn> {
+    fn turns(&self, parameter: &str, moved: [&Self; 2]) -> impl Iterator<Item = VerdictChange> {
         self.verdicts.iter().filter_map(move |(claim, base)| {
             let lower_higher =
                 moved.map(|moved| moved.verdicts.get(claim).copied().unwrap_or(Status::NotRun));
-            let turn =
-                || Turn { claim: claim.clone(), parameter: parameter.to_owned(), base: *base, lower_higher };
+            let turn = || VerdictChange {
+                claim: claim.clone(),
+                parameter: parameter.to_owned(),
+                base: *base,
+                lower_higher,
+            };
             (lower_higher != [*base; 2]).then(turn)
         })
     }
@@ -308,11 +312,11 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written() {
+    fn a_written_table_is_read_back() {
         let claims = Claims::built_in().expect("checked");
         let unseen = change("too little", [0.004, -0.004]);
         let gone = change("gone, all of it", [0.125, f64::NAN]);
-        let turns = vec![Turn {
+        let turns = vec![VerdictChange {
             claim: "wicki-rotation".to_owned(),
             parameter: "l3-cycle".to_owned(),
             base: Status::Pass,
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_a_fraction_of_the_base_and_a_turn_another_verdict() {
+    fn changes_are_relative_to_the_base() {
         let row = |id: &str, status, value| Verdict {
             id: id.to_owned(),
             place: Place::Simulated,
@@ -352,13 +356,13 @@ mod tests {
         let changes: Vec<Change> = base.changes("turn", [&lower, &higher]).collect();
         assert_eq!((changes[0].claim.as_str(), changes[0].lower_higher), ("a", [-1.0, 0.25]));
         assert!(changes.len() == 2 && changes[1].lower_higher[1].is_nan(), "{changes:?}");
-        let turns: Vec<Turn> = base.turns("turn", [&lower, &higher]).collect();
+        let turns: Vec<VerdictChange> = base.turns("turn", [&lower, &higher]).collect();
         assert_eq!((turns.len(), turns[0].claim.as_str(), turns[0].base), (1, "b", fail));
         assert_eq!(turns[0].lower_higher, [pass, Status::NotRun]);
     }
 
     #[test]
-    fn the_projects_table_is_of_claims_and_parameters_that_there_are() {
+    fn the_committed_table_is_up_to_date() {
         let claims = Claims::built_in().expect("checked");
         let table = Sensitivity::built_in(&claims);
         let lines = BUILT_IN.lines().filter(|line| !line.starts_with('#') && *line != HEAD).count();
@@ -375,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_not_whole_gives_way_to_the_projects() {
+    fn an_incomplete_table_is_replaced() {
         let claims = Claims::built_in().expect("checked");
         let about = |id: &str| Sensitivity { claims: vec![id.to_owned()], ..Sensitivity::default() };
         let whole = about("wicki-burst-peak");

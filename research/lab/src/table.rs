@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_knows_its_peak_and_its_end() {
+    fn a_line_has_a_peak_and_a_last_value() {
         let line =
             Series { label: "a".to_owned(), points: vec![(1.0, 2.0), (2.0, 5.0), (4.0, 5.0), (8.0, 3.0)] };
         assert_eq!(

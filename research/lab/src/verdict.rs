@@ -148,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn writes_null_for_what_a_row_has_not() {
+    fn writes_null_for_missing_values() {
         let mut empty = verdict(Figures::One(None));
         (empty.status, empty.basis, empty.unit) = (Status::NotRun, None, None);
         assert!(json(&empty).contains(r#""status":"not-run","basis":null,"value":null,"unit":null"#));
     }
 
     #[test]
-    fn words_are_those_of_the_rows() {
+    fn words_match_the_json() {
         for status in [Status::Pass, Status::Fail, Status::Reported, Status::NotRun] {
             assert_eq!(serde_json::to_string(&status).expect("a string"), format!("\"{}\"", status.word()));
         }

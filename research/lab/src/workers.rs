@@ -41,15 +41,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_the_order_of_the_jobs_and_each_is_done_once() {
+    fn each_job_runs_once_in_order() {
         let jobs: Vec<u32> = (0..1000).collect();
-        let begun = AtomicUsize::new(0);
+        let runs = AtomicUsize::new(0);
         let results = spread(&jobs, |job| {
-            begun.fetch_add(1, Ordering::Relaxed);
+            runs.fetch_add(1, Ordering::Relaxed);
             job * 2
         });
         assert_eq!(results, jobs.iter().map(|job| job * 2).collect::<Vec<_>>());
-        assert_eq!(begun.into_inner(), jobs.len());
+        assert_eq!(runs.into_inner(), jobs.len());
         assert!(spread(&[] as &[u32], |job| *job).is_empty());
     }
 }

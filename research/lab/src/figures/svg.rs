@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_its_title_units_legend_and_says_that_it_is_simulated() {
+    fn a_picture_has_title_units_and_legend() {
         let points = (6..21).map(|power| (f64::from(1 << power), f64::from(power) * 3.0)).collect();
         let text = svg(&table(points)).expect("drawn");
         for word in

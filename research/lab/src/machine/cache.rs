@@ -130,7 +130,7 @@ impl Cache {
     }
 
     /// Whether the line is present; marks it dirty on a write.
-    fn finds(&mut self, line: u64, write: bool) -> bool {
+    fn look_up(&mut self, line: u64, write: bool) -> bool {
         let recent = self.replacement == Replacement::LeastRecent;
         let set = self.set(line);
         let Some(way) = set.iter().position(|tag| tag.line == line + 1) else { return false };
@@ -142,7 +142,7 @@ impl Cache {
     }
 
     /// Inserts an absent line; returns the dirty line that it replaced.
-    fn put(&mut self, line: u64, dirty: bool) -> Option<u64> {
+    fn insert(&mut self, line: u64, dirty: bool) -> Option<u64> {
         let way = match self.set(line).iter().position(|tag| tag.line == 0) {
             Some(free) => free,
             None if self.replacement == Replacement::LeastRecent => self.ways - 1,
@@ -243,7 +243,7 @@ impl Hierarchy {
     /// Picoseconds that a single access waits, with no overlap.
     pub fn access(&mut self, address: u64, write: bool) -> u64 {
         let line = address / self.line_bytes;
-        let found = self.levels.iter_mut().position(|level| level.finds(line, false));
+        let found = self.levels.iter_mut().position(|level| level.look_up(line, false));
         let passed = self.levels.iter().take(found.map_or(usize::MAX, |found| found + 1));
         let waits: u64 = passed.map(|level| level.latency).sum();
         self.touch(line, write);
@@ -272,7 +272,7 @@ impl Hierarchy {
 
     /// Brings a line into the first level; picoseconds beyond the issue.
     fn touch(&mut self, line: u64, write: bool) -> u64 {
-        let found = self.levels.iter_mut().position(|level| level.finds(line, false));
+        let found = self.levels.iter_mut().position(|level| level.look_up(line, false));
         let mut time = match found.and_then(|found| self.levels.get(found)) {
             None => self.fetch,
             Some(_) if found == Some(0) => 0,
@@ -288,21 +288,21 @@ impl Hierarchy {
             time += self.fill(level, line);
         }
         if write && let Some(first) = self.levels.first_mut() {
-            first.finds(line, true);
+            first.look_up(line, true);
         }
         time
     }
 
     /// Inserts a line into a level. A dirty line that it replaces moves down, at the end to memory: picoseconds of its bandwidth.
     fn fill(&mut self, level: usize, line: u64) -> u64 {
-        let Some(mut evicted) = self.levels.get_mut(level).and_then(|cache| cache.put(line, false)) else {
+        let Some(mut evicted) = self.levels.get_mut(level).and_then(|cache| cache.insert(line, false)) else {
             return 0;
         };
         for below in self.levels.iter_mut().skip(level + 1) {
-            if below.finds(evicted, true) {
+            if below.look_up(evicted, true) {
                 return 0;
             }
-            match below.put(evicted, true) {
+            match below.insert(evicted, true) {
                 Some(next) => evicted = next,
                 None => return 0,
             }
@@ -325,7 +325,7 @@ impl Hierarchy {
                     continue;
                 }
                 // A line cleaned in the upper level moves to the lower one, which is cleaned next.
-                if at == last || !self.levels[at + 1].finds(line, true) {
+                if at == last || !self.levels[at + 1].look_up(line, true) {
                     self.maintenance += self.carry;
                 }
             }

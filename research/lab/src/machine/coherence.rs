@@ -171,7 +171,7 @@ struct Line {
 impl Line {
     const OLD: Self = Self { memory: [Value::Old; 2], cached: None };
 
-    fn seen(&self) -> Halves {
+    fn visible(&self) -> Halves {
         self.cached.map_or(self.memory, |(halves, _)| halves)
     }
 
@@ -239,8 +239,8 @@ impl Exploration {
             change(&mut next);
             edges.push((next, words));
         };
-        let begun = state.done > 0;
-        if !begun {
+        let started = state.done > 0;
+        if !started {
             edge("the program writes the source".to_owned(), &|s| {
                 Self::line(s, Place::Source).write(0, self.cacheable)
             });
@@ -252,7 +252,7 @@ impl Exploration {
             let cached = state.lines[place as usize].cached.is_some();
             if cached {
                 edge(format!("the {place:?} line is evicted"), &|s| Self::line(s, place).evict());
-            } else if self.around.reads_ahead || !begun {
+            } else if self.around.reads_ahead || !started {
                 edge(format!("the {place:?} line is read"), &|s| Self::line(s, place).fetch());
             }
         }
@@ -288,7 +288,7 @@ impl Exploration {
                 Some(Step::Invalidate(place)) => Self::line(s, place).cached = None,
                 None if s.done == reads => {
                     let source = &s.lines[Place::Source as usize];
-                    s.carries_latest = source.memory[0] == source.seen()[0];
+                    s.carries_latest = source.memory[0] == source.visible()[0];
                 }
                 None => Self::line(s, Place::Destination).memory[0] = Value::Carried,
             }
@@ -298,29 +298,29 @@ impl Exploration {
 
     fn run(&self) -> Findings {
         let start = State { lines: [Line::OLD; 2], done: 0, carries_latest: true, neighbour_wrote: false };
-        let mut came: BTreeMap<State, Option<Edge>> = BTreeMap::from([(start, None)]);
+        let mut predecessors: BTreeMap<State, Option<Edge>> = BTreeMap::from([(start, None)]);
         let mut waiting = VecDeque::from([start]);
         let mut findings = Findings::default();
         while let Some(state) = waiting.pop_front() {
-            self.judge(&state, &came, &mut findings);
+            self.judge(&state, &predecessors, &mut findings);
             for (next, words) in self.next(&state) {
-                if let std::collections::btree_map::Entry::Vacant(place) = came.entry(next) {
+                if let std::collections::btree_map::Entry::Vacant(place) = predecessors.entry(next) {
                     place.insert(Some((state, words)));
                     waiting.push_back(next);
                 }
             }
         }
-        findings.states = came.len();
+        findings.states = predecessors.len();
         findings
     }
 
-    fn judge(&self, state: &State, came: &BTreeMap<State, Option<Edge>>, findings: &mut Findings) {
-        let violation = || Some(Violation { steps: way(state, came) });
+    fn judge(&self, state: &State, predecessors: &BTreeMap<State, Option<Edge>>, findings: &mut Findings) {
+        let violation = || Some(Violation { steps: steps_to(state, predecessors) });
         if !state.carries_latest && findings.stale_source.is_none() {
             findings.stale_source = violation();
         }
         let over = state.done == self.before.len() + 2 + self.after.len();
-        let seen = state.lines[Place::Destination as usize].seen();
+        let seen = state.lines[Place::Destination as usize].visible();
         if over && seen[0] != Value::Carried && findings.stale_destination.is_none() {
             findings.stale_destination = violation();
         }
@@ -331,10 +331,10 @@ impl Exploration {
 }
 
 /// The steps that lead to a state.
-fn way(state: &State, came: &BTreeMap<State, Option<Edge>>) -> Vec<String> {
+fn steps_to(state: &State, predecessors: &BTreeMap<State, Option<Edge>>) -> Vec<String> {
     let mut steps = Vec::new();
     let mut at = *state;
-    while let Some(Some((before, words))) = came.get(&at) {
+    while let Some(Some((before, words))) = predecessors.get(&at) {
         steps.push(words.clone());
         at = *before;
     }
@@ -364,12 +364,12 @@ mod tests {
     }
 
     #[test]
-    fn cached_frames_without_maintenance_are_stale_on_both_sides() {
+    fn without_maintenance_both_sides_are_stale() {
         assert_eq!(broken(Arrangement::CachedOnly, QUIET), [true, true, false]);
     }
 
     #[test]
-    fn the_shipped_maintenance_and_frames_without_caching_are_safe() {
+    fn shipped_and_non_cacheable_are_safe() {
         for around in [QUIET, AHEAD] {
             assert!(explore(Arrangement::Shipped, around).is_safe());
             assert!(explore(Arrangement::NonCacheable, around).is_safe());
@@ -377,13 +377,13 @@ mod tests {
     }
 
     #[test]
-    fn maintenance_before_alone_serves_only_where_nothing_is_read_ahead() {
+    fn maintenance_before_fails_with_prefetch() {
         assert_eq!(broken(Arrangement::BeforeOnly, QUIET), [false, false, false]);
         assert_eq!(broken(Arrangement::BeforeOnly, AHEAD), [false, true, false]);
     }
 
     #[test]
-    fn without_maintenance_before_a_dirty_line_of_the_destination_overwrites_what_came() {
+    fn a_dirty_destination_line_overwrites_data() {
         let found = explore(Arrangement::CleanThenInvalidate, QUIET);
         let steps = found.stale_destination.expect("found").steps;
         println!("{steps:#?}");
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_shared_with_other_data_is_not_safe_under_any_maintenance() {
+    fn a_shared_line_is_never_safe_when_cached() {
         for arrangement in Arrangement::ALL {
             let safe = explore(arrangement, SHARED).is_safe();
             assert_eq!(safe, arrangement == Arrangement::NonCacheable, "{arrangement:?}");
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_break_a_promise_is_the_same_each_time_and_ends_in_it() {
+    fn counterexamples_are_repeatable() {
         let found = explore(Arrangement::CachedOnly, QUIET);
         assert_eq!(found, explore(Arrangement::CachedOnly, QUIET));
         let steps = found.stale_source.expect("found").steps;

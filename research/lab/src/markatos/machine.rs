@@ -367,7 +367,7 @@ pub fn is_allowed(program: &[Step], table: &PageTable) -> bool {
 
 /// The transfers tried by a malicious process if a descriptor can name any: its own within a page and beyond it, that of the first
 /// process, and two mixtures.
-pub fn tried(caller: Caller<'_>) -> Vec<Transfer> {
+pub fn tried_transfers(caller: Caller<'_>) -> Vec<Transfer> {
     let own = || caller.table.pages().filter(|(_, rights)| rights.write).map(|(page, _)| page.0);
     let (Some(first), Some(last)) = (own().next(), own().last()) else { return Vec::new() };
     let sizes = caller.sizes.iter().map(|size| Transfer::new(first, last, *size));

@@ -40,7 +40,7 @@ pub fn progress<P: Protocol>(machine: &Machine<'_, P>) -> Progress {
     });
     let alone = |state: &State<P::Engine>| machine.scene.buffered || succeeds_alone(machine, state.clone());
     let stuck = reached.known.iter().filter(|(state, _)| !alone(state)).map(|(_, number)| *number).min();
-    edges.seal(reached.known.len());
+    edges.sort_done(reached.known.len());
     Progress {
         states: reached.known.len(),
         stuck: stuck.map(|state| reached.way_to(state)),
@@ -53,9 +53,9 @@ fn succeeds_alone<P: Protocol>(machine: &Machine<'_, P>, mut state: State<P::Eng
     for _ in 0..PATIENCE {
         let moves = machine.moves(&state);
         let ends = |chosen: &&Move| matches!(chosen, Move::Step { who, .. } if *who != 0 && machine.is_masked(&state, *who));
-        let goes_on = |chosen: &&Move| matches!(chosen, Move::Idle(_));
+        let idles = |chosen: &&Move| matches!(chosen, Move::Idle(_));
         let own = |chosen: &&Move| matches!(chosen, Move::Switch { to: 0 } | Move::Step { who: 0, .. });
-        let next = moves.iter().find(ends).or_else(|| moves.iter().find(goes_on));
+        let next = moves.iter().find(ends).or_else(|| moves.iter().find(idles));
         let Some(chosen) = next.or_else(|| moves.iter().find(own)) else { return false };
         let (after, happening) = machine.apply(&state, *chosen);
         if happening.meaning == Some(Meaning::Started) && matches!(chosen, Move::Step { who: 0, .. }) {
@@ -80,7 +80,7 @@ impl Edges {
     }
 
     /// Moves are added in the order of their first states, so the list is already sorted.
-    fn seal(&mut self, states: usize) {
+    fn sort_done(&mut self, states: usize) {
         self.first = vec![self.list.len(); states + 1];
         for (place, (from, ..)) in self.list.iter().enumerate().rev() {
             self.first[*from as usize] = place;
@@ -98,7 +98,7 @@ impl Edges {
     /// The first rejection from which the process returns to the same state without a success, while the engine and the write
     /// buffers can make their moves.
     fn cycle_with_rejection(&self) -> Option<Vec<Move>> {
-        let part = self.parts();
+        let part = self.components();
         let fair = self.fair_places(&part);
         let inside = |(from, to, ..): &(u32, u32, Move, bool)| part[*from as usize] == part[*to as usize];
         let in_cycle = |edge: &&(u32, u32, Move, bool)| {
@@ -122,9 +122,9 @@ impl Edges {
             let waiting =
                 self.from(state).iter().filter(|edge| matches!(edge.2, Move::Idle(_) | Move::Drain { .. }));
             let inside = |to: u32| part[to as usize] == part[state as usize];
-            let goes_on = waiting.clone().find(|edge| inside(edge.1)).map(|edge| (edge.1, edge.2));
-            if goes_on.is_some() || waiting.count() == 0 {
-                fair.entry(part[state as usize]).or_insert((state, goes_on));
+            let ends_wait = waiting.clone().find(|edge| inside(edge.1)).map(|edge| (edge.1, edge.2));
+            if ends_wait.is_some() || waiting.count() == 0 {
+                fair.entry(part[state as usize]).or_insert((state, ends_wait));
             }
         }
         fair
@@ -153,7 +153,7 @@ impl Edges {
     }
 
     /// The strongly connected component of each state (Tarjan, without recursion).
-    fn parts(&self) -> Vec<u32> {
+    fn components(&self) -> Vec<u32> {
         const NEW: u32 = u32::MAX;
         let states = self.first.len() - 1;
         let mut index = vec![NEW; states];

@@ -27,9 +27,9 @@ pub const JUDGES: [Judge; 13] = [
     judge("markatos-figure-6", figure_6),
     judge("markatos-five-access", five_access),
     judge("markatos-shrimp-1", shrimp_1),
-    judge("markatos-shrimp-2", |case| hooked(case, "shrimp-2", &["shrimp-2-unmodified"])),
-    judge("markatos-flash", |case| hooked(case, "flash", &["flash-unmodified"])),
-    judge("markatos-pal", |case| hooked(case, "pal", &["pal-unmasked"])),
+    judge("markatos-shrimp-2", |case| judge_hook(case, "shrimp-2", &["shrimp-2-unmodified"])),
+    judge("markatos-flash", |case| judge_hook(case, "flash", &["flash-unmodified"])),
+    judge("markatos-pal", |case| judge_hook(case, "pal", &["pal-unmasked"])),
     judge("markatos-keys", by_keys),
     judge("markatos-extended-shadow", extended_shadow),
     judge("markatos-barriers", barriers),
@@ -109,7 +109,7 @@ fn breaks(finding: &mut Finding<'_>, entry: &Entry, scene: &Scene, looked_for: i
 }
 
 /// The verdict on a method that holds everywhere, and fails without its one condition.
-fn hooked(case: &Case<'_>, name: &str, without: &[&str]) -> Result<Verdict, RunError> {
+fn judge_hook(case: &Case<'_>, name: &str, without: &[&str]) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     holds(&mut finding, named(name)?, &private());
     for name in without {
@@ -192,7 +192,7 @@ fn by_keys(case: &Case<'_>) -> Result<Verdict, RunError> {
         right == 1,
         format!("one of {tries} keys opens a context: probability 2^-{} for a guess", keys::KEY_BITS),
     );
-    let shown = shown_by_a_context(protocol);
+    let shown = context_statuses(protocol);
     finding.check(
         shown == [MINUS_ONE, 2, 1, 0],
         format!("a context reads -1 after half an initiation, then {:?} as the units are moved", &shown[1..]),
@@ -201,7 +201,7 @@ fn by_keys(case: &Case<'_>) -> Result<Verdict, RunError> {
 }
 
 /// The status of a context after half an initiation, after a whole one, and as its units are moved.
-fn shown_by_a_context(protocol: Keys) -> Vec<u16> {
+fn context_statuses(protocol: Keys) -> Vec<u16> {
     let mut engine = protocol.reset(&[]);
     let program: Vec<_> = protocol.program(0, WANTS[0]);
     let mut shown = Vec::new();

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_access_and_match_goes_where_the_text_says() {
+    fn transitions_match_the_text() {
         for (at, is_load, equal, to, status) in DESCRIBED {
             let done = transition(at, is_load, equal);
             assert_eq!((done.to, done.status), (to, status), "{at:?} load {is_load} equal {equal}");
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_sequence_starts_and_any_other_address_in_it_does_not() {
+    fn only_the_whole_sequence_starts() {
         let a = 0x2000;
         let b = 0x4000;
         let c = 0x6000;
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn twelve_bits_are_kept_and_addresses_8_mib_apart_are_equal() {
+    fn addresses_8_mib_apart_are_equal() {
         assert_eq!(compared(0x7f_f800), 0xfff);
         assert_eq!(compared(0x0000_07ff), 0, "the low eleven bits are not kept");
         assert_eq!(compared(0x4000), compared(0x4000 + ALIASED_BYTES));

@@ -54,14 +54,18 @@ pub fn lay_out<P: Protocol>(machine: &Machine<'_, P>, moves: &[Move]) -> Story {
     if matches!(breach, Some(Breach::NobodyAsked(_) | Breach::BeyondRights(_))) {
         let mut honest = machine.everyone().filter(|who| machine.is_honest(*who));
         if let Some(who) = honest.find(|who| machine.is_initiating(&state, *who)) {
-            lines.extend(rest(machine, state, who));
+            lines.extend(rest_of_initiation(machine, state, who));
         }
     }
     Story { heads: heads(machine), lines, breach }
 }
 
 /// The lines of a process until it reaches a conclusion, with no other process running.
-fn rest<P: Protocol>(machine: &Machine<'_, P>, mut state: State<P::Engine>, who: u8) -> Vec<Line> {
+fn rest_of_initiation<P: Protocol>(
+    machine: &Machine<'_, P>,
+    mut state: State<P::Engine>,
+    who: u8,
+) -> Vec<Line> {
     let mut lines = Vec::new();
     for _ in 0..AFTERWARDS {
         let own = |chosen: &Move| match chosen {
@@ -104,7 +108,7 @@ fn line(chosen: Move, happening: &Happening) -> Option<Line> {
     let (who, text) = match chosen {
         Move::Switch { .. } => return None,
         Move::Step { who, way, .. } => {
-            let text = happening.access.map_or("MB".to_owned(), |access| spelt(access, happening.word));
+            let text = happening.access.map_or("MB".to_owned(), |access| access_text(access, happening.word));
             let how = match way {
                 Way::Direct => "",
                 Way::Buffered => " (into the write buffer)",
@@ -114,7 +118,7 @@ fn line(chosen: Move, happening: &Happening) -> Option<Line> {
             (Some(who), text + how)
         }
         Move::Drain { .. } => {
-            let access = happening.access.map_or(String::new(), |access| spelt(access, None));
+            let access = happening.access.map_or(String::new(), |access| access_text(access, None));
             (None, format!("the write buffer drains: {access}"))
         }
         Move::Idle(_) => (None, happening.says.to_owned()),
@@ -123,7 +127,7 @@ fn line(chosen: Move, happening: &Happening) -> Option<Line> {
 }
 
 /// An access in the notation of the paper, with the word that it read.
-fn spelt(access: Access, word: Option<Word>) -> String {
+fn access_text(access: Access, word: Option<Word>) -> String {
     let at = access.at;
     let read = word.map_or("status".to_owned(), |word| format!("{}", word as i16));
     match access.kind {

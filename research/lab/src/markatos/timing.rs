@@ -254,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_costs_the_sum_of_its_accesses_and_only_the_bus_part_scales() {
+    fn only_the_bus_part_of_a_program_scales() {
         let parameters = Parameters::parse(include_str!("../../parameters/markatos.toml")).expect("checked");
         let slow = Costs::at(&parameters, 12.5).expect("all there");
         let fast = Costs::at(&parameters, 25.0).expect("all there");

@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_process_never_fails_and_equal_seeds_give_equal_runs() {
+    fn a_single_process_never_fails() {
         let alone = run(&costs(), 1e7, 2e4, Unknown { processes: 1, ..UNKNOWN });
         assert_eq!((alone.errors, alone.fails), (0.0, 0.0));
         assert!(alone.successes > 1e5, "{}", alone.successes);
@@ -273,7 +273,7 @@ mod tests {
 
     /// Section 4.4's interleaving: two unsuccessful initiations after one switch.
     #[test]
-    fn the_papers_interleaving_costs_the_first_process_two_initiations() {
+    fn the_papers_interleaving_costs_two_initiations() {
         let mut run =
             Run { costs: &costs(), gap: 0.0, engine: FIGURE_10.reset(&[]), rates: Rates::default() };
         let process = |who: u8| {

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_buffer_the_same_block_takes_whole_turns() {
+    fn without_a_buffer_a_block_takes_whole_turns() {
         let mut disk = disk(0);
         let mut at = 0.0;
         let mut ends = Vec::new();
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_slower_than_the_platter_reads_at_its_own_pace_and_a_faster_one_at_the_platters() {
+    fn reader_or_platter_sets_the_pace() {
         for (think, each) in [(12e6, 21e6), (0.5e6, 16e6)] {
             let mut disk = disk(128 << 10);
             let mut at = 0.0;
@@ -297,10 +297,10 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_makes_the_head_seek_and_wait() {
+    fn another_reader_makes_the_head_seek() {
         let mut disk = disk(64 << 10);
         let at = disk.read(0, 65536, 0.0);
-        let took = disk.read(200 << 20, 65536, at) - at;
-        assert!(took > 16e6 + 3e6 + 1e6 && took < 16e6 + 16e6 + 14e6, "{took}");
+        let time = disk.read(200 << 20, 65536, at) - at;
+        assert!(time > 16e6 + 3e6 + 1e6 && time < 16e6 + 16e6 + 14e6, "{time}");
     }
 }

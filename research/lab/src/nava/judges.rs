@@ -15,7 +15,7 @@ use crate::parameters::{Parameters, ParametersError};
 use crate::verdict::{Basis, Verdict};
 
 use super::machine::BLOCK;
-use super::raw::again;
+use super::raw::repeated_reads;
 use super::tables::PARTS;
 
 pub(super) const JUDGES: [Judge; 4] = [
@@ -47,7 +47,7 @@ fn standalone(case: &Case<'_>) -> Result<Verdict, RunError> {
         }
     }
     finding.numbers(&found);
-    let reason = of_two_clients(case)?;
+    let reason = explain_two_clients(case)?;
     let steps = case.tables.line("nava-parts", "delay")?;
     let mut parts = Vec::new();
     for ((name, _), pair) in PARTS.iter().skip(1).zip(steps.points.windows(2)) {
@@ -68,7 +68,7 @@ fn standalone(case: &Case<'_>) -> Result<Verdict, RunError> {
 }
 
 /// Two clients with a disk that finishes reading ahead: the distance from the paper's figures, before and after.
-fn of_two_clients(case: &Case<'_>) -> Result<String, RunError> {
+fn explain_two_clients(case: &Case<'_>) -> Result<String, RunError> {
     let mut parts = Vec::new();
     for server in ["mfs", "umfs"] {
         let at = |label: &str| case.tables.value(BANDWIDTH, label, 2.0);
@@ -195,14 +195,14 @@ fn same_block(case: &Case<'_>) -> Result<Verdict, RunError> {
         );
         finding.check((saved / copy - 1.0).abs() <= 0.05, words);
     }
-    finding.because(met_by_itself(case)?);
+    finding.because(share_still_buffered(case)?);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
 /// How often the same block is still in the disk's buffer, with the copy and without, and the gain with other rotation times.
-fn met_by_itself(case: &Case<'_>) -> Result<String, RunError> {
+fn share_still_buffered(case: &Case<'_>) -> Result<String, RunError> {
     let pair = |parameters: &Parameters| -> Result<[(f64, f64); 2], ParametersError> {
-        Ok([again(parameters, false)?, again(parameters, true)?])
+        Ok([repeated_reads(parameters, false)?, repeated_reads(parameters, true)?])
     };
     let [(_, copied), (_, direct)] = pair(case.parameters)?;
     let mut others = Vec::new();

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_expectation_holds_where_the_pool_spends_less_in_every_scene() {
+    fn the_pool_must_win_in_every_scene() {
         let of = |ratios: [f64; 2]| {
             let scenes = ratios.map(|ratio| (format!("a, {RATIO}"), ratio));
             expectation(&[&[("a, pool".to_owned(), 0.5)], scenes.as_slice()].concat())

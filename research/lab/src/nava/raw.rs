@@ -80,7 +80,10 @@ fn raw(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 ///
 /// # Errors
 /// [`ParametersError::Missing`].
-pub(super) fn again(parameters: &Parameters, user_mode_dma: bool) -> Result<(f64, f64), ParametersError> {
+pub(super) fn repeated_reads(
+    parameters: &Parameters,
+    user_mode_dma: bool,
+) -> Result<(f64, f64), ParametersError> {
     let reader = Reader { varies: Varies::Read, order: Order::Fixed, user_mode_dma, in_theory: false };
     let machine = Machine::new(parameters)?;
     let mut rng = Rng::new(1);
@@ -94,11 +97,11 @@ fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, rng: &mu
     let blocks = disk.bytes() / bytes - 1;
     let copy = if reader.user_mode_dma { 0.0 } else { bytes as f64 * machine.copy };
     let mut at = 0.0;
-    let mut began = 0.0;
+    let mut started = 0.0;
     let mut found = 0;
     for read in 0..READS[0] + READS[1] {
         if read == READS[0] {
-            (began, found) = (at, disk.found());
+            (started, found) = (at, disk.found());
         }
         let block = match reader.order {
             Order::Sequential => read,
@@ -107,5 +110,5 @@ fn mean(mut disk: Disk, machine: &Machine, reader: &Reader, bytes: u64, rng: &mu
         };
         at = disk.read(block * bytes, bytes, at + machine.entry) + copy;
     }
-    ((at - began) / READS[1] as f64, (disk.found() - found) as f64 / READS[1] as f64)
+    ((at - started) / READS[1] as f64, (disk.found() - found) as f64 / READS[1] as f64)
 }

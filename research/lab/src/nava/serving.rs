@@ -108,7 +108,7 @@ struct Reader {
     passes: u64,
     /// Blocks of this pass in the server's cache.
     cached: u64,
-    began: Option<f64>,
+    started: Option<f64>,
     block_began: f64,
     delays: Vec<f64>,
     ended: Option<f64>,
@@ -148,7 +148,7 @@ impl<'a> Room<'a> {
                 read: 0,
                 passes: 0,
                 cached: 0,
-                began: None,
+                started: None,
                 block_began: 0.0,
                 delays: Vec::new(),
                 ended: None,
@@ -193,7 +193,7 @@ impl<'a> Room<'a> {
                     }
                     self.next_packet();
                 }
-                Event::Brought { client, ahead } => self.brought(client, ahead),
+                Event::Brought { client, ahead } => self.disk_read_done(client, ahead),
             }
         }
         self.measured()
@@ -208,7 +208,10 @@ impl<'a> Room<'a> {
         let all = (passes * blocks) as f64 * self.readers.len() as f64;
         Measured {
             bandwidth: mean(&|reader| {
-                reader.ended.zip(reader.began).map_or(f64::NAN, |(ended, began)| bits / (ended - began) * 1e3)
+                reader
+                    .ended
+                    .zip(reader.started)
+                    .map_or(f64::NAN, |(ended, started)| bits / (ended - started) * 1e3)
             }),
             delay: mean(&|reader| reader.delays.iter().sum::<f64>() / reader.delays.len().max(1) as f64)
                 / 1e6,
@@ -217,7 +220,7 @@ impl<'a> Room<'a> {
     }
 
     /// The processor of a client.
-    fn of(&self, client: usize) -> usize {
+    fn processor_of(&self, client: usize) -> usize {
         if self.local { 0 } else { client + 1 }
     }
 
@@ -262,7 +265,7 @@ impl<'a> Room<'a> {
                 self.work(0, true, takes, Work::Arrived(client));
             }
             Packet::Data { client, left } => {
-                let processor = self.of(client);
+                let processor = self.processor_of(client);
                 self.work(processor, true, self.machine.packet, Work::Received { client, left });
             }
         }
@@ -282,7 +285,7 @@ impl<'a> Room<'a> {
             Work::Taken(client) => self.look_up(client),
             Work::Copied { client, ahead } => {
                 self.readers[client].cached += 1;
-                if ahead { self.rest() } else { self.answer(client) }
+                if ahead { self.end_request() } else { self.answer(client) }
             }
             Work::Answered(client) if self.local => {
                 self.take_answer(client);
@@ -295,7 +298,7 @@ impl<'a> Room<'a> {
             }
             Work::Received { client, left: 0 } => self.take_answer(client),
             Work::Received { .. } => {}
-            Work::Read(client) => self.has_read(client),
+            Work::Read(client) => self.next_read(client),
         }
     }
 
@@ -316,7 +319,7 @@ impl<'a> Room<'a> {
     }
 
     /// Ends the request of the server's process.
-    fn rest(&mut self) {
+    fn end_request(&mut self) {
         self.occupied = false;
         self.take_request();
     }
@@ -334,7 +337,7 @@ impl<'a> Room<'a> {
         self.events.push(instant(brought), Event::Brought { client, ahead });
     }
 
-    fn brought(&mut self, client: usize, ahead: bool) {
+    fn disk_read_done(&mut self, client: usize, ahead: bool) {
         let takes = if self.server.disk_copy { BLOCK as f64 * self.machine.copy } else { 0.0 };
         self.work(0, false, takes, Work::Copied { client, ahead });
     }
@@ -364,7 +367,7 @@ impl<'a> Room<'a> {
         if next == reader.cached && next < self.machine.procedure[0] {
             self.fetch(client, true)
         } else {
-            self.rest()
+            self.end_request()
         }
     }
 
@@ -373,18 +376,18 @@ impl<'a> Room<'a> {
         let machine = self.machine;
         let message = if self.local { 0.0 } else { machine.stream };
         let takes = message + machine.message as f64 * machine.copy;
-        let processor = self.of(client);
+        let processor = self.processor_of(client);
         self.work(processor, false, takes, Work::Read(client));
     }
 
     /// The client's process has its data, or starts, and makes the next request.
-    fn has_read(&mut self, client: usize) {
+    fn next_read(&mut self, client: usize) {
         let now = self.now;
         let machine = self.machine;
         let [blocks, passes, delayed] = machine.procedure;
         let reader = &mut self.readers[client];
-        match reader.began {
-            None => reader.began = Some(now),
+        match reader.started {
+            None => reader.started = Some(now),
             Some(_) => reader.read += machine.message,
         }
         let asked = reader.read > 0 && reader.read.is_multiple_of(BLOCK);
@@ -403,7 +406,7 @@ impl<'a> Room<'a> {
             reader.block_began = now;
         }
         let message = if self.local { machine.pipe } else { machine.stream };
-        let processor = self.of(client);
+        let processor = self.processor_of(client);
         self.work(processor, false, machine.entry + message, Work::Asked(client));
     }
 }
@@ -430,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_faster_than_the_wire_and_two_share_it() {
+    fn two_clients_share_the_wire() {
         for server in [Server::UMFS, Server::DMAFS, Server::MFS] {
             let one = served(server, 1, |_| ());
             let two = served(server, 2, |_| ());
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn user_mode_dma_saves_the_copy_and_nothing_else() {
+    fn user_mode_dma_saves_only_the_copy() {
         for clients in [0, 1, 2] {
             let umfs = served(Server::UMFS, clients, |_| ());
             let dmafs = served(Server::DMAFS, clients, |_| ());
@@ -451,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_the_processor_is_what_the_messages_need() {
+    fn processor_time_is_the_work_of_messages() {
         let machine_only = served(Server::MFS, 1, |machine| machine.minimal = 1e6);
         // Eight requests and 48 packets for a block, at a millisecond each.
         assert!((machine_only.processor - 56.0).abs() < 1e-6, "{machine_only:?}");

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::{Caches, window};
-use super::crossing::{Buffers, By, prepare};
+use super::crossing::{Buffers, By, prepare_caches};
 use crate::claims::Place;
 use crate::judging::Finding;
 use crate::paper::{Case, Judge, Line, RunError, Runner};
@@ -70,7 +70,7 @@ fn offloaded(machine: &Machine, state: State, length: u64) -> Result<f64, CftuEr
     let caches = machine.caches()?;
     let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
     let [source, destination] = window(0);
-    prepare(machine, &caches, Buffers::Cold, length);
+    prepare_caches(machine, &caches, Buffers::Cold, length);
     {
         let mut caches = caches.borrow_mut();
         match state {
@@ -151,7 +151,7 @@ struct DurationSettings {
 
 /// A random history before a copy: each side is read, written or unused; then other memory is used, from 1 KiB to the size of
 /// all caches.
-fn happen(machine: &Machine, caches: &Caches, rng: &mut Rng, sides: [u64; 2]) {
+fn random_history(machine: &Machine, caches: &Caches, rng: &mut Rng, sides: [u64; 2]) {
     let mut caches = caches.borrow_mut();
     for side in sides {
         match rng.below(3) {
@@ -176,7 +176,7 @@ fn all_durations(machine: &Machine, by: By) -> Result<Vec<u64>, CftuError> {
         let places = [0; 2].map(|_| rng.below(256) << 16);
         let [source, destination] = window(0);
         let sides = [source + places[0], destination + places[1]];
-        happen(machine, &caches, &mut rng, sides);
+        random_history(machine, &caches, &mut rng, sides);
         all.push(match by {
             By::Cpu => machine.copy_by_cpu(&caches, sides, PIECE),
             By::Engine => cftu.copy(places, PIECE)?.all,

@@ -106,7 +106,7 @@ struct Caller {
     ready: Option<Instant>,
     copies: u64,
     /// When the copy in flight reached the doorbell.
-    begun: Instant,
+    started: Instant,
     /// Picoseconds of its longest copy.
     longest: u128,
 }
@@ -151,11 +151,11 @@ impl Cftu {
             let queue = path.open_queue(session, index as u32);
             path.grant_class(queue, PriorityClass::High);
             let ready = Some(Instant::ORIGIN);
-            let begun = Instant::ORIGIN;
+            let started = Instant::ORIGIN;
             let class = *class;
             let copies = 0;
             let longest = 0;
-            all.push(Caller { session, queue, frame, class, ready, copies, begun, longest });
+            all.push(Caller { session, queue, frame, class, ready, copies, started, longest });
         }
         let now = device.with(|device| device.now());
         let host = machine.host.clone();
@@ -181,7 +181,7 @@ impl Cftu {
     pub fn longest(&self, caller: usize) -> u128 {
         self.callers.get(caller).map_or(0, |caller| match caller.ready {
             Some(_) => caller.longest,
-            None => caller.longest.max(self.now.picoseconds() - caller.begun.picoseconds()),
+            None => caller.longest.max(self.now.picoseconds() - caller.started.picoseconds()),
         })
     }
 
@@ -196,7 +196,7 @@ impl Cftu {
     /// # Errors
     /// [`CftuError::Failed`], [`CftuError::Stalled`].
     pub fn copy(&mut self, places: [u64; 2], length: u64) -> Result<Took, CftuError> {
-        let begun = self.now;
+        let started = self.now;
         let half = self.host.path_lines / 2 * LINE_BYTES;
         let touched = self.caches.borrow_mut().read(KERNEL, half);
         let there = self.host.call + self.host.submit + touched;
@@ -213,7 +213,7 @@ impl Cftu {
         let touched = self.caches.borrow_mut().read(KERNEL + half, half);
         let back = self.host.interrupt + self.host.wake + touched;
         self.pass(back);
-        let all = (self.now.picoseconds() - begun.picoseconds()) as u64;
+        let all = (self.now.picoseconds() - started.picoseconds()) as u64;
         Ok(Took { all, cpu: there + back })
     }
 
@@ -250,8 +250,8 @@ impl Cftu {
                 completed.completion.outcome.result.map_err(CftuError::Failed)?;
                 if let Some(caller) = self.callers.iter_mut().find(|one| one.queue == completed.queue) {
                     caller.ready = Some(self.now.after_picoseconds(between.into()));
-                    let took = self.now.picoseconds() - caller.begun.picoseconds();
-                    caller.longest = caller.longest.max(took);
+                    let time = self.now.picoseconds() - caller.started.picoseconds();
+                    caller.longest = caller.longest.max(time);
                 }
             }
         }
@@ -291,7 +291,7 @@ impl Cftu {
         let mut request = Request::copy(from, to, length);
         request.terms.class = caller.class;
         caller.copies += 1;
-        (caller.ready, caller.begun) = (None, self.now);
+        (caller.ready, caller.started) = (None, self.now);
         if let Some(room) = self.path.reserve(caller.queue, u32::MAX) {
             self.path.submit(self.now, room, caller.session.0, &request, &mut self.capabilities);
         }

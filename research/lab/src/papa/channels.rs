@@ -61,7 +61,7 @@ struct Settings {
 }
 
 /// A policy of the slides, with the classes of the callers.
-fn arranged(callers: usize, priority: Option<Period>) -> (Box<dyn Policy>, Vec<PriorityClass>) {
+fn policy_with_classes(callers: usize, priority: Option<Period>) -> (Box<dyn Policy>, Vec<PriorityClass>) {
     let mut classes = vec![PriorityClass::Normal; callers];
     let Some(Period { period_us, slice_us }) = priority else {
         return (PolicyKind::Shared.build(), classes);
@@ -72,7 +72,7 @@ fn arranged(callers: usize, priority: Option<Period>) -> (Box<dyn Policy>, Vec<P
 }
 
 fn bandwidths(machine: &Machine, settings: &Settings, length: u64) -> Result<Vec<f64>, CftuError> {
-    let (policy, classes) = arranged(settings.callers, settings.priority);
+    let (policy, classes) = policy_with_classes(settings.callers, settings.priority);
     let caches = machine.caches()?;
     Cftu::new(machine, &caches, policy, &classes)?.bandwidths(length, TIMES)
 }
@@ -119,8 +119,8 @@ fn priority(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.figure("one channel alone, GB/s", one[1]);
     finding.figure("four channels, GB/s", all[1]);
     // One third of the time alone, and a quarter of the total in the rest.
-    let reckoned = one[1] / 3.0 + all[1] / 4.0 * 2.0 / 3.0;
-    finding.figure("high channel by arithmetic, GB/s", reckoned);
+    let computed = one[1] / 3.0 + all[1] / 4.0 * 2.0 / 3.0;
+    finding.figure("high channel by arithmetic, GB/s", computed);
     let words = format!(
         "each low one has {low:.2} to {high:.2}, but the total bandwidth is calibrated to this value, so \
                  it is no evidence"
@@ -128,7 +128,7 @@ fn priority(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(within(low, EACH_LOW) && within(high, EACH_LOW), words);
     let words = format!(
         "one channel alone has the {:.2} of the crossings, all have {:.2}, both calibrated; the high channel's {:.2} follows \
-                 from these two: a third of the first and a sixth of the second are {reckoned:.2}",
+                 from these two: a third of the first and a sixth of the second are {computed:.2}",
         one[1],
         all[1],
         f64::midpoint(least, most)

@@ -55,7 +55,7 @@ pub(super) enum By {
 }
 
 /// Brings the caches into the state before a copy at the start of the first window.
-pub(super) fn prepare(machine: &Machine, caches: &Caches, buffers: Buffers, length: u64) {
+pub(super) fn prepare_caches(machine: &Machine, caches: &Caches, buffers: Buffers, length: u64) {
     let mut caches = caches.borrow_mut();
     match buffers {
         Buffers::Hot => {
@@ -75,7 +75,7 @@ pub(super) fn prepare(machine: &Machine, caches: &Caches, buffers: Buffers, leng
 /// Picoseconds of one copy by the CPU.
 pub(super) fn by_cpu(machine: &Machine, buffers: Buffers, length: u64) -> Result<u64, CftuError> {
     let caches = machine.caches()?;
-    prepare(machine, &caches, buffers, length);
+    prepare_caches(machine, &caches, buffers, length);
     Ok(machine.copy_by_cpu(&caches, window(0), length))
 }
 
@@ -84,7 +84,7 @@ pub(super) fn by_engine(machine: &Machine, buffers: Buffers, length: u64) -> Res
     let caches = machine.caches()?;
     let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
     cftu.copy([0; 2], 1)?;
-    prepare(machine, &caches, buffers, length);
+    prepare_caches(machine, &caches, buffers, length);
     Ok(cftu.copy([0; 2], length)?.all)
 }
 
@@ -99,11 +99,11 @@ fn bandwidth(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let BandwidthSettings { by, buffers } = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
     let point = |x: f64| {
-        let took = match by {
+        let time = match by {
             By::Cpu => by_cpu(&machine, buffers, x as u64),
             By::Engine => by_engine(&machine, buffers, x as u64),
         };
-        Ok((x, x * 1e3 / took.map_err(|error| line.failed(error))? as f64))
+        Ok((x, x * 1e3 / time.map_err(|error| line.failed(error))? as f64))
     };
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
     Ok(vec![Series { label: line.series.label.clone(), points }])
@@ -133,7 +133,8 @@ fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         for cost in [&mut host.submit, &mut host.interrupt, &mut host.wake] {
             *cost *= set_up;
         }
-        let found = if by_arithmetic { reckoned(&machine, buffers) } else { found(&machine, buffers) };
+        let found =
+            if by_arithmetic { crossing_by_arithmetic(&machine, buffers) } else { found(&machine, buffers) };
         let found = found.map_err(|error| line.failed(error))?;
         let found =
             found.ok_or_else(|| line.failed("up to 16 MiB the engine is never faster than the CPU"))?;
@@ -165,13 +166,13 @@ pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, 
 
 /// The same size by arithmetic. Cold: the fixed time of an offload, divided by the CPU's additional time for a byte. Hot: likewise,
 /// but each byte beyond half the last cache evicts others of its set, so that all lines miss after one way's worth of bytes.
-fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
+fn crossing_by_arithmetic(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
     let short = 4096;
     let long = 1 << 20;
-    let begun = by_engine(machine, buffers, short)?;
-    let ended = by_engine(machine, buffers, long)?;
-    let moved = (ended - begun) as f64 / (long - short) as f64;
-    let started = begun as f64 - moved * short as f64 - machine.host.call as f64;
+    let short_time = by_engine(machine, buffers, short)?;
+    let long_time = by_engine(machine, buffers, long)?;
+    let moved = (long_time - short_time) as f64 / (long - short) as f64;
+    let started = short_time as f64 - moved * short as f64 - machine.host.call as f64;
     let far = by_cpu(machine, Buffers::Cold, long)? as f64 / long as f64;
     if buffers == Buffers::Cold {
         return Ok((far > moved).then(|| started / (far - moved)));
@@ -185,7 +186,7 @@ fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuErro
 const CROSSINGS: &str = "papa-crossing";
 
 /// The common part of both crossings: figure, the slide's sizes, and how they move.
-fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunError> {
+fn judge_crossing(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunError> {
     let figure = format!("papa-{buffers}");
     let cpu = case.tables.line(&figure, "CPU")?;
     let engine = case.tables.line(&figure, "engine")?;
@@ -201,19 +202,19 @@ fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunE
     finding.figure("first size of the figure at which the engine is faster, KiB", first);
     finding.figure("engine, longest, GB/s", engine.last());
     finding.figure("CPU, longest, GB/s", cpu.last());
-    let reckoned = at(", by arithmetic", l2)?;
+    let computed = at(", by arithmetic", l2)?;
     let moves = [
         ("half the L2", at("", l2 / 2.0)?, at(", by arithmetic", l2 / 2.0)?),
         ("twice the set-up", at(", set-up doubled", l2)?, at(", set-up doubled, by arithmetic", l2)?),
     ];
     for (what, moved, expected) in moves {
-        let Some(((moved, expected), reckoned)) = moved.zip(expected).zip(reckoned) else {
+        let Some(((moved, expected), computed)) = moved.zip(expected).zip(computed) else {
             finding.check(false, format!("the figure has no crossing with {what}"));
             continue;
         };
         finding.figure(format!("with {what}, KiB"), moved);
         let ratio = moved / crossing;
-        let arithmetic = expected / reckoned;
+        let arithmetic = expected / computed;
         let words = format!(
             "with {what} the crossing moves by a factor of {ratio:.2}, by arithmetic {arithmetic:.2}"
         );
@@ -223,9 +224,9 @@ fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunE
 }
 
 fn hot(case: &Case<'_>) -> Result<Verdict, RunError> {
-    crossed(case, "hot", Basis::Predicted)
+    judge_crossing(case, "hot", Basis::Predicted)
 }
 
 fn cold(case: &Case<'_>) -> Result<Verdict, RunError> {
-    crossed(case, "cold", Basis::Calibrated)
+    judge_crossing(case, "cold", Basis::Calibrated)
 }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::cache_state::PIECE;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::window;
-use super::crossing::{Buffers, By, prepare};
+use super::crossing::{Buffers, By, prepare_caches};
 use super::victims::{Core, VICTIMS, Victim};
 use crate::claims::Place;
 use crate::judging::Finding;
@@ -56,7 +56,7 @@ fn pollution(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
     let point = |x: f64| {
-        let victim = numbered(x).ok_or_else(|| line.failed("victims are numbered from 1 to 6"))?;
+        let victim = victim_at(x).ok_or_else(|| line.failed("victims are numbered from 1 to 6"))?;
         Ok((x, rise(&machine, victim, settings).map_err(|error| line.failed(error))?))
     };
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
@@ -64,7 +64,7 @@ fn pollution(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 }
 
 /// The victim at this x value of a figure.
-fn numbered(x: f64) -> Option<&'static Victim> {
+fn victim_at(x: f64) -> Option<&'static Victim> {
     (x as usize).checked_sub(1).and_then(|at| VICTIMS.get(at))
 }
 
@@ -72,7 +72,7 @@ fn numbered(x: f64) -> Option<&'static Victim> {
 fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, CftuError> {
     let caches = machine.caches()?;
     // Fills the caches with other data, as after some time of other use.
-    prepare(machine, &caches, Buffers::Cold, PIECE);
+    prepare_caches(machine, &caches, Buffers::Cold, PIECE);
     let mut nothing = || ();
     let mut alone = Core::new(machine, &caches, u64::MAX, &mut nothing);
     (victim.run)(&mut alone);
@@ -122,7 +122,7 @@ fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let mut gains = Vec::new();
     for ((number, by_cpu), (_, by_engine)) in cpu.points.iter().zip(&engine.points) {
-        let Some(victim) = numbered(*number) else { continue };
+        let Some(victim) = victim_at(*number) else { continue };
         let gain = (1.0 - (100.0 + by_engine) / (100.0 + by_cpu)) * 100.0;
         finding.figure(format!("{} faster when offloaded, %", victim.category), gain);
         gains.push((victim.category, gain));

@@ -295,7 +295,7 @@ mod tests {
     use crate::parameters::Parameters;
 
     #[test]
-    fn what_victims_give_does_not_depend_on_who_comes_between() {
+    fn copies_do_not_change_victims_results() {
         let parameters = Parameters::parse(include_str!("../../parameters/papa.toml")).expect("well formed");
         let machine = Machine::new(&parameters, 1).expect("all there");
         for victim in &VICTIMS {

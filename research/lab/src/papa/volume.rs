@@ -136,8 +136,8 @@ fn traced() -> Result<Volume, Box<dyn std::error::Error>> {
         | Options::PTRACE_O_TRACEVFORK
         | Options::PTRACE_O_TRACECLONE
         | Options::PTRACE_O_EXITKILL;
-    let begun = ptrace::seize(shell, followed).and_then(|()| ptrace::interrupt(shell));
-    if let Err(error) = begun {
+    let attached = ptrace::seize(shell, followed).and_then(|()| ptrace::interrupt(shell));
+    if let Err(error) = attached {
         child.kill()?;
         child.wait()?;
         return Err(error.into());
@@ -148,13 +148,13 @@ fn traced() -> Result<Volume, Box<dyn std::error::Error>> {
         Err(error) => Err(Box::from(error)),
     };
     if followed.is_err() {
-        end(shell);
+        kill_group(shell);
     }
     followed
 }
 
 /// Kills a process group, whose members may be stopped, and reaps them.
-fn end(shell: Pid) {
+fn kill_group(shell: Pid) {
     let _ = killpg(shell, Signal::SIGKILL);
     let group = Pid::from_raw(-shell.as_raw());
     while matches!(waitpid(group, Some(WaitPidFlag::__WALL)), Ok(_) | Err(nix::Error::EINTR)) {}
@@ -172,7 +172,7 @@ fn follow(shell: Pid) -> Result<Volume, nix::Error> {
                 continue;
             }
             Ok(WaitStatus::PtraceSyscall(process)) => {
-                if let Some(bytes) = carried(process) {
+                if let Some(bytes) = bytes_copied(process) {
                     volume.add(bytes);
                 }
                 (process, None)
@@ -195,7 +195,7 @@ fn follow(shell: Pid) -> Result<Volume, nix::Error> {
 }
 
 /// Bytes copied by the system call that has just ended; `None` at its start and for other calls.
-fn carried(process: Pid) -> Option<u64> {
+fn bytes_copied(process: Pid) -> Option<u64> {
     let (call, result) = call_and_result(process)?;
     // Until a call has ended, its result is an error code.
     let carries = CALLS.contains(&call) && result > 0;

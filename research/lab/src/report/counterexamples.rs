@@ -156,7 +156,7 @@ impl Listed {
 }
 
 /// The counterexamples of the claims selected by `is_shown`.
-pub(super) fn shown(is_shown: impl Fn(&str) -> bool) -> Markup {
+pub(super) fn counterexamples_of(is_shown: impl Fn(&str) -> bool) -> Markup {
     let all: Vec<&Listed> = LISTED.iter().filter(|listed| is_shown(listed.claim)).collect();
     html! {
         @if !all.is_empty() {
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counterexample_is_found_and_ends_in_a_breach() {
+    fn every_counterexample_ends_in_a_breach() {
         for listed in LISTED {
             let story = listed.story().unwrap_or_else(|| panic!("{} does not break", listed.protocol));
             assert!(story.breach.is_some() && !story.lines.is_empty(), "{}", listed.protocol);

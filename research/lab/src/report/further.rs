@@ -10,7 +10,7 @@ use maud::{Markup, html};
 
 use super::page::Page;
 use super::words::rounded;
-use crate::sensitivity::{Change, Origin, SEEN, Sensitivity, Turn};
+use crate::sensitivity::{Change, MIN_SHOWN, Origin, Sensitivity, VerdictChange};
 
 /// The table, by claim.
 pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
@@ -20,7 +20,7 @@ pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
             h2 { "Sensitivity" }
             p {
                                 "Change of each figure of a predicted claim when one time of the model is 20 % lower or higher, with all other \
-                                 parameters unchanged and reduced sweeps. Figures that are zero, and changes below " (SEEN * 100.0) " %, are left out."
+                                 parameters unchanged and reduced sweeps. Figures that are zero, and changes below " (MIN_SHOWN * 100.0) " %, are left out."
             }
             (origin(*from))
             @if claims.is_empty() { p.note { "Nothing to show: no claim here is predicted, or it was " strong { "not run" } "." } }
@@ -30,8 +30,8 @@ pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
             @if claims.is_empty() || !missing.is_empty() || *from != Origin::Here {
                                 p { "Computing it again takes a quarter of an hour or more, and resumes an interrupted run: " code { "./x lab --sensitivity" } "." }
             }
-            @if !claims.is_empty() { (turned(page)) }
-            @for claim in claims { (moved(claim, changes)) }
+            @if !claims.is_empty() { (verdict_changes(page)) }
+            @for claim in claims { (figure_changes(claim, changes)) }
         }
     }
 }
@@ -55,7 +55,7 @@ fn origin(origin: Origin) -> Markup {
 }
 
 /// The verdicts that one parameter changes.
-fn turned(page: &Page<'_>) -> Markup {
+fn verdict_changes(page: &Page<'_>) -> Markup {
     let turns = &page.sensitivity.turns;
     html! {
                 @if turns.is_empty() { p { strong { "No verdict changes" } " with any parameter." } }
@@ -78,16 +78,16 @@ fn turned(page: &Page<'_>) -> Markup {
 }
 
 /// The source of the parameter that changes a verdict.
-fn source<'a>(page: &'a Page<'_>, turn: &Turn) -> &'a str {
+fn source<'a>(page: &'a Page<'_>, turn: &VerdictChange) -> &'a str {
     let paper = page.claims.find(&turn.claim).map(|claim| claim.paper.as_str());
     let own = page.papers.iter().find(|prepared| Some(prepared.name) == paper);
     let list = own.map_or(&[][..], |prepared| prepared.parameters.list());
     list.iter().find(|parameter| parameter.name == turn.parameter).map_or("", |parameter| &parameter.source)
 }
 
-fn moved(claim: &str, changes: &[Change]) -> Markup {
+fn figure_changes(claim: &str, changes: &[Change]) -> Markup {
     let seen: Vec<&Change> =
-        changes.iter().filter(|change| change.claim == claim && change.is_seen()).collect();
+        changes.iter().filter(|change| change.claim == claim && change.is_shown()).collect();
     html! {
         details {
             summary { a href=(format!("#claim-{claim}")) { (claim) } ": " (seen.len()) " changes" }

@@ -11,7 +11,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::page::Page;
-use super::paper_tables::{PaperTable, beside, built_in};
+use super::paper_tables::{PaperTable, built_in, table_with_ours};
 use super::words::marked;
 use super::{counterexamples, further, pictures, verdicts};
 use crate::claims::{Claim, Place};
@@ -146,8 +146,8 @@ impl Page<'_> {
                 @if !claims.is_empty() { h3 { "Claims" } }
                 @for claim in &claims { (verdicts::card(self, claim)) }
                 @if !tables.is_empty() { h3 { "Tables" } }
-                @for table in tables { (beside(table, &made, |figure| self.is_planned(figure))) }
-                (counterexamples::shown(|id| claims.iter().any(|claim| claim.id == id)))
+                @for table in tables { (table_with_ours(table, &made, |figure| self.is_planned(figure))) }
+                (counterexamples::counterexamples_of(|id| claims.iter().any(|claim| claim.id == id)))
                 @if !plans.is_empty() { h3 { "Figures" } }
                 @for plan in plans { (self.figure(plan)) }
             }

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_told_as_a_date() {
+    fn seconds_are_printed_as_a_date() {
         for (seconds, told) in [
             (0, "1970-01-01 00:00 UTC"),
             (951_782_399, "2000-02-28 23:59 UTC"),

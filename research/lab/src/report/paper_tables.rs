@@ -85,7 +85,11 @@ impl Cell {
 }
 
 /// One table with the lab's values.
-pub(super) fn beside(table: &PaperTable, found: &Tables, is_planned: impl Fn(&str) -> bool) -> Markup {
+pub(super) fn table_with_ours(
+    table: &PaperTable,
+    found: &Tables,
+    is_planned: impl Fn(&str) -> bool,
+) -> Markup {
     html! {
         section.table id=(format!("table-{}", table.id)) {
             h4 { (table.title) }
@@ -118,7 +122,7 @@ mod tests {
     use crate::experiments;
 
     #[test]
-    fn every_cell_names_a_line_and_a_point_of_a_plan() {
+    fn every_cell_names_a_point_of_a_plan() {
         let papers = experiments::prepare(&Claims::built_in().expect("checked"), &[]).expect("checked");
         for table in built_in().expect("well formed") {
             let paper = papers.iter().find(|paper| paper.name == table.paper).expect("a paper of the lab");

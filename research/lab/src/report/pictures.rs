@@ -82,13 +82,15 @@ fn decided(plan: &Plan, claims: &Claims) -> Markup {
 /// The picture as planned and, if possible, on the other scale.
 fn zoomed(table: &Table) -> Result<Markup, DrawError> {
     let plan = &table.plan;
-    let planned = both(table, plan.y.scale)?;
+    let planned = wide_and_narrow(table, plan.y.scale)?;
     let (name, other) = match plan.y.scale {
         Scale::Linear => ("logarithmic", Scale::Log10),
         Scale::Log2 | Scale::Log10 => ("linear", Scale::Linear),
     };
     let planned_name = if plan.y.scale == Scale::Linear { "linear" } else { "logarithmic" };
-    let Ok(zoomed) = both(table, other) else { return Ok(html! { div.zoom { div.first { (planned) } } }) };
+    let Ok(zoomed) = wide_and_narrow(table, other) else {
+        return Ok(html! { div.zoom { div.first { (planned) } } });
+    };
     let id = |which: &str| format!("zoom-{}-{which}", plan.figure);
     Ok(html! {
         div.zoom {
@@ -103,7 +105,7 @@ fn zoomed(table: &Table) -> Result<Markup, DrawError> {
     })
 }
 
-fn both(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
+fn wide_and_narrow(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
     let draw =
         |(class, size, x_labels, letters): (&str, (u32, u32), usize, u32)| -> Result<Markup, DrawError> {
             let text = drawn(table, ChartStyle { size, x_labels, y_scale, letters, has_heads: false })?;

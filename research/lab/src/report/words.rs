@@ -108,7 +108,7 @@ mod tests {
     use crate::claims::Claims;
 
     #[test]
-    fn bytes_are_also_told_in_larger_units() {
+    fn bytes_are_also_shown_in_larger_units() {
         assert_eq!(figure(524_288.0, Some("bytes")), "524288 bytes (512 KiB)");
         assert_eq!(figure(524_288.0, Some("us")), "524288 us");
         assert_eq!(figure(12.0, Some("bytes")), "12 bytes");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_claim_expects_is_told_whole() {
+    fn the_whole_criterion_is_shown() {
         let claim = |criterion: &str| {
             let text = format!(
                 "[[claim]]\nid = 'a'\npaper = 'p'\nsection = '1'\nwhere = ['live']\nkind = 'number'\nunit = 'us'\n\
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_taken_apart() {
+    fn why_is_split_into_parts() {
         let why = "does not hold: a is 1 (of 2); b (because c (d) e); what holds: f; g";
         assert_eq!(parts(why), (Some("a is 1 (of 2); b"), Some("c (d) e"), Some("f; g")));
         assert_eq!(parts("does not hold: a (1)"), (Some("a (1)"), None, None));

@@ -224,10 +224,10 @@ impl Board {
         // Two lengths give the start time and the time for each byte.
         let short = 64 << 10;
         let long = 1 << 20;
-        let begun = of(Mode::Offloaded, short)?;
-        let ended = of(Mode::Offloaded, long)?;
-        let moved = (ended - begun) / (long - short) as f64;
-        let started = begun - moved * short as f64;
+        let short_time = of(Mode::Offloaded, short)?;
+        let long_time = of(Mode::Offloaded, long)?;
+        let moved = (long_time - short_time) / (long - short) as f64;
+        let started = short_time - moved * short as f64;
         let [fits, frame] = [last.size_bytes / 2, self.host.frame_bytes];
         let near = of(Mode::Premapped, fits)? / fits as f64;
         let far = of(Mode::Premapped, frame)? / frame as f64;

@@ -201,8 +201,8 @@ struct Client {
 }
 
 impl Client {
-    fn under_way(&self) -> usize {
-        self.calls.iter().filter(|(_, took)| took.is_none()).count()
+    fn in_flight(&self) -> usize {
+        self.calls.iter().filter(|(_, latency)| latency.is_none()).count()
     }
 }
 
@@ -219,7 +219,7 @@ struct Core<'a> {
     ended: VecDeque<u64>,
     /// Whether an interrupt is pending for the driver.
     interrupted: bool,
-    began: Instant,
+    started: Instant,
     busy: u64,
     switches: u64,
 }
@@ -257,7 +257,7 @@ impl<'a> Core<'a> {
             inbox: VecDeque::new(),
             ended: VecDeque::new(),
             interrupted: false,
-            began: service.now(),
+            started: service.now(),
             busy: 0,
             switches: 0,
             service,
@@ -297,7 +297,7 @@ impl<'a> Core<'a> {
 
     /// Number of transfers without a reply.
     fn waiting(&self) -> usize {
-        let replied = |client: &Client| client.calls.iter().filter(|(_, took)| took.is_some()).count();
+        let replied = |client: &Client| client.calls.iter().filter(|(_, latency)| latency.is_some()).count();
         self.clients.iter().map(|client| self.work.transfers - replied(client)).sum()
     }
 
@@ -307,7 +307,7 @@ impl<'a> Core<'a> {
         }
     }
 
-    fn hand_over(&mut self, domain: Domain) {
+    fn switch_to(&mut self, domain: Domain) {
         self.ready.retain(|ready| *ready != domain);
         self.ready.push_front(domain);
     }
@@ -317,21 +317,21 @@ impl<'a> Core<'a> {
         let now = self.service.now();
         let client = &mut self.clients[index];
         while let Some(call) = client.replies.pop_front() {
-            let (made, took) = &mut client.calls[call];
-            *took = u64::try_from(now.picoseconds() - made.picoseconds()).ok();
+            let (made, latency) = &mut client.calls[call];
+            *latency = u64::try_from(now.picoseconds() - made.picoseconds()).ok();
         }
         let may_call = |client: &Client| {
-            client.calls.len() < self.work.transfers && client.under_way() < self.work.outstanding.max(1)
+            client.calls.len() < self.work.transfers && client.in_flight() < self.work.outstanding.max(1)
         };
         if !may_call(client) {
             return;
         }
         self.inbox.push_back((index, client.calls.len()));
         client.calls.push((now, None));
-        let goes_on = may_call(client);
+        let has_more = may_call(client);
         self.charge(self.host.call(self.work.call.words(), 2 * self.work.named() as u64));
-        self.hand_over(Domain::Driver);
-        if goes_on {
+        self.switch_to(Domain::Driver);
+        if has_more {
             self.queue(Domain::Client(index));
         }
     }
@@ -387,17 +387,17 @@ impl<'a> Core<'a> {
         self.charge(self.host.call(2, 0));
         self.clients[index].replies.push_back(call);
         self.clients[index].taken -= 1;
-        self.hand_over(Domain::Client(index));
+        self.switch_to(Domain::Client(index));
         if self.interrupted || !self.ended.is_empty() || !self.inbox.is_empty() {
             self.queue(Domain::Driver);
         }
     }
 
     fn outcome(&self) -> Outcome {
-        let took = |client: &Client| client.calls.iter().filter_map(|(_, took)| *took).collect();
-        let elapsed = self.service.now().picoseconds() - self.began.picoseconds();
+        let latency = |client: &Client| client.calls.iter().filter_map(|(_, latency)| *latency).collect();
+        let elapsed = self.service.now().picoseconds() - self.started.picoseconds();
         Outcome {
-            latencies: self.clients.iter().map(took).collect(),
+            latencies: self.clients.iter().map(latency).collect(),
             elapsed: elapsed as u64,
             busy: self.busy,
             switches: self.switches,

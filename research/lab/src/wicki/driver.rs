@@ -55,7 +55,7 @@ fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         outcome.map(|outcome| {
             let y = match settings.gives {
                 Quantity::Latency => outcome.mean_latency() / 1e6,
-                Quantity::Throughput => together(&outcome, length),
+                Quantity::Throughput => total_throughput(&outcome, length),
             };
             (x, y)
         })
@@ -66,7 +66,7 @@ fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 }
 
 /// Total MiB/s of all clients; each measures its own transfers.
-fn together(outcome: &Outcome, length: u64) -> f64 {
+fn total_throughput(outcome: &Outcome, length: u64) -> f64 {
     rate(1, 1.0 / outcome.aggregate(length))
 }
 
@@ -81,5 +81,5 @@ pub(super) fn aggregates(
     most: usize,
 ) -> Result<Vec<f64>, ServiceError> {
     let of = |clients| serve(host, device, &Work::once(clients, Call::Simple, length));
-    (1..=most).map(|clients| of(clients).map(|outcome| together(&outcome, length))).collect()
+    (1..=most).map(|clients| of(clients).map(|outcome| total_throughput(&outcome, length))).collect()
 }

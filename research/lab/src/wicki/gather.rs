@@ -31,17 +31,17 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     for (frames, length) in CASES {
         let plain = Work { transfers: frames, frames, ..Work::once(1, Call::Simple, length) };
         let listed = Work { frames, ..Work::once(1, Call::ScatterGather, length) };
-        let took = |work: &Work| {
+        let time = |work: &Work| {
             Ok::<_, RunError>(serve(&board.host, &board.device, work).map_err(failed)?.elapsed as f64 / 1e9)
         };
-        let list = took(&listed)?;
-        let singly = took(&plain)?;
-        let at_once = took(&Work { outstanding: frames, ..plain })?;
+        let list = time(&listed)?;
+        let in_sequence = time(&plain)?;
+        let at_once = time(&Work { outstanding: frames, ..plain })?;
         let name = format!("{frames} frames of {} KiB", length >> 10);
         finding.figure(format!("{name}: one request, ms"), list);
-        finding.figure(format!("{name}: one after the other, ms"), singly);
+        finding.figure(format!("{name}: one after the other, ms"), in_sequence);
         finding.figure(format!("{name}: all outstanding, ms"), at_once);
-        if list >= singly.min(at_once) {
+        if list >= in_sequence.min(at_once) {
             slower.push(name);
         }
     }

@@ -81,11 +81,11 @@ fn crossover(case: &Case<'_>) -> Result<Verdict, RunError> {
 
 /// Microseconds that mapping adds to the shortest request, and microseconds of its offload.
 fn fixed_costs(mapped: &Series, premapped: &Series, offloaded: &Series) -> (f64, f64) {
-    let took = |line: &Series| {
+    let shortest_time = |line: &Series| {
         let shortest = line.points.first().copied();
         shortest.map_or(0.0, |(bytes, rate)| bytes / (rate * KIB * KIB) * 1e6)
     };
-    (took(mapped) - took(premapped), took(offloaded))
+    (shortest_time(mapped) - shortest_time(premapped), shortest_time(offloaded))
 }
 
 /// Checks that the crossing moves as predicted by arithmetic, within 5 %.
@@ -95,7 +95,7 @@ fn moves(
     crossing: &impl Fn(&str, f64) -> Result<Option<f64>, TableError>,
 ) -> Result<(), RunError> {
     let found = crossing("as measured", l2)?;
-    let reckoned = crossing("by arithmetic", l2)?;
+    let computed = crossing("by arithmetic", l2)?;
     let cases = [
         ("half the L2", crossing("as measured", l2 / 2.0)?, crossing("by arithmetic", l2 / 2.0)?),
         (
@@ -106,16 +106,16 @@ fn moves(
         ("no L2 at all", crossing("no level 2 cache", l2)?, crossing("by arithmetic, no level 2 cache", l2)?),
     ];
     for (what, moved, expected) in cases {
-        let (Some((moved, expected)), Some((found, reckoned))) = (moved.zip(expected), found.zip(reckoned))
+        let (Some((moved, expected)), Some((found, computed))) = (moved.zip(expected), found.zip(computed))
         else {
             finding.check(false, format!("the figure has no crossing with {what}"));
             continue;
         };
         finding.figure(format!("with {what}, KiB"), moved);
         let ratio = moved / found;
-        let arithmetic = expected / reckoned;
+        let arithmetic = expected / computed;
         let words = format!(
-            "with {what} the crossing moves from {found} to {moved} KiB, a factor of {ratio:.2}; by arithmetic from {reckoned} to \
+            "with {what} the crossing moves from {found} to {moved} KiB, a factor of {ratio:.2}; by arithmetic from {computed} to \
                          {expected}, a factor of {arithmetic:.2}"
         );
         finding.check((ratio / arithmetic - 1.0).abs() < 0.05, words);
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exceptions_name_the_sizes_at_which_something_does_not_hold() {
+    fn exceptions_name_the_failing_sizes() {
         let points = [(1024.0, 1.0, 2.0), (2048.0, 3.0, 2.0), (4096.0, 2.0, 2.0)];
         let below = exceptions(points.into_iter(), |one, other| one < other);
         assert_eq!(below.as_deref(), Some("but not at 2, 4 KiB"));

@@ -102,7 +102,7 @@ fn concurrency(case: &Case<'_>) -> Result<Verdict, RunError> {
     let of = format!("with transfers of {} KiB ({} MiB/s with 1 to 6)", size / 1024.0, listed(&values));
     finding.check(lowest == 2, format!("throughput is lowest at {lowest} {of}"));
     finding.check(highest == 4, format!("throughput is highest at {highest} {of}"));
-    let why = what_orders_them(case);
+    let why = explain_order(case);
     finding.because(why.map_err(|message| case.failed(message))?);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
@@ -112,7 +112,7 @@ fn listed(values: &[f64]) -> String {
 }
 
 /// Two experiments on the order of the numbers of clients: a start at the same instant, and no batches of writes.
-fn what_orders_them(case: &Case<'_>) -> Result<String, String> {
+fn explain_order(case: &Case<'_>) -> Result<String, String> {
     let of = |parameters: &Parameters| board(parameters, SEED).map_err(|error| error.to_string());
     let unbatched = Off::WriteBatches.apply(case.parameters).map_err(|error| error.to_string())?;
     let board = of(case.parameters)?;
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extremes_are_counted_from_one_and_the_first_of_equals_is_taken() {
+    fn extremes_are_counted_from_one() {
         let values = [3.0, 1.0, 4.0, 4.0];
         assert_eq!(place_of(&values, |value, best| value < best), 2);
         assert_eq!(place_of(&values, |value, best| value > best), 3);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_above_another_by_the_mean_difference() {
+    fn above_is_the_mean_difference() {
         let line = |points: &[(f64, f64)]| Series { label: String::new(), points: points.to_vec() };
         let upper = line(&[(1.0, 1500.0), (2.0, 2500.0)]);
         let lower = line(&[(1.0, 500.0), (2.0, 1000.0)]);

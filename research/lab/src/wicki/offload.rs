@@ -53,10 +53,10 @@ fn bulk(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let board = board(line.parameters, line.plan.seed)?;
     series(line, |x| {
         let length = x as u64;
-        let took = board.transfer(&Bulk { mode, caching, alternating }, length)?;
+        let time = board.transfer(&Bulk { mode, caching, alternating }, length)?;
         Ok(match gives {
-            Quantity::Latency => took / 1e6,
-            Quantity::Throughput => rate(length, took),
+            Quantity::Latency => time / 1e6,
+            Quantity::Throughput => rate(length, time),
         })
     })
 }
@@ -150,8 +150,8 @@ fn overlap(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         let length = x as u64;
         let (elapsed, busy) = match waiting {
             Waiting::Copying => {
-                let took = board.transfer(&copy, length)?;
-                (took, took)
+                let time = board.transfer(&copy, length)?;
+                (time, time)
             }
             Waiting::Polling => {
                 let elapsed = board.offload(length)?.elapsed as f64;

@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_that_are_tried_are_some_possible_and_some_not() {
+    fn random_requests_are_done_and_refused() {
         let tried = try_bounds(&mut Simulated::new().expect("a service")).expect("it serves");
         assert!(tried.done > 100 && tried.refused > 100 && tried.wrong.is_none());
     }
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_writes_beside_the_window_is_found_out() {
+    fn a_write_beside_the_window_is_detected() {
         let mut careless = Careless(Simulated::new().expect("a service"));
         assert!(try_bounds(&mut careless).expect("it serves").wrong.is_some());
     }

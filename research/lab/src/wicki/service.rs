@@ -175,7 +175,7 @@ impl<B: Bus> Service<B> {
     ///
     /// # Errors
     /// [`CapabilityError`].
-    pub fn offer(
+    pub fn grant(
         &mut self,
         session: SessionId,
         handle: Handle,
@@ -244,7 +244,7 @@ impl<B: Bus> Service<B> {
 
     /// Advances the device to its next interrupt; false if it has nothing left to do.
     pub fn idle(&mut self) -> bool {
-        let came = self.device.with(|device| {
+        let has_interrupt = self.device.with(|device| {
             while !device.is_high(LINE) {
                 let Some(wake) = device.next_wake() else { return false };
                 device.advance(wake);
@@ -252,7 +252,7 @@ impl<B: Bus> Service<B> {
             true
         });
         self.now = self.now.max(self.device.with(|device| device.now()));
-        came
+        has_interrupt
     }
 
     /// Runs the event loop, without processor time, until nothing is left to do. Returns tags with outcomes, in the order of

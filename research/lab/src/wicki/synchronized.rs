@@ -67,7 +67,7 @@ impl Bench {
     }
 
     /// Raises the request line `times` times at once and runs everything that follows. Returns the number of requests taken.
-    fn ask(&mut self, device: Side, times: u32) -> u32 {
+    fn raise_requests(&mut self, device: Side, times: u32) -> u32 {
         let line = if device == Side::Source { READABLE } else { WRITABLE };
         let taken = self
             .service
@@ -116,7 +116,7 @@ fn unit_elements(shape: &Synchronized, done: u32) -> u32 {
 }
 
 /// Runs one shape to its end, request by request.
-fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
+fn run_shape(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     let mut bench = Bench::new()?;
     let total = shape.elements * shape.frames;
     let size = shape.element.bytes() as usize;
@@ -131,7 +131,7 @@ fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     let mut wrong = false;
     while done < total && !wrong {
         wrong = bench.moved(shape.device, data.len()) != done as usize * size || bench.ended().is_some();
-        tally.requests += bench.ask(shape.device, 1);
+        tally.requests += bench.raise_requests(shape.device, 1);
         done += unit_elements(&shape, done);
     }
     let end = bench.ended();
@@ -180,18 +180,18 @@ const SMALL: Synchronized = Synchronized {
 };
 
 /// Whether a request that comes before the last one was served ends the transfer, and the client sees it.
-fn dropped() -> Result<bool, ServiceError> {
+fn early_request_fails() -> Result<bool, ServiceError> {
     let mut bench = Bench::new()?;
     bench.service.with_device(|device| device.bus_mut().receive(&[9; 32]));
     bench.submit(SMALL, Terms::default())?;
     bench.settle();
-    let taken = bench.ask(Side::Source, 2);
+    let taken = bench.raise_requests(Side::Source, 2);
     let end = bench.ended();
     Ok(taken == 1 && end.is_some_and(|end| end.outcome.result == Err(Failure::RequestDropped)))
 }
 
 /// Whether a client that does not drive the peripheral can neither use its frame nor be granted it.
-fn kept_from_others() -> Result<bool, ServiceError> {
+fn others_are_refused() -> Result<bool, ServiceError> {
     let mut bench = Bench::new()?;
     let own = bench.service.frame(STRANGER, MEMORY, 64)?;
     let source = Span::new(bench.register, 0);
@@ -200,11 +200,11 @@ fn kept_from_others() -> Result<bool, ServiceError> {
     bench.service.submit(STRANGER, 2, stolen, Terms::default())?;
     bench.settle();
     let refused = bench.ended().map(|end| end.outcome.result);
-    let granted = bench.service.offer(DRIVER, bench.register, Grantee::Session(STRANGER));
+    let granted = bench.service.grant(DRIVER, bench.register, Grantee::Session(STRANGER));
     let unknown = Failure::UnknownHandle { side: Side::Source, handle: bench.register };
     Ok(refused == Some(Err(unknown))
         && granted == Err(CapabilityError::NotGrantable(bench.register))
-        && bench.ask(Side::Source, 1) == 0)
+        && bench.raise_requests(Side::Source, 1) == 0)
 }
 
 pub(super) const JUDGES: [Judge; 1] =
@@ -215,7 +215,7 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     let failed = |error: ServiceError| case.failed(error);
     let mut tally = Tally::default();
     for shape in every_shape() {
-        follow(shape, &mut tally).map_err(failed)?;
+        run_shape(shape, &mut tally).map_err(failed)?;
     }
     let mut finding = Finding::of(case.claim);
     finding.figure("shapes", f64::from(tally.shapes)).figure("requests", f64::from(tally.requests));
@@ -228,11 +228,11 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     };
     finding.check(tally.wrong.is_empty(), words);
     finding.check(
-        dropped().map_err(failed)?,
+        early_request_fails().map_err(failed)?,
         "a request before the previous one was served ended the transfer as dropped",
     );
     finding.check(
-        kept_from_others().map_err(failed)?,
+        others_are_refused().map_err(failed)?,
         "a client without the device frame was refused, and the frame could not be granted",
     );
     Ok(finding.verdict(Place::Simulated, Basis::Explored))
@@ -244,27 +244,27 @@ mod tests {
     use memferry_clock::Instant;
 
     #[test]
-    fn every_unit_of_every_shape_moves_by_one_request() {
+    fn one_request_moves_one_unit() {
         let mut tally = Tally::default();
         for shape in every_shape() {
-            follow(shape, &mut tally).expect("the service runs");
+            run_shape(shape, &mut tally).expect("the service runs");
         }
         assert_eq!((tally.shapes, tally.wrong), (150, vec![]));
     }
 
     #[test]
-    fn requests_that_come_too_early_and_clients_without_the_frame_are_told() {
-        assert_eq!((dropped(), kept_from_others()), (Ok(true), Ok(true)));
+    fn early_requests_and_strangers_are_refused() {
+        assert_eq!((early_request_fails(), others_are_refused()), (Ok(true), Ok(true)));
     }
 
     #[test]
-    fn a_deadline_ends_the_wait_for_a_device_that_never_asks_again() {
+    fn a_deadline_ends_the_wait_for_a_device() {
         let mut bench = Bench::new().expect("the service runs");
         bench.service.with_device(|device| device.bus_mut().receive(&[9; 32]));
         let deadline = Some(Instant::ORIGIN.after(Duration::from_millis(5)));
         bench.submit(SMALL, Terms { deadline, ..Terms::default() }).expect("the queue is open");
         bench.settle();
-        assert_eq!(bench.ask(Side::Source, 1), 1);
+        assert_eq!(bench.raise_requests(Side::Source, 1), 1);
         assert_eq!(bench.ended(), None, "one of two frames has moved");
         bench.service.pass(Duration::from_millis(6).as_nanos() as u64 * 1000);
         bench.settle();

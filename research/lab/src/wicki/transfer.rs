@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_arrive_whatever_the_access() {
+    fn copies_are_right_with_every_access() {
         for port in [Port::Plain, Port::Packed, Port::Burst16, Port::Burst32, Port::Burst64] {
             for (element, fifo_depth) in [(8, None), (16, Some(16)), (32, Some(255))] {
                 let settings =
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_turned_by_the_definition_of_a_clockwise_turn() {
+    fn rotations_are_clockwise() {
         let width = 64;
         let height = 32;
         for (operation, to) in [
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_setting_and_an_element_of_no_size_are_refused() {
+    fn bad_settings_are_refused() {
         assert!(toml::from_str::<Settings>("sauce = 'burst-64'").is_err());
         let odd: Settings = toml::from_str("element = 24").expect("a number");
         assert!(matches!(odd.config(4096, 0), Err(TransferError::Element { bits: 24 })));

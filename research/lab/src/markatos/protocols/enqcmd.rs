@@ -11,7 +11,7 @@
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
-    Transfer, Word, tried,
+    Transfer, Word, tried_transfers,
 };
 
 /// The queue accepted the descriptor.
@@ -99,7 +99,7 @@ impl Protocol for Enqcmd {
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
         let pasids = if self.trusted { caller.who..caller.who + 1 } else { 0..MOST_PROCESSES as u8 };
         let asks = |pasid, asked: &Transfer| Access::exchange(Place::Portal(pasid), asked.encoded());
-        let all = tried(caller);
+        let all = tried_transfers(caller);
         pasids.flat_map(|pasid| all.iter().map(move |asked| vec![Step::plain(asks(pasid, asked))])).collect()
     }
 

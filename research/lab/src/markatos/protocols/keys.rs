@@ -52,10 +52,10 @@ impl Context {
 
     /// Starts a complete initiation; an incomplete one fails.
     fn status(&mut self) -> Answer {
-        let begun = self.destination.is_some() || self.size.is_some();
+        let incomplete = self.destination.is_some() || self.size.is_some();
         let Self { destination: Some(destination), source: Some(source), size: Some(size), .. } = *self
         else {
-            let word = if begun { MINUS_ONE } else { self.left };
+            let word = if incomplete { MINUS_ONE } else { self.left };
             *self = Self { left: word, ..Self::default() };
             return Answer::word(word);
         };

@@ -122,7 +122,7 @@ mod tests {
 
     /// The sequence matcher of three and four accesses, applied to five, equals the prototype's state machine.
     #[test]
-    fn the_state_machine_and_the_sequence_agree_on_every_run_of_seven_accesses() {
+    fn state_machine_and_sequence_agree() {
         let alphabet: Vec<Access> = (0..2)
             .flat_map(|page| [Access::load(shadow(Page(page))), Access::store(shadow(Page(page)), 2)])
             .collect();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_10_has_three_barriers_and_section_4_2_five() {
+    fn figure_10_has_three_barriers() {
         let count = |barriers| {
             let program = Repeated5 { barriers, ..FIGURE_10 }.program(0, Transfer::new(0, 1, 2));
             program.iter().filter(|step| **step == Step::Barrier).count()

@@ -13,7 +13,7 @@
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
-    Transfer, Word, tried,
+    Transfer, Word, tried_transfers,
 };
 
 /// Slots in a ring.
@@ -192,7 +192,7 @@ impl Protocol for Ring {
     /// Any header; as bodies its own transfer, one beyond its page, and another process's.
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
         // The two mixtures are refused like the first process's transfer; without them every lap can be visited.
-        let bodies: Vec<Word> = tried(caller).into_iter().take(3).map(Transfer::encoded).collect();
+        let bodies: Vec<Word> = tried_transfers(caller).into_iter().take(3).map(Transfer::encoded).collect();
         let words = (0..CAPACITY * SLOT_WORDS).flat_map(|word| {
             let data = if word % SLOT_WORDS == 0 { (0..LAPS.into()).collect() } else { bodies.clone() };
             data.into_iter().map(move |data| Access::store(Place::Ring { of: caller.who, word }, data))
