@@ -103,7 +103,6 @@ impl Results {
         Some(kept.map(|lines| lines.into_iter().map(Series::from).collect()))
     }
 
-    /// A kept row.
     pub fn row(&self, key: &Key) -> Option<Made<Verdict>> {
         self.recall(key).map(|kept: Made<KeptRow>| kept.map(KeptRow::into_row))
     }

@@ -28,7 +28,6 @@ const STEP: f64 = 0.2;
 /// Changes below this fraction are left out of the table.
 pub const MIN_SHOWN: f64 = 0.005;
 
-/// The committed table.
 const BUILT_IN: &str = include_str!("../sensitivity.csv");
 /// Start of the first line; the digest follows.
 const MADE_OF: &str = "# of plans, parameters and criteria ";

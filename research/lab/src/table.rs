@@ -43,7 +43,6 @@ impl Series {
     }
 }
 
-/// A computed figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     pub plan: Plan,
@@ -60,7 +59,6 @@ pub enum TableError {
     NoPoint { figure: String, label: String, x: f64 },
 }
 
-/// The computed figures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tables(BTreeMap<String, Table>);
 

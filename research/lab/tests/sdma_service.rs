@@ -1,5 +1,5 @@
-//! The four calls of the thesis's driver (Wicki 2014, listings 1 and 4) on the SDMA model, through the service's path: capabilities,
-//! policy, channels, completions by interrupt; one event loop in virtual time.
+//! The four calls of the thesis's driver (Wicki 2014, listings 1 and 4) on the SDMA model, through the service's path:
+//! capabilities, policy, channels, completions by interrupt; one event loop in virtual time.
 //!
 //! ```text
 //! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► model ─ interrupt ─► settle ─► completion

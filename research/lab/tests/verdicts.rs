@@ -4,8 +4,8 @@
 //! every plan, every judge ──► rows ──► id where status basis ──► compared with verdicts.txt
 //! ```
 //!
-//! The sweeps are reduced for speed; all claims are included. A live row may also be "not-run", since the machine may lack what it
-//! needs.
+//! The sweeps are reduced for speed; all claims are included. A live row may also be "not-run", since the machine may lack
+//! what it needs.
 
 use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments;

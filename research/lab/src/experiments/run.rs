@@ -20,7 +20,6 @@ use crate::table::{Series, Table, Tables};
 use crate::verdict::Verdict;
 use crate::workers::spread;
 
-/// Errors, by figure.
 type Failed = Vec<(String, RunError)>;
 
 type Names = BTreeSet<String>;

@@ -95,7 +95,6 @@ struct Cache {
     ways: usize,
     sets: u64,
     replacement: Replacement,
-    /// For pseudo-random replacement.
     rng: Rng,
     latency: u64,
     read: u64,

@@ -104,7 +104,6 @@ impl Rights {
 pub struct PageTable([Rights; PAGES]);
 
 impl PageTable {
-    /// Only these rights.
     pub fn of(rights: &[(u8, Rights)]) -> Self {
         let mut table = Self::default();
         for (page, right) in rights {
@@ -315,7 +314,6 @@ pub trait Protocol {
     /// The conclusion of an honest process from a word, after `read` other words of this initiation.
     fn meaning(&self, who: u8, read: usize, word: Word) -> Meaning;
 
-    /// Applies an access.
     fn arrive(&self, engine: &mut Self::Engine, access: Access) -> Answer;
 
     /// The kernel's hook in the context switch, if the protocol has one.
@@ -326,7 +324,7 @@ pub trait Protocol {
         Vec::new()
     }
 
-    /// All short programs that a malicious process can issue.
+    /// All short programs that a malicious process can issue, with their protected sections.
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
         shadow_attacks(caller, 0)
     }
@@ -365,8 +363,8 @@ pub fn is_allowed(program: &[Step], table: &PageTable) -> bool {
     })
 }
 
-/// The transfers tried by a malicious process if a descriptor can name any: its own within a page and beyond it, that of the first
-/// process, and two mixtures.
+/// The transfers tried by a malicious process if a descriptor can name any: its own within a page and beyond it, that of the
+/// first process, and two mixtures.
 pub fn tried_transfers(caller: Caller<'_>) -> Vec<Transfer> {
     let own = || caller.table.pages().filter(|(_, rights)| rights.write).map(|(page, _)| page.0);
     let (Some(first), Some(last)) = (own().next(), own().last()) else { return Vec::new() };

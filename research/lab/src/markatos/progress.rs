@@ -5,9 +5,9 @@
 //! states and moves without its successes ──► strongly connected components ──► one with its rejection inside: starved
 //! ```
 //!
-//! A starved process is rejected repeatedly while the others continue: a cycle, not a long wait. Its probability is not computed; on
-//! one CPU it needs a switch in every initiation. The kernel's lock is fair here, and the engine and the service continue when
-//! they can.
+//! A starved process is rejected repeatedly while the others continue: a cycle, not a long wait. Its probability is not
+//! computed; on one CPU it needs a switch in every initiation. The kernel's lock is fair here, and the engine and the service
+//! continue when they can.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -62,7 +62,6 @@ impl<P: Protocol + Sync> Explorable for P {
     }
 }
 
-/// A named protocol.
 #[derive(Clone, Copy)]
 pub struct Entry {
     /// The name in commands and rows.

@@ -111,8 +111,8 @@ pub struct Deep {
     pub broke: bool,
 }
 
-/// Explores a protocol in scenes too large for every run: three processes, two of which copy there and back, on one CPU and on two.
-/// With more than `most` states, all states up to some depth are visited.
+/// Explores a protocol in scenes too large for every run: three processes, two of which copy there and back, on one CPU and
+/// on two. With more than `most` states, all states up to some depth are visited.
 pub fn deep(entry: &Entry, most: usize) -> Vec<Deep> {
     let holds = |scene: &Scene| entry.protocol.explore(scene, Bounds::FIRST_BREACH).breaches.is_empty();
     let larger = [scenes::three_attacked(), scenes::there_and_back(scenes::three_honest())];

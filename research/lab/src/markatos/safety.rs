@@ -64,7 +64,7 @@ pub fn private() -> Vec<Scene> {
     ]
 }
 
-/// Explores a protocol in scenes where it must be safe; returns the findings.
+/// Explores a protocol in scenes where it must be safe; records and returns the findings.
 fn holds(finding: &mut Finding<'_>, entry: &Entry, scenes: &[Scene]) -> Vec<Exploration> {
     let explored: Vec<Exploration> =
         scenes.iter().map(|scene| entry.protocol.explore(scene, Bounds::ALL)).collect();

@@ -89,8 +89,8 @@ pub const fn transition(at: At, is_load: bool, equal: bool) -> Transition {
     }
 }
 
-/// The description in section 4.1, sentence by sentence: state, load or store, whether addresses are equal; next state and the word
-/// that a load reads.
+/// The description in section 4.1, sentence by sentence: state, load or store, whether addresses are equal; next state and
+/// the word that a load reads.
 pub const DESCRIBED: [(At, bool, bool, At, Word); 20] = [
     (At::S0, false, false, At::S1, FAIL),
     (At::S0, false, true, At::S1, FAIL),

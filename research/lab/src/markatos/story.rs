@@ -22,7 +22,6 @@ pub struct Line {
     /// The process whose column it is in; `None` for the engine's own steps.
     pub who: Option<u8>,
     pub text: String,
-    /// Its effect.
     pub note: String,
 }
 
@@ -39,8 +38,8 @@ pub struct Story {
 /// Maximum number of moves shown after a breach.
 const AFTERWARDS: usize = 24;
 
-/// Lays moves out as a story. After a transfer that an honest process did not ask for, the rest of its initiation follows: too late
-/// to prevent anything.
+/// Lays moves out as a story. After a transfer that an honest process did not ask for, the rest of its initiation follows:
+/// too late to prevent anything.
 pub fn lay_out<P: Protocol>(machine: &Machine<'_, P>, moves: &[Move]) -> Story {
     let mut state = machine.reset();
     let mut lines = Vec::new();

@@ -5,10 +5,10 @@
 //!                               kernel: a system call and two translations around it
 //! ```
 //!
-//! The programs are the explored ones. Every access has a barrier before it, as required by section 4.2: the order of the accesses
-//! carries the arguments in every method. Costs belong to the machine and are the same for all methods; the bus part scales with
-//! the bus clock, the rest with the processor's. Successive initiations do not overlap, since each ends with a load. Data does
-//! not move, as in 4.3 (footnote 11), except in the comparison with remote stores.
+//! The programs are the explored ones. Every access has a barrier before it, as required by section 4.2: the order of the
+//! accesses carries the arguments in every method. Costs belong to the machine and are the same for all methods; the bus part
+//! scales with the bus clock, the rest with the processor's. Successive initiations do not overlap, since each ends with a
+//! load. Data does not move, as in 4.3 (footnote 11), except in the comparison with remote stores.
 
 use serde::Deserialize;
 

@@ -34,7 +34,6 @@ pub const RUNNER: Runner = Runner { name: "verification", run: verification };
 pub const JUDGE: Judge =
     Judge { claim: "markatos-context-switch-errors", place: Place::Simulated, judge: context_switch_errors };
 
-/// The swept values.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown {
     pub processes: u8,

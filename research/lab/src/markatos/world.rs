@@ -5,11 +5,11 @@
 //!   ── moves ──► Switch │ Step │ Drain │ Idle ── apply ──► next State, Happening { access, word, start, breach }
 //! ```
 //!
-//! An honest process requests its transfers in turn, repeatedly. A malicious one issues anything that its page table allows, in any
-//! order, and keeps no state. The scheduler switches at any point that is not masked. A switch includes a barrier, so no store of
-//! one process leaves the buffer while another runs on the same CPU. A malicious store reaches the engine at once, since a late one
-//! equals one issued later. Properties are checked where a transfer starts and where a process reaches a conclusion ([`Breach`]).
-//! [`super::explore`] searches.
+//! An honest process requests its transfers in turn, repeatedly. A malicious one issues anything that its page table allows,
+//! in any order, and keeps no state. The scheduler switches at any point that is not masked. A switch includes a barrier, so
+//! no store of one process leaves the buffer while another runs on the same CPU. A malicious store reaches the engine at
+//! once, since a late one equals one issued later. Properties are checked where a transfer starts and where a process reaches
+//! a conclusion ([`Breach`]). [`super::explore`] searches.
 
 use super::machine::{
     Access, Answer, Caller, Held, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,

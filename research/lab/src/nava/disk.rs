@@ -6,9 +6,9 @@
 //!                                      └► the head reads ahead until its segment is full or another command needs it
 //! ```
 //!
-//! A segment is a ring: reading ahead overwrites bytes that the host has read. Reading ahead for one reader ends with the next
-//! command of another (a minimum pre-fetch of zero in the caching page); the head then reads ahead of that one. Errors, spare sectors
-//! and zones are not modelled: all tracks have the same size. Times in nanoseconds, places in bytes.
+//! A segment is a ring: reading ahead overwrites bytes that the host has read. Reading ahead for one reader ends with the
+//! next command of another (a minimum pre-fetch of zero in the caching page); the head then reads ahead of that one. Errors,
+//! spare sectors and zones are not modelled: all tracks have the same size. Times in nanoseconds, places in bytes.
 //!
 //! Source: SCSI-2 (X3.131-1994) caching page; DEC RZ28B and Seagate Hawk 2 manuals for segments; the paper for the rotation.
 
@@ -78,8 +78,8 @@ impl Disk {
         self.geometry.bytes as u64
     }
 
-    /// Reads `length` bytes from `start`. The command starts at `at`, not before the end of the last one. Returns when the last byte
-    /// is in the host's memory.
+    /// Reads `length` bytes from `start`. The command starts at `at`, not before the end of the last one. Returns when the
+    /// last byte is in the host's memory.
     pub(super) fn read(&mut self, start: u64, length: u64, at: f64) -> f64 {
         let at = at + self.geometry.command;
         let end = start + length;

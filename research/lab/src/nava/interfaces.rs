@@ -6,9 +6,9 @@
 //! ──► memory is right everywhere, and a qualifying buffer was not copied
 //! ```
 //!
-//! The machine is small: pages of 256 bytes; the controller reaches the lower half of memory, drops the low and the high bits of an
-//! address, and knows no page tables (the paper: the first 8, 16 or 24 MB, aligned to 64 bytes). Without the kernel's check the same
-//! exploration finds destroyed memory. The project's interfaces are tried live, on a file.
+//! The machine is small: pages of 256 bytes; the controller reaches the lower half of memory, drops the low and the high bits
+//! of an address, and knows no page tables (the paper: the first 8, 16 or 24 MB, aligned to 64 bytes). Without the kernel's
+//! check the same exploration finds destroyed memory. The project's interfaces are tried live, on a file.
 
 use std::io::Write;
 

@@ -4,7 +4,8 @@
 //! tables 1 to 3, the parts, orders of access ──► Finding ──► rows
 //! ```
 //!
-//! The criteria are in `claims.toml`. The experiments that explain the gain of the same block run here, since they have no figure.
+//! The criteria are in `claims.toml`. The experiments that explain the gain of the same block run here, since they have no
+//! figure.
 
 use std::collections::BTreeMap;
 

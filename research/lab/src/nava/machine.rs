@@ -4,9 +4,9 @@
 //! Parameters ──► Machine { processor times, packets, Ethernet, procedure }, Disk
 //! ```
 //!
-//! Times are in nanoseconds. The time of a packet in the stream code is derived here from the throughput and the latency that Plan
-//! 9's authors measured on the same processor (Presotto and Winterbottom, "The Organization of Networks in Plan 9", table 1).
-//! `parameters/nava.toml` explains the values.
+//! Times are in nanoseconds. The time of a packet in the stream code is derived here from the throughput and the latency that
+//! Plan 9's authors measured on the same processor (Presotto and Winterbottom, "The Organization of Networks in Plan 9",
+//! table 1). `parameters/nava.toml` explains the values.
 
 use crate::parameters::{Parameters, ParametersError};
 

@@ -5,8 +5,8 @@
 //! random histories of the caches ──► 400 copies each by CPU and engine ──► durations by percentile
 //! ```
 //!
-//! The engine's independence is a result, not a premise: modified lines found by a snoop occupy the front-side bus, and the engine
-//! waits for a snoop that is slower than memory. Also, the kernel's own lines use the same caches.
+//! The engine's independence is a result, not a premise: modified lines found by a snoop occupy the front-side bus, and the
+//! engine waits for a snoop that is slower than memory. Also, the kernel's own lines use the same caches.
 
 use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;

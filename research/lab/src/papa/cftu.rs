@@ -217,8 +217,8 @@ impl Cftu {
         Ok(Took { all, cpu: there + back })
     }
 
-    /// Every caller copies `lengths(caller)` bytes repeatedly until an instant. Calls `observe` at every step of the device, before
-    /// the path processes it. Each caller uses its window in order.
+    /// Every caller copies `lengths(caller)` bytes repeatedly until an instant. Calls `observe` at every step of the device,
+    /// before the path processes it. Each caller uses its window in order.
     ///
     /// # Errors
     /// [`CftuError::Failed`], [`CftuError::Stalled`].

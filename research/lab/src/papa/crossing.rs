@@ -164,8 +164,9 @@ pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, 
     Ok(Some(above as f64))
 }
 
-/// The same size by arithmetic. Cold: the fixed time of an offload, divided by the CPU's additional time for a byte. Hot: likewise,
-/// but each byte beyond half the last cache evicts others of its set, so that all lines miss after one way's worth of bytes.
+/// The same size by arithmetic. Cold: the fixed time of an offload, divided by the CPU's additional time for a byte. Hot:
+/// likewise, but each byte beyond half the last cache evicts others of its set, so that all lines miss after one way's worth
+/// of bytes.
 fn crossing_by_arithmetic(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
     let short = 4096;
     let long = 1 << 20;

@@ -5,8 +5,9 @@
 //!                                                            └─ descriptors that channels fetch: whose memory
 //! ```
 //!
-//! Both are observed on the device's side of the bus, not reported by the policy. [`Watched`] records when low channels have to be
-//! silent. A faulty variant that takes the request to suspend for the acknowledgement shows that stray bytes would be seen.
+//! Both are observed on the device's side of the bus, not reported by the policy. [`Watched`] records when low channels have
+//! to be silent. A faulty variant that takes the request to suspend for the acknowledgement shows that stray bytes would be
+//! seen.
 
 use core::time::Duration;
 use std::sync::Arc;

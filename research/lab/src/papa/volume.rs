@@ -5,9 +5,9 @@
 //! shell script ◄─ ptrace ─ every end of a system call ─► read, write, send, receive: bytes returned ─► histogram
 //! ```
 //!
-//! Counts system calls, as `strace` does. Copies for other calls (file status, directories, time, file names) are left out, and each
-//! call counts as one copy, even if the kernel copies in pieces. Kernel probes would see all copies but need rights that a test does
-//! not have. Tracing slows the workload down, so one run without it gives the time.
+//! Counts system calls, as `strace` does. Copies for other calls (file status, directories, time, file names) are left out,
+//! and each call counts as one copy, even if the kernel copies in pieces. Kernel probes would see all copies but need rights
+//! that a test does not have. Tracing slows the workload down, so one run without it gives the time.
 
 use std::collections::BTreeSet;
 use std::io::Write;

@@ -4,9 +4,10 @@
 //! parameters ── a mechanism off ──► one, two and four channels of 1 MiB ──► total MiB/s
 //! ```
 //!
-//! Counts: a single channel has as many reads in flight as one of several. Turn-over: the port sends one request in a channel's
-//! turn and loads the next channel's context, while a single channel keeps its context and issues ahead; without turn-over every
-//! channel issues ahead. Contention in memory: without it, streams do not close each other's rows and the bus turns round at once.
+//! Counts: a single channel has as many reads in flight as one of several. Turn-over: the port sends one request in a
+//! channel's turn and loads the next channel's context, while a single channel keeps its context and issues ahead; without
+//! turn-over every channel issues ahead. Contention in memory: without it, streams do not close each other's rows and the bus
+//! turns round at once.
 
 use crate::parameters::{Parameters, ParametersError};
 

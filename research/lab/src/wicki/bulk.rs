@@ -23,8 +23,9 @@ pub const FRAMES: u64 = 8;
 const TABLES: u64 = 0x8000_0000;
 /// Bytes of a page table's entry.
 const ENTRY_BYTES: u64 = 4;
-/// Measured transfers: two rounds of all frames.
+/// Maximum number of measured transfers: two rounds of all frames.
 const TRANSFERS: u64 = 2 * FRAMES;
+/// Long transfers are measured up to about this many bytes in total.
 const MEASURED_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
@@ -211,8 +212,8 @@ impl Board {
     /// The crossing by arithmetic: the shortest length at which the start of an offload takes no more than the additional time of
     /// the copy, rounded to a page; `None` if there is none within a frame.
     ///
-    /// The copy's time for a byte is that of the last cache level or of memory, by the share of lines found. If `n` lines of a set
-    /// with `ways` ways are used in a cycle, pseudo-random replacement keeps the share `h` that solves
+    /// The copy's time for a byte is that of the last cache level or of memory, by the share of lines found. If `n` lines of
+    /// a set with `ways` ways are used in a cycle, pseudo-random replacement keeps the share `h` that solves
     /// `h = (1 - 1/ways)^(n (1 - h))`: a line survives each miss of its set until its turn.
     ///
     /// # Errors

@@ -82,7 +82,7 @@ struct Settings {
     writes: Writes,
     /// Percentage of the source's pixels that a transparent copy leaves out.
     matching: u32,
-    /// Default: the driver's.
+    /// Defaults to the driver's own depth.
     fifo_depth: Option<u8>,
     /// Bytes of each of several transfers.
     bytes: Option<u32>,

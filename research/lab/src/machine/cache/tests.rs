@@ -118,7 +118,10 @@ fn least_recent_replacement_equals_a_list() {
             None => {
                 let evicted = (set.len() == 4).then(|| set.pop()).flatten();
                 set.insert(0, (line, write));
-                assert_eq!(cache.insert(line, write), evicted.and_then(|(line, dirty)| dirty.then_some(line)));
+                assert_eq!(
+                    cache.insert(line, write),
+                    evicted.and_then(|(line, dirty)| dirty.then_some(line))
+                );
             }
         }
     }

@@ -5,9 +5,10 @@
 //! engine: head of the queue ─► pages of that PASID ─► start, or fault ─► completion record ◄─ polled
 //! ```
 //!
-//! One instruction passes a whole descriptor, and the processor adds the process id set by the kernel. So the engine knows the issuer
-//! and translates with that process's page table. Two descriptors fit into the queue. Weakened, the process writes the id itself.
-//! Source: Intel Data Streaming Accelerator Architecture Specification, shared work queues and PASID; Intel SDM, ENQCMD.
+//! One instruction passes a whole descriptor, and the processor adds the process id set by the kernel. So the engine knows
+//! the issuer and translates with that process's page table. Two descriptors fit into the queue. In the weakened variant, the
+//! process writes the id itself. Source: Intel Data Streaming Accelerator Architecture Specification, shared work queues and
+//! PASID; Intel SDM, ENQCMD.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,

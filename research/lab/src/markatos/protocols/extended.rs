@@ -31,7 +31,7 @@ pub struct Engine {
 pub struct Extended {
     /// Whether the engine has register contexts.
     pub contexts: bool,
-    /// Whether ids are compared; weakened, the engine ignores them.
+    /// Whether ids are compared; the weakened engine ignores them.
     pub ids: bool,
 }
 

@@ -4,9 +4,9 @@
 //! system call: check the whole range ─► STORE source ─► STORE destination ─► STORE size (starts) ─► LOAD status
 //! ```
 //!
-//! The four accesses go to registers mapped only by the kernel, with interrupts disabled and, on two CPUs, under a lock. It is safe
-//! while both hold; without them two system calls mix their arguments. [`Registers`] and [`initiation`] also serve processes without
-//! a register context.
+//! The four accesses go to registers mapped only by the kernel, with interrupts disabled and, on two CPUs, under a lock. It
+//! is safe while both hold; without them two system calls mix their arguments. [`Registers`] and [`initiation`] also serve
+//! processes without a register context.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Held, Kind, Meaning, Page, PageTable, Place, Protocol, Register, Step,

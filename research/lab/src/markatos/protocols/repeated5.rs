@@ -5,9 +5,9 @@
 //!    ▲______________no: start again______________________________│
 //! ```
 //!
-//! The engine is [`DataPath`], which compares twelve bits of bus addresses. Pages are 8 KiB apart, so that they differ in these
-//! bits; or, aliased, C and E compare equal to A, and D and F to B. The transfer uses the whole addresses of the first two accesses
-//! and the size of the last store; the prototype moved nothing.
+//! The engine is [`DataPath`], which compares twelve bits of bus addresses. Pages are 8 KiB apart, so that they differ in
+//! these bits; or, aliased, C and E compare equal to A, and D and F to B. The transfer uses the whole addresses of the first
+//! two accesses and the size of the last store; the prototype moved nothing.
 
 use crate::markatos::machine::{
     Access, Answer, FAIL, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer, Word,
@@ -46,7 +46,7 @@ pub struct Repeated5 {
     pub barriers: Barriers,
     /// Whether pages alias in the twelve bits.
     pub aliased: bool,
-    /// Whether the address of the fifth access is compared; weakened, it is not.
+    /// Whether the address of the fifth access is compared; not in the weakened variant.
     pub fifth: bool,
 }
 

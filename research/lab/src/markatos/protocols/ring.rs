@@ -5,11 +5,11 @@
 //! worker: header has the expected sequence? ─► copy the body ─► check the copy ─► start, or refuse ─► completion
 //! ```
 //!
-//! The rules of the positions are those of `crates/shm/src/ring.rs`, with two slots and sequences modulo four so that all laps are
-//! visited; `research/lab/tests/markatos_ring.rs` compares [`Slots`] with the shipped ring step by step. Client and worker keep their
-//! own positions: nothing written by the other side is used as an index. A malicious client writes any word of its ring at any time,
-//! also while the worker reads. Weakened, the worker checks its copy and then reads the slot again. Parking and batches are not
-//! explored here; loom runs the shipped code for these.
+//! The rules of the positions are those of `crates/shm/src/ring.rs`, with two slots and sequences modulo four so that all
+//! laps are visited; `research/lab/tests/markatos_ring.rs` compares [`Slots`] with the shipped ring step by step. Client and
+//! worker keep their own positions: nothing written by the other side is used as an index. A malicious client writes any word
+//! of its ring at any time, also while the worker reads. In the weakened variant, the worker checks its copy and then reads
+//! the slot again. Parking and batches are not explored here; loom runs the shipped code for these.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,

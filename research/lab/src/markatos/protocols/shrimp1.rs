@@ -5,8 +5,8 @@
 //! ```
 //!
 //! One access passes all arguments and reads the answer, so nothing can come in between; but a page is copied only to its
-//! mapped-out page. Here page A is mapped out to B and back, C and D, E and F. Weakened, a second access reads the status, which
-//! may belong to another process.
+//! mapped-out page. Here page A is mapped out to B and back, C and D, E and F. In the weakened variant, a second access reads
+//! the status, which may belong to another process.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer,
