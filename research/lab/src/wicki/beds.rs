@@ -111,7 +111,7 @@ impl Live {
         let rights = Rights::READ | Rights::WRITE;
         let window = |memory: &Frame| {
             client
-                .derive(&memory.slice(WINDOW_AT as u64..WINDOW_AT as u64 + WINDOW_BYTES as u64), rights)
+                .derive(memory.slice(WINDOW_AT as u64..WINDOW_AT as u64 + WINDOW_BYTES as u64), rights)
                 .map_err(message)
         };
         let windows = [window(&memories[0])?, window(&memories[1])?];

@@ -56,7 +56,7 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
         let frame = client.frame(SHIFTED as u64).alloc().map_err(message)?;
         frame.write(0, &shift(tag)[0]).map_err(message)?;
         let length = SHIFTED as u64 - 1;
-        let copy = copy(&frame.slice(..length), &frame.slice(1..1 + length));
+        let copy = copy(frame.slice(..length), frame.slice(1..1 + length));
         let copy = if tag % 2 == 0 { copy } else { copy.refuse_when_busy() };
         asked.push((queue.submit(copy).map_err(message)?, frame));
     }
