@@ -1,10 +1,10 @@
-//! The list of claims: what the papers report, as `claims.toml` states it.
+//! The claims of the papers, read from `claims.toml`.
 //!
 //! ```text
-//! text ──toml──► entries ──check──► Claims: ids unique, criteria well formed, each to be decided somewhere
+//! text ──toml──► entries ──check──► Claims: ids unique, criteria well formed, each with a place
 //! ```
 //!
-//! An unknown kind, place or key is refused, so that a misspelt criterion cannot go unread. Judging is not done here.
+//! Unknown kinds, places and keys are refused, so that a misspelt criterion is not ignored. [`crate::judging`] judges.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// A figure: `expect` within `tolerance`, inside `range`, or every entry of `values` within `tolerance`.
+    /// A figure with a criterion: `expect` within `tolerance`, inside `range`, or every entry of `values` within `tolerance`.
     Number,
     /// A comparison that must hold.
     Order,
-    /// How a curve behaves over the stated sweep.
+    /// The behaviour of a curve over the stated sweep.
     Shape,
-    /// A property that holds, or is shown broken.
+    /// A property that holds, or that is shown to be broken.
     Safety,
 }
 
@@ -35,7 +35,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The word that `claims.toml` and the rows use.
+    /// The word used in `claims.toml` and in rows.
     pub fn word(self) -> &'static str {
         match self {
             Place::Simulated => "simulated",
@@ -44,25 +44,24 @@ impl Place {
     }
 }
 
-/// One statement of a paper, and what would confirm it.
+/// One statement of a paper, with its criterion.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// Unique, and stable: rows are known by it.
+    /// Unique and stable; identifies rows.
     pub id: String,
     /// The paper, by author and year.
     pub paper: String,
-    /// Where in the paper.
+    /// The place in the paper.
     pub section: String,
-    /// How it is judged.
     pub kind: Kind,
-    /// Where it is to be decided; each place gets a row.
+    /// Where it is decided; each place gets a row.
     #[serde(rename = "where")]
     pub places: Vec<Place>,
     pub says: String,
-    /// Where the text disagrees with itself, or the claim is a reading of it.
+    /// A contradiction in the text, or the remark that the claim is an interpretation.
     pub note: Option<String>,
-    /// Whether the project adds this to what the paper states.
+    /// Whether it extends what the paper states.
     #[serde(default)]
     pub ours: bool,
     /// The expected figure, in `unit`.
@@ -78,7 +77,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The percentage in its statement, as a fraction, where there is exactly one: what orders and shapes allow.
+    /// The percentage in the statement as a fraction, if there is exactly one. Orders and shapes use it as their tolerance.
     pub fn stated_fraction(&self) -> Option<f64> {
         let mut stated = self.says.match_indices(" %").filter_map(|(end, _)| {
             let number = self.says[..end].rsplit(|c: char| !c.is_ascii_digit()).next()?;
@@ -101,22 +100,15 @@ pub enum ClaimsError {
     Syntax(#[from] toml::de::Error),
     /// Two entries with one id.
     #[error("claim `{id}` is listed twice")]
-    DuplicateId {
-        /// The id in question.
-        id: String,
-    },
-    /// An entry that is to be decided nowhere, or in one place twice.
+    DuplicateId { id: String },
+    /// An entry without a place, or with one place twice.
     #[error("claim `{id}` must name each place at most once, and at least one")]
     Places { id: String },
-    /// A criterion for figures on a claim that is not about figures.
+    /// A numeric criterion on a claim of another kind.
     #[error("claim `{id}` has a criterion for numbers, but its kind is {kind:?}")]
-    CriterionWithoutNumber {
-        id: String,
-        /// The kind it states.
-        kind: Kind,
-    },
-    /// A range without a figure in it, or a tolerance that is not positive.
-    #[error("claim `{id}` has a criterion that nothing can meet")]
+    CriterionWithoutNumber { id: String, kind: Kind },
+    /// An empty range, or a tolerance that is not positive.
+    #[error("claim `{id}` has a criterion that no figure can meet")]
     ImpossibleCriterion { id: String },
 }
 
@@ -134,7 +126,7 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// The claims that this project is held to: `research/lab/claims.toml`.
+    /// The claims of this project: `research/lab/claims.toml`.
     ///
     /// # Errors
     /// As [`Claims::parse`].
@@ -176,7 +168,7 @@ impl Claims {
         self.list.iter().find(|claim| claim.id == id)
     }
 
-    /// The claims with these ids; all of them when none is named.
+    /// The claims with these ids; all claims for an empty list.
     #[must_use]
     pub fn only(&self, ids: &[String]) -> Self {
         let mut claims = self.clone();
@@ -228,7 +220,7 @@ mod tests {
         assert_eq!(fraction("wicki-transparent"), Some(0.03));
         assert_eq!(fraction("wicki-rotation"), Some(0.2));
         assert_eq!(fraction("wicki-concurrency"), None);
-        assert_eq!(fraction("nava-file-server"), None, "two percentages are none");
+        assert_eq!(fraction("nava-file-server"), None, "two percentages give none");
     }
 
     #[test]
@@ -250,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_claim_without_a_place_or_with_one_twice() {
+    fn refuses_missing_and_repeated_places() {
         for places in ["", "'live', 'live'"] {
             let refused = parse(&format!("kind = 'order'\nwhere = [{places}]"));
             assert_eq!(refused, Err(ClaimsError::Places { id: "a".to_owned() }));
@@ -258,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_numeric_criterion_where_no_number_is_claimed() {
+    fn refuses_a_numeric_criterion_on_other_kinds() {
         let refused = parse("kind = 'safety'\nwhere = ['live']\nexpect = 3");
         assert_eq!(
             refused,
@@ -267,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_criterion_that_nothing_can_meet() {
+    fn refuses_an_impossible_criterion() {
         for criterion in ["range = [2, 1]", "expect = 3\ntolerance = 0"] {
             let refused = parse(&format!("kind = 'number'\nwhere = ['live']\n{criterion}"));
             assert_eq!(refused, Err(ClaimsError::ImpossibleCriterion { id: "a".to_owned() }), "{criterion}");

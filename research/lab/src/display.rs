@@ -1,20 +1,20 @@
-//! How far a run is: a bar where standard error is a terminal, otherwise a line for each job that ended.
+//! Progress of a run: a bar if standard error is a terminal, otherwise a line for each finished job.
 //!
 //! ```text
 //! job ended ──► count ──► bar with its name, or "17/250 wicki-fig-03"
 //! ```
 //!
-//! It counts jobs and knows nothing of how long each takes.
+//! Counts jobs only; it does not estimate time.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// What is shown while jobs run.
+/// The progress display of a run.
 pub(crate) struct Display {
     bar: ProgressBar,
-    /// Jobs of which a line is printed; none where a bar is drawn, or nothing.
+    /// The number of jobs, if a line is printed for each.
     lines: Option<usize>,
     hidden: bool,
     ended: AtomicUsize,
@@ -22,7 +22,6 @@ pub(crate) struct Display {
 }
 
 impl Display {
-    /// For so many jobs.
     pub(crate) fn new(jobs: usize) -> Self {
         let terminal = io::stderr().is_terminal();
         let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -44,7 +43,7 @@ impl Display {
         Self { bar, lines: None, hidden: true, ended: AtomicUsize::new(0), kept: AtomicUsize::new(0) }
     }
 
-    /// A job ended; `kept` where its result was there already.
+    /// Counts a finished job; `kept` if its result was recalled.
     pub(crate) fn ended(&self, name: &str, kept: bool) {
         let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
         self.kept.fetch_add(usize::from(kept), Ordering::Relaxed);
@@ -55,14 +54,14 @@ impl Display {
         }
     }
 
-    /// All have ended: says how many results were there already.
+    /// Ends the display and prints how many results were recalled.
     pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
         let ended = self.ended.load(Ordering::Relaxed);
         let kept = self.kept.load(Ordering::Relaxed);
         if kept > 0 && !self.hidden {
             eprintln!(
-                "{kept} of {ended} results were there already, of this build; --fresh runs anew what earlier runs left"
+                "{kept} of {ended} results were kept from earlier runs of this build; --fresh computes them again"
             );
         }
     }

@@ -1,165 +1,63 @@
-//! The experiments that decide claims: what a paper's module brings, and how all of it is run.
+//! Runs the experiments of all papers.
 //!
 //! ```text
 //! Paper { plans, parameters, runners, judges } ──► (plan × series) over the cores ──► Tables ──► judges ──► verdicts
 //!                                                      └─────────── kept, recalled ───────────────┘
 //! ```
 //!
-//! A plan is data, a runner is code that gives the lines of a plan, and a judge gives one claim its row in one place. An
-//! experiment states what it found; whether its claims exist, and that no two decide the same one, is checked in
-//! [`crate::report`]. Nothing is written to files here.
+//! A plan is data, a runner is code that computes the lines of a plan, and a judge decides one claim in one place.
+//! [`crate::report`] checks that every judged claim exists and is judged once. This module writes no files, except for
+//! [`crate::results`].
 
 mod run;
 
 use std::collections::BTreeSet;
 
-use crate::claims::{Claim, Claims, Place};
+use crate::claims::{Claims, Place};
 use crate::markatos;
 use crate::nava;
 use crate::papa;
+pub use crate::paper::{Case, Judge, Line, Paper, RunError, Runner};
 use crate::parameters::{Parameters, ParametersError};
-use crate::plan::{Line, Plan, PlanError};
+use crate::plan::Plan;
 use crate::results::Results;
-use crate::table::{Series, Tables};
+use crate::table::Tables;
 use crate::verdict::Verdict;
 use crate::wicki;
 use crate::workers::spread;
 use run::{Figures, Run};
 
-/// What gives the lines of the plans that name it: one or several for each line of a plan.
-#[derive(Clone, Copy, Debug)]
-pub struct Runner {
-    /// What plans call it.
-    pub name: &'static str,
-    /// Runs one line to its end.
-    pub run: fn(&Line<'_>) -> Result<Vec<Series>, RunError>,
-}
-
-/// What a judge looks at.
-#[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
-    /// The claim, with what it expects.
-    pub claim: &'a Claim,
-    /// The figures whose plans name the claim.
-    pub tables: &'a Tables,
-    /// The parameters of the paper's model.
-    pub parameters: &'a Parameters,
-}
-
-impl Case<'_> {
-    /// An error of this claim's judge, in its words.
-    pub fn failed(&self, message: impl ToString) -> RunError {
-        RunError::Judge { claim: self.claim.id.clone(), message: message.to_string() }
-    }
-}
-
-/// What decides one claim in one place.
-#[derive(Clone, Copy, Debug)]
-pub struct Judge {
-    pub claim: &'static str,
-    /// Where it decides it.
-    pub place: Place,
-    pub judge: fn(&Case<'_>) -> Result<Verdict, RunError>,
-}
-
-/// The experiments on one paper.
-#[derive(Clone, Copy, Debug)]
-pub struct Paper {
-    /// What claims call it: author and year.
-    pub name: &'static str,
-    pub title: &'static str,
-    /// Texts of its plans.
-    pub plans: &'static [&'static str],
-    /// Text of its parameters.
-    pub parameters: &'static str,
-    /// What its plans name.
-    pub runners: &'static [Runner],
-    /// What decides its claims, by the parts of the paper.
-    pub judges: &'static [&'static [Judge]],
-}
-
-/// Every paper with experiments, in the order in which they run.
+/// All papers with experiments, in the order of their runs.
 pub const PAPERS: &[Paper] = &[wicki::PAPER, papa::PAPER, markatos::PAPER, nava::PAPER];
-
-/// Why experiments did not come to an end.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum RunError {
-    /// A plan is refused.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// The parameters are refused, or one is missing.
-    #[error(transparent)]
-    Parameters(#[from] ParametersError),
-    /// Two plans for one figure.
-    #[error("figure `{figure}` has two plans")]
-    FigureTwice { figure: String },
-    /// A plan names a runner that its paper does not have.
-    #[error("figure `{figure}` names the runner `{runner}`, which its paper does not have")]
-    NoRunner { figure: String, runner: String },
-    /// A plan names a claim that is not listed.
-    #[error("figure `{figure}` names the claim `{claim}`, which is not listed")]
-    NoClaim { figure: String, claim: String },
-    /// A judge for a claim that is not listed.
-    #[error("there is a judge for `{claim}`, which is not listed")]
-    NothingToJudge { claim: String },
-    /// Something is asked for that neither is a claim nor a figure.
-    #[error("there is no claim and no figure `{id}`")]
-    Unknown {
-        /// What was asked for.
-        id: String,
-    },
-    /// The settings of a line do not fit its runner.
-    #[error("figure `{figure}`, series `{series}`: {error}")]
-    Settings { figure: String, series: String, error: Box<toml::de::Error> },
-    /// A runner could not do its work.
-    #[error("figure `{figure}`, series `{series}`: {message}")]
-    Failed { figure: String, series: String, message: String },
-    /// A judge could not do its work.
-    #[error("claim `{claim}`: {message}")]
-    Judge { claim: String, message: String },
-    /// A judge asks for a protocol that there is not.
-    #[error("there is no protocol `{name}`")]
-    NoProtocol {
-        /// The name asked for.
-        name: String,
-    },
-    /// A judge asks for a line that was not made.
-    #[error("figure `{figure}` has no series `{label}`")]
-    NoSeries { figure: String, label: String },
-    /// A judge asks for a point that was not run.
-    #[error("figure `{figure}`, series `{label}` has no point at {x}")]
-    NoPoint { figure: String, label: String, x: f64 },
-}
 
 /// A paper's plans and parameters, read and checked.
 #[derive(Clone, Debug)]
 pub struct Prepared {
-    /// What claims call it.
     pub name: &'static str,
     pub title: &'static str,
-    /// The plans that are to be run.
+    /// The plans to run.
     pub plans: Vec<Plan>,
     /// The parameters of its model.
     pub parameters: Parameters,
     runners: &'static [Runner],
     judges: Vec<Judge>,
-    /// Which parameter is not as it was, and how all of them were.
+    /// The name of a varied parameter, and the parameters before the change.
     varied: Option<(String, Parameters)>,
 }
 
-/// What came of the experiments.
+/// The results of the experiments.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     pub tables: Tables,
     pub verdicts: Vec<Verdict>,
-    /// What went wrong, by the figure or the claim, in the order of the plans and the judges.
+    /// Errors by figure or claim, in the order of the plans and the judges.
     pub failures: Vec<(String, RunError)>,
 }
 
-/// Reads and checks the experiments on every paper; with `only` some claims or figures, just what these need.
+/// Reads and checks the experiments of every paper. With a non-empty `only`, keeps only what these claims and figures need.
 ///
 /// # Errors
-/// The first plan, parameter or name that is refused.
+/// The first plan, parameter or name that is invalid.
 pub fn prepare(claims: &Claims, only: &[String]) -> Result<Vec<Prepared>, RunError> {
     let prepared: Vec<Prepared> = PAPERS.iter().map(Prepared::read).collect::<Result<_, _>>()?;
     let mut figures = BTreeSet::new();
@@ -186,7 +84,7 @@ impl Prepared {
         Ok(Self { name: paper.name, title: paper.title, plans, parameters, runners, judges, varied: None })
     }
 
-    /// Leaves what the claims and figures of `only` need: a claim needs its judge and every plan that names it.
+    /// Keeps what the claims and figures of `only` need. A claim needs its judge and every plan that names it.
     fn narrowed(mut self, only: &[String]) -> Self {
         if !only.is_empty() {
             self.judges.retain(|judge| only.iter().any(|id| id == judge.claim));
@@ -195,7 +93,7 @@ impl Prepared {
         self
     }
 
-    /// Leaves only the judges that `keeps` names, and the plans that these need, each with its reduced sweep.
+    /// Keeps the judges selected by `keeps` and the plans that they need, each with its reduced sweep.
     #[must_use]
     pub fn reduced(mut self, keeps: impl Fn(&str) -> bool) -> Self {
         self.judges.retain(|judge| keeps(judge.claim));
@@ -204,15 +102,15 @@ impl Prepared {
         self
     }
 
-    /// How many jobs it has: lines of plans, and judges.
+    /// The number of jobs: lines of plans, and judges.
     pub fn jobs(&self) -> usize {
         self.plans.iter().map(|plan| plan.series.len()).sum::<usize>() + self.judges.len()
     }
 
-    /// Runs the plans and the judges over the cores.
+    /// Runs the plans and the judges in parallel.
     ///
     /// # Errors
-    /// The first, in the order of the plans, that went wrong.
+    /// The first error, in the order of the plans.
     pub fn run(&self, claims: &Claims) -> Result<Outcome, RunError> {
         let mut outcome = self.attempt(claims, &Results::none(), |_, _| ());
         match outcome.failures.is_empty() {
@@ -221,10 +119,10 @@ impl Prepared {
         }
     }
 
-    /// Runs what can be run, but for what is kept; `ended` hears of each job's end, from any thread, and whether it was kept.
+    /// Runs everything without a kept result. Calls `ended` for each finished job, from any thread, with whether its result was
+    /// kept.
     ///
-    /// A figure that fails is left out, and a claim that needs it gets a row that says why it has no verdict. What is
-    /// measured on the machine at hand is measured each time.
+    /// A failed figure is left out, and a claim that needs it gets a row with the reason. Live claims are measured every time.
     pub fn attempt(&self, claims: &Claims, results: &Results, ended: impl Fn(&str, bool) + Sync) -> Outcome {
         let run = Run::new(self, claims, results);
         let figures = run.figures(&ended);
@@ -234,7 +132,7 @@ impl Prepared {
             row
         };
         let judged = spread(&self.judges, |each| (each.place == Place::Simulated).then(|| judge(each)));
-        // What is measured has the machine to itself: one after the other, and nothing else meanwhile.
+        // Live judges run one after the other, alone on the machine.
         let rows: Vec<_> =
             self.judges.iter().zip(judged).map(|(each, row)| row.unwrap_or_else(|| judge(each))).collect();
         let Figures { tables, failed: failures, .. } = figures;
@@ -243,7 +141,7 @@ impl Prepared {
             match row {
                 Ok(row) => outcome.verdicts.push(row),
                 Err(error) => {
-                    let why = format!("an experiment of it did not come to its end: {error}");
+                    let why = format!("one of its experiments failed: {error}");
                     let row = claims.find(judge.claim).map(|claim| Verdict::not_run(claim, judge.place));
                     outcome.verdicts.extend(row.map(|row| Verdict { why, ..row }));
                     if outcome.failures.iter().all(|(_, known)| *known != error) {
@@ -255,7 +153,7 @@ impl Prepared {
         outcome
     }
 
-    /// Whether every result is kept; never where something is judged on the machine at hand.
+    /// Whether every result is kept. False if there is a live judge.
     pub fn is_kept(&self, claims: &Claims, results: &Results) -> bool {
         let run = Run::new(self, claims, results);
         let lines = self.plans.iter().flat_map(|plan| plan.series.iter().map(move |series| (plan, series)));
@@ -263,8 +161,7 @@ impl Prepared {
             && self.judges.iter().all(|judge| run.kept_row(judge).is_some())
     }
 
-    /// The same with one parameter multiplied. What is kept of these experiments and did not ask for the parameter is not run
-    /// again.
+    /// The same experiments with one parameter multiplied. Kept results that did not request the parameter stay valid.
     ///
     /// # Errors
     /// [`ParametersError::Missing`].
@@ -275,7 +172,7 @@ impl Prepared {
         Ok(varied)
     }
 
-    /// Leaves the judges of one place only.
+    /// Keeps only the judges of one place.
     #[must_use]
     pub fn judged(mut self, place: Place) -> Self {
         self.judges.retain(|judge| judge.place == place);
@@ -286,9 +183,10 @@ impl Prepared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::table::Series;
 
     #[test]
-    fn every_paper_is_read_and_its_plans_name_runners_and_claims_that_exist() {
+    fn plans_name_existing_runners_and_claims() {
         let claims = Claims::built_in().expect("checked");
         for paper in prepare(&claims, &[]).expect("checked") {
             for plan in &paper.plans {
@@ -300,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_about_all_transfers_that_run_alone_is_named_by_each_of_their_plans() {
+    fn single_transfer_plans_name_the_fill_peak() {
         let prepared = Prepared::read(&wicki::PAPER).expect("checked");
         let alone: Vec<&Plan> = prepared.plans.iter().filter(|plan| plan.runner == "transfer").collect();
         assert!(alone.len() > 1);
@@ -310,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn what_neither_is_a_claim_nor_a_figure_is_refused() {
+    fn an_unknown_id_is_refused() {
         let claims = Claims::built_in().expect("checked");
         let refused = prepare(&claims, &["wicki-burst-pike".to_owned()]).expect_err("no such claim");
         assert_eq!(refused, RunError::Unknown { id: "wicki-burst-pike".to_owned() });
     }
 
-    /// A paper of two figures, one of which fails, and a judge that needs it.
+    /// A paper with two figures, one of which fails, and a judge for each.
     fn prepared() -> (Prepared, Claims) {
         fn line(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
             let points = line.plan.points().into_iter().map(|x| (x, x)).collect();
@@ -366,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_fails_leaves_the_others_and_its_claim_says_why_it_has_no_verdict() {
+    fn a_failed_figure_explains_its_missing_verdict() {
         let (prepared, claims) = prepared();
         let outcome = prepared.attempt(&claims, &Results::none(), |_, _| ());
         let figures: Vec<&str> = outcome.tables.iter().map(|table| table.plan.figure.as_str()).collect();
@@ -376,7 +274,7 @@ mod tests {
         assert!(matches!(prepared.run(&claims), Err(RunError::Failed { .. })));
     }
 
-    /// An attempt, and the names of its jobs with whether each was kept.
+    /// Runs an attempt; also gives the names of its jobs, each with whether it was kept.
     fn attempt(
         prepared: &Prepared,
         claims: &Claims,
@@ -396,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_not_done_again_and_what_failed_is() {
+    fn only_failed_jobs_run_again() {
         let (prepared, claims) = prepared();
         let (results, directory) = results("resumed");
         let first = attempt(&prepared, &claims, &results);
@@ -409,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_ask_for_the_parameter_that_is_varied_is_not_run_again() {
+    fn results_without_the_varied_parameter_stay() {
         let (mut prepared, claims) = prepared();
         prepared.plans.retain(|plan| plan.figure == "good");
         prepared.judges.retain(|judge| judge.claim == "a");

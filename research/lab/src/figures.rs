@@ -1,12 +1,12 @@
-//! Figures as files: the numbers as CSV, the lines as SVG.
+//! Writes figures as files: the numbers as CSV, the lines as SVG.
 //!
 //! ```text
 //! Table ── csv ──► DIR/figures/FIGURE.csv
 //!      └── svg ──► DIR/figures/FIGURE.svg
 //! ```
 //!
-//! The same table gives the same bytes: nothing in a file depends on the time, the machine or the fonts there. Every
-//! picture says that it is simulated.
+//! The same table gives the same bytes: files do not depend on the time, the machine or its fonts. Every picture is marked as
+//! simulated.
 
 mod csv;
 mod svg;
@@ -16,30 +16,20 @@ use std::path::{Path, PathBuf};
 
 pub use csv::csv;
 use memferry_charts::DrawError;
-pub use svg::{Look, drawn, svg};
+pub use svg::{ChartStyle, drawn, svg};
 
 use crate::table::Table;
 
 /// Why a figure was not written.
 #[derive(Debug, thiserror::Error)]
 pub enum FigureError {
-    /// It cannot be drawn.
     #[error("cannot draw figure `{figure}`: {error}")]
-    Draw {
-        figure: String,
-        /// What the plotting library says.
-        error: DrawError,
-    },
-    /// A file or a directory cannot be written.
+    Draw { figure: String, error: DrawError },
     #[error("cannot write {}: {error}", .path.display())]
-    Write {
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
+    Write { path: PathBuf, error: io::Error },
 }
 
-/// Writes both files of a figure into `directory`/figures, which is made where it is missing.
+/// Writes both files of a figure into `directory`/figures, which is created if missing.
 ///
 /// # Errors
 /// [`FigureError`].

@@ -1,22 +1,22 @@
-//! How claims are judged: one place for the rules, which read what is expected from the claims' list.
+//! The rules by which claims are judged.
 //!
 //! ```text
 //! Claim ──► Finding::of ── figure, number, numbers, rises, agrees, check ──► verdict: pass when nothing broke
 //! ```
 //!
-//! A judge says which figures a claim is about; what they must be is in `claims.toml`: `expect`, `tolerance`, `range`,
-//! `values`, or, for orders and shapes, the one percentage that the statement itself has. No figure is expected here; where a
-//! statement has a further number in its prose, its judge has that as a constant and says so.
+//! A judge supplies the figures of a claim. The criteria are in `claims.toml`: `expect`, `tolerance`, `range`, `values`, or, for
+//! orders and shapes, the single percentage in the statement. This module has no expected figure. Where a statement has a further
+//! number in its prose, its judge has that as a constant and says so.
 
 use std::collections::BTreeMap;
 
 use crate::claims::{Claim, Place};
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
-/// Decimals that figures keep in a row.
+/// Figures in rows are rounded to three decimals.
 const DECIMALS: f64 = 1e3;
 
-/// What was found on a claim so far.
+/// What was found about a claim.
 #[derive(Clone, Debug)]
 pub struct Finding<'a> {
     claim: &'a Claim,
@@ -32,13 +32,13 @@ impl<'a> Finding<'a> {
         Self { claim, one: None, named: BTreeMap::new(), held: Vec::new(), broken: Vec::new(), reason: None }
     }
 
-    /// A figure that the row shows as evidence.
+    /// Adds a figure that the row shows as evidence.
     pub fn figure(&mut self, name: impl Into<String>, value: f64) -> &mut Self {
         self.named.insert(name.into(), rounded(value));
         self
     }
 
-    /// A condition, in words that carry its figures.
+    /// Records whether a condition holds; `words` states it with its figures.
     pub fn check(&mut self, holds: bool, words: impl Into<String>) -> &mut Self {
         if holds {
             self.held.push(words.into())
@@ -48,7 +48,7 @@ impl<'a> Finding<'a> {
         self
     }
 
-    /// The figure of a number claim: inside its `range`, or within `tolerance` of `expect`; with neither, it is only
+    /// Judges the figure of a number claim: inside its `range`, or within `tolerance` of `expect`. Without either it is only
     /// reported.
     pub fn number(&mut self, value: f64) -> &mut Self {
         let unit = self.claim.unit.as_deref().unwrap_or_default();
@@ -77,8 +77,8 @@ impl<'a> Finding<'a> {
         )
     }
 
-    /// Named figures of a number claim, each against the claim's `values`: within `tolerance`, or as far away as
-    /// `range` allows. Every expected figure must be there.
+    /// Judges named figures of a number claim against its `values`: within `tolerance`, or with a difference inside `range`.
+    /// A missing figure is a failure.
     pub fn numbers(&mut self, found: &BTreeMap<String, f64>) -> &mut Self {
         let claim = self.claim;
         let unit = claim.unit.as_deref().unwrap_or_default();
@@ -96,14 +96,14 @@ impl<'a> Finding<'a> {
         self
     }
 
-    /// Each value is above the one before.
+    /// Requires each value to be above the one before.
     pub fn rises(&mut self, what: &str, values: &[(&str, f64)]) -> &mut Self {
         let holds = values.is_sorted_by(|(_, before), (_, after)| before < after);
         self.check(holds, format!("{what} rises: {}", listed(values)))
     }
 
-    /// All values lie within the percentage that the claim's statement has: the highest is at most so much above the
-    /// lowest. A statement without one, or with several, is broken.
+    /// Requires all values to lie within the percentage stated by the claim: the highest at most that much above the lowest.
+    /// Fails if the statement has no percentage or several.
     pub fn agrees(&mut self, what: &str, values: &[(&str, f64)]) -> &mut Self {
         match self.claim.stated_fraction() {
             Some(fraction) => self.agrees_within(what, values, fraction),
@@ -111,7 +111,7 @@ impl<'a> Finding<'a> {
         }
     }
 
-    /// The same within a fraction that the statement has in words only.
+    /// Like [`Finding::agrees`], for a fraction that the statement has in words only.
     pub fn agrees_within(&mut self, what: &str, values: &[(&str, f64)], fraction: f64) -> &mut Self {
         let lowest = values.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
         let highest = values.iter().map(|(_, value)| *value).fold(f64::NEG_INFINITY, f64::max);
@@ -120,14 +120,14 @@ impl<'a> Finding<'a> {
         self.check(highest - lowest <= lowest * fraction, words)
     }
 
-    /// Why the model does not do what the claim says, where something broke: the mechanism, with its figures.
+    /// Explains a failure: the mechanism in the model, with its figures.
     pub fn because(&mut self, reason: impl Into<String>) -> &mut Self {
         self.reason = Some(reason.into());
         self
     }
 
-    /// A value lies within the percentage that the claim's statement has of another that it is compared with. A statement
-    /// without one, or with several, is broken.
+    /// Requires a value to lie within the percentage stated by the claim of a reference. Fails if the statement has no
+    /// percentage or several.
     pub fn near(&mut self, what: &str, value: f64, reference: f64) -> &mut Self {
         let off = (value / reference - 1.0) * 100.0;
         let holds =
@@ -161,7 +161,7 @@ impl<'a> Finding<'a> {
         }
     }
 
-    /// A number claim that expects no figure.
+    /// Whether this is a number claim without an expected figure.
     fn asks_nothing(&self) -> bool {
         let claim = self.claim;
         let expects = claim.expect.is_some() || claim.range.is_some() || claim.values.is_some();
@@ -181,7 +181,7 @@ fn is_within(value: f64, expected: f64, fraction: f64) -> bool {
     (value - expected).abs() <= expected.abs() * fraction
 }
 
-/// A figure as rows show it.
+/// Rounds a figure for a row.
 fn rounded(value: f64) -> f64 {
     (value * DECIMALS).round() / DECIMALS
 }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_judged_by_what_the_claim_expects() {
+    fn a_number_is_judged_by_the_criterion() {
         let near = claim("kind = 'number'\nsays = 's'\nexpect = 100\ntolerance = 0.05");
         let ranged = claim("kind = 'number'\nsays = 's'\nexpect = 100\nrange = [90, 120]");
         let free = claim("kind = 'number'\nsays = 's'");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn named_numbers_must_all_be_there_and_near() {
+    fn named_numbers_must_be_complete_and_near() {
         let claim = claim("kind = 'number'\nsays = 's'\ntolerance = 0.1\nvalues = { a = 1.0, b = 2.0 }");
         let with = |values: &[(&str, f64)]| {
             let found = values.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn orders_take_their_fraction_from_the_statement() {
+    fn orders_use_the_stated_percentage() {
         let order = claim("kind = 'order'\nsays = 'a is below b; c and d are equal (within 5 %)'").to_owned();
         let agrees = |a: f64, b: f64| {
             judged(&order, |finding| {

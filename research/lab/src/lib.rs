@@ -1,4 +1,4 @@
-//! The lab gives every claim of the papers a verdict, one for each place in which it is to be decided.
+//! Gives every claim of the papers a verdict, one for each place that decides it.
 //!
 //! ```text
 //! claims.toml ──parse, check──► Claims ────────────────────────────────────┐
@@ -6,14 +6,12 @@
 //!                                                     └──► figures: CSV, SVG
 //! ```
 //!
-//! A claim that no experiment decides becomes a row that says so, so the rows are complete at any time: one for each
-//! claim and `where`. The lab judges by what an experiment reports and by what the claim expects, and it never
-//! puts a simulated and a live figure into one row.
+//! Every claim has one row for each entry of its `where`. A claim without an experiment gets a row with status not-run. A verdict
+//! depends on the figures of the experiments and on the criterion in `claims.toml`. A row never mixes simulated and live figures.
 //!
-//! To add experiments on a paper: a module beside [`wicki`] with plans, parameters, runners and judges, and its line in
+//! To add experiments on a paper: write a module beside [`wicki`] with plans, parameters, runners and judges, and add it to
 //! [`experiments::PAPERS`].
 
-mod chance;
 pub mod claims;
 pub mod experiments;
 pub mod figures;
@@ -23,10 +21,12 @@ pub mod machine;
 pub mod markatos;
 pub mod nava;
 pub mod papa;
+pub mod paper;
 pub mod parameters;
 pub mod plan;
 pub mod report;
 pub mod results;
+mod rng;
 pub mod sensitivity;
 pub mod table;
 pub mod verdict;

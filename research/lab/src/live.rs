@@ -1,11 +1,11 @@
 //! Live figures: the benchmarks measure, and the lab reads their rows.
 //!
 //! ```text
-//! judge ─► memferry-bench GROUP --only PART --json FILE ─► Rows ─► figures by the names of rows ─► Verdict
+//! judge ─► memferry-bench GROUP --only PART --json FILE ─► Rows ─► figures by row name ─► Verdict
 //! ```
 //!
-//! `memferry-bench` is a program, looked for beside this one. Where it is missing, fails or could not measure a row, the claim
-//! is not run, and the verdict says why; a failed transfer makes it fail. A row that it never prints is an error of the lab.
+//! The program `memferry-bench` is expected in the directory of this one. When it is missing, fails (a failed transfer counts) or
+//! could not measure a row, the claim is not-run and the verdict says why. A row that it does not know is an error of the lab.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,12 +13,12 @@ use std::process::{Command, Stdio};
 use serde::Deserialize;
 
 use crate::claims::Place;
-use crate::experiments::{Case, RunError};
+use crate::paper::{Case, RunError};
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
 const PROGRAM: &str = "memferry-bench";
 
-/// Why there is no live figure.
+/// Why a live figure is missing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LiveError {
     #[error(
@@ -42,7 +42,7 @@ pub(crate) enum LiveError {
     NoRow(String),
 }
 
-/// A row of a benchmark; its target is not the lab's concern.
+/// A row of a benchmark; its target is ignored here.
 #[derive(Debug, Deserialize)]
 struct Row {
     name: String,
@@ -50,7 +50,7 @@ struct Row {
     reason: Option<String>,
 }
 
-/// The rows of one run.
+/// The rows of one benchmark run.
 #[derive(Debug)]
 pub(crate) struct Rows(Vec<Row>);
 
@@ -88,7 +88,7 @@ impl Rows {
         rows.map(Self).map_err(|error| LiveError::Unreadable { command, error })
     }
 
-    /// The value of the row with a name.
+    /// The value of the row of this name.
     pub(crate) fn value(&self, name: &str) -> Result<f64, LiveError> {
         let row = self.0.iter().find(|row| row.name == name);
         let row = row.ok_or_else(|| LiveError::NoRow(name.to_owned()))?;
@@ -98,13 +98,13 @@ impl Rows {
         })
     }
 
-    /// The values of several rows, each under a name of the lab's.
+    /// The values of several rows. Each pair is the name in the verdict and the name of the row.
     pub(crate) fn values(&self, names: &[(&str, &str)]) -> Result<Vec<(String, f64)>, LiveError> {
         names.iter().map(|(name, row)| Ok(((*name).to_owned(), self.value(row)?))).collect()
     }
 }
 
-/// The verdict of a claim whose live figures are reported, never judged: those figures, or why there are none.
+/// The verdict of a claim whose live figures are reported, not judged. Without figures it is not-run, with the reason.
 pub(crate) fn reported(
     case: &Case<'_>,
     unit: &str,
@@ -127,10 +127,10 @@ pub(crate) fn reported(
     })
 }
 
-/// The verdict of a claim that could not be measured.
+/// The not-run verdict of a claim that could not be measured.
 ///
 /// # Errors
-/// When the two programs do not fit each other.
+/// [`LiveError::NoRow`]: the benchmark program and the lab do not match.
 pub(crate) fn not_run(case: &Case<'_>, error: LiveError) -> Result<Verdict, RunError> {
     if matches!(error, LiveError::NoRow(_)) {
         return Err(case.failed(error));
@@ -148,7 +148,7 @@ mod tests {
     use crate::parameters::Parameters;
     use crate::table::Tables;
 
-    /// A program in place of the benchmarks, gone with the test.
+    /// A script that replaces the benchmark program; deleted at the end of the test.
     struct Script(PathBuf);
 
     impl Script {
@@ -156,7 +156,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("memferry-lab-{name}-{}", std::process::id()));
             std::fs::write(&path, format!("#!/bin/sh\n{lines}\n")).expect("temporary files can be written");
             let mode = std::fs::Permissions::from_mode(0o700);
-            std::fs::set_permissions(&path, mode).expect("it is ours");
+            std::fs::set_permissions(&path, mode).expect("the test owns the file");
             Self(path)
         }
     }
@@ -178,17 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn rows_become_figures_of_a_measured_verdict() {
+    fn rows_become_figures_of_a_verdict() {
         let arguments = r#"[ "$*" = "group --only part --json $5" ] || exit 9"#;
         let script = Script::new("rows", &format!("{arguments}\ncat > $5 <<'END'\n{ROWS}\nEND"));
-        let rows = Rows::by(&script.0, "group", Some("part")).expect("it ends well");
+        let rows = Rows::by(&script.0, "group", Some("part")).expect("the script succeeds");
         let found = verdict(rows.values(&[("first", "a")])).expect("a row");
         assert_eq!((found.status, found.basis), (Status::Reported, Some(Basis::Measured)));
         assert_eq!(found.figures, Figures::Named([("first".to_owned(), 2.0)].into()));
         let left_out = verdict(rows.values(&[("first", "a"), ("second", "b")])).expect("a row");
         assert_eq!((left_out.status, left_out.basis), (Status::NotRun, None));
         assert!(left_out.why.ends_with("b: no root"), "{}", left_out.why);
-        assert!(verdict(rows.values(&[("third", "c")])).is_err(), "a row that there is not is an error");
+        assert!(verdict(rows.values(&[("third", "c")])).is_err(), "an unknown row is an error");
     }
 
     #[test]

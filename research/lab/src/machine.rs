@@ -1,10 +1,10 @@
-//! The machines that the papers measured, besides their devices: processors with caches, in virtual time.
+//! Models of the papers' processors and caches, in virtual time.
 //!
 //! ```text
-//! addresses of a copy ──► cache: tags only ──► picoseconds          driver's maintenance hooks ──► coherence: what goes stale
+//! addresses of a copy ──► cache: tags only ──► picoseconds          driver's maintenance hooks ──► coherence: stale data
 //! ```
 //!
-//! Whose processor has which sizes and times is a paper's parameters. Values in memory are in the devices' models.
+//! Sizes and times are parameters of each paper. The device models hold the values in memory.
 
 pub mod cache;
 pub mod coherence;

@@ -1,16 +1,16 @@
 //! The command `memferry-lab`: runs the experiments, prints the verdicts, and writes the report and the figures.
 //!
 //! ```text
-//! initiation PROTOCOL ──► the shortest interleaving that breaks it, told step by step; figure 8 as SVG
+//! initiation PROTOCOL ──► the shortest interleaving that breaks it, step by step; figure 8 as SVG
 //! research/lab/claims.toml, experiments ──► Report ──► table and summary on standard output
 //!                        │               ├──► target/lab/report.html, or --html FILE
 //!                        │               └──► --json FILE
 //!                        ├──► --out DIR: figures/*.csv, figures/*.svg, sensitivity.csv
-//!                        └──► target/lab/results: what was done, for a run that was broken off
+//!                        └──► target/lab/results: kept results, to resume an interrupted run
 //! ```
 //!
-//! Exit status: 0 no claim failed, 1 one or an experiment did, 2 the report could not be made or written. What the rows mean is in the
-//! library; nothing is judged here.
+//! Exit status: 0 no claim failed; 1 a claim or an experiment failed; 2 the report could not be made or written. The library
+//! explains the rows and judges them.
 
 mod display;
 
@@ -32,7 +32,7 @@ use memferry_lab::sensitivity::{self, Sensitivity};
 use memferry_lab::table::Table;
 use memferry_lab::verdict::Status;
 
-/// States after which a deep exploration goes no deeper.
+/// Limit of states in a deep exploration.
 const DEEP_STATES: usize = 3_000_000;
 
 /// Gives every claim of the papers a verdict.
@@ -47,17 +47,17 @@ struct Arguments {
     /// Also write the figures into this directory.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the report to this file instead of target/lab/report.html; of a part (--only) it is written here only.
+    /// Write the report to this file instead of target/lab/report.html. With --only, no report is written without this option.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Run what these claims and figures need only, and show their rows only.
+    /// Run only what these claims and figures need, and show only their rows.
     #[arg(long, value_name = "ID", num_args = 1.., value_delimiter = ',')]
     only: Vec<String>,
-    /// Also find anew how each figure of a predicted claim moves when a parameter changes by 20 %; takes a quarter of an hour
-    /// or more, and goes on where it was broken off.
+    /// Also measure how each figure of a predicted claim changes when a parameter changes by 20 %; takes a quarter of an hour
+    /// or more, and resumes an interrupted run.
     #[arg(long)]
     sensitivity: bool,
-    /// Run anew what is kept of an earlier run.
+    /// Ignore results kept by earlier runs.
     #[arg(long)]
     fresh: bool,
     /// Also explore the protocols with three processes in larger scenes; takes minutes and gigabytes.
@@ -67,16 +67,16 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Shows how a way to start a transfer from user level breaks, access by access, or that it does not.
+    /// Shows how a protocol that starts transfers from user level breaks, access by access, or that it holds.
     Initiation(Initiation),
 }
 
-/// Replays what the exploration of a protocol found; without a name, lists the protocols.
+/// Replays the findings on a protocol; without a name, lists the protocols.
 #[derive(Args)]
 struct Initiation {
     /// The protocol, for instance repeated-4.
     protocol: Option<String>,
-    /// How many processes there are: 1 (with a write buffer), 2 or 3.
+    /// Number of processes: 1 (with a write buffer), 2 or 3.
     #[arg(long, default_value_t = 2)]
     processes: u8,
     /// One of the processes is malicious.
@@ -131,7 +131,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes the report; returns how many claims and experiments failed.
+/// Makes the report. Returns the number of failed claims and experiments.
 fn run(arguments: &Arguments) -> Result<usize, LabError> {
     let claims = Claims::built_in()?;
     let papers = experiments::prepare(&claims, &arguments.only)?;
@@ -151,7 +151,7 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     }
     let failures: Vec<&(String, RunError)> = outcomes.iter().flat_map(|outcome| &outcome.failures).collect();
     for (name, failure) in &failures {
-        eprintln!("memferry-lab: {name} did not come to its end: {failure}");
+        eprintln!("memferry-lab: {name} failed: {failure}");
     }
     let mut page = Page {
         claims: &claims,
@@ -164,7 +164,7 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
         only: &arguments.only,
     };
     let place = page_place(arguments);
-    // A first time before what takes long, so that whoever breaks that off has a report.
+    // Written once before the long part, so that an interrupted run leaves a report.
     for runs in [false, true].into_iter().take(1 + usize::from(arguments.sensitivity)) {
         page.sensitivity = vary(&page, &results, runs)?.or_built_in(&claims);
         if let Some(path) = &place {
@@ -186,7 +186,7 @@ fn run(arguments: &Arguments) -> Result<usize, LabError> {
     Ok(report.count(Status::Fail) + page.failures.len() + broke)
 }
 
-/// How the figures move with the parameters: run, or as far as it is kept.
+/// How the figures change with the parameters. With `runs`, missing parts are computed; otherwise only kept ones are used.
 fn vary(page: &Page<'_>, results: &Results, runs: bool) -> Result<Sensitivity, LabError> {
     let claims = Claims::built_in()?;
     let rows = page.report.rows();
@@ -205,13 +205,13 @@ fn vary(page: &Page<'_>, results: &Results, runs: bool) -> Result<Sensitivity, L
     Ok(all)
 }
 
-/// Where this build keeps what it made: below cargo's directory, beside the report.
+/// Directory of this build's output: below cargo's target directory, beside the report.
 fn directory() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
     target.join("lab")
 }
 
-/// Where the report goes: of everything to its own place, of a part only where it is said.
+/// Path of the report: the default for a whole run, only `--html` for a part.
 fn page_place(arguments: &Arguments) -> Option<PathBuf> {
     let own = || arguments.only.is_empty().then(|| directory().join("report.html"));
     arguments.html.clone().or_else(own)
@@ -228,7 +228,7 @@ fn print(text: &str) -> Result<(), LabError> {
     write!(io::stdout(), "{text}").map_err(LabError::Print)
 }
 
-/// Prints what larger scenes give; returns how many protocols broke in one that hold in the small ones.
+/// Explores larger scenes. Returns how many protocols break there that hold in the small scenes.
 fn explore_deeply() -> Result<usize, LabError> {
     let mut broke = 0;
     for entry in CATALOGUE.iter().filter(|entry| entry.lacks.is_none()) {
@@ -240,7 +240,7 @@ fn explore_deeply() -> Result<usize, LabError> {
     Ok(broke)
 }
 
-/// Replays an exploration's findings.
+/// Replays the findings on one protocol.
 fn show(asked: &Initiation) -> Result<(), LabError> {
     if let Some(path) = &asked.diagram {
         write_file(path, &diagram::svg())?;
@@ -260,14 +260,14 @@ fn show(asked: &Initiation) -> Result<(), LabError> {
     for (line, story) in shown.scenes {
         writeln!(out, "\n{line}").map_err(LabError::Print)?;
         if let Some(story) = story {
-            tell(&story, asked.step, &mut out).map_err(LabError::Print)?;
+            print_story(&story, asked.step, &mut out).map_err(LabError::Print)?;
         }
     }
     Ok(())
 }
 
-/// Prints a story, line after line where each is waited for.
-fn tell(story: &Story, step: bool, out: &mut impl Write) -> io::Result<()> {
+/// Prints a story. With `step`, waits for a line of input before each line.
+fn print_story(story: &Story, step: bool, out: &mut impl Write) -> io::Result<()> {
     for line in story.to_string().lines() {
         if step {
             out.flush()?;
@@ -278,7 +278,7 @@ fn tell(story: &Story, step: bool, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs all, as far as it is not kept.
+/// Runs all experiments, except those with kept results.
 fn run_papers(papers: &[Prepared], claims: &Claims, results: &Results) -> Vec<Outcome> {
     let display = Display::new(papers.iter().map(Prepared::jobs).sum());
     let ended = |name: &str, kept| display.ended(name, kept);

@@ -5,7 +5,7 @@
 //! the prototype in virtual time ──► table 1, bus speeds, the verification of 4.4 ──► judges of the figures
 //! ```
 //!
-//! The text of the topic is `docs/initiation.md`.
+//! `docs/initiation.md` describes the topic.
 
 pub mod diagram;
 pub mod explore;
@@ -23,7 +23,7 @@ pub mod two_cpus;
 pub mod verification;
 pub mod world;
 
-use crate::experiments::{Paper, Runner};
+use crate::paper::{Paper, Runner};
 
 pub const PAPER: Paper = Paper {
     name: "markatos1997",

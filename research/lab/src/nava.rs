@@ -5,7 +5,7 @@
 //!                                                    └──► judges of the nava-* claims; interfaces and a server live
 //! ```
 //!
-//! The text of the topic is `docs/fileserver.md`.
+//! `docs/fileserver.md` describes the topic.
 
 mod disk;
 mod interfaces;
@@ -16,7 +16,7 @@ mod raw;
 mod serving;
 mod tables;
 
-use crate::experiments::{Paper, Runner};
+use crate::paper::{Paper, Runner};
 
 pub const PAPER: Paper = Paper {
     name: "nava1996",

@@ -4,7 +4,7 @@
 //! plans/papa-*.toml ──► runners: copy_to_user by CPU and by engine, in virtual time ──► judges of the papa-* claims
 //! ```
 //!
-//! The text of the topic is `docs/policies.md`.
+//! `docs/policies.md` describes the topic.
 
 pub mod cftu;
 pub mod chipset;
@@ -20,7 +20,7 @@ mod threshold;
 mod victims;
 mod volume;
 
-use crate::experiments::Paper;
+use crate::paper::Paper;
 
 pub const PAPER: Paper = Paper {
     name: "papa2014",

@@ -1,20 +1,20 @@
-//! Parameters of a paper's model: every value with its unit, its source and the mechanism it stands for.
+//! Parameters of a paper's model: every value with its unit, its source and the mechanism that it models.
 //!
 //! ```text
 //! parameters/PAPER.toml ──parse, check──► Parameters ── get(name) ──► runners
-//!                                              │                   └── which names: what a result depends on
+//!                                              │                   └── asked(): the names that a result depends on
 //!                                              └── scaled(name, factor) ──► the sensitivity table
 //! ```
 //!
-//! One file for each paper holds all of them, so that no experiment can have one of its own. What the values mean is
-//! for the runners. Nothing is read from the disk: the files are built in.
+//! Each paper has one file with all its parameters; experiments have none of their own. Runners give the values their meaning.
+//! The files are built in, not read from disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::Deserialize;
 
-/// Units of time: parameters in these are what the sensitivity table varies.
+/// Units of time. The sensitivity table varies the parameters with these units.
 const TIMES: [&str; 5] = ["ps", "ns", "us", "ms", "cycles"];
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -27,12 +27,12 @@ pub struct Parameter {
     pub unit: String,
     /// Where the value is from: a manual, the paper, an assumption, or the claim it is calibrated to.
     pub source: String,
-    /// What it stands for in the machine.
+    /// The part of the machine's behaviour that it models.
     pub mechanism: String,
 }
 
 impl Parameter {
-    /// Whether it is a time.
+    /// Whether its unit is a unit of time.
     pub fn is_time(&self) -> bool {
         TIMES.contains(&self.unit.as_str())
     }
@@ -50,10 +50,10 @@ pub enum ParametersError {
         /// The name in question.
         name: String,
     },
-    /// A value that is negative or no number.
-    #[error("parameter `{name}` is {value}: give it a number that is not negative")]
+    /// A value that is negative, infinite or not a number.
+    #[error("parameter `{name}` is {value}: give it a finite number that is not negative")]
     Value { name: String, value: f64 },
-    /// A runner asks for what the file does not have.
+    /// A runner asks for a parameter that the file does not have.
     #[error("there is no parameter `{name}`: list it with its value, unit, source and mechanism")]
     Missing {
         /// The name asked for.
@@ -73,7 +73,7 @@ struct Document {
 pub struct Parameters {
     list: Vec<Parameter>,
     places: BTreeMap<String, usize>,
-    /// Names that were asked for, of this list and of what was made of it.
+    /// Names requested so far, shared with the lists derived from this one.
     asked: Arc<Mutex<BTreeSet<String>>>,
 }
 
@@ -97,14 +97,14 @@ impl Parameters {
         Ok(Self { list, places, asked: Arc::default() })
     }
 
-    /// The same list, whose [`Parameters::asked`] begins anew.
+    /// The same list with an empty record of requested names.
     #[must_use]
     pub fn watched(&self) -> Self {
         Self { asked: Arc::default(), ..self.clone() }
     }
 
-    /// The names that were asked for since the list was read or [`Parameters::watched`], of it and of lists that were made of
-    /// it. Who asks for nothing else gives the same whatever the others' values are.
+    /// The names requested since the list was read or [`Parameters::watched`], from it and from lists derived from it. A result
+    /// does not depend on parameters outside this set.
     pub fn asked(&self) -> BTreeSet<String> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_found_by_its_name_and_can_be_scaled() {
+    fn values_are_found_by_name_and_scaled() {
         let parameters = Parameters::parse(&(entry("a", "10") + &entry("b", "2.5"))).expect("well formed");
         assert_eq!((parameters.get("a"), parameters.get("b")), (Ok(10.0), Ok(2.5)));
         let scaled = parameters.scaled("a", 1.2).expect("there");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_asked_for_is_known_of_a_list_and_of_those_made_of_it() {
+    fn derived_lists_share_the_requested_names() {
         let list =
             Parameters::parse(&(entry("a", "1") + &entry("b", "2") + &entry("c", "3"))).expect("well formed");
         let watched = list.watched();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_name_twice_an_unknown_key_and_a_negative_value() {
+    fn refuses_malformed_parameters() {
         let twice = Parameters::parse(&entry("a", "1").repeat(2));
         assert_eq!(twice.err(), Some(ParametersError::Duplicate { name: "a".to_owned() }));
         let unknown = Parameters::parse(&(entry("a", "1") + "sauce = 'x'\n"));

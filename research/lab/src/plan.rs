@@ -1,48 +1,40 @@
-//! A plan: one figure of a paper as data, without a line of code.
+//! A plan: one figure of a paper as data.
 //!
 //! ```text
 //! plans/FIGURE.toml ──parse, check──► Plan { figure, runner, x sweep, y axis, series with settings, claims }
 //! Plan × series ──► Line ── settings::<T>(), x values, parameters ──► a runner
 //! ```
 //!
-//! Unknown keys are refused, in a plan and, by the type that a runner reads its settings with, in the settings of its
-//! series. What a setting means is the runner's; what a claim demands is the claim's.
+//! Unknown keys are refused in plans; in the settings of a series, the runner's settings type refuses them. Runners define the
+//! settings, and claims define what is required.
 
 use memferry_charts::Scale;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
-
-use crate::experiments::RunError;
-use crate::parameters::Parameters;
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Axis {
     pub label: String,
     pub unit: String,
-    /// How it is divided.
     pub scale: Scale,
 }
 
-/// The horizontal axis, and where on it the runner runs: `points`, or the powers of two `from..=to`.
+/// The horizontal axis and the x values to run: `points`, or the powers of two `from..=to`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sweep {
     pub label: String,
     pub unit: String,
-    /// How it is divided.
     pub scale: Scale,
     pub points: Option<Vec<f64>>,
-    /// The first power of two.
     pub from: Option<u64>,
-    /// The last power of two.
     pub to: Option<u64>,
-    /// The points that the sensitivity table runs, rising: few and cheap ones. All points without it.
+    /// Increasing x values for the sensitivity table: few and cheap ones. Default: all points.
     pub reduced: Option<Vec<f64>>,
 }
 
 impl Sweep {
-    /// The points, rising; nothing when the sweep is not stated in exactly one of the two ways.
+    /// The x values, increasing; `None` unless exactly one of the two ways is used.
     fn all(&self) -> Option<Vec<f64>> {
         match (&self.points, self.from, self.to) {
             (Some(points), None, None) => Some(points.clone()),
@@ -59,31 +51,28 @@ impl Sweep {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SeriesPlan {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub label: String,
-    /// What the runner is told.
+    /// Input for the runner.
     #[serde(default)]
     pub settings: toml::Table,
 }
 
-/// A figure to be made.
+/// The plan of one figure.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
-    /// Unique: the name of its files, and what judges find it by.
+    /// Unique; names its files and is the key for judges.
     pub figure: String,
-    /// What stands above it.
     pub title: String,
-    /// What the paper's figure shows: axes, lines, what its text says of them. Of one that the paper does not have, what it is
-    /// for.
+    /// What the paper's figure shows: axes, lines, comments of its text. For a figure that the paper does not have: its purpose.
     pub shows: String,
     /// The paper, by author and year.
     pub paper: String,
-    /// The paper's number of the figure.
+    /// The number of the figure in the paper.
     pub number: String,
-    /// The name of the runner.
     pub runner: String,
-    /// Where a runner's chance begins.
+    /// Seed of the runner's random numbers.
     pub seed: u64,
     /// The claims that it helps to decide.
     pub claims: Vec<String>,
@@ -98,14 +87,14 @@ pub enum PlanError {
     /// Not TOML, or an unknown or missing key.
     #[error("a plan does not parse: {0}")]
     Syntax(#[from] toml::de::Error),
-    /// A figure whose name is no name of a file.
+    /// The figure's name is not usable as a file name.
     #[error("figure `{figure}`: use lower-case letters, digits and hyphens only")]
     Name { figure: String },
-    /// A sweep without points that rise, or stated in two ways.
+    /// A sweep without increasing points, or stated in two ways.
     #[error("figure `{figure}`: give x either rising points, or from and to as powers of two")]
     Sweep { figure: String },
-    /// No line, or two with one label.
-    #[error("figure `{figure}`: give it at least one series, and each a label of its own")]
+    /// No line, or two lines with one label.
+    #[error("figure `{figure}`: give at least one series, and each a unique label")]
     Series { figure: String },
 }
 
@@ -134,12 +123,12 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The points of the sweep, rising.
+    /// The x values of the sweep, increasing.
     pub fn points(&self) -> Vec<f64> {
         self.x.all().unwrap_or_default()
     }
 
-    /// The same plan with the sweep that the sensitivity table runs.
+    /// The same plan with the short sweep of the sensitivity table.
     #[must_use]
     pub fn reduced(&self) -> Self {
         let mut plan = self.clone();
@@ -147,38 +136,6 @@ impl Plan {
             (plan.x.points, plan.x.from, plan.x.to) = (Some(points), None, None);
         }
         plan
-    }
-}
-
-/// What a runner is given: one line of one figure.
-#[derive(Clone, Copy, Debug)]
-pub struct Line<'a> {
-    pub plan: &'a Plan,
-    pub series: &'a SeriesPlan,
-    /// The parameters of the paper's model.
-    pub parameters: &'a Parameters,
-}
-
-impl Line<'_> {
-    /// The settings of this line as the runner's type, which is to refuse unknown keys.
-    ///
-    /// # Errors
-    /// [`RunError::Settings`].
-    pub fn settings<T: DeserializeOwned>(&self) -> Result<T, RunError> {
-        T::deserialize(self.series.settings.clone()).map_err(|error| RunError::Settings {
-            figure: self.plan.figure.clone(),
-            series: self.series.label.clone(),
-            error: Box::new(error),
-        })
-    }
-
-    /// An error of this line, in the runner's words.
-    pub fn failed(&self, message: impl ToString) -> RunError {
-        RunError::Failed {
-            figure: self.plan.figure.clone(),
-            series: self.series.label.clone(),
-            message: message.to_string(),
-        }
     }
 }
 
@@ -196,14 +153,14 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_two_reach_as_far_as_the_sweep() {
+    fn powers_of_two_cover_the_sweep() {
         let plan = parse(&[PLAN, AXES, SERIES]).expect("well formed");
         assert_eq!(plan.points(), [4.0, 8.0, 16.0]);
         assert_eq!(plan.reduced().points(), [8.0]);
     }
 
     #[test]
-    fn refuses_unknown_keys_and_a_figure_that_is_no_file_name() {
+    fn refuses_unknown_keys_and_bad_figure_names() {
         assert!(matches!(parse(&[PLAN, "colour = 1\n", AXES, SERIES]), Err(PlanError::Syntax(_))));
         assert!(matches!(parse(&[PLAN, AXES, SERIES, "label2 = 's'"]), Err(PlanError::Syntax(_))));
         let named = parse(&[&PLAN.replace("a-1", "../a"), AXES, SERIES]);
@@ -211,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_sweep_in_no_way_or_in_two_and_one_that_falls() {
+    fn refuses_missing_double_and_falling_sweeps() {
         for x in ["", "points = [1]\nfrom = 1\nto = 2\n", "points = [2, 1]\n", "from = 3\nto = 9\n"] {
             let axes = AXES.replace("from = 4\nto = 20\n", x);
             assert_eq!(
@@ -223,26 +180,10 @@ mod tests {
     }
 
     #[test]
-    fn refuses_two_lines_of_one_label_and_none() {
+    fn refuses_repeated_labels_and_no_lines() {
         let twice = parse(&[PLAN, AXES, SERIES, SERIES]);
         assert_eq!(twice, Err(PlanError::Series { figure: "a-1".to_owned() }));
         let none = parse(&[PLAN, "series = []\n", AXES]);
         assert_eq!(none, Err(PlanError::Series { figure: "a-1".to_owned() }));
-    }
-
-    #[test]
-    fn settings_are_read_by_the_runners_type_which_refuses_unknown_keys() {
-        #[derive(Debug, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Bits {
-            bits: u32,
-        }
-        #[derive(Debug, Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct Nothing {}
-        let plan = parse(&[PLAN, AXES, SERIES]).expect("well formed");
-        let line = Line { plan: &plan, series: &plan.series[0], parameters: &Parameters::default() };
-        assert_eq!(line.settings::<Bits>().expect("as stated").bits, 8);
-        assert!(matches!(line.settings::<Nothing>(), Err(RunError::Settings { .. })));
     }
 }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! Claims × places ──look up──► the experiments' verdict, or a not-run row ──► Report ──► Display, to_json, Page
-//! verdicts left over ──► refused: they decide nothing that is claimed
+//! remaining verdicts ──► refused: no claim asks for them
 //! ```
 //!
-//! The rows stand in the order of the claims, whatever the order of the experiments. The page that shows them with all else is
-//! [`Page`]. Nothing is written to files here.
+//! Rows are in the order of the claims, not of the experiments. [`Page`] renders them with everything else.
 
 mod counterexamples;
 mod further;
+mod html;
 mod machine;
 mod page;
 pub mod paper_tables;
@@ -26,27 +26,18 @@ pub use page::Page;
 use crate::claims::{Claims, Kind, Place};
 use crate::verdict::{Basis, Status, Verdict};
 
-/// Why verdicts do not fit the claims.
+/// Why verdicts do not match the claims.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
     /// Two experiments decide one claim in one place.
     #[error("claim `{id}` has two verdicts where it is decided {}", .place.word())]
-    DecidedTwice {
-        id: String,
-        /// The place in question.
-        place: Place,
-    },
-    /// A verdict on what is not claimed, or not there.
+    DecidedTwice { id: String, place: Place },
+    /// A verdict on a claim that does not exist or is not decided in this place.
     #[error("there is no claim `{id}` that is decided {}", .place.word())]
-    NotClaimed {
-        /// The id that the verdict names.
-        id: String,
-        /// The place that the verdict names.
-        place: Place,
-    },
+    NotClaimed { id: String, place: Place },
 }
 
-/// Every row, in the order of the claims.
+/// All rows, in the order of the claims.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     rows: Vec<Verdict>,
@@ -89,7 +80,7 @@ impl Report {
         self.rows.iter().filter(|row| row.status == status).count()
     }
 
-    /// Of these claims those about numbers: how many are predicted, how many have a simulated row, how many there are.
+    /// Of these claims, the number claims: predicted ones, those with a simulated row, all.
     pub fn numbers(&self, claims: &Claims) -> [usize; 3] {
         let ids: Vec<&str> = claims
             .list()
@@ -103,7 +94,7 @@ impl Report {
         [predicted.count(), simulated.count(), ids.len()]
     }
 
-    /// The rows as a JSON array, one row a line.
+    /// The rows as a JSON array, one row on each line.
     ///
     /// # Errors
     /// None in practice: rows hold strings, numbers and maps with string keys only.
@@ -112,7 +103,7 @@ impl Report {
         Ok(format!("[\n{}\n]\n", rows.join(",\n")))
     }
 
-    /// How many claims ended how, in one line.
+    /// The number of rows of each status, in one line.
     pub fn summary(&self) -> String {
         let count = |status| self.count(status);
         format!(
@@ -126,7 +117,7 @@ impl Report {
 }
 
 impl fmt::Display for Report {
-    /// The table: one row a line, columns aligned.
+    /// Writes a table: one row on each line, with aligned columns.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cells: Vec<[String; 4]> = self.rows.iter().map(cells).collect();
         let width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -180,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_the_projects_own_claims_as_many_rows_as_they_have_places() {
+    fn built_in_claims_get_a_row_for_each_place() {
         let claims = Claims::built_in().expect("checked");
         let places: usize = claims.list().iter().map(|claim| claim.places.len()).sum();
         let report = Report::assemble(&claims, vec![]).expect("fits");
@@ -188,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn puts_a_verdict_in_the_place_of_its_claim() {
+    fn verdicts_are_in_the_order_of_claims() {
         let report = assemble(vec![verdict("b", Place::Simulated), verdict("a", Place::Live)]).expect("fits");
         let statuses: Vec<Status> = report.rows().iter().map(|row| row.status).collect();
         assert_eq!(statuses, [Status::NotRun, Status::Pass, Status::Pass]);
@@ -196,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_the_number_claims_that_are_predicted() {
+    fn counts_predicted_number_claims() {
         let claims = Claims::parse(TWO).expect("well formed");
         let count = |verdicts| assemble(verdicts).expect("fits").numbers(&claims);
         assert_eq!(count(vec![]), [0, 1, 1]);
@@ -207,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_a_verdict_that_nothing_claims() {
+    fn refuses_a_verdict_without_a_claim() {
         let unknown = assemble(vec![verdict("c", Place::Live)]);
         assert_eq!(unknown, Err(ReportError::NotClaimed { id: "c".to_owned(), place: Place::Live }));
         let elsewhere = assemble(vec![verdict("b", Place::Live)]);
@@ -215,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_two_verdicts_on_one_claim_in_one_place() {
+    fn refuses_a_second_verdict_for_a_place() {
         let twice = assemble(vec![verdict("a", Place::Live), verdict("a", Place::Live)]);
         assert_eq!(twice, Err(ReportError::DecidedTwice { id: "a".to_owned(), place: Place::Live }));
     }

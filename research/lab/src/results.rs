@@ -1,13 +1,13 @@
-//! Results that were kept, so that a run which was broken off goes on where it was.
+//! Keeps results in files, so that an interrupted run can be resumed.
 //!
 //! ```text
-//! job: name, the texts it depends on ──sha-256, with the program's own──► Key ──► DIR/KEY.json
-//! recall: file ──first line: format, checksum of the rest──► lines of a figure, or a row, with the parameters they depend on;
-//!                                                            anything else is told and run anew
+//! job: its name and the texts that it depends on ──sha-256, with the program's digest──► Key ──► DIR/KEY.json
+//! recall: file ──first line: format, checksum of the rest──► lines of a figure, or a row, with the parameters requested;
+//!                                                            a bad file gives a complaint, and the job runs again
 //! ```
 //!
-//! What a job gives depends on its plan, its parameters and the program alone, so equal keys mean equal results. Numbers are
-//! kept by their bits. What is measured on the machine at hand is never kept. Nothing is ever removed here.
+//! A result depends only on its plan, its parameters and the program, so equal keys mean equal results. Numbers are stored as
+//! their bits. Live results are never kept. Files are never removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,31 +23,31 @@ use crate::claims::Place;
 use crate::table::Series;
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
-/// What the first line of a file says before its checksum.
+/// Start of the first line of a file; the checksum follows.
 const FORMAT: &str = "memferry-lab result 2";
 
-/// Where results are kept, and for which program.
+/// A store of results for one program.
 #[derive(Debug)]
 pub struct Results {
-    /// Nothing: none are kept.
+    /// Absent: nothing is kept.
     directory: Option<PathBuf>,
     program: String,
-    /// Whether what an earlier run kept counts; what this one kept does.
+    /// Whether results of earlier runs are recalled; those of this run always are.
     recalls: bool,
-    /// Keys of what this one kept.
+    /// Keys of results kept by this run.
     own: Mutex<BTreeSet<String>>,
     complaints: Mutex<Vec<String>>,
 }
 
-/// What names a result: a digest of all that it depends on.
+/// The name of a result: a digest of all that it depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key(String);
 
-/// A result, and what it depends on beside its plan and the program.
+/// A result with the parameters that it depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Made<T> {
     pub result: T,
-    /// Names of the parameters that were asked for on the way to it.
+    /// Names of the parameters requested while it was computed.
     pub asked: BTreeSet<String>,
 }
 
@@ -68,11 +68,11 @@ impl Results {
         }
     }
 
-    /// Keeps results of `program`, which is a text that no other build has, in a directory that is made where it is missing.
-    /// What is there already is recalled only with `recalls`.
+    /// Keeps results of `program` in a directory, which is created if missing. `program` is a text unique to the build. Results
+    /// of earlier runs are recalled only with `recalls`.
     ///
     /// # Errors
-    /// What the system says of the directory.
+    /// The directory cannot be created.
     pub fn in_directory(directory: &Path, program: String, recalls: bool) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
         let directory = Some(directory.to_owned());
@@ -82,7 +82,7 @@ impl Results {
     /// The digest of the running program.
     ///
     /// # Errors
-    /// What the system says of its file.
+    /// The program's file cannot be read.
     pub fn this_program() -> io::Result<String> {
         Ok(hex(&Sha256::digest(std::fs::read(std::env::current_exe()?)?)))
     }
@@ -97,18 +97,16 @@ impl Results {
         Key(hex(&digest.finalize()))
     }
 
-    /// The lines of a figure that were kept.
+    /// The kept lines of a figure.
     pub fn lines(&self, key: &Key) -> Option<Made<Vec<Series>>> {
         let kept: Made<Vec<KeptSeries>> = self.recall(key)?;
         Some(kept.map(|lines| lines.into_iter().map(Series::from).collect()))
     }
 
-    /// The row that was kept.
     pub fn row(&self, key: &Key) -> Option<Made<Verdict>> {
         self.recall(key).map(|kept: Made<KeptRow>| kept.map(KeptRow::into_row))
     }
 
-    /// Keeps the lines of a figure.
     pub fn keep_lines(&self, key: &Key, lines: &Made<Vec<Series>>) {
         self.keep(key, &lines.clone().map(|lines| lines.iter().map(KeptSeries::of).collect::<Vec<_>>()));
     }
@@ -117,7 +115,7 @@ impl Results {
         self.keep(key, &row.clone().map(|row| KeptRow::of(&row)));
     }
 
-    /// What was wrong with files, each once.
+    /// Problems with files, each once.
     pub fn complaints(&self) -> Vec<String> {
         self.complaints.lock().map(|list| list.clone()).unwrap_or_default()
     }
@@ -135,10 +133,10 @@ impl Results {
             Err(error) => return self.complain(&path, &error.to_string()),
         };
         let Some((head, body)) = text.split_once('\n') else {
-            return self.complain(&path, "it is cut short");
+            return self.complain(&path, "it is truncated");
         };
         if head != heading(body) {
-            return self.complain(&path, "its checksum is not that of its content");
+            return self.complain(&path, "its checksum does not match");
         }
         match serde_json::from_str(body) {
             Ok(kept) => Some(kept),
@@ -146,11 +144,11 @@ impl Results {
         }
     }
 
-    /// A result that cannot be kept is no failure: it is there, and only has to be made again next time.
+    /// A failure to keep a result is only a complaint: the result is computed again next time.
     fn keep<T: Serialize>(&self, key: &Key, kept: &T) {
         let Some(path) = self.path(key) else { return };
         let Ok(body) = serde_json::to_string(kept) else { return };
-        // Renamed when whole, so that whoever is interrupted leaves no half a file under a good name.
+        // Written under another name and renamed, so that an interruption leaves no truncated file.
         let part = path.with_extension(format!("{}.part", std::process::id()));
         let written = std::fs::write(&part, format!("{}\n{body}", heading(&body)));
         match written.and_then(|()| std::fs::rename(&part, &path)) {
@@ -161,17 +159,17 @@ impl Results {
             }
             Err(error) => {
                 let _ = std::fs::remove_file(&part);
-                self.tell(format!("{} cannot be kept: {error}", path.display()));
+                self.note(format!("{} cannot be kept: {error}", path.display()));
             }
         }
     }
 
     fn complain<T>(&self, path: &Path, what: &str) -> Option<T> {
-        self.tell(format!("{} is passed over, and what it held runs anew: {what}", path.display()));
+        self.note(format!("{} is ignored and its result computed again: {what}", path.display()));
         None
     }
 
-    fn tell(&self, what: String) {
+    fn note(&self, what: String) {
         if let Ok(mut list) = self.complaints.lock()
             && !list.contains(&what)
         {
@@ -291,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_comes_back_to_the_bit() {
+    fn kept_numbers_are_exact() {
         let directory = Directory::new("bits");
         let results = directory.results("one");
         let figure = results.key(&["figure"]);
@@ -304,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn another_program_another_text_and_a_fresh_run_recall_nothing() {
+    fn other_keys_and_fresh_runs_recall_nothing() {
         let directory = Directory::new("others");
         let results = directory.results("one");
         results.keep_row(&results.key(&["ab", "c"]), &row());
@@ -314,11 +312,11 @@ mod tests {
         let fresh = Results::in_directory(&directory.0, "one".to_owned(), false).expect("it is there");
         assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), None);
         fresh.keep_row(&fresh.key(&["ab", "c"]), &row());
-        assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), Some(row()), "of this run itself");
+        assert_eq!(fresh.row(&fresh.key(&["ab", "c"])), Some(row()), "kept by this run");
     }
 
     #[test]
-    fn damaged_files_are_passed_over_and_told() {
+    fn damaged_files_give_a_complaint() {
         let directory = Directory::new("damaged");
         let results = directory.results("one");
         let key = results.key(&["figure"]);
@@ -334,7 +332,7 @@ mod tests {
             let results = directory.results("one");
             assert_eq!(results.lines(&key), None, "{:?}", String::from_utf8_lossy(bytes));
             let complaints = results.complaints();
-            assert!(complaints.len() == 1 && complaints[0].contains("runs anew"), "{complaints:?}");
+            assert!(complaints.len() == 1 && complaints[0].contains("computed again"), "{complaints:?}");
         }
         results.keep_lines(&key, &lines());
         assert_eq!(results.lines(&key), Some(lines()));

@@ -1,15 +1,15 @@
-//! How the figures of predicted claims move when a parameter does, and which verdicts turn.
+//! Sensitivity: how figures and verdicts of predicted claims change when a parameter changes.
 //!
 //! ```text
 //! predicted rows ──► (time parameter × {-20 %, +20 %}) ──► the same plans with reduced sweeps ──► changes in percent,
 //!                                                                                                    verdicts that turn
-//!                          the table, as CSV ──► research/lab/sensitivity.csv ──► reports that make none of their own
+//!                          the table, as CSV ──► research/lab/sensitivity.csv ──► reports without a table of their own run
 //! ```
 //!
-//! Every parameter that is a time is varied alone. The base is run with the reduced sweeps too, so that a change is due
-//! to the parameter. The report's verdicts are not by the table. It takes a while; what was run is kept, and a table can be made
-//! of what is kept alone. A whole one lies with the project, so that a report has it at once; its first line is a digest of what
-//! it was made of, by which it is told when that has changed since, its second has the claims that it is about.
+//! Each time parameter is varied alone. The base uses the reduced sweeps too, so that a change is due to the parameter. The table
+//! does not influence the report's verdicts. Computing it takes long, so its results are kept, and a whole table is committed
+//! for reports. The first line of the committed table is a digest of its inputs, which shows when it is out of date; the second
+//! line lists its claims.
 
 use std::collections::BTreeMap;
 
@@ -22,92 +22,90 @@ use crate::plan::Plan;
 use crate::results::{Results, hex};
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
-/// How far a parameter is moved, in both directions.
+/// Change of a parameter, in both directions, as a fraction.
 const STEP: f64 = 0.2;
 
 /// Changes below this fraction are left out of the table.
-pub const SEEN: f64 = 0.005;
+pub const MIN_SHOWN: f64 = 0.005;
 
-/// The table that lies with the project.
 const BUILT_IN: &str = include_str!("../sensitivity.csv");
-/// Before the digest in its first line.
+/// Start of the first line; the digest follows.
 const MADE_OF: &str = "# of plans, parameters and criteria ";
-/// Before the claims, in its second.
+/// Start of the second line; the claims follow.
 const ABOUT: &str = "# about ";
 const HEAD: &str = "claim,figure,base,parameter,at -20 %,at +20 %";
-/// In place of a figure's name in a line about a verdict.
+/// Replaces the figure's name in a line about a verdict.
 const VERDICT: &str = "verdict";
 
-/// One figure of a claim, and what one parameter does to it.
+/// The effect of one parameter on one figure of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     pub claim: String,
     /// The figure's name in the row; empty where the row has one figure.
     pub figure: String,
-    /// Its value with the parameters as they are.
+    /// Its value with unchanged parameters.
     pub base: f64,
     pub parameter: String,
-    /// Its value with the parameter 20 % lower and 20 % higher, as a fraction of the base, less one.
+    /// Its relative change with the parameter 20 % lower and 20 % higher.
     pub lower_higher: [f64; 2],
 }
 
-/// A claim whose verdict one parameter turns, with the reduced sweeps.
+/// A claim whose verdict changes with one parameter, with the reduced sweeps.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turn {
+pub struct VerdictChange {
     pub claim: String,
     pub parameter: String,
-    /// The verdict with the parameters as they are.
+    /// The verdict with unchanged parameters.
     pub base: Status,
     /// The verdict with the parameter 20 % lower and 20 % higher.
     pub lower_higher: [Status; 2],
 }
 
-/// What the claims came to: figures by claim and name, verdicts by claim.
+/// Results of one variation: figures by claim and name, verdicts by claim.
 struct Found {
     values: BTreeMap<(String, String), f64>,
     verdicts: BTreeMap<String, Status>,
 }
 
-/// Where a table is from.
+/// The origin of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// It was run here, as far as it is there.
+    /// This run, as far as results exist.
     #[default]
     Here,
-    /// It lies with the project, made of these plans, parameters and criteria.
+    /// Committed, with the present plans, parameters and criteria.
     Project,
-    /// It lies with the project, made of others, which have changed since.
+    /// Committed, but plans, parameters or criteria have changed since.
     Before,
 }
 
-/// The table, as far as it was run.
+/// The table, as far as it was computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sensitivity {
-    /// The claims that it is about, whether anything moves them or not.
+    /// The claims that it covers, including those that no parameter affects.
     pub claims: Vec<String>,
-    /// By claim and figure; some may be too small to be seen.
+    /// By claim and figure; includes changes below [`MIN_SHOWN`].
     pub changes: Vec<Change>,
-    pub turns: Vec<Turn>,
-    /// The parameters that were not run.
+    pub turns: Vec<VerdictChange>,
+    /// The parameters without results.
     pub missing: Vec<String>,
-    /// Where it is from.
     pub origin: Origin,
 }
 
 impl Change {
-    /// Whether it is one that is shown: large enough, or the figure is gone.
-    pub fn is_seen(&self) -> bool {
-        self.lower_higher.iter().any(|part| part.is_nan() || part.abs() >= SEEN)
+    /// Whether the change is large enough for the table, or the figure is missing.
+    pub fn is_shown(&self) -> bool {
+        self.lower_higher.iter().any(|part| part.is_nan() || part.abs() >= MIN_SHOWN)
     }
 }
 
 impl Sensitivity {
-    /// What of the project's table is about these claims.
+    /// The part of the committed table about these claims.
     pub fn built_in(claims: &Claims) -> Self {
         Self::parse(BUILT_IN, claims)
     }
 
-    /// This one when it is whole, otherwise the project's where that has something on these claims.
+    /// This table if it is whole; otherwise the committed one if it covers any of these claims.
     #[must_use]
     pub fn or_built_in(self, claims: &Claims) -> Self {
         let is_whole = !self.claims.is_empty() && self.missing.is_empty();
@@ -115,7 +113,7 @@ impl Sensitivity {
         if is_whole || built_in.claims.is_empty() { self } else { built_in }
     }
 
-    /// Reads a table; lines that are none are passed over.
+    /// Reads a table; ignores lines that do not parse.
     fn parse(text: &str, claims: &Claims) -> Self {
         let head = |mark: &str| text.lines().find_map(|line| line.strip_prefix(mark));
         let current = head(MADE_OF).is_some_and(|digest| Some(digest) == inputs().as_deref());
@@ -124,21 +122,21 @@ impl Sensitivity {
         let lines =
             || text.lines().filter(|line| line.split(',').next().is_some_and(|id| claims.find(id).is_some()));
         let changes = lines().filter_map(parse_change).collect();
-        let turns = lines().filter_map(parse_turn).collect();
+        let turns = lines().filter_map(parse_verdict_change).collect();
         let origin = if current { Origin::Project } else { Origin::Before };
         Self { claims: about, changes, turns, missing: Vec::new(), origin }
     }
 
-    /// The table as CSV: verdicts that turn, and changes that are seen.
+    /// The table as CSV: changed verdicts, and changes of at least [`MIN_SHOWN`].
     pub fn csv(&self) -> String {
         let made_of = inputs().unwrap_or_default();
         let mut text = format!("{MADE_OF}{made_of}\n{ABOUT}{}\n{HEAD}\n", self.claims.join(" "));
-        for Turn { claim, parameter, base, lower_higher: [lower, higher] } in &self.turns {
+        for VerdictChange { claim, parameter, base, lower_higher: [lower, higher] } in &self.turns {
             let [base, lower, higher] = [base, lower, higher].map(|status| status.word());
             text += &format!("{claim},\"{VERDICT}\",{base},{parameter},{lower},{higher}\n");
         }
         for Change { claim, figure, base, parameter, lower_higher: [lower, higher] } in
-            self.changes.iter().filter(|change| change.is_seen())
+            self.changes.iter().filter(|change| change.is_shown())
         {
             let percent = |fraction: f64| format!("{:+.2} %", fraction * 100.0);
             text += &format!(
@@ -151,7 +149,7 @@ impl Sensitivity {
     }
 }
 
-/// A line of the CSV: claim, figure, and the other four; the name of a figure is the only field that may hold commas.
+/// Splits a line of the CSV into claim, figure and four more fields. Only the figure's name may contain commas.
 fn fields(line: &str) -> Option<(&str, &str, [&str; 4])> {
     let (claim, rest) = line.split_once(",\"")?;
     let (figure, rest) = rest.rsplit_once("\",")?;
@@ -170,9 +168,9 @@ fn parse_change(line: &str) -> Option<Change> {
     })
 }
 
-fn parse_turn(line: &str) -> Option<Turn> {
+fn parse_verdict_change(line: &str) -> Option<VerdictChange> {
     let (claim, VERDICT, [base, parameter, lower, higher]) = fields(line)? else { return None };
-    Some(Turn {
+    Some(VerdictChange {
         claim: claim.to_owned(),
         parameter: parameter.to_owned(),
         base: Status::of_word(base)?,
@@ -180,7 +178,7 @@ fn parse_turn(line: &str) -> Option<Turn> {
     })
 }
 
-/// A digest of what the figures and verdicts depend on beside the program: not of titles, sources and the like.
+/// A digest of the inputs that figures and verdicts depend on, besides the program. Titles and sources are left out.
 fn inputs() -> Option<String> {
     let claims = Claims::built_in().ok()?;
     let mut digest = Sha256::new();
@@ -204,21 +202,21 @@ fn inputs() -> Option<String> {
     Some(hex(&digest.finalize()))
 }
 
-/// What is varied of a paper: its predicted claims with reduced sweeps, decided in virtual time.
+/// The experiments to vary: predicted simulated claims, with reduced sweeps.
 fn varied(paper: &Prepared, rows: &[Verdict]) -> Prepared {
     let is_predicted = |id: &str| rows.iter().any(|row| row.id == id && row.basis == Some(Basis::Predicted));
     paper.clone().reduced(is_predicted).judged(Place::Simulated)
 }
 
-/// How many jobs the table of a paper has.
+/// The number of jobs for the table of a paper.
 pub fn jobs(paper: &Prepared, rows: &[Verdict]) -> usize {
     let reduced = varied(paper, rows);
     let times = reduced.parameters.list().iter().filter(|parameter| parameter.is_time()).count();
     reduced.jobs() * (1 + 2 * times)
 }
 
-/// The table for the claims that these rows predict; where it is not to run anything, of what is kept. `ended` hears of
-/// each job's end, as in [`Prepared::attempt`].
+/// Computes the table for the predicted claims among these rows, or, without `runs`, collects kept results. `ended` is called as
+/// in [`Prepared::attempt`].
 ///
 /// # Errors
 /// As [`Prepared::run`].
@@ -275,7 +273,7 @@ impl Found {
         Self { values, verdicts }
     }
 
-    /// Of figures that are not zero, which cannot change by a fraction.
+    /// Leaves out figures that are zero, which have no relative change.
     fn changes(&self, parameter: &str, moved: [&Self; 2]) -> impl Iterator<Item = Change> {
         self.values.iter().filter(|(_, value)| **value != 0.0).map(move |(at, value)| Change {
             claim: at.0.clone(),
@@ -287,12 +285,16 @@ impl Found {
         })
     }
 
-    fn turns(&self, parameter: &str, moved: [&Self; 2]) -> impl Iterator<Item = Turn> {
+    fn turns(&self, parameter: &str, moved: [&Self; 2]) -> impl Iterator<Item = VerdictChange> {
         self.verdicts.iter().filter_map(move |(claim, base)| {
             let lower_higher =
                 moved.map(|moved| moved.verdicts.get(claim).copied().unwrap_or(Status::NotRun));
-            let turn =
-                || Turn { claim: claim.clone(), parameter: parameter.to_owned(), base: *base, lower_higher };
+            let turn = || VerdictChange {
+                claim: claim.clone(),
+                parameter: parameter.to_owned(),
+                base: *base,
+                lower_higher,
+            };
             (lower_higher != [*base; 2]).then(turn)
         })
     }
@@ -309,11 +311,11 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_read_as_it_was_written() {
+    fn a_written_table_is_read_back() {
         let claims = Claims::built_in().expect("checked");
         let unseen = change("too little", [0.004, -0.004]);
         let gone = change("gone, all of it", [0.125, f64::NAN]);
-        let turns = vec![Turn {
+        let turns = vec![VerdictChange {
             claim: "wicki-rotation".to_owned(),
             parameter: "l3-cycle".to_owned(),
             base: Status::Pass,
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_a_fraction_of_the_base_and_a_turn_another_verdict() {
+    fn changes_are_relative_to_the_base() {
         let row = |id: &str, status, value| Verdict {
             id: id.to_owned(),
             place: Place::Simulated,
@@ -353,17 +355,17 @@ mod tests {
         let changes: Vec<Change> = base.changes("turn", [&lower, &higher]).collect();
         assert_eq!((changes[0].claim.as_str(), changes[0].lower_higher), ("a", [-1.0, 0.25]));
         assert!(changes.len() == 2 && changes[1].lower_higher[1].is_nan(), "{changes:?}");
-        let turns: Vec<Turn> = base.turns("turn", [&lower, &higher]).collect();
+        let turns: Vec<VerdictChange> = base.turns("turn", [&lower, &higher]).collect();
         assert_eq!((turns.len(), turns[0].claim.as_str(), turns[0].base), (1, "b", fail));
         assert_eq!(turns[0].lower_higher, [pass, Status::NotRun]);
     }
 
     #[test]
-    fn the_projects_table_is_of_claims_and_parameters_that_there_are() {
+    fn the_committed_table_is_up_to_date() {
         let claims = Claims::built_in().expect("checked");
         let table = Sensitivity::built_in(&claims);
         let lines = BUILT_IN.lines().filter(|line| !line.starts_with('#') && *line != HEAD).count();
-        assert_eq!(table.changes.len() + table.turns.len(), lines, "every line is about a claim");
+        assert_eq!(table.changes.len() + table.turns.len(), lines, "every line names a claim");
         let how = "./x lab --sensitivity --out DIR, then copy DIR/sensitivity.csv over research/lab/sensitivity.csv";
         assert_eq!(table.origin, Origin::Project, "plans, parameters or criteria have changed: {how}");
         let papers = experiments::prepare(&claims, &[]).expect("checked");
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_is_not_whole_gives_way_to_the_projects() {
+    fn an_incomplete_table_is_replaced() {
         let claims = Claims::built_in().expect("checked");
         let about = |id: &str| Sensitivity { claims: vec![id.to_owned()], ..Sensitivity::default() };
         let whole = about("wicki-burst-peak");
@@ -384,7 +386,7 @@ mod tests {
         let part = Sensitivity { missing: vec!["turn".to_owned()], ..whole };
         assert_eq!(part.clone().or_built_in(&claims).origin, Origin::Project);
         assert_eq!(Sensitivity::default().or_built_in(&claims).origin, Origin::Project);
-        // Nothing is predicted here, so the project's says nothing of it.
+        // This claim is not predicted, so the committed table has nothing about it.
         let calibrated = claims.only(&["nava-cat".to_owned()]);
         assert_eq!(part.clone().or_built_in(&calibrated), part);
     }

@@ -1,23 +1,22 @@
-//! What runners give: the lines of a figure, and all figures by their ids.
+//! The results of runners: the lines of a figure, and all figures by id.
 //!
 //! ```text
 //! runner ──► Series { label, points x → y } ──► Table ──► figures (CSV, SVG)
 //!                                                 └──► Tables ── line(figure, label) ──► judges
 //! ```
 //!
-//! Nothing is judged here, and units are the plan's.
+//! Units are those of the plan.
 
 use std::collections::BTreeMap;
 
-use crate::experiments::RunError;
 use crate::plan::Plan;
 
 /// One line of a figure.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
-    /// What the legend calls it.
+    /// Its name in the legend.
     pub label: String,
-    /// x and y in the plan's units, by rising x.
+    /// x and y in the plan's units, by increasing x.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -32,45 +31,51 @@ impl Series {
         self.points.last().map_or(0.0, |(_, y)| *y)
     }
 
-    /// The value at a point, where there is one.
+    /// The value at a point of the sweep.
     pub fn at(&self, x: f64) -> Option<f64> {
         self.points.iter().find(|(at, _)| *at == x).map(|(_, y)| *y)
     }
 
-    /// Where it is highest, the first of equal points; zero without points.
+    /// The x of the highest value, the first of equal ones; zero without points.
     pub fn peak_at(&self) -> f64 {
         let peak = self.peak();
         self.points.iter().find(|(_, y)| *y == peak).map_or(0.0, |(x, _)| *x)
     }
 }
 
-/// A figure that was made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// What was asked for.
     pub plan: Plan,
-    /// The lines, in the order of the plan.
+    /// In the order of the plan.
     pub series: Vec<Series>,
 }
 
-/// The figures that were made.
+/// A judge asked for a series or point that was not computed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum TableError {
+    #[error("figure `{figure}` has no series `{label}`")]
+    NoSeries { figure: String, label: String },
+    #[error("figure `{figure}`, series `{label}` has no point at {x}")]
+    NoPoint { figure: String, label: String, x: f64 },
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tables(BTreeMap<String, Table>);
 
 impl Tables {
-    /// The figures by their ids.
+    /// Indexes the figures by id.
     pub fn new(tables: impl IntoIterator<Item = Table>) -> Self {
         Self(tables.into_iter().map(|table| (table.plan.figure.clone(), table)).collect())
     }
 
-    /// Those whose plans name a claim.
+    /// The figures whose plans name a claim.
     #[must_use]
     pub fn of_claim(&self, id: &str) -> Self {
         let named = self.iter().filter(|table| table.plan.claims.iter().any(|claim| claim == id));
         Self::new(named.cloned())
     }
 
-    /// The figures, by rising id.
+    /// The figures, by increasing id.
     pub fn iter(&self) -> impl Iterator<Item = &Table> {
         self.0.values()
     }
@@ -78,18 +83,18 @@ impl Tables {
     /// A line of a figure.
     ///
     /// # Errors
-    /// [`RunError::NoSeries`].
-    pub fn line(&self, figure: &str, label: &str) -> Result<&Series, RunError> {
+    /// [`TableError::NoSeries`].
+    pub fn line(&self, figure: &str, label: &str) -> Result<&Series, TableError> {
         let found = self.0.get(figure).and_then(|table| table.series.iter().find(|line| line.label == label));
-        found.ok_or_else(|| RunError::NoSeries { figure: figure.to_owned(), label: label.to_owned() })
+        found.ok_or_else(|| TableError::NoSeries { figure: figure.to_owned(), label: label.to_owned() })
     }
 
     /// The value of a line at a point.
     ///
     /// # Errors
-    /// [`RunError::NoSeries`], [`RunError::NoPoint`].
-    pub fn value(&self, figure: &str, label: &str, x: f64) -> Result<f64, RunError> {
-        self.line(figure, label)?.at(x).ok_or_else(|| RunError::NoPoint {
+    /// [`TableError::NoSeries`], [`TableError::NoPoint`].
+    pub fn value(&self, figure: &str, label: &str, x: f64) -> Result<f64, TableError> {
+        self.line(figure, label)?.at(x).ok_or_else(|| TableError::NoPoint {
             figure: figure.to_owned(),
             label: label.to_owned(),
             x,
@@ -102,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_knows_its_peak_and_its_end() {
+    fn a_line_has_a_peak_and_a_last_value() {
         let line =
             Series { label: "a".to_owned(), points: vec![(1.0, 2.0), (2.0, 5.0), (4.0, 5.0), (8.0, 3.0)] };
         assert_eq!(

@@ -1,11 +1,11 @@
-//! One row of the lab's report: what became of one claim in one place.
+//! One row of the lab's report: the verdict on one claim in one place.
 //!
 //! ```text
 //! {"id", "where", "status", "basis", "value" or "values", "unit", "why"}
 //! ```
 //!
-//! Every key is always there; what a row has nothing for is null. A row carries no prose but `why`, and no time of day,
-//! so that equal runs give equal bytes.
+//! Every key is always present; missing values are null. The only prose is `why`, and there is no time of day, so equal runs
+//! give equal bytes.
 
 use std::collections::BTreeMap;
 
@@ -13,28 +13,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::claims::{Claim, Place};
 
-/// What became of a claim.
+/// Whether a claim holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
     Pass,
-    /// It does not hold; the reason is in `why`.
+    /// The claim does not hold; `why` has the reason.
     Fail,
-    /// A figure is given, and none is asserted.
+    /// A figure is given without a criterion.
     Reported,
     /// No experiment has decided it.
     NotRun,
 }
 
 impl Status {
-    /// The status that rows call so.
+    /// Parses the word used in rows.
     pub fn of_word(word: &str) -> Option<Self> {
         [Self::Pass, Self::Fail, Self::Reported, Self::NotRun]
             .into_iter()
             .find(|status| status.word() == word)
     }
 
-    /// The word that the rows use.
+    /// The word used in rows.
     pub fn word(self) -> &'static str {
         match self {
             Status::Pass => "pass",
@@ -45,24 +45,24 @@ impl Status {
     }
 }
 
-/// What a verdict rests on.
+/// What kind of evidence a verdict has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Basis {
-    /// The model's parameters were fitted to this very figure, so that it confirms nothing.
+    /// A parameter of the model was fitted to this very figure, so the figure is no evidence.
     Calibrated,
-    /// The model gave the figure with parameters taken from elsewhere.
+    /// The model gave the figure with parameters from other sources.
     Predicted,
     /// It follows by arithmetic from other claims or from the model.
     Derived,
-    /// Every reachable state was visited, or many by chance or of choice where there are too many; the row says which.
+    /// Every reachable state was visited, or a random or chosen selection where there are too many; `why` says which.
     Explored,
     /// Measured on the machine at hand.
     Measured,
 }
 
 impl Basis {
-    /// The word that the rows use.
+    /// The word used in rows.
     pub fn word(self) -> &'static str {
         match self {
             Basis::Calibrated => "calibrated",
@@ -90,11 +90,10 @@ pub struct Verdict {
     /// Where it was decided.
     #[serde(rename = "where")]
     pub place: Place,
-    /// What became of it.
     pub status: Status,
-    /// What that rests on; nothing where no experiment has run.
+    /// Absent if no experiment has run.
     pub basis: Option<Basis>,
-    /// What was found, in `unit`.
+    /// The figures found, in `unit`.
     #[serde(flatten)]
     pub figures: Figures,
     /// The unit of the figures.
@@ -104,7 +103,7 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// The row of a claim that no experiment has decided: it has no basis and no figure.
+    /// A not-run row without basis and figures.
     pub fn not_run(claim: &Claim, place: Place) -> Self {
         Self {
             id: claim.id.clone(),
@@ -135,7 +134,7 @@ mod tests {
     }
 
     fn json(verdict: &Verdict) -> String {
-        serde_json::to_string(verdict).expect("no map with other keys than strings")
+        serde_json::to_string(verdict).expect("all map keys are strings")
     }
 
     #[test]
@@ -149,14 +148,14 @@ mod tests {
     }
 
     #[test]
-    fn writes_null_for_what_a_row_has_not() {
+    fn writes_null_for_missing_values() {
         let mut empty = verdict(Figures::One(None));
         (empty.status, empty.basis, empty.unit) = (Status::NotRun, None, None);
         assert!(json(&empty).contains(r#""status":"not-run","basis":null,"value":null,"unit":null"#));
     }
 
     #[test]
-    fn words_are_those_of_the_rows() {
+    fn words_match_the_json() {
         for status in [Status::Pass, Status::Fail, Status::Reported, Status::NotRun] {
             assert_eq!(serde_json::to_string(&status).expect("a string"), format!("\"{}\"", status.word()));
         }

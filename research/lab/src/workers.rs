@@ -1,15 +1,15 @@
-//! Jobs spread over the cores.
+//! Runs jobs in parallel on all cores.
 //!
 //! ```text
-//! jobs ──► next one to whichever thread is free ──► results in the order of the jobs
+//! jobs ──► next job to any free thread ──► results in the order of the jobs
 //! ```
 //!
-//! Which thread runs a job and when cannot be seen in the results, so that equal jobs give equal bytes on any machine.
+//! The results do not show which thread ran a job or when, so equal jobs give equal bytes on any machine.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs `work` on every job, on any thread, and gives the results in the order of the jobs.
+/// Runs `work` on every job, on any thread, and returns the results in the order of the jobs.
 pub fn spread<J: Sync, R: Send>(jobs: &[J], work: impl Fn(&J) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let worker = || {
@@ -41,15 +41,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_come_in_the_order_of_the_jobs_and_each_is_done_once() {
+    fn each_job_runs_once_in_order() {
         let jobs: Vec<u32> = (0..1000).collect();
-        let begun = AtomicUsize::new(0);
+        let runs = AtomicUsize::new(0);
         let results = spread(&jobs, |job| {
-            begun.fetch_add(1, Ordering::Relaxed);
+            runs.fetch_add(1, Ordering::Relaxed);
             job * 2
         });
         assert_eq!(results, jobs.iter().map(|job| job * 2).collect::<Vec<_>>());
-        assert_eq!(begun.into_inner(), jobs.len());
+        assert_eq!(runs.into_inner(), jobs.len());
         assert!(spread(&[] as &[u32], |job| *job).is_empty());
     }
 }

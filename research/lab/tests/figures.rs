@@ -1,4 +1,4 @@
-//! One small figure, made twice: the same bytes.
+//! Computes one small figure twice and compares the bytes.
 //!
 //! ```text
 //! plan, seed ──► Tables ──► CSV and SVG ──► compared with the second time
@@ -22,7 +22,7 @@ fn made() -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_same_plan_and_seed_give_the_same_bytes() {
+fn equal_plans_give_equal_bytes() {
     let first = made();
     assert_eq!(first.len(), 1);
     assert!(first[0].0.starts_with("series,\"transfer size (bytes)\",\"throughput (MiB/s), simulated\"\n"));

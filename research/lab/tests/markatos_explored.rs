@@ -1,9 +1,9 @@
-//! The explorations as tests: every weakened protocol fails, every other holds, and the paper's own interleavings are ways
-//! of the machine.
+//! Explorations as tests: every weakened protocol fails, every other one holds, and the machine can make the paper's own
+//! interleavings.
 //!
 //! ```text
 //! CATALOGUE × scenes ──► safe or broken, states counted ──► compared with what is known
-//! figures 5 and 6 as moves ──► apply ──► the breach that the paper tells
+//! figures 5 and 6 as moves ──► apply ──► the breach described in the paper
 //! ```
 
 use memferry_lab::markatos::explore::{Bounds, explore};
@@ -16,7 +16,7 @@ use memferry_lab::markatos::replay::{Request, replay};
 use memferry_lab::markatos::scenes;
 use memferry_lab::markatos::world::{Breach, Machine, Move, Scene};
 
-/// The moves by which processes issue these accesses, with the switches between them; the breach at the end.
+/// Issues these accesses, with the necessary switches between processes; returns the breach after each.
 fn played(protocol: &Repeated, scene: &Scene, accesses: &[(u8, Access)]) -> Vec<Option<Breach>> {
     let machine = Machine::new(protocol, scene);
     let mut state = machine.reset();
@@ -29,7 +29,7 @@ fn played(protocol: &Repeated, scene: &Scene, accesses: &[(u8, Access)]) -> Vec<
         let mut issues = moves.map(|chosen| machine.apply(&state, chosen)).filter(|(_, happening)| {
             happening.access.is_some_and(|issued| (issued.kind, issued.at) == (access.kind, access.at))
         });
-        let (after, happening) = issues.next().expect("the machine can issue what the paper has issued");
+        let (after, happening) = issues.next().expect("the machine can issue the paper's accesses");
         breaches.push(happening.breach);
         state = after;
     }
@@ -50,7 +50,7 @@ const C: u8 = 2;
 const FOO: u8 = 3;
 
 #[test]
-fn figure_5_as_printed_moves_the_attackers_data_into_b() {
+fn figure_5_moves_the_attackers_data_into_b() {
     let accesses = [(0, load(A)), (1, store(FOO)), (1, load(FOO)), (1, load(C)), (0, store(B)), (1, load(C))];
     let found = played(&THREE, &scenes::attacked(), &accesses);
     assert!(found[..5].iter().all(Option::is_none), "{found:?}");
@@ -58,23 +58,23 @@ fn figure_5_as_printed_moves_the_attackers_data_into_b() {
 }
 
 #[test]
-fn figure_6_as_printed_tells_the_owner_that_nothing_was_started() {
+fn figure_6_looks_rejected_to_the_owner() {
     let accesses = [(0, store(B)), (0, load(A)), (0, store(B)), (1, load(A)), (0, load(A))];
     let found = played(&FOUR, &scenes::readable_source(), &accesses);
-    assert_eq!(found, [None, None, None, None, Some(Breach::ToldRejected(0))]);
+    assert_eq!(found, [None, None, None, None, Some(Breach::BelievedRejected(0))]);
 }
 
 #[test]
-fn figures_5_and_6_are_found_and_laid_out_like_the_papers() {
-    let told = |protocol: &str, place: usize| {
+fn figures_5_and_6_are_found_by_exploration() {
+    let story = |protocol: &str, place: usize| {
         let request = Request { protocol: protocol.to_owned(), processes: 2, attack: true, cpus: 1 };
         let mut shown = replay(&request).expect("listed");
         shown.scenes.swap_remove(place).1.expect("broken").to_string()
     };
-    let three = told("repeated-3", 0);
+    let three = story("repeated-3", 0);
     assert!(three.contains("LEGITIMATE PROCESS                MALICIOUS PROCESS\n"), "{three}");
     assert!(three.contains("<- DMA is started: C to B"), "{three}");
-    let four = told("repeated-4", 1);
+    let four = story("repeated-4", 1);
     let lines: Vec<&str> = four.lines().collect();
     assert_eq!(lines[1], " 1: STORE 2 TO shadow(B)");
     assert!(lines[4].starts_with(" 4:                                   LOAD 2 FROM shadow(A)"), "{four}");
@@ -94,7 +94,7 @@ fn each_weakened_protocol_fails_somewhere() {
     scenes.push(scenes::readable_source());
     for entry in CATALOGUE.iter().filter(|entry| entry.lacks.is_some()) {
         let broken = |scene: &&Scene| {
-            // Addresses that no clamp cuts break every method of the user level; that alone is no weakness.
+            // Sizes without a clamp break every user-level method, so such scenes do not count.
             (scene.clamp || entry.name == "kernel-unchecked")
                 && !entry.protocol.explore(scene, Bounds::FIRST_BREACH).breaches.is_empty()
         };
@@ -103,7 +103,7 @@ fn each_weakened_protocol_fails_somewhere() {
 }
 
 #[test]
-fn the_ring_and_the_queue_of_descriptors_hold_with_two_and_with_three() {
+fn ring_and_enqcmd_hold_with_three_processes() {
     for name in ["enqcmd", "ring"] {
         let entry = find(name).expect("listed");
         for scene in [scenes::two_honest(), scenes::three_honest(), scenes::attacked()] {
@@ -115,7 +115,7 @@ fn the_ring_and_the_queue_of_descriptors_hold_with_two_and_with_three() {
 }
 
 #[test]
-fn a_depth_is_kept_and_said() {
+fn a_depth_limit_is_reported() {
     let scene = scenes::readable_source();
     let machine = Machine::new(&FOUR, &scene);
     let shallow = explore(&machine, Bounds { depth: Some(3), ..Bounds::ALL });
@@ -126,7 +126,7 @@ fn a_depth_is_kept_and_said() {
 }
 
 #[test]
-fn programs_name_what_they_need() {
+fn programs_have_the_papers_lengths() {
     let keys = find("keys").expect("listed").protocol;
     assert_eq!(keys.program(0, scenes::WANTS[0]).len(), 4);
     assert_eq!(Protocol::program(&THREE, 0, scenes::WANTS[0]).len(), 3);

@@ -1,9 +1,9 @@
-//! The explored ring against the shipped one, step by step: equal words, equal answers.
+//! Compares the explored ring with the shipped one, step by step: equal words, equal answers.
 //!
 //! ```text
 //! random steps (write, publish, take) ──┬─► memferry-memory's Producer and Consumer over words on the heap
 //!                                       └─► the model's Slots, sequences modulo LAPS
-//! after every step: each slot's sequence and body, whether an element waits, what was taken
+//! after every step: each slot's sequence and body, whether an element is visible, what was taken
 //! ```
 
 use memferry_lab::markatos::protocols::ring::{CAPACITY, LAPS, Slots};
@@ -33,7 +33,7 @@ struct Both {
     producer: Producer<WORDS>,
     consumer: Consumer<WORDS>,
     model: Slots,
-    /// What the model's producer has not published, and its positions, not wrapped.
+    /// Elements written but not published by the model's producer; positions are not wrapped.
     staged: Vec<u16>,
     published: u32,
     consumed: u32,
@@ -80,13 +80,13 @@ impl Both {
                 let taken = self.consumer.pop(&self.words).map(|slot| slot[1]);
                 assert_eq!(taken, waits.then(|| self.model.body(position).into()));
                 self.consumed += u32::from(waits);
-                self.producer.consumed(self.consumer.count()).expect("an honest count");
+                self.producer.consumed(self.consumer.count()).expect("a valid count");
             }
         }
         self.compare();
     }
 
-    /// Every slot that was written has the same sequence, modulo the laps, and the same body.
+    /// Checks that every written slot has the same sequence, modulo the laps, and the same body.
     fn compare(&self) {
         for slot in 0..CAPACITY {
             let word = |place: usize| self.words.word(place).load(Ordering::Relaxed);
@@ -109,7 +109,7 @@ impl Both {
 
 proptest! {
     #[test]
-    fn the_explored_ring_and_the_shipped_one_agree_step_by_step(steps in steps()) {
+    fn explored_and_shipped_rings_agree(steps in steps()) {
         let mut both = Both::new();
         for step in steps {
             both.step(step);
@@ -117,9 +117,9 @@ proptest! {
     }
 }
 
-/// The model takes sequences modulo a few; that these tell laps apart is what the shipped 32 bits are for.
+/// The model's few sequences distinguish successive laps, as the shipped 32 bits do.
 #[test]
-fn a_slot_of_the_last_lap_is_not_taken_for_one_of_this() {
+fn sequences_of_successive_laps_differ() {
     for position in 0..LAPS {
         let other_lap = (position + CAPACITY) % LAPS;
         assert_eq!(Slots::at(position), Slots::at(other_lap));

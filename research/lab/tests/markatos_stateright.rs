@@ -1,12 +1,12 @@
-//! The lab's exploration against a model checker by others: equal numbers of states, equal verdicts.
+//! Compares the lab's exploration with the model checker stateright: equal numbers of states, equal verdicts.
 //!
 //! ```text
 //! protocol in a scene ──┬─► explore: states, breaches
 //!                       └─► stateright, the same machine as its model: unique states, discoveries
 //! ```
 //!
-//! The lab explores by itself because it has to tell the cycles in which a process is rejected for ever, which stateright's
-//! liveness passes over, and to compare states whole where stateright keeps 64-bit fingerprints of them.
+//! The lab has its own exploration because it must find the cycles in which a process is rejected forever, which stateright's
+//! liveness check ignores, and because stateright compares 64-bit fingerprints instead of whole states.
 
 use memferry_lab::markatos::explore::{Bounds, explore};
 use memferry_lab::markatos::machine::{Held, Protocol};
@@ -18,7 +18,7 @@ use memferry_lab::markatos::scenes::{self, on_two_cpus};
 use memferry_lab::markatos::world::{Machine, Move, Scene, State};
 use stateright::{Checker, Model, Property};
 
-/// A machine as stateright's model; what follows a breach is not visited, and the breach is a state of its own.
+/// A machine as stateright's model. A breach is a state of its own without successors.
 struct Theirs<'a, P: Protocol>(Machine<'a, P>);
 
 impl<P: Protocol> Model for Theirs<'_, P> {
@@ -39,7 +39,7 @@ impl<P: Protocol> Model for Theirs<'_, P> {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        // One that never holds beside it keeps the checker going to the end.
+        // The second property never holds, so that the checker visits all states.
         vec![
             Property::always("nothing breaks", |_, state: &Self::State| state.is_some()),
             Property::sometimes("goes on", |_, _| false),
@@ -47,7 +47,7 @@ impl<P: Protocol> Model for Theirs<'_, P> {
     }
 }
 
-/// A model of the checker has to be shared by its threads and to live as long as they do.
+/// The checker needs a model that its threads can share and that lives as long as they do.
 fn agree<P: Protocol + Sync + Send + 'static>(protocol: P, scene: Scene)
 where
     P::Engine: Send + Sync,
@@ -63,7 +63,7 @@ where
 }
 
 #[test]
-fn another_checker_counts_the_same_states_and_finds_the_same() {
+fn stateright_finds_the_same() {
     for scene in [
         scenes::two_honest(),
         scenes::readable_source(),

@@ -1,4 +1,4 @@
-//! The slides' machine from outside: what the crossings and the bandwidths rest on.
+//! Integration tests of the slides' machine, the basis of crossings and bandwidths.
 //!
 //! ```text
 //! parameters ──► Machine ──► Cftu: one copy, many callers ──► times, bytes
@@ -14,7 +14,8 @@ use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
 
 fn machine() -> Machine {
-    Machine::new(&Parameters::parse(PAPER.parameters).expect("well formed"), 1).expect("all there")
+    Machine::new(&Parameters::parse(PAPER.parameters).expect("well formed"), 1)
+        .expect("all parameters present")
 }
 
 fn cftu(machine: &Machine, callers: usize) -> Result<Cftu, CftuError> {
@@ -23,7 +24,7 @@ fn cftu(machine: &Machine, callers: usize) -> Result<Cftu, CftuError> {
 }
 
 #[test]
-fn a_copy_takes_what_the_cpu_and_the_engine_take_and_writes_every_byte_once() {
+fn a_copy_writes_every_byte_once() {
     let machine = machine();
     let mut cftu = cftu(&machine, 1).expect("set up");
     let took = cftu.copy([64, 128], 16_064).expect("copied");
@@ -35,7 +36,7 @@ fn a_copy_takes_what_the_cpu_and_the_engine_take_and_writes_every_byte_once() {
 }
 
 #[test]
-fn the_engines_accesses_leave_the_caches_as_coherent_memory_would() {
+fn engine_accesses_keep_caches_coherent() {
     let machine = machine();
     let caches = machine.caches().expect("well formed");
     let mut cftu =
@@ -46,12 +47,12 @@ fn the_engines_accesses_leave_the_caches_as_coherent_memory_would() {
     cftu.copy([0, 0], 4096).expect("copied");
     let mut caches = caches.borrow_mut();
     assert_eq!(caches.snoop(source, 4096, false), 0, "the source is clean");
-    assert_eq!(caches.access(source, false), 0, "and still there");
+    assert_eq!(caches.access(source, false), 0, "the source is still cached");
     assert!(caches.access(destination, false) > 100_000, "the destination is read from memory");
 }
 
 #[test]
-fn callers_share_the_engine_evenly_and_more_than_there_are_windows_are_refused() {
+fn callers_share_the_engine_evenly() {
     let machine = machine();
     let mut all = cftu(&machine, 4).expect("set up");
     let times = [Duration::from_micros(300), Duration::from_micros(900)];

@@ -1,7 +1,7 @@
-//! The page of a small part of the lab: whole, closed in itself, the same each time but for what is live.
+//! Tests the page of a small part of the lab: complete, self-contained, and reproducible except for live parts.
 //!
 //! ```text
-//! some plans with reduced sweeps, rows made here ──► Page ──► text ──► ids, links, marks, escapes
+//! some plans with reduced sweeps, rows made by the test ──► Page ──► text ──► ids, links, marks, escapes
 //! ```
 
 use std::collections::BTreeSet;
@@ -10,10 +10,10 @@ use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments::{self, Outcome, Prepared, RunError};
 use memferry_lab::report::{Machine, Page, Report};
 use memferry_lab::results::Results;
-use memferry_lab::sensitivity::{Change, Origin, Sensitivity, Turn};
+use memferry_lab::sensitivity::{Change, Origin, Sensitivity, VerdictChange};
 use memferry_lab::verdict::{Basis, Figures, Status, Verdict};
 
-/// What a page borrows from.
+/// The data borrowed by a page.
 struct Made {
     claims: Claims,
     papers: Vec<Prepared>,
@@ -23,7 +23,7 @@ struct Made {
 }
 
 impl Made {
-    /// Nothing was run: every claim of the list, every figure absent.
+    /// All claims, but nothing was run.
     fn nothing() -> Self {
         let claims = Claims::built_in().expect("checked");
         let papers = experiments::prepare(&claims, &[]).expect("checked");
@@ -32,7 +32,7 @@ impl Made {
         Self { claims, papers, outcomes: vec![], sensitivity: Sensitivity::default(), machine }
     }
 
-    /// What some claims need, with reduced sweeps.
+    /// Runs the experiments of some claims, with reduced sweeps.
     fn part(ids: &[&str]) -> Self {
         let ids: Vec<String> = ids.iter().map(|id| (*id).to_owned()).collect();
         let all = Claims::built_in().expect("checked");
@@ -59,13 +59,13 @@ impl Made {
     }
 }
 
-/// The values of an attribute.
+/// All values of an attribute.
 fn values<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
     let begin = format!(" {name}=\"");
     page.split(begin.as_str()).skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }
 
-/// The page without what is live.
+/// The page without its live parts.
 fn without_live(page: &str) -> String {
     let mut parts = page.split("<!--live-->");
     let first = parts.next().unwrap_or_default().to_owned();
@@ -75,9 +75,9 @@ fn without_live(page: &str) -> String {
 fn assert_closed(page: &str) {
     let ids = values(page, "id");
     let distinct: BTreeSet<&str> = ids.iter().copied().collect();
-    assert_eq!(ids.len(), distinct.len(), "an id twice");
+    assert_eq!(ids.len(), distinct.len(), "an id occurs twice");
     for link in values(page, "href") {
-        assert!(link.strip_prefix('#').is_some_and(|id| distinct.contains(id)), "{link} leads nowhere");
+        assert!(link.strip_prefix('#').is_some_and(|id| distinct.contains(id)), "{link} has no target");
     }
     for label in values(page, "for") {
         assert!(distinct.contains(label), "a label for {label}");
@@ -88,7 +88,7 @@ fn assert_closed(page: &str) {
 }
 
 #[test]
-fn every_claim_of_the_list_has_its_place_once_and_what_was_not_run_says_so() {
+fn every_claim_and_figure_appears_once() {
     let made = Made::nothing();
     let page = made.page();
     assert_closed(&page);
@@ -104,7 +104,7 @@ fn every_claim_of_the_list_has_its_place_once_and_what_was_not_run_says_so() {
 }
 
 #[test]
-fn two_pages_are_equal_but_for_what_is_live() {
+fn pages_differ_only_in_live_parts() {
     let ids = ["wicki-burst-peak", "wicki-no-burst-peak", "markatos-table-1", "nava-cat"];
     let with = |time: &str| {
         let mut made = Made::part(&ids);
@@ -121,7 +121,7 @@ fn two_pages_are_equal_but_for_what_is_live() {
 }
 
 #[test]
-fn live_rows_stand_between_marks_with_their_machine_and_time() {
+fn live_rows_are_between_marks() {
     let mut made = Made::nothing();
     let live = Verdict {
         id: "nava-live".to_owned(),
@@ -142,7 +142,7 @@ fn live_rows_stand_between_marks_with_their_machine_and_time() {
 }
 
 #[test]
-fn what_failed_and_how_figures_move_is_told() {
+fn failures_and_sensitivity_are_shown() {
     let mut made = Made::nothing();
     let error = RunError::Failed {
         figure: "wicki-fig-03".to_owned(),
@@ -159,7 +159,7 @@ fn what_failed_and_how_figures_move_is_told() {
             parameter: "l3-cycle".to_owned(),
             lower_higher: [0.125, -0.1],
         }],
-        turns: vec![Turn {
+        turns: vec![VerdictChange {
             claim: "wicki-rotation".to_owned(),
             parameter: "read-latency".to_owned(),
             base: Status::Pass,
@@ -170,13 +170,17 @@ fn what_failed_and_how_figures_move_is_told() {
     };
     let page = made.page();
     assert_closed(&page);
-    assert!(!page.contains("lies with the project"));
+    assert!(!page.contains("committed table"));
     for (origin, words) in [(Origin::Project, "the same plans"), (Origin::Before, "have changed since")] {
         made.sensitivity.origin = origin;
         assert!(made.page().contains(words), "{origin:?}");
     }
-    assert_eq!(page.matches("the lamp went out").count(), 2, "in the list and where the figure would be");
-    assert!(page.contains("<td>pass</td><td>reported</td><td>pass</td>"), "the verdict that turns");
+    assert_eq!(
+        page.matches("the lamp went out").count(),
+        2,
+        "in the list of failures and instead of the figure"
+    );
+    assert!(page.contains("<td>pass</td><td>reported</td><td>pass</td>"), "the verdict that changes");
     let source = made.papers[0].parameters.list().iter().find(|parameter| parameter.name == "read-latency");
     let source = &source.expect("there").source;
     assert!(

@@ -1,5 +1,5 @@
-//! The four calls of the thesis's driver (Wicki 2014, listings 1 and 4) on the SDMA model, through the ordinary path: capabilities,
-//! policy, channels, completions by interrupt; one event loop in virtual time.
+//! The four calls of the thesis's driver (Wicki 2014, listings 1 and 4) on the SDMA model, through the service's path:
+//! capabilities, policy, channels, completions by interrupt; one event loop in virtual time.
 //!
 //! ```text
 //! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► model ─ interrupt ─► settle ─► completion
@@ -21,10 +21,10 @@ const BASE: u32 = 0x8000_0000;
 const CLIENT: SessionId = SessionId(1);
 const STRANGER: SessionId = SessionId(2);
 
-/// Where a frame lies in the memory.
+/// The position of a frame in the memory.
 type Place = std::ops::Range<usize>;
 
-/// The service on a device with memory that holds something.
+/// The service on a device with memory that has contents.
 struct Machine {
     service: Service<Ram>,
     used: usize,
@@ -37,7 +37,7 @@ impl Machine {
         Self { service: Service::new(device, channels, options).expect("the model resets"), used: 0 }
     }
 
-    /// A frame of a session that holds these bytes.
+    /// Registers a frame of a session with these contents.
     fn frame(&mut self, session: SessionId, bytes: &[u8]) -> (Handle, Place) {
         let place = self.used..self.used + bytes.len();
         self.used = place.end.next_multiple_of(4096);
@@ -68,7 +68,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn the_four_calls_of_the_thesis_give_what_they_should() {
+fn the_four_calls_of_the_thesis_are_right() {
     let mut machine = Machine::new(32);
     let picture = noise(64 * 32 * 4);
     let (source, _) = machine.frame(CLIENT, &picture);
@@ -110,7 +110,7 @@ fn the_four_calls_of_the_thesis_give_what_they_should() {
 }
 
 #[test]
-fn with_all_channels_busy_a_request_waits_or_is_refused_as_it_says() {
+fn busy_channels_delay_or_refuse() {
     let mut machine = Machine::new(2);
     let (source, _) = machine.frame(CLIENT, &noise(4096));
     let (destination, _) = machine.frame(CLIENT, &[0; 4096]);
@@ -127,7 +127,7 @@ fn with_all_channels_busy_a_request_waits_or_is_refused_as_it_says() {
 }
 
 #[test]
-fn memory_of_others_and_beyond_a_frame_is_never_reached() {
+fn memory_outside_a_frame_is_protected() {
     let mut machine = Machine::new(1);
     let (own, memory) = machine.frame(CLIENT, &[1; 64]);
     let (foreign, others) = machine.frame(STRANGER, &[2; 64]);
@@ -140,7 +140,7 @@ fn memory_of_others_and_beyond_a_frame_is_never_reached() {
 }
 
 #[test]
-fn a_lost_interrupt_ends_one_request_with_an_error_and_the_channel_serves_on() {
+fn a_lost_interrupt_fails_one_request() {
     let mut machine = Machine::new(1);
     let (frame, _) = machine.frame(CLIENT, &[1; 4096]);
     let fill = || Operation::Fill { destination: span(frame, 0), length: 4096, pattern: Pattern::Byte(7) };
@@ -152,8 +152,8 @@ fn a_lost_interrupt_ends_one_request_with_an_error_and_the_channel_serves_on() {
 }
 
 #[test]
-fn after_a_channel_failed_for_good_a_reset_brings_it_back() {
-    // A read takes so long that a long transfer is overdue while one is on its way, and that it cannot drain in time.
+fn a_reset_restores_a_failed_channel() {
+    // Reads are so slow that a long transfer times out during one and cannot drain in time.
     let timing = Timing { read_latency: 100_000_000, ..Timing::default() };
     let config = Config { timing, ..Config::default() };
     let device = Sdma::new(config, Ram::new(BASE, vec![0; 1 << 20]));

@@ -1,11 +1,11 @@
-//! The whole lab against a stored list of what became of each claim: a verdict does not change in passing.
+//! Compares the verdict on every claim with a stored list, so that a verdict cannot change unnoticed.
 //!
 //! ```text
 //! every plan, every judge ──► rows ──► id where status basis ──► compared with verdicts.txt
 //! ```
 //!
-//! Sweeps are the reduced ones, so that this stays quick; the claims are all there. A live row may also be "not-run", for the
-//! machine at hand may not allow what it takes.
+//! The sweeps are reduced for speed; all claims are included. A live row may also be "not-run", since the machine may lack
+//! what it needs.
 
 use memferry_lab::claims::{Claims, Place};
 use memferry_lab::experiments;
@@ -56,7 +56,7 @@ fn verdicts_are_the_stored_ones() {
     is_what_the_sensitivity_table_begins_with(report.rows(), &claims);
 }
 
-/// The table that lies with the project starts from what the program gives now, and is about every predicted claim.
+/// The committed sensitivity table has the base figures of the present program, and covers every predicted claim.
 fn is_what_the_sensitivity_table_begins_with(rows: &[Verdict], claims: &Claims) {
     let table = Sensitivity::built_in(claims);
     let is_predicted = |row: &&Verdict| row.place == Place::Simulated && row.basis == Some(Basis::Predicted);

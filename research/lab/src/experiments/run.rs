@@ -1,46 +1,45 @@
-//! One attempt at a paper's experiments: what is kept is recalled, the rest is run, watched and kept.
+//! One run of a paper's experiments: recalls kept results, computes the others and keeps them.
 //!
 //! ```text
-//! (plan × series) ── kept? ──► lines; otherwise the runner, over parameters that note what it asks for ──► lines, kept
-//! judge ──────────── kept? ──► row; otherwise the judge, over the figures that name its claim ───────────► row, kept
-//! with one parameter varied: what is kept of before, and did not ask for that parameter, is what it would be now
+//! (plan × series) ── kept? ──► lines; otherwise the runner, with parameters that record requests ──► lines, kept
+//! judge ──────────── kept? ──► row; otherwise the judge, on the figures that name its claim ───────► row, kept
+//! with one parameter varied: results kept before, which did not request that parameter, stay valid
 //! ```
 //!
-//! What a key is made of, and what a file of kept results holds, is in [`crate::results`]. Rows of what is measured on the
-//! machine at hand are not kept.
+//! [`crate::results`] defines keys and files. Live rows are not kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Case, Judge, Prepared, RunError};
+use super::Prepared;
 use crate::claims::{Claims, Place};
+use crate::paper::{Case, Judge, Line, RunError};
 use crate::parameters::Parameters;
-use crate::plan::{Line, Plan, SeriesPlan};
+use crate::plan::{Plan, SeriesPlan};
 use crate::results::{Key, Made, Results};
 use crate::table::{Series, Table, Tables};
 use crate::verdict::Verdict;
 use crate::workers::spread;
 
-/// Figures that failed, with what went wrong.
 type Failed = Vec<(String, RunError)>;
 
 type Names = BTreeSet<String>;
 
-/// One attempt at a paper's experiments.
+/// One run of a paper's experiments.
 pub(super) struct Run<'a> {
     prepared: &'a Prepared,
     claims: &'a Claims,
     results: &'a Results,
-    /// The parameters as the text that keys are made of.
+    /// The parameters as text, for keys.
     parameters: String,
-    /// The parameter that is varied, and the text of the parameters as they were.
+    /// The varied parameter, and the text of the parameters before the change.
     before: Option<(&'a str, String)>,
 }
 
-/// The figures that could be made, and the others.
+/// The computed figures, and the errors of the others.
 pub(super) struct Figures {
     pub(super) tables: Tables,
     pub(super) failed: Failed,
-    /// What each figure's lines asked for.
+    /// The parameters that each figure requested.
     asked: BTreeMap<String, Names>,
 }
 
@@ -57,7 +56,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What is kept of these experiments, or of those before a parameter was varied if it did not ask for that one.
+    /// A kept result for the present parameters, or one from before a parameter was varied that did not request it.
     fn kept<T>(&self, recall: impl Fn(&str) -> Option<Made<T>>) -> Option<Made<T>> {
         recall(&self.parameters).or_else(|| {
             let (varied, parameters) = self.before.as_ref()?;
@@ -89,7 +88,7 @@ impl<'a> Run<'a> {
         self.kept(|parameters| self.results.row(&self.row_key(judge, parameters)))
     }
 
-    /// The figures that could be made.
+    /// Computes or recalls all figures.
     pub(super) fn figures(&self, ended: impl Fn(&str, bool) + Sync) -> Figures {
         let plans = &self.prepared.plans;
         let jobs: Vec<(&Plan, &SeriesPlan)> =

@@ -1,10 +1,10 @@
-//! A figure's numbers: one row for each point, by line and rising x.
+//! A figure's numbers: one row for each point, by line and increasing x.
 //!
 //! ```text
 //! Table ──► series,x (unit),y (unit) ──► "64-byte bursts",1048576,912.345678
 //! ```
 //!
-//! Quoted as RFC 4180 has it. Figures have six decimals at most.
+//! Quoted as in RFC 4180. Values have at most six decimals.
 
 use std::fmt::Write;
 

@@ -8,35 +8,35 @@ use memferry_charts::{Axis, DrawError, Frame, Line, Scale};
 
 use crate::table::Table;
 
-/// How a chart is drawn.
+/// Settings of a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct ChartStyle {
     pub size: (u32, u32),
-    /// How many labels fit along the horizontal axis.
+    /// Maximum number of labels along the horizontal axis.
     pub x_labels: usize,
-    /// How the vertical axis is divided.
+    /// Scale of the vertical axis.
     pub y_scale: Scale,
-    /// The height of letters beside the axes.
+    /// Height of the letters beside the axes.
     pub letters: u32,
-    /// Whether title and legend are in the chart, or beside it.
+    /// Whether the chart contains its title and legend.
     pub has_heads: bool,
 }
 
-/// The chart as SVG text, for a file of its own.
+/// The chart as SVG text for a separate file.
 ///
 /// # Errors
 /// [`DrawError`].
 pub fn svg(table: &Table) -> Result<String, DrawError> {
     let y_scale = table.plan.y.scale;
-    drawn(table, Look { size: (960, 600), x_labels: 20, y_scale, letters: 12, has_heads: true })
+    drawn(table, ChartStyle { size: (960, 600), x_labels: 20, y_scale, letters: 12, has_heads: true })
 }
 
 /// The chart as SVG text.
 ///
 /// # Errors
 /// [`DrawError`].
-pub fn drawn(table: &Table, look: Look) -> Result<String, DrawError> {
-    let Look { size, x_labels, y_scale, letters, has_heads } = look;
+pub fn drawn(table: &Table, style: ChartStyle) -> Result<String, DrawError> {
+    let ChartStyle { size, x_labels, y_scale, letters, has_heads } = style;
     let plan = &table.plan;
     let words = format!("{} ({})", plan.x.label, plan.x.unit);
     let x = Axis { words, in_bytes: plan.x.unit == "bytes", scale: plan.x.scale };
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_its_title_units_legend_and_says_that_it_is_simulated() {
+    fn a_picture_has_title_units_and_legend() {
         let points = (6..21).map(|power| (f64::from(1 << power), f64::from(power) * 3.0)).collect();
         let text = svg(&table(points)).expect("drawn");
         for word in

@@ -1,71 +1,69 @@
-//! How long a processor takes to copy memory through its caches, and to maintain them.
+//! Time that a processor takes to copy memory through its caches, and to maintain the caches.
 //!
 //! ```text
 //! copy(source, destination, length): for each line   issue
-//!        source line, read ─────► level 0 ─► level 1 ─► ... ─► memory     the first that has it says what it costs
+//!        source line, read ─────► level 0 ─► level 1 ─► ... ─► memory     the first level that has it gives the cost
 //!        destination line, write ─► level 0 (dirty) ... evicted dirty lines move down, and out to memory
 //! ```
 //!
-//! Only tags are kept, from call to call, so that reuse and alternation show. Levels are filled on each miss, on writes as
-//! on reads, and hold what they hold independently of each other. A stream of lines costs: the issue of its loads and
-//! stores; from a level below the first, the time a line of such a stream takes there; from memory, its latency divided by
-//! the lines that are fetched at once, but no less than its bandwidth allows. A line written back takes bandwidth. Address
-//! translation is left out: a page is walked once for 128 lines, in a cache. A single access ([`Hierarchy::access`]) waits for the
-//! latencies instead; what a device asks the caches about is [`Hierarchy::snoop`].
+//! Only tags are stored, across calls, so that reuse and alternation have an effect. Every miss, read or write, fills all levels
+//! above; levels are neither inclusive nor exclusive. Cost of a stream of lines: the issue of its loads and stores; from a level
+//! below the first, the stream time of a line there; from memory, the latency divided by the number of lines fetched at once, but
+//! at least what the bandwidth allows. Writing a line back uses bandwidth. Address translation is not modelled: a page is walked
+//! once for 128 lines, in a cache. A single access ([`Hierarchy::access`]) waits for the latencies instead; device accesses are
+//! [`Hierarchy::snoop`].
 //!
-//! Sources of the structure: Cortex-A9 TRM, chapters 7 and 8; the figures are the papers' parameters.
+//! Sources of the structure: Cortex-A9 TRM, chapters 7 and 8. The figures are parameters of the papers.
 
 use memferry_drivers::sdma::CacheMaintenance;
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
-/// Which line of a full set gives way.
+/// Which line of a full set is replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Replacement {
     /// The least recently used one.
     LeastRecent,
-    /// One by chance, repeatably.
+    /// A pseudo-random one, repeatable.
     PseudoRandom,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Level {
     pub size_bytes: u64,
-    /// Lines of a set.
     pub ways: usize,
-    /// Which line gives way.
     pub replacement: Replacement,
-    /// Nanoseconds from the level above to this one and back, for a single line.
+    /// Nanoseconds from the level above to this one and back, for one line.
     pub latency_ns: f64,
-    /// Nanoseconds that a line takes of a stream of reads that is found here, besides its issue.
+    /// Nanoseconds for each line of a read stream that hits here, without its issue.
     pub read_ns: f64,
-    /// The same for a stream of writes.
+    /// Nanoseconds for each line of a write stream that hits here, without its issue.
     pub write_ns: f64,
-    /// Nanoseconds to maintain one line by its address.
+    /// Nanoseconds to maintain one line by address.
     pub maintain_ns: f64,
 }
 
-/// Memory behind the last level.
+/// Memory below the last level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backing {
-    /// Nanoseconds of a read, besides the latencies of the levels.
+    /// Nanoseconds of a read, without the latencies of the levels.
     pub latency_ns: f64,
-    /// Bytes that it moves in a nanosecond.
+    /// Bandwidth in bytes per nanosecond.
     pub bytes_per_ns: f64,
 }
 
-/// A processor as far as copying goes.
+/// A processor, as needed for copies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Processor {
-    /// Bytes of a line, in all levels.
+    /// Bytes of a line in all levels.
     pub line_bytes: u64,
-    /// Bytes of an access to memory that is not cached.
+    /// Bytes of an uncached access.
     pub word_bytes: u64,
     /// Nanoseconds to issue the loads and stores that copy one line.
     pub issue_ns: f64,
-    /// Lines that it fetches at once by itself.
+    /// Lines that the core fetches at once.
     pub line_fills: u32,
-    /// Lines that a prefetcher fetches ahead, besides.
+    /// Further lines that a prefetcher fetches at once.
     pub prefetch_lines: u32,
     pub levels: Vec<Level>,
     pub memory: Backing,
@@ -74,20 +72,19 @@ pub struct Processor {
 /// Why a processor cannot be modelled.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum ProcessorError {
-    /// A level that does not divide into sets, a power of two.
+    /// The number of sets of a level is not a power of two.
     #[error(
-        "a level of {size_bytes} bytes in {ways} ways of {line_bytes}-byte lines has no power of two of sets"
+        "a level of {size_bytes} bytes in {ways} ways of {line_bytes}-byte lines does not give a power of two of sets"
     )]
     Geometry { size_bytes: u64, ways: usize, line_bytes: u64 },
-    /// Something that must be above zero is not.
     #[error("line and word bytes, line fills and memory's bandwidth must be above zero")]
     Zero,
 }
 
-/// A tag of a line that is there.
+/// The tag of one way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tag {
-    /// Number of the line, plus one; zero for none.
+    /// Number of the line plus one; zero if empty.
     line: u64,
     dirty: bool,
 }
@@ -98,8 +95,7 @@ struct Cache {
     ways: usize,
     sets: u64,
     replacement: Replacement,
-    /// What pseudo-random replacement draws from.
-    chance: Chance,
+    rng: Rng,
     latency: u64,
     read: u64,
     write: u64,
@@ -119,7 +115,7 @@ impl Cache {
             ways: level.ways,
             sets,
             replacement: level.replacement,
-            chance: Chance::of_neighbour(seed),
+            rng: Rng::of_neighbour(seed),
             latency: picoseconds(level.latency_ns),
             read: picoseconds(level.read_ns),
             write: picoseconds(level.write_ns),
@@ -132,8 +128,8 @@ impl Cache {
         &mut self.tags[first..first + self.ways]
     }
 
-    /// Whether the line is there; a written one becomes dirty.
-    fn finds(&mut self, line: u64, write: bool) -> bool {
+    /// Whether the line is present; marks it dirty on a write.
+    fn look_up(&mut self, line: u64, write: bool) -> bool {
         let recent = self.replacement == Replacement::LeastRecent;
         let set = self.set(line);
         let Some(way) = set.iter().position(|tag| tag.line == line + 1) else { return false };
@@ -144,12 +140,12 @@ impl Cache {
         true
     }
 
-    /// Puts a line that is not there; the dirty line that gave way.
-    fn put(&mut self, line: u64, dirty: bool) -> Option<u64> {
+    /// Inserts an absent line; returns the dirty line that it replaced.
+    fn insert(&mut self, line: u64, dirty: bool) -> Option<u64> {
         let way = match self.set(line).iter().position(|tag| tag.line == 0) {
             Some(free) => free,
             None if self.replacement == Replacement::LeastRecent => self.ways - 1,
-            None => (self.chance.word() % self.ways as u64) as usize,
+            None => (self.rng.word() % self.ways as u64) as usize,
         };
         let recent = self.replacement == Replacement::LeastRecent;
         let set = self.set(line);
@@ -160,7 +156,7 @@ impl Cache {
         (old.line > 0 && old.dirty).then(|| old.line - 1)
     }
 
-    /// Cleans a line, drops it too where asked; whether it was dirty.
+    /// Cleans a line, and drops it if asked; returns whether it was dirty.
     fn maintain(&mut self, line: u64, clean: bool, drop: bool) -> bool {
         let Some(tag) = self.set(line).iter_mut().find(|tag| tag.line == line + 1) else { return false };
         let dirty = tag.dirty && clean;
@@ -176,7 +172,7 @@ fn picoseconds(ns: f64) -> u64 {
     (ns * 1e3).round().max(0.0) as u64
 }
 
-/// The caches of a processor, with what is in them.
+/// The caches of a processor with their present lines.
 #[derive(Clone, Debug)]
 pub struct Hierarchy {
     line_bytes: u64,
@@ -190,7 +186,7 @@ pub struct Hierarchy {
 }
 
 impl Hierarchy {
-    /// Empty caches; `seed` is where pseudo-random replacement begins.
+    /// Creates empty caches. `seed` is for pseudo-random replacement.
     ///
     /// # Errors
     /// [`ProcessorError`].
@@ -206,7 +202,7 @@ impl Hierarchy {
         let carry_ns = line_bytes as f64 / memory.bytes_per_ns;
         let fetch_ns = ((behind + memory.latency_ns) / at_once).max(carry_ns);
         let words = (line_bytes / word_bytes.min(line_bytes)) as f64;
-        // Loads go to memory one by one or as many at once as lines would; stores are merged into lines on their way.
+        // Loads go to memory one by one, or as many at once as line fills; stores are merged into lines.
         let uncached_ns = words * memory.latency_ns / f64::from(processor.line_fills.max(1)) + carry_ns;
         Ok(Self {
             line_bytes,
@@ -220,7 +216,7 @@ impl Hierarchy {
         })
     }
 
-    /// Picoseconds that the processor takes to copy `length` bytes.
+    /// Picoseconds to copy `length` bytes.
     pub fn copy(&mut self, source: u64, destination: u64, length: u64) -> u64 {
         let lines = length.div_ceil(self.line_bytes);
         let from = source / self.line_bytes;
@@ -228,33 +224,33 @@ impl Hierarchy {
         (0..lines).map(|at| self.issue + self.touch(from + at, false) + self.touch(to + at, true)).sum()
     }
 
-    /// Picoseconds that it takes to copy them when both sides are mapped without caching.
+    /// Picoseconds to copy `length` bytes with both sides mapped uncached.
     pub fn copy_uncached(&self, length: u64) -> u64 {
         length.div_ceil(self.line_bytes) * self.uncached
     }
 
-    /// Picoseconds beyond the issue that writing a range takes.
+    /// Picoseconds beyond the issue to write a range.
     pub fn write(&mut self, address: u64, length: u64) -> u64 {
         self.lines(address, length).map(|line| self.touch(line, true)).sum()
     }
 
-    /// Picoseconds beyond the issue that reading a range takes.
+    /// Picoseconds beyond the issue to read a range.
     pub fn read(&mut self, address: u64, length: u64) -> u64 {
         self.lines(address, length).map(|line| self.touch(line, false)).sum()
     }
 
-    /// Picoseconds that a single access waits, which nothing overlaps.
+    /// Picoseconds that a single access waits, with no overlap.
     pub fn access(&mut self, address: u64, write: bool) -> u64 {
         let line = address / self.line_bytes;
-        let found = self.levels.iter_mut().position(|level| level.finds(line, false));
+        let found = self.levels.iter_mut().position(|level| level.look_up(line, false));
         let passed = self.levels.iter().take(found.map_or(usize::MAX, |found| found + 1));
         let waits: u64 = passed.map(|level| level.latency).sum();
         self.touch(line, write);
         waits + if found.is_none() { self.memory_latency } else { 0 }
     }
 
-    /// A device reads a range, after which modified lines are clean, or writes it, after which no line of it is there. Gives
-    /// how many lines were modified.
+    /// A device reads a range, which cleans modified lines, or writes it, which drops its lines. Returns the number of modified
+    /// lines.
     pub fn snoop(&mut self, address: u64, length: u64, write: bool) -> u64 {
         let Self { levels, line_bytes, .. } = self;
         let lines = address / *line_bytes..(address + length).div_ceil(*line_bytes);
@@ -264,7 +260,7 @@ impl Hierarchy {
         modified.count() as u64
     }
 
-    /// Picoseconds of maintenance since this was last asked.
+    /// Picoseconds of maintenance since the last call.
     pub fn take_maintenance(&mut self) -> u64 {
         std::mem::take(&mut self.maintenance)
     }
@@ -273,9 +269,9 @@ impl Hierarchy {
         address / self.line_bytes..(address + length).div_ceil(self.line_bytes)
     }
 
-    /// Brings a line into the first level: picoseconds beyond the issue.
+    /// Brings a line into the first level; picoseconds beyond the issue.
     fn touch(&mut self, line: u64, write: bool) -> u64 {
-        let found = self.levels.iter_mut().position(|level| level.finds(line, false));
+        let found = self.levels.iter_mut().position(|level| level.look_up(line, false));
         let mut time = match found.and_then(|found| self.levels.get(found)) {
             None => self.fetch,
             Some(_) if found == Some(0) => 0,
@@ -291,21 +287,21 @@ impl Hierarchy {
             time += self.fill(level, line);
         }
         if write && let Some(first) = self.levels.first_mut() {
-            first.finds(line, true);
+            first.look_up(line, true);
         }
         time
     }
 
-    /// Puts a line into a level; what gave way dirty moves down, in the end to memory: picoseconds of its bandwidth.
+    /// Inserts a line into a level. A dirty line that it replaces moves down, at the end to memory: picoseconds of its bandwidth.
     fn fill(&mut self, level: usize, line: u64) -> u64 {
-        let Some(mut evicted) = self.levels.get_mut(level).and_then(|cache| cache.put(line, false)) else {
+        let Some(mut evicted) = self.levels.get_mut(level).and_then(|cache| cache.insert(line, false)) else {
             return 0;
         };
         for below in self.levels.iter_mut().skip(level + 1) {
-            if below.finds(evicted, true) {
+            if below.look_up(evicted, true) {
                 return 0;
             }
-            match below.put(evicted, true) {
+            match below.insert(evicted, true) {
                 Some(next) => evicted = next,
                 None => return 0,
             }
@@ -313,8 +309,8 @@ impl Hierarchy {
         self.carry
     }
 
-    /// Maintains a range in all levels. A range longer than a level takes as many steps as the level has lines, as
-    /// operating systems do it (Linux's `cache-l2x0.c`: a range not below the cache's size is cleaned by its ways).
+    /// Maintains a range in all levels. The steps in a level are limited to its number of lines, as in operating systems (Linux's
+    /// `cache-l2x0.c` cleans by ways if the range is at least as large as the cache).
     fn maintain(&mut self, address: u64, length: u64, clean: bool, drop: bool) {
         let lines = self.lines(address, length);
         let count = lines.end - lines.start;
@@ -327,8 +323,8 @@ impl Hierarchy {
                 if !self.levels[at].maintain(line, clean, drop) {
                     continue;
                 }
-                // Cleaned out of the upper level, the line is in the lower one, where it is cleaned next.
-                if at == last || !self.levels[at + 1].finds(line, true) {
+                // A line cleaned in the upper level moves to the lower one, which is cleaned next.
+                if at == last || !self.levels[at + 1].look_up(line, true) {
                     self.maintenance += self.carry;
                 }
             }

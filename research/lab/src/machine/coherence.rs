@@ -1,4 +1,4 @@
-//! What a processor's cache hides from a device that moves memory behind it: every reachable state of two lines.
+//! Stale data between a processor's cache and a device, explored in every reachable state of two lines.
 //!
 //! ```text
 //! program   writes its source ─► before: the driver's maintenance ─► start ─ device reads, device writes ─► end
@@ -6,13 +6,13 @@
 //! meanwhile, at any step: a line is read ahead, a line is evicted; the program writes beside the destination
 //! ```
 //!
-//! Memory and cache hold versions, not bytes: what the program wrote last, something older, or what the device carried.
-//! All orders are visited, whatever their length, since there are few states. The order of maintenance is that of the shipped
-//! driver, taken from its hooks, and in other arrangements parts of it. A line is maintained, evicted or fetched as a whole;
-//! the destination's line has a half that the transfer fills and a half that may belong to somebody else.
+//! Memory and cache hold versions, not bytes: last written by the program, older, or written by the device. All orders are
+//! visited. The maintenance is recorded from the shipped driver's hooks; other arrangements use parts of it. Lines are
+//! maintained, evicted and fetched whole. The destination's line has a half that the transfer fills and a half that may belong
+//! to another program.
 //!
-//! Sources: Wicki 2014, 4.3.2 and 5.1; `research/drivers/src/sdma/cache.rs`. Two lines and one level stand for all: lines
-//! do not touch each other's contents, and maintenance by address reaches every level.
+//! Sources: Wicki 2014, 4.3.2 and 5.1; `research/drivers/src/sdma/cache.rs`. Two lines and one level suffice: lines do not
+//! affect each other's contents, and maintenance by address reaches every level.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,29 +20,27 @@ use memferry_drivers::sdma::{CacheMaintenance, ChannelConfig, LinearPieces, Oper
 
 /// Bytes of a modelled line.
 const LINE: u64 = 32;
-/// Where the source's line lies.
 const SOURCE: u64 = 0;
-/// Where the destination's line lies.
 const DESTINATION: u64 = LINE;
 
-/// How frames are mapped and what is maintained around a transfer.
+/// How frames are mapped, and the maintenance around a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrangement {
-    /// Cached, and nothing is done: the thesis's driver.
+    /// Cached without maintenance: the thesis's driver.
     CachedOnly,
     /// Cached, with the shipped driver's maintenance before and after.
     Shipped,
-    /// Only what the shipped driver does before: nothing after the end.
+    /// Only the shipped driver's maintenance before the transfer.
     BeforeOnly,
-    /// Only what the shipped driver does after the end.
+    /// Only the shipped driver's maintenance after the transfer.
     AfterOnly,
-    /// The source cleaned before, the destination invalidated after: the destination is left alone before.
+    /// Cleans the source before and invalidates the destination after; no maintenance of the destination before.
     CleanThenInvalidate,
     NonCacheable,
 }
 
 impl Arrangement {
-    /// All, the thesis's first.
+    /// All arrangements, the thesis's first.
     pub const ALL: [Self; 6] = [
         Self::CachedOnly,
         Self::Shipped,
@@ -52,7 +50,7 @@ impl Arrangement {
         Self::NonCacheable,
     ];
 
-    /// What is done before the start and after the end.
+    /// The steps before the start and after the end.
     fn maintenance(self) -> [Vec<Step>; 2] {
         let [before, after] = shipped();
         let cleans = before.iter().copied().filter(|step| matches!(step, Step::Clean(_))).collect();
@@ -66,36 +64,36 @@ impl Arrangement {
     }
 }
 
-/// What the processor is doing besides.
+/// Other activity of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Surroundings {
-    /// Whether lines may be read ahead at any time.
+    /// Whether lines may be prefetched at any time.
     pub reads_ahead: bool,
-    /// Whether somebody else's data in the destination's line is written during the transfer.
+    /// Whether another program writes in the destination's line during the transfer.
     pub neighbour: bool,
 }
 
-/// What went wrong, with the steps that lead there.
+/// A broken promise, with the steps that lead to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// Every step from the beginning, in words.
+    /// Every step from the initial state.
     pub steps: Vec<String>,
 }
 
-/// What an exploration found: for each promise the shortest way to break it.
+/// The result of an exploration: for each promise, the shortest way to break it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     pub states: usize,
-    /// The device read what the program had overwritten.
+    /// The device read old data from the source.
     pub stale_source: Option<Violation>,
-    /// The program read something else than the device wrote.
+    /// The program read data that the device did not write.
     pub stale_destination: Option<Violation>,
-    /// What somebody else wrote beside the destination is gone.
+    /// Another program's data beside the destination was lost.
     pub lost_neighbour: Option<Violation>,
 }
 
 impl Findings {
-    /// Whether nothing went wrong.
+    /// Whether all promises hold.
     pub fn is_safe(&self) -> bool {
         self.stale_source.is_none() && self.stale_destination.is_none() && self.lost_neighbour.is_none()
     }
@@ -115,7 +113,7 @@ enum Step {
     Invalidate(Place),
 }
 
-/// Writes down which lines the driver maintains, and how.
+/// Records which lines the driver maintains, and how.
 #[derive(Default)]
 struct Recorder(Vec<Step>);
 
@@ -137,7 +135,7 @@ impl CacheMaintenance for Recorder {
     }
 }
 
-/// The driver's maintenance around a copy of one line.
+/// The driver's maintenance for a copy of one line.
 fn shipped() -> [Vec<Step>; 2] {
     let pieces = LinearPieces::copy(SOURCE, DESTINATION, LINE).into_iter().flatten();
     let config = pieces.map(|piece| ChannelConfig::new(Operation::Copy, piece)).next();
@@ -150,21 +148,20 @@ fn shipped() -> [Vec<Step>; 2] {
     [before.0, after.0]
 }
 
-/// What a half of a line holds.
+/// The version in a half of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Value {
-    /// What was there at first.
     Old,
-    /// What the program wrote last.
+    /// Last written by the program.
     Written,
-    /// What the device carried from the source.
+    /// Copied from the source by the device.
     Carried,
 }
 
-/// Two halves: the transfer's and, in the destination's line, somebody else's.
+/// Two halves: the transfer's and, in the destination's line, the neighbour's.
 type Halves = [Value; 2];
 
-/// A line in memory and, maybe, in the cache.
+/// A line in memory and possibly in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line {
     memory: Halves,
@@ -174,7 +171,7 @@ struct Line {
 impl Line {
     const OLD: Self = Self { memory: [Value::Old; 2], cached: None };
 
-    fn seen(&self) -> Halves {
+    fn visible(&self) -> Halves {
         self.cached.map_or(self.memory, |(halves, _)| halves)
     }
 
@@ -191,7 +188,7 @@ impl Line {
         }
     }
 
-    /// Leaves the cache as lines do when others need their place.
+    /// Writes the line back if dirty and drops it.
     fn evict(&mut self) {
         self.clean();
         self.cached = None;
@@ -208,18 +205,18 @@ impl Line {
     }
 }
 
-/// How far the transfer is: steps before it, the device's read and write, the steps after it.
+/// Progress of the transfer: steps before it, the device's read and write, steps after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct State {
     lines: [Line; 2],
     done: usize,
-    /// Whether what the device read was the latest.
+    /// Whether the device read the latest data.
     carries_latest: bool,
-    /// Whether somebody else has written beside the destination.
+    /// Whether the neighbour has written beside the destination.
     neighbour_wrote: bool,
 }
 
-/// A state and a step that leads on from it.
+/// A next state, and the step in words.
 type Edge = (State, String);
 
 struct Exploration {
@@ -234,7 +231,7 @@ impl Exploration {
         &mut state.lines[place as usize]
     }
 
-    /// Every state that one step leads to.
+    /// Every state that one step reaches.
     fn next(&self, state: &State) -> Vec<Edge> {
         let mut edges = Vec::new();
         let mut edge = |words: String, change: &dyn Fn(&mut State)| {
@@ -242,8 +239,8 @@ impl Exploration {
             change(&mut next);
             edges.push((next, words));
         };
-        let begun = state.done > 0;
-        if !begun {
+        let started = state.done > 0;
+        if !started {
             edge("the program writes the source".to_owned(), &|s| {
                 Self::line(s, Place::Source).write(0, self.cacheable)
             });
@@ -255,7 +252,7 @@ impl Exploration {
             let cached = state.lines[place as usize].cached.is_some();
             if cached {
                 edge(format!("the {place:?} line is evicted"), &|s| Self::line(s, place).evict());
-            } else if self.around.reads_ahead || !begun {
+            } else if self.around.reads_ahead || !started {
                 edge(format!("the {place:?} line is read"), &|s| Self::line(s, place).fetch());
             }
         }
@@ -271,7 +268,7 @@ impl Exploration {
         edges
     }
 
-    /// The transfer's own next step.
+    /// The next step of the transfer itself.
     fn forward(&self, state: &State) -> Option<(String, impl Fn(&mut State) + use<>)> {
         let reads = self.before.len();
         let step = match state.done.checked_sub(reads) {
@@ -291,7 +288,7 @@ impl Exploration {
                 Some(Step::Invalidate(place)) => Self::line(s, place).cached = None,
                 None if s.done == reads => {
                     let source = &s.lines[Place::Source as usize];
-                    s.carries_latest = source.memory[0] == source.seen()[0];
+                    s.carries_latest = source.memory[0] == source.visible()[0];
                 }
                 None => Self::line(s, Place::Destination).memory[0] = Value::Carried,
             }
@@ -301,29 +298,29 @@ impl Exploration {
 
     fn run(&self) -> Findings {
         let start = State { lines: [Line::OLD; 2], done: 0, carries_latest: true, neighbour_wrote: false };
-        let mut came: BTreeMap<State, Option<Edge>> = BTreeMap::from([(start, None)]);
+        let mut predecessors: BTreeMap<State, Option<Edge>> = BTreeMap::from([(start, None)]);
         let mut waiting = VecDeque::from([start]);
         let mut findings = Findings::default();
         while let Some(state) = waiting.pop_front() {
-            self.judge(&state, &came, &mut findings);
+            self.judge(&state, &predecessors, &mut findings);
             for (next, words) in self.next(&state) {
-                if let std::collections::btree_map::Entry::Vacant(place) = came.entry(next) {
+                if let std::collections::btree_map::Entry::Vacant(place) = predecessors.entry(next) {
                     place.insert(Some((state, words)));
                     waiting.push_back(next);
                 }
             }
         }
-        findings.states = came.len();
+        findings.states = predecessors.len();
         findings
     }
 
-    fn judge(&self, state: &State, came: &BTreeMap<State, Option<Edge>>, findings: &mut Findings) {
-        let violation = || Some(Violation { steps: way(state, came) });
+    fn judge(&self, state: &State, predecessors: &BTreeMap<State, Option<Edge>>, findings: &mut Findings) {
+        let violation = || Some(Violation { steps: steps_to(state, predecessors) });
         if !state.carries_latest && findings.stale_source.is_none() {
             findings.stale_source = violation();
         }
         let over = state.done == self.before.len() + 2 + self.after.len();
-        let seen = state.lines[Place::Destination as usize].seen();
+        let seen = state.lines[Place::Destination as usize].visible();
         if over && seen[0] != Value::Carried && findings.stale_destination.is_none() {
             findings.stale_destination = violation();
         }
@@ -333,11 +330,11 @@ impl Exploration {
     }
 }
 
-/// The steps that led to a state.
-fn way(state: &State, came: &BTreeMap<State, Option<Edge>>) -> Vec<String> {
+/// The steps that lead to a state.
+fn steps_to(state: &State, predecessors: &BTreeMap<State, Option<Edge>>) -> Vec<String> {
     let mut steps = Vec::new();
     let mut at = *state;
-    while let Some(Some((before, words))) = came.get(&at) {
+    while let Some(Some((before, words))) = predecessors.get(&at) {
         steps.push(words.clone());
         at = *before;
     }
@@ -367,12 +364,12 @@ mod tests {
     }
 
     #[test]
-    fn cached_frames_without_maintenance_are_stale_on_both_sides() {
+    fn without_maintenance_both_sides_are_stale() {
         assert_eq!(broken(Arrangement::CachedOnly, QUIET), [true, true, false]);
     }
 
     #[test]
-    fn the_shipped_maintenance_and_frames_without_caching_are_safe() {
+    fn shipped_and_non_cacheable_are_safe() {
         for around in [QUIET, AHEAD] {
             assert!(explore(Arrangement::Shipped, around).is_safe());
             assert!(explore(Arrangement::NonCacheable, around).is_safe());
@@ -380,13 +377,13 @@ mod tests {
     }
 
     #[test]
-    fn maintenance_before_alone_serves_only_where_nothing_is_read_ahead() {
+    fn maintenance_before_fails_with_prefetch() {
         assert_eq!(broken(Arrangement::BeforeOnly, QUIET), [false, false, false]);
         assert_eq!(broken(Arrangement::BeforeOnly, AHEAD), [false, true, false]);
     }
 
     #[test]
-    fn without_maintenance_before_a_dirty_line_of_the_destination_overwrites_what_came() {
+    fn a_dirty_destination_line_overwrites_data() {
         let found = explore(Arrangement::CleanThenInvalidate, QUIET);
         let steps = found.stale_destination.expect("found").steps;
         println!("{steps:#?}");
@@ -397,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_shared_with_other_data_is_not_safe_under_any_maintenance() {
+    fn a_shared_line_is_never_safe_when_cached() {
         for arrangement in Arrangement::ALL {
             let safe = explore(arrangement, SHARED).is_safe();
             assert_eq!(safe, arrangement == Arrangement::NonCacheable, "{arrangement:?}");
@@ -405,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_break_a_promise_is_the_same_each_time_and_ends_in_it() {
+    fn counterexamples_are_repeatable() {
         let found = explore(Arrangement::CachedOnly, QUIET);
         assert_eq!(found, explore(Arrangement::CachedOnly, QUIET));
         let steps = found.stale_source.expect("found").steps;

@@ -4,7 +4,7 @@
 //! transition(state, load?, equal?) for every combination ──► arcs ──► SVG text
 //! ```
 //!
-//! Nothing is drawn that the function does not say: an arc's label lists the accesses that take it and what they answer.
+//! The drawing has no information of its own: the label of an arc lists its accesses and their answers.
 
 use std::collections::BTreeMap;
 use std::f64::consts::TAU;
@@ -15,7 +15,7 @@ use super::state_machine::{At, FAIL, transition};
 const SIZE: f64 = 720.0;
 const CIRCLE: f64 = 250.0;
 const STATE: f64 = 34.0;
-/// Keeps a label readable where it lies on its arc.
+/// A white outline that keeps a label readable on its arc.
 const HALO: &str = "stroke=\"white\" stroke-width=\"5\" paint-order=\"stroke\"";
 
 /// The labels of the arcs between two states.
@@ -39,7 +39,7 @@ pub fn arcs() -> BTreeMap<(At, At), Vec<String>> {
     arcs
 }
 
-/// Where a state lies on the circle, S0 at the top.
+/// The position of a state on the circle, S0 at the top.
 fn place(at: At) -> (f64, f64) {
     let turn = TAU * (at as u8 as f64) / 5.0 - TAU / 4.0;
     (SIZE / 2.0 + CIRCLE * turn.cos(), SIZE / 2.0 + CIRCLE * turn.sin() + 10.0)
@@ -69,7 +69,7 @@ pub fn svg() -> String {
     text + "</svg>\n"
 }
 
-/// One arc with its labels beside it, bent so that arcs there and back do not cover each other.
+/// One arc with its labels, bent so that arcs in opposite directions do not overlap.
 fn arc(from: At, to: At, labels: &[String]) -> String {
     let ((x0, y0), (x1, y1)) = (place(from), place(to));
     if from == to {
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_diagram_has_the_five_states_the_way_through_them_and_each_answer() {
+    fn the_diagram_has_all_states_and_answers() {
         let arcs = arcs();
         let way = [(At::S0, At::S1), (At::S1, At::S2), (At::S2, At::S3), (At::S3, At::S4), (At::S4, At::S0)];
         assert!(way.iter().all(|arc| arcs.contains_key(arc)));

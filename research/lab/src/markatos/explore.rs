@@ -1,12 +1,12 @@
-//! Every interleaving: breadth first over all states, with the shortest way to what breaks a property.
+//! Explores every interleaving breadth first, with a shortest sequence of moves to each breach.
 //!
 //! ```text
-//! reset ──► frontier ──moves, apply──► new states ──► ... ──► none is new: complete
-//!               └── a breach that is looked for ──► the moves that led there
+//! reset ──► frontier ──moves, apply──► new states ──► ... ──► no new states: complete
+//!               └── a breach ──► the moves that lead to it
 //! ```
 //!
-//! States are kept whole and compared whole, so that "complete" means that every reachable state was visited, up to the
-//! depth where one is given. The order is fixed: equal machines give equal counts and equal counterexamples.
+//! States are stored and compared whole, so "complete" means that every reachable state was visited, up to the depth if one is
+//! given. The order is fixed: equal machines give equal counts and equal counterexamples.
 
 use std::collections::hash_map::{Entry, HashMap};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,55 +15,55 @@ use std::hash::{BuildHasherDefault, Hasher};
 use super::machine::{Meaning, Protocol, Transfer};
 use super::world::{Breach, Happening, Machine, Move, State};
 
-/// Where an exploration ends.
+/// Limits of an exploration.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Moves from the beginning; nothing for all.
+    /// Maximum number of moves from the initial state; `None` for no limit.
     pub depth: Option<u32>,
-    /// States; beyond these the exploration gives up and says so.
+    /// Maximum number of states; above it the exploration stops as incomplete.
     pub states: usize,
     /// Whether to go no deeper than the first breach.
     pub first_breach: bool,
 }
 
 impl Bounds {
-    /// No depth, and more states than any scene here has.
+    /// No depth limit, and more states than any scene has.
     pub const ALL: Self = Self { depth: None, states: 20_000_000, first_breach: false };
-    /// As far as the first breach.
+    /// Up to the depth of the first breach.
     pub const FIRST_BREACH: Self = Self { first_breach: true, ..Self::ALL };
 }
 
 #[derive(Clone, Debug, Default)]
 pub struct Exploration {
-    /// Distinct states that were visited.
+    /// Number of distinct states.
     pub states: usize,
     pub moves: usize,
-    /// Moves from the beginning to the farthest of them.
+    /// Largest number of moves from the initial state.
     pub depth: u32,
     /// Whether every reachable state was visited.
     pub complete: bool,
-    /// The breaches, each with a shortest way to it.
+    /// The breaches, each with a shortest sequence of moves.
     pub breaches: BTreeMap<Breach, Vec<Move>>,
     /// The transfers that started.
     pub transfers: BTreeSet<Transfer>,
-    /// The honest processes that were told that their transfer started.
+    /// The honest processes that saw their transfer start.
     pub succeeded: BTreeSet<u8>,
 }
 
 impl Exploration {
-    /// Whether everything was visited and nothing broke.
+    /// Whether all states were visited without a breach.
     pub fn is_safe(&self) -> bool {
         self.complete && self.breaches.is_empty()
     }
 
-    /// The breach with the shortest way of those that are looked for.
+    /// Of the breaches accepted by `looked_for`, the one with the fewest moves.
     pub fn shortest(&self, looked_for: impl Fn(&Breach) -> bool) -> Option<(Breach, &[Move])> {
         let found = self.breaches.iter().filter(|(breach, _)| looked_for(breach));
         found.map(|(breach, moves)| (*breach, moves.as_slice())).min_by_key(|(_, moves)| moves.len())
     }
 }
 
-/// A hash that is fast on the few bytes of a state; collisions cost time only, since states are compared.
+/// A hash that is fast on the few bytes of a state. States are compared, so collisions cost only time.
 #[derive(Default)]
 pub struct StateHasher(u64);
 
@@ -107,20 +107,20 @@ impl Hasher for StateHasher {
     }
 }
 
-/// States by what they are, with their numbers.
+/// States with their numbers.
 pub type Known<E> = HashMap<State<E>, u32, BuildHasherDefault<StateHasher>>;
 
-/// Every state that was reached, and how.
+/// The reached states, and how each was reached.
 pub struct Reached<E> {
-    /// The states with their numbers, by rising distance from the beginning, which is 0.
+    /// The states with their numbers, by increasing distance from the initial state, which has number 0.
     pub known: Known<E>,
-    /// How each was first reached, by its number: from which, by which move. The first has none.
+    /// For each state, the first predecessor and the move from it. The initial state has none.
     ways: Vec<Option<(u32, Move)>>,
     depth: u32,
     complete: bool,
 }
 
-/// A move between two states; a breach leads to none.
+/// A move between two states; without a target state after a breach.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
     pub from: u32,
@@ -130,7 +130,7 @@ pub struct Edge {
 }
 
 impl<E> Reached<E> {
-    /// The moves from the beginning to a state.
+    /// The moves from the initial state to a state.
     pub fn way_to(&self, state: u32) -> Vec<Move> {
         let mut moves = Vec::new();
         let mut at = state;
@@ -143,11 +143,11 @@ impl<E> Reached<E> {
     }
 }
 
-/// Visits every state within the bounds and tells of every move between them.
+/// Visits every state within the bounds and calls `on_edge` for every move between them.
 pub fn reach<P: Protocol>(
     machine: &Machine<'_, P>,
     bounds: Bounds,
-    mut tell: impl FnMut(&Reached<P::Engine>, Edge),
+    mut on_edge: impl FnMut(&Reached<P::Engine>, Edge),
 ) -> Reached<P::Engine> {
     let reset = machine.reset();
     let known = Known::from_iter([(reset.clone(), 0)]);
@@ -166,7 +166,7 @@ pub fn reach<P: Protocol>(
                 let (after, happening) = machine.apply(state, chosen);
                 broken |= happening.breach.is_some();
                 let new = reached.ways.len() as u32;
-                // What follows a breach says nothing more about the protocol.
+                // States after a breach say nothing more about the protocol.
                 let to = happening.breach.is_none().then(|| match reached.known.entry(after) {
                     Entry::Occupied(place) => *place.get(),
                     Entry::Vacant(place) => {
@@ -177,7 +177,7 @@ pub fn reach<P: Protocol>(
                 if to == Some(new) {
                     reached.ways.push(Some((*from, chosen)));
                 }
-                tell(&reached, Edge { from: *from, to, chosen, happening });
+                on_edge(&reached, Edge { from: *from, to, chosen, happening });
             }
         }
         reached.depth += u32::from(!next.is_empty());
@@ -186,7 +186,7 @@ pub fn reach<P: Protocol>(
     reached
 }
 
-/// Visits every state within the bounds and keeps what was found.
+/// Visits every state within the bounds and collects the findings.
 pub fn explore<P: Protocol>(machine: &Machine<'_, P>, bounds: Bounds) -> Exploration {
     let mut found = Exploration::default();
     let reached = reach(machine, bounds, |reached, Edge { from, chosen, happening, .. }| {

@@ -1,18 +1,17 @@
-//! The comparison of table 1 on the machine at hand: memferry's ring against a system call that starts the same transfer, as
-//! `./x bench initiation` measures them.
+//! Live comparison of table 1: memferry's ring and a system call that starts the same transfer, as measured by `./x bench
+//! initiation`.
 //!
-//! The system call also moves its 64 bytes before it returns, which is the least a call can do that starts a transfer; the
-//! figure is no bound.
+//! The system call also moves its 64 bytes before it returns, which is the smallest work of a call that starts a transfer. The
+//! figure is not a bound.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::live::{Rows, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
 
-/// What decides the claim here.
 pub const JUDGE: Judge = Judge { claim: "markatos-order-of-magnitude", place: Place::Live, judge: compared };
 
-/// Figures, and the rows they come from.
+/// Names of the figures, with the rows of the benchmark.
 const FIGURES: [(&str, &str); 3] = [
     ("ring", "memferry's ring: submit of a copy of 64 B"),
     ("system call", "a system call that moves 64 B"),
@@ -22,8 +21,8 @@ const FIGURES: [(&str, &str); 3] = [
 fn compared(case: &Case<'_>) -> Result<Verdict, RunError> {
     let figures = Rows::measured("initiation", None).and_then(|rows| rows.values(&FIGURES));
     reported(case, "ns", figures, |_| {
-        "mean of 1,000 starts to alternating addresses, medians of the rounds, on a machine that does other things; the call \
-         also moves the 64 bytes"
+        "mean of 1,000 starts to alternating addresses, medians of the rounds; the machine also runs other programs; the call \
+                 also moves the 64 bytes"
             .to_owned()
     })
 }

@@ -1,4 +1,4 @@
-//! The vocabulary of the explored machine: pages, rights, accesses, programs, and what a protocol has to say.
+//! The vocabulary of the explored machine: pages, rights, accesses, programs, and the interface of a protocol.
 //!
 //! ```text
 //! program: Step, Step, ... ──access──► write buffer ──► Protocol::arrive(engine) ──► answer, transfer started
@@ -6,32 +6,31 @@
 //!                  page table: shadow mappings          context-switch hook
 //! ```
 //!
-//! A page table has a shadow mapping exactly where it has the real one (TR 182, 2.3), so what a process may pass to the
-//! engine is what it may read (by a load) or write (by a store). The engine sees the kind of an access, its address and its
-//! data, and never who issued it. Nothing is scheduled here; see [`super::world`].
+//! A page table has a shadow mapping exactly where it has the real one (TR 182, 2.3), so a process may pass to the engine what it
+//! may read (by a load) or write (by a store). The engine sees the kind, address and data of an access, but not its issuer.
+//! [`super::world`] schedules.
 
 use std::fmt;
 use std::hash::Hash;
 
-/// What a load gives, and what a store carries.
+/// The value of a load or a store.
 pub type Word = u16;
 
-/// The word of an engine that did not start a transfer, where the paper gives it (4.1).
+/// The answer of an engine that did not start a transfer, if given in the paper (4.1).
 pub const FAIL: Word = 0;
 
-/// -1: a register context whose initiation failed (3.1).
+/// -1: the status of a register context whose initiation failed (3.1).
 pub const MINUS_ONE: Word = Word::MAX;
 
-/// Units in a page. Transfers begin at the first unit of their pages.
+/// Units in a page. Transfers start at the first unit of their pages.
 pub const PAGE_UNITS: u8 = 4;
 
-/// How many pages there are.
 pub const PAGES: usize = 6;
 
-/// The most processes that are explored together.
+/// Maximum number of processes explored together.
 pub const MOST_PROCESSES: usize = 3;
 
-/// A physical page; shown as a letter, as the paper does.
+/// A physical page; printed as a letter, as in the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Page(pub u8);
 
@@ -41,38 +40,38 @@ impl fmt::Display for Page {
     }
 }
 
-/// A transfer that is asked for, or that was started.
+/// A requested or started transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
     pub source: Page,
     pub destination: Page,
-    /// Units; more than [`PAGE_UNITS`] run past the pages.
+    /// Units; more than [`PAGE_UNITS`] go beyond the pages.
     pub size: u8,
 }
 
 impl Transfer {
-    /// From a page, to a page, units.
+    /// From a source page, to a destination page, units.
     pub const fn new(source: u8, destination: u8, size: u8) -> Self {
         Self { source: Page(source), destination: Page(destination), size }
     }
 
-    /// What an engine makes of it that stops at the end of a page.
+    /// The transfer by an engine that stops at the end of a page.
     #[must_use]
     pub fn clamped(self) -> Self {
         Self { size: self.size.min(PAGE_UNITS), ..self }
     }
 
-    /// How many pages it touches on either side.
+    /// The number of pages touched on either side.
     pub fn page_count(self) -> u8 {
         self.size.div_ceil(PAGE_UNITS).max(1)
     }
 
-    /// As one word of a descriptor.
+    /// Packs it into one word of a descriptor.
     pub fn encoded(self) -> Word {
         Word::from(self.source.0) << 8 | Word::from(self.destination.0) << 4 | Word::from(self.size)
     }
 
-    /// From one word of a descriptor.
+    /// Unpacks one word of a descriptor.
     pub fn decoded(word: Word) -> Self {
         let [high, low] = word.to_be_bytes();
         Self { source: Page(high & 15), destination: Page(low >> 4), size: low & 15 }
@@ -85,7 +84,7 @@ impl fmt::Display for Transfer {
     }
 }
 
-/// What a page table allows on one page.
+/// Rights on one page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rights {
     /// Loads, of the page and of its shadow.
@@ -105,7 +104,6 @@ impl Rights {
 pub struct PageTable([Rights; PAGES]);
 
 impl PageTable {
-    /// No right but these.
     pub fn of(rights: &[(u8, Rights)]) -> Self {
         let mut table = Self::default();
         for (page, right) in rights {
@@ -116,24 +114,24 @@ impl PageTable {
         table
     }
 
-    /// The rights on a page; none on one that does not exist.
+    /// The rights on a page; none if it does not exist.
     pub fn on(&self, page: Page) -> Rights {
         self.0.get(usize::from(page.0)).copied().unwrap_or_default()
     }
 
-    /// Whether the two first pages of a transfer may be read and written.
+    /// Whether the first source page may be read and the first destination page written.
     pub fn names(&self, transfer: Transfer) -> bool {
         self.on(transfer.source).read && self.on(transfer.destination).write
     }
 
-    /// Whether every page of a transfer may be.
+    /// Whether all source pages may be read and all destination pages written.
     pub fn covers(&self, transfer: Transfer) -> bool {
         let on = |first: Page, offset: u8| self.on(Page(first.0 + offset));
         (0..transfer.page_count())
             .all(|offset| on(transfer.source, offset).read && on(transfer.destination, offset).write)
     }
 
-    /// The pages there are, with the rights on them.
+    /// All pages with the rights on them.
     pub fn pages(&self) -> impl Iterator<Item = (Page, Rights)> {
         (0u8..).zip(self.0).map(|(page, rights)| (Page(page), rights))
     }
@@ -149,22 +147,18 @@ pub enum Register {
     Status,
 }
 
-/// Where an access goes.
+/// The target of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// The shadow of a page; the context is what the kernel put into the physical address (3.2), zero otherwise.
-    Shadow {
-        /// The page that is passed.
-        page: Page,
-        context: u8,
-    },
+    /// The shadow of a page. The context is set by the kernel in the physical address (3.2), otherwise zero.
+    Shadow { page: Page, context: u8 },
     /// The page of a register context (3.1).
     Context(u8),
-    /// A register of the engine that only the kernel maps.
+    /// A register of the engine, mapped only by the kernel.
     Register(Register),
-    /// Where descriptors are enqueued, with the process id that the processor adds.
+    /// The address for descriptors, with the process id added by the processor.
     Portal(u8),
-    /// A word of a completion record of a process.
+    /// A word of a process's completion record.
     Record(u8),
     /// A word of a private ring.
     Ring { of: u8, word: u8 },
@@ -189,16 +183,16 @@ impl fmt::Display for Place {
 pub enum Kind {
     Load,
     Store,
-    /// Both at once: SHRIMP's compare-and-exchange, or ENQCMD.
+    /// Load and store at once: SHRIMP's compare-and-exchange, or ENQCMD.
     Exchange,
 }
 
-/// One access that reaches the engine.
+/// One access to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Access {
     pub kind: Kind,
     pub at: Place,
-    /// What it carries; zero for a load.
+    /// The value stored; zero for a load.
     pub data: Word,
 }
 
@@ -221,32 +215,32 @@ pub const fn shadow(page: Page) -> Place {
     Place::Shadow { page, context: 0 }
 }
 
-/// What happens between the steps of a program.
+/// Protection between two steps of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Held {
-    /// The process may be interrupted after this step.
+    /// None: the process may be interrupted.
     Nothing,
-    /// It may not: preemption is masked on its CPU.
+    /// Preemption is masked on its CPU.
     Cpu,
-    /// Nor may another CPU be in such a section: the kernel's lock.
+    /// Also, no other CPU can be in such a section: the kernel's lock.
     Lock,
 }
 
 /// One step of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// A memory barrier: what was issued before has reached the engine.
+    /// A memory barrier: earlier accesses have reached the engine.
     Barrier,
     Access(Access, Held),
 }
 
 impl Step {
-    /// An access after which the process may be interrupted.
+    /// An access without protection after it.
     pub const fn plain(access: Access) -> Self {
         Step::Access(access, Held::Nothing)
     }
 
-    /// What holds between this step and the next.
+    /// The protection between this step and the next.
     pub fn held(&self) -> Held {
         match self {
             Step::Barrier => Held::Nothing,
@@ -255,60 +249,59 @@ impl Step {
     }
 }
 
-/// What a process concludes from a word that it read.
+/// The conclusion of a process from a word that it read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Meaning {
-    /// Nothing yet: the next step.
-    GoOn,
-    /// The same step again.
+    /// Undecided: take the next step.
+    Continue,
+    /// Undecided: repeat the step.
     Again,
-    /// Its transfer was started.
+    /// The transfer was started.
     Started,
-    /// It was not: from the beginning.
+    /// The transfer was not started: begin again.
     Rejected,
 }
 
-/// What the engine makes of an access.
+/// The engine's reaction to an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Answer {
-    /// What a load reads.
+    /// The word that a load reads.
     pub word: Word,
-    /// The transfer that begins.
+    /// The transfer that starts.
     pub starts: Option<Transfer>,
 }
 
 impl Answer {
-    /// A word, and nothing begins.
+    /// A word without a transfer.
     pub const fn word(word: Word) -> Self {
         Self { word, starts: None }
     }
 
-    /// A word, and this begins.
+    /// A word and a transfer that starts.
     pub const fn starts(word: Word, transfer: Transfer) -> Self {
         Self { word, starts: Some(transfer) }
     }
 }
 
-/// What the engine does by itself: its next state, what begins, and what a reader calls it.
+/// A step of the engine by itself.
 #[derive(Clone, Debug)]
 pub struct Idle<E> {
-    /// The state after it.
+    /// The state after the step.
     pub engine: E,
-    /// The transfer that begins.
+    /// The transfer that starts.
     pub starts: Option<Transfer>,
     pub says: &'static str,
 }
 
-/// A process as a protocol sees it: which it is, what it may touch, and which sizes it passes when it is malicious.
+/// A process as seen by a protocol: its number, its rights, and the sizes that it tries if malicious.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     pub who: u8,
     pub table: &'a PageTable,
-    /// Sizes that it tries.
     pub sizes: &'a [u8],
 }
 
-/// A way to start a transfer: what processes issue, and the front end of the engine that it reaches.
+/// A method to start a transfer: the accesses of processes, and the engine's front end.
 pub trait Protocol {
     /// The state of the front end.
     type Engine: Clone + Eq + Hash + fmt::Debug;
@@ -318,32 +311,31 @@ pub trait Protocol {
 
     fn program(&self, who: u8, wants: Transfer) -> Vec<Step>;
 
-    /// What an honest process concludes from a word, having read `read` others before in this initiation.
+    /// The conclusion of an honest process from a word, after `read` other words of this initiation.
     fn meaning(&self, who: u8, read: usize, word: Word) -> Meaning;
 
-    /// What an access does.
     fn arrive(&self, engine: &mut Self::Engine, access: Access) -> Answer;
 
-    /// The kernel's hook in the context switch, where the protocol has one.
+    /// The kernel's hook in the context switch, if the protocol has one.
     fn switched(&self, _engine: &mut Self::Engine, _to: u8) {}
 
-    /// What the engine may do now by itself.
+    /// The possible steps of the engine by itself.
     fn idle(&self, _engine: &Self::Engine) -> Vec<Idle<Self::Engine>> {
         Vec::new()
     }
 
-    /// Everything that a malicious process can issue, each a short program that cannot be interrupted where it says so.
+    /// All short programs that a malicious process can issue, with their protected sections.
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
         shadow_attacks(caller, 0)
     }
 
-    /// Whether the engine checks or cuts the size by itself; otherwise the machine's clamp decides.
+    /// Whether the protocol checks or cuts the size itself; otherwise the machine's clamp decides.
     fn checks_size(&self) -> bool {
         false
     }
 }
 
-/// Every access that a page table allows on shadow addresses of one context.
+/// All accesses allowed by a page table on shadow addresses of one context.
 pub fn shadow_attacks(caller: Caller<'_>, context: u8) -> Vec<Vec<Step>> {
     let mut attacks = Vec::new();
     for (page, rights) in caller.table.pages() {
@@ -371,9 +363,9 @@ pub fn is_allowed(program: &[Step], table: &PageTable) -> bool {
     })
 }
 
-/// The transfers that a malicious process asks for where a descriptor names them freely: its own within a page and past
-/// it, that of the first process, and the two mixtures.
-pub fn tried(caller: Caller<'_>) -> Vec<Transfer> {
+/// The transfers tried by a malicious process if a descriptor can name any: its own within a page and beyond it, that of the
+/// first process, and two mixtures.
+pub fn tried_transfers(caller: Caller<'_>) -> Vec<Transfer> {
     let own = || caller.table.pages().filter(|(_, rights)| rights.write).map(|(page, _)| page.0);
     let (Some(first), Some(last)) = (own().next(), own().last()) else { return Vec::new() };
     let sizes = caller.sizes.iter().map(|size| Transfer::new(first, last, *size));

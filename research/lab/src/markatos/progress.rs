@@ -1,13 +1,13 @@
-//! Whether an honest process gets its transfer: alone from wherever the others left the engine, and against them.
+//! Whether an honest process gets its transfer: alone from any state left by the others, and against the others.
 //!
 //! ```text
-//! every reachable state ──► only this process goes on ──► started? otherwise: stuck
-//! states and moves without its successes ──► strongly connected parts ──► one with its rejection inside: starved
+//! every reachable state ──► only this process runs ──► started? otherwise: stuck
+//! states and moves without its successes ──► strongly connected components ──► one with its rejection inside: starved
 //! ```
 //!
-//! A starved process is rejected again and again while the others go on: a cycle, not a long wait. It says nothing of how
-//! likely that is; on one CPU it takes a switch within every initiation. The kernel's lock is fair here, and the engine and
-//! the service go on when they can.
+//! A starved process is rejected repeatedly while the others continue: a cycle, not a long wait. Its probability is not
+//! computed; on one CPU it needs a switch in every initiation. The kernel's lock is fair here, and the engine and the service
+//! continue when they can.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -15,21 +15,20 @@ use super::explore::{Bounds, Edge, reach};
 use super::machine::{Meaning, Protocol};
 use super::world::{Machine, Move, State};
 
-/// Moves within which a process that is alone has to have its transfer.
+/// Maximum number of moves until a process that runs alone has its transfer.
 const PATIENCE: usize = 96;
 
-/// What became of the first process, which has to be honest.
+/// The findings on the first process, which must be honest.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// States that were visited.
     pub states: usize,
-    /// A way to a state from which it does not succeed alone.
+    /// The moves to a state from which it does not succeed alone.
     pub stuck: Option<Vec<Move>>,
-    /// How the others keep it from ever succeeding: once around a cycle with a rejection of the process and no success.
+    /// One cycle of moves with a rejection of the process and without its success.
     pub starved: Option<Vec<Move>>,
 }
 
-/// Decides both for the first process.
+/// Computes both findings for the first process.
 pub fn progress<P: Protocol>(machine: &Machine<'_, P>) -> Progress {
     let mut edges = Edges::default();
     let reached = reach(machine, Bounds::ALL, |_, Edge { from, to, chosen, happening }| {
@@ -41,7 +40,7 @@ pub fn progress<P: Protocol>(machine: &Machine<'_, P>) -> Progress {
     });
     let alone = |state: &State<P::Engine>| machine.scene.buffered || succeeds_alone(machine, state.clone());
     let stuck = reached.known.iter().filter(|(state, _)| !alone(state)).map(|(_, number)| *number).min();
-    edges.seal(reached.known.len());
+    edges.sort_done(reached.known.len());
     Progress {
         states: reached.known.len(),
         stuck: stuck.map(|state| reached.way_to(state)),
@@ -49,14 +48,14 @@ pub fn progress<P: Protocol>(machine: &Machine<'_, P>) -> Progress {
     }
 }
 
-/// Whether the first process gets its transfer when nobody else begins anything.
+/// Whether the first process gets its transfer when no other process starts anything.
 fn succeeds_alone<P: Protocol>(machine: &Machine<'_, P>, mut state: State<P::Engine>) -> bool {
     for _ in 0..PATIENCE {
         let moves = machine.moves(&state);
         let ends = |chosen: &&Move| matches!(chosen, Move::Step { who, .. } if *who != 0 && machine.is_masked(&state, *who));
-        let goes_on = |chosen: &&Move| matches!(chosen, Move::Idle(_));
+        let idles = |chosen: &&Move| matches!(chosen, Move::Idle(_));
         let own = |chosen: &&Move| matches!(chosen, Move::Switch { to: 0 } | Move::Step { who: 0, .. });
-        let next = moves.iter().find(ends).or_else(|| moves.iter().find(goes_on));
+        let next = moves.iter().find(ends).or_else(|| moves.iter().find(idles));
         let Some(chosen) = next.or_else(|| moves.iter().find(own)) else { return false };
         let (after, happening) = machine.apply(&state, *chosen);
         if happening.meaning == Some(Meaning::Started) && matches!(chosen, Move::Step { who: 0, .. }) {
@@ -67,11 +66,11 @@ fn succeeds_alone<P: Protocol>(machine: &Machine<'_, P>, mut state: State<P::Eng
     false
 }
 
-/// The moves without the process's successes, by the state that they leave.
+/// The moves without the process's successes, by their first state.
 #[derive(Default)]
 struct Edges {
     list: Vec<(u32, u32, Move, bool)>,
-    /// Where those of each state begin.
+    /// Index of each state's first move.
     first: Vec<usize>,
 }
 
@@ -80,8 +79,8 @@ impl Edges {
         self.list.push((from, to, chosen, rejects));
     }
 
-    /// States are told of in the order of their numbers, so the list is sorted already.
-    fn seal(&mut self, states: usize) {
+    /// Moves are added in the order of their first states, so the list is already sorted.
+    fn sort_done(&mut self, states: usize) {
         self.first = vec![self.list.len(); states + 1];
         for (place, (from, ..)) in self.list.iter().enumerate().rev() {
             self.first[*from as usize] = place;
@@ -96,10 +95,10 @@ impl Edges {
         &self.list[self.first[state]..self.first[state + 1]]
     }
 
-    /// The first rejection from which the process comes back to where it was, without a success, while the engine and the
-    /// write buffers are not kept from what they would do.
+    /// The first rejection from which the process returns to the same state without a success, while the engine and the write
+    /// buffers can make their moves.
     fn cycle_with_rejection(&self) -> Option<Vec<Move>> {
-        let part = self.parts();
+        let part = self.components();
         let fair = self.fair_places(&part);
         let inside = |(from, to, ..): &(u32, u32, Move, bool)| part[*from as usize] == part[*to as usize];
         let in_cycle = |edge: &&(u32, u32, Move, bool)| {
@@ -115,23 +114,23 @@ impl Edges {
         Some(cycle)
     }
 
-    /// For each part in which nothing waits for ever: a state where nothing waits, or a move by which something that did
-    /// goes on, with the state after it.
+    /// For each component in which nothing waits forever: a state where nothing waits, or a move that ends a wait, with the state
+    /// after it.
     fn fair_places(&self, part: &[u32]) -> HashMap<u32, (u32, Option<(u32, Move)>)> {
         let mut fair = HashMap::new();
         for state in 0..part.len() as u32 {
             let waiting =
                 self.from(state).iter().filter(|edge| matches!(edge.2, Move::Idle(_) | Move::Drain { .. }));
             let inside = |to: u32| part[to as usize] == part[state as usize];
-            let goes_on = waiting.clone().find(|edge| inside(edge.1)).map(|edge| (edge.1, edge.2));
-            if goes_on.is_some() || waiting.count() == 0 {
-                fair.entry(part[state as usize]).or_insert((state, goes_on));
+            let ends_wait = waiting.clone().find(|edge| inside(edge.1)).map(|edge| (edge.1, edge.2));
+            if ends_wait.is_some() || waiting.count() == 0 {
+                fair.entry(part[state as usize]).or_insert((state, ends_wait));
             }
         }
         fair
     }
 
-    /// A shortest way between two states of one part.
+    /// A shortest sequence of moves between two states of one component.
     fn way(&self, from: u32, to: u32, part: &[u32]) -> Vec<Move> {
         let mut before = HashMap::from([(from, None)]);
         let mut queue = VecDeque::from([from]);
@@ -153,8 +152,8 @@ impl Edges {
         moves
     }
 
-    /// The strongly connected part of each state (Tarjan, without recursion).
-    fn parts(&self) -> Vec<u32> {
+    /// The strongly connected component of each state (Tarjan, without recursion).
+    fn components(&self) -> Vec<u32> {
         const NEW: u32 = u32::MAX;
         let states = self.first.len() - 1;
         let mut index = vec![NEW; states];

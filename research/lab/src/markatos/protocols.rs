@@ -1,11 +1,11 @@
-//! The protocols, each in its file, and the list of all with what is expected of them.
+//! The list of all protocols; each has its own file.
 //!
 //! ```text
 //! CATALOGUE: name, section, weakened? ──► Explorable (a protocol without its type) ──► explored in a scene
 //! ```
 //!
-//! A weakened protocol lacks the one thing that its safety rests on; it is there to show that the exploration finds what
-//! that thing prevents.
+//! A weakened protocol lacks the one condition of its safety. It shows that the exploration finds the breaches that the condition
+//! prevents.
 
 pub mod enqcmd;
 pub mod extended;
@@ -27,13 +27,13 @@ use super::progress::{self, Progress};
 use super::story::{self, Story};
 use super::world::{Machine, Move, Scene};
 
-/// A protocol without its type.
+/// A protocol with its type erased.
 pub trait Explorable: Sync {
     /// Visits every state of a scene.
     fn explore(&self, scene: &Scene, bounds: Bounds) -> Exploration;
     /// Whether honest processes get their transfers.
     fn progress(&self, scene: &Scene) -> Progress;
-    /// What moves did, line by line.
+    /// The moves as a story, line by line.
     fn story(&self, scene: &Scene, moves: &[Move]) -> Story;
     fn program(&self, who: u8, wants: Transfer) -> Vec<Step>;
     /// Whether a page table allows an honest initiation.
@@ -50,7 +50,7 @@ impl<P: Protocol + Sync> Explorable for P {
     }
 
     fn story(&self, scene: &Scene, moves: &[Move]) -> Story {
-        story::tell(&Machine::new(self, scene), moves)
+        story::lay_out(&Machine::new(self, scene), moves)
     }
 
     fn program(&self, who: u8, wants: Transfer) -> Vec<Step> {
@@ -62,14 +62,13 @@ impl<P: Protocol + Sync> Explorable for P {
     }
 }
 
-/// A protocol by its name.
 #[derive(Clone, Copy)]
 pub struct Entry {
-    /// What commands and rows call it.
+    /// The name in commands and rows.
     pub name: &'static str,
-    /// Where it is from.
+    /// The section of the paper, or another origin.
     pub source: &'static str,
-    /// Of a weakened one: what it lacks.
+    /// The missing condition of a weakened protocol.
     pub lacks: Option<&'static str>,
     pub protocol: &'static dyn Explorable,
 }
@@ -88,7 +87,7 @@ const fn weakened(name: &'static str, lacks: &'static str, protocol: &'static dy
     Entry { name, source: "weakened", lacks: Some(lacks), protocol }
 }
 
-/// Every protocol, and each of them weakened.
+/// Every protocol, and weakened variants.
 pub const CATALOGUE: &[Entry] = &[
     entry("kernel", "2.2, figure 1", &kernel::Kernel { held: Held::Lock, checks_size: true }),
     weakened(
@@ -111,12 +110,16 @@ pub const CATALOGUE: &[Entry] = &[
     entry("shrimp-2", "2.5, figure 2", &shrimp2::Shrimp2 { invalidates: true }),
     weakened("shrimp-2-unmodified", "the switch that invalidates", &shrimp2::Shrimp2 { invalidates: false }),
     entry("flash", "2.6", &flash::Flash { hook: true }),
-    weakened("flash-unmodified", "the switch that tells who runs", &flash::Flash { hook: false }),
+    weakened(
+        "flash-unmodified",
+        "the switch that announces the running process",
+        &flash::Flash { hook: false },
+    ),
     entry("pal", "2.7", &pal::Pal { masked: true }),
     weakened("pal-unmasked", "masked preemption", &pal::Pal { masked: false }),
     entry("keys", "3.1, figure 3", &keys::Keys { compares: true, guessed: false }),
     weakened("keys-unchecked", "the comparison of keys", &keys::Keys { compares: false, guessed: false }),
-    weakened("keys-guessed", "a key that nobody guesses", &keys::Keys { compares: true, guessed: true }),
+    weakened("keys-guessed", "a key that cannot be guessed", &keys::Keys { compares: true, guessed: true }),
     entry("extended-contexts", "3.2, figure 4", &extended::Extended { contexts: true, ids: true }),
     weakened(
         "extended-contexts-no-ids",
@@ -154,7 +157,7 @@ pub const CATALOGUE: &[Entry] = &[
     weakened("ring-read-twice", "the private copy", &ring::Ring { copies_once: false }),
 ];
 
-/// The protocol of that name.
+/// The protocol with this name.
 pub fn find(name: &str) -> Option<&'static Entry> {
     CATALOGUE.iter().find(|entry| entry.name == name)
 }

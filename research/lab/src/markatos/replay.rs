@@ -1,12 +1,12 @@
-//! The command `memferry-lab initiation`: shows what a protocol does, one access after the other.
+//! The command `memferry-lab initiation`: shows the effect of a protocol, access by access.
 //!
 //! ```text
 //! PROTOCOL [--processes N] [--attack] ──► scenes ──► the shortest breach, as a story, or that there is none
 //! --diagram FILE ──► figure 8 as SVG
-//! ./x lab --deep ──► larger scenes, all states of them or up to a depth that is said
+//! ./x lab --deep ──► larger scenes, all states of them or up to the depth that is printed
 //! ```
 //!
-//! The story is the machine's own; who prints it may wait after each of its lines (`--step`).
+//! The caller prints the story and may wait after each line (`--step`).
 
 use std::fmt::Write as _;
 
@@ -16,47 +16,40 @@ use super::scenes;
 use super::story::Story;
 use super::world::{Move, Scene};
 
-/// What is to be shown.
+/// The scenes to show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     pub protocol: String,
-    /// One with a write buffer, two or three.
+    /// 1 (with a write buffer), 2 or 3.
     pub processes: u8,
-    /// Whether one of several is malicious.
+    /// Whether one of several processes is malicious.
     pub attack: bool,
     pub cpus: u8,
 }
 
-/// Why nothing can be shown.
+/// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplayError {
     #[error("there is no protocol `{name}`; choose one of: {known}")]
-    Unknown {
-        /// What was asked for.
-        name: String,
-        known: String,
-    },
-    /// An attack with nobody to be attacked.
-    #[error("one process has nobody to attack: give --processes 2 or 3 with --attack")]
+    Unknown { name: String, known: String },
+    /// An attack without a second process.
+    #[error("one process has no victim: give --processes 2 or 3 with --attack")]
     Alone,
-    /// A number of processes that is not explored.
+    /// A number of processes that is not supported.
     #[error("{processes} processes cannot be explored: give 1, 2 or 3")]
-    Processes {
-        /// What was asked for.
-        processes: u8,
-    },
+    Processes { processes: u8 },
 }
 
-/// What is shown: a paragraph on the protocol, then for each scene its story.
+/// A line on the protocol, then the scenes with their stories.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// The protocol in a line.
     pub head: String,
-    /// Scenes with what was found in them.
+    /// Scenes with their findings.
     pub scenes: Vec<(String, Option<Story>)>,
 }
 
-/// Explores the scenes that a request means.
+/// Explores the scenes of a request.
 ///
 /// # Errors
 /// [`ReplayError`].
@@ -114,12 +107,12 @@ fn counted(found: &Exploration) -> String {
 pub struct Deep {
     /// Protocol, scene and counts.
     pub line: String,
-    /// Whether it says that a protocol broke that holds elsewhere.
+    /// Whether a protocol broke here that holds in the small scenes.
     pub broke: bool,
 }
 
-/// Explores a protocol that holds on one CPU in scenes that are too large for every run: three processes, two of them asking
-/// there and back, on one CPU and on two. Of what has more states than `most`, all up to some depth are visited.
+/// Explores a protocol in scenes too large for every run: three processes, two of which copy there and back, on one CPU and
+/// on two. With more than `most` states, all states up to some depth are visited.
 pub fn deep(entry: &Entry, most: usize) -> Vec<Deep> {
     let holds = |scene: &Scene| entry.protocol.explore(scene, Bounds::FIRST_BREACH).breaches.is_empty();
     let larger = [scenes::three_attacked(), scenes::there_and_back(scenes::three_honest())];

@@ -1,15 +1,15 @@
-//! Judges of the safety claims: which protocol is explored in which scenes, and what has to come of it.
+//! Judges of the safety claims.
 //!
 //! ```text
 //! claim ──► scenes ──► Exploration ──► holds in all: states counted; broken where it must be: moves counted ──► row
 //! ```
 //!
-//! A safe protocol has to be explored completely, with every honest process succeeding somewhere and from everywhere when
-//! it is alone; a weakened one has to fail. The two-CPU claim is in [`super::two_cpus`].
+//! A safe protocol must be explored completely, with every honest process succeeding somewhere, and alone from every state. A
+//! weakened protocol must fail. The two-CPU claim is in [`super::two_cpus`].
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 use super::explore::{Bounds, Exploration};
@@ -21,15 +21,15 @@ use super::scenes::{self, WANTS, on_two_cpus};
 use super::state_machine::{ALIASED_BYTES, DESCRIBED, DataPath, compared, transition};
 use super::world::{Breach, Role, Scene};
 
-/// All of them but that on two CPUs.
+/// The judges of all safety claims except the one on two CPUs.
 pub const JUDGES: [Judge; 13] = [
     judge("markatos-figure-5", figure_5),
     judge("markatos-figure-6", figure_6),
     judge("markatos-five-access", five_access),
     judge("markatos-shrimp-1", shrimp_1),
-    judge("markatos-shrimp-2", |case| hooked(case, "shrimp-2", &["shrimp-2-unmodified"])),
-    judge("markatos-flash", |case| hooked(case, "flash", &["flash-unmodified"])),
-    judge("markatos-pal", |case| hooked(case, "pal", &["pal-unmasked"])),
+    judge("markatos-shrimp-2", |case| judge_hook(case, "shrimp-2", &["shrimp-2-unmodified"])),
+    judge("markatos-flash", |case| judge_hook(case, "flash", &["flash-unmodified"])),
+    judge("markatos-pal", |case| judge_hook(case, "pal", &["pal-unmasked"])),
     judge("markatos-keys", by_keys),
     judge("markatos-extended-shadow", extended_shadow),
     judge("markatos-barriers", barriers),
@@ -42,16 +42,15 @@ const fn judge(claim: &'static str, judge: fn(&Case<'_>) -> Result<Verdict, RunE
     Judge { claim, place: Place::Simulated, judge }
 }
 
-/// States up to which it is also tried from each of them whether a process that is left alone succeeds; the two-CPU claim
-/// does it for the larger ones.
+/// Number of states up to which progress is checked from each of them; the two-CPU claim does so for larger numbers.
 const FEW: usize = 100_000;
 
-/// The protocol of that name.
+/// The protocol with this name.
 pub(super) fn named(name: &str) -> Result<&'static Entry, RunError> {
     find(name).ok_or_else(|| RunError::NoProtocol { name: name.to_owned() })
 }
 
-/// The scenes without shared access to a destination, from the simplest on.
+/// The scenes without shared access to a destination, simplest first.
 pub fn private() -> Vec<Scene> {
     vec![
         scenes::alone(),
@@ -65,7 +64,7 @@ pub fn private() -> Vec<Scene> {
     ]
 }
 
-/// Explores a protocol in scenes that it has to be safe in; gives the states in all, and what was found.
+/// Explores a protocol in scenes where it must be safe; records and returns the findings.
 fn holds(finding: &mut Finding<'_>, entry: &Entry, scenes: &[Scene]) -> Vec<Exploration> {
     let explored: Vec<Exploration> =
         scenes.iter().map(|scene| entry.protocol.explore(scene, Bounds::ALL)).collect();
@@ -78,11 +77,15 @@ fn holds(finding: &mut Finding<'_>, entry: &Entry, scenes: &[Scene]) -> Vec<Expl
         if let Some((breach, moves)) = found.shortest(|_| true) {
             finding.check(false, format!("{name} with {with}: {breach}, after {} moves", moves.len()));
         } else if !found.complete || found.succeeded.len() < honest {
-            finding
-                .check(false, format!("{name} with {with}: not all was visited, or somebody never succeeds"));
+            finding.check(
+                false,
+                format!("{name} with {with}: exploration incomplete, or a process never succeeds"),
+            );
         } else if found.states < FEW && entry.protocol.progress(scene).stuck.is_some() {
-            finding
-                .check(false, format!("{name} with {with}: from somewhere a process alone does not succeed"));
+            finding.check(
+                false,
+                format!("{name} with {with}: from some state a process alone does not succeed"),
+            );
         }
     }
     let words = format!("{} is safe in {} scenes, {states} states, all visited", entry.name, scenes.len());
@@ -90,7 +93,7 @@ fn holds(finding: &mut Finding<'_>, entry: &Entry, scenes: &[Scene]) -> Vec<Expl
     explored
 }
 
-/// Explores a protocol in a scene that has to break it.
+/// Explores a protocol in a scene that must break it.
 fn breaks(finding: &mut Finding<'_>, entry: &Entry, scene: &Scene, looked_for: impl Fn(&Breach) -> bool) {
     let found = entry.protocol.explore(scene, Bounds::ALL);
     let lacks = entry.lacks.map_or(String::new(), |lacks| format!(", without {lacks},"));
@@ -106,7 +109,7 @@ fn breaks(finding: &mut Finding<'_>, entry: &Entry, scene: &Scene, looked_for: i
 }
 
 /// The verdict on a method that holds everywhere, and fails without its one condition.
-fn hooked(case: &Case<'_>, name: &str, without: &[&str]) -> Result<Verdict, RunError> {
+fn judge_hook(case: &Case<'_>, name: &str, without: &[&str]) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     holds(&mut finding, named(name)?, &private());
     for name in without {
@@ -131,15 +134,15 @@ fn figure_5(case: &Case<'_>) -> Result<Verdict, RunError> {
     Ok(explored(finding))
 }
 
-/// Figure 6: started, and its owner is told that it was rejected.
+/// Figure 6: the transfer starts, but its owner sees a rejection.
 fn figure_6(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
-    let rejected = |breach: &Breach| *breach == Breach::ToldRejected(0);
+    let rejected = |breach: &Breach| *breach == Breach::BelievedRejected(0);
     breaks(&mut finding, named("repeated-4")?, &scenes::readable_source(), rejected);
     let alone = named("repeated-4")?.protocol.explore(&scenes::attacked(), Bounds::ALL);
     if let Some((_, moves)) = alone.shortest(rejected) {
-        let words = "beyond the paper: an attacker that shares nothing does it too, once the first answer is ignored, \
-                     as the figure's program does";
+        let words = "beyond the paper: an attacker that shares nothing can do it too if the first answer is ignored, \
+                              as in the figure's program";
         finding.figure("moves without the right to read the source", moves.len() as f64).check(true, words);
     }
     Ok(explored(finding))
@@ -149,11 +152,10 @@ fn five_access(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let five = named("repeated-5")?;
     holds(&mut finding, five, &private());
-    let mixed = |breach: &Breach| matches!(breach, Breach::ToldStarted(_) | Breach::ToldRejected(_));
+    let mixed = |breach: &Breach| matches!(breach, Breach::BelievedStarted(_) | Breach::BelievedRejected(_));
     breaks(&mut finding, five, &scenes::shared_destination(), mixed);
     breaks(&mut finding, five, &scenes::readable_destination(), mixed);
-    finding
-        .check(true, "beyond the paper: the right to read the destination is sharing enough for the mix-up");
+    finding.check(true, "beyond the paper: the right to read the destination suffices for the mix-up");
     breaks(&mut finding, named("repeated-5-unchecked")?, &scenes::attacked(), |_| true);
     Ok(explored(finding))
 }
@@ -166,7 +168,7 @@ fn shrimp_1(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(only, "every transfer went from a page to its mapped-out page");
     let elsewhere = named("shrimp-1")?.protocol.explore(&scenes::shared_destination(), Bounds::ALL);
     let reached = elsewhere.transfers.contains(&Transfer::new(2, 1, 3));
-    finding.check(!reached, "a process that asks for C to B, which are not mapped so, never gets it");
+    finding.check(!reached, "a process that asks for C to B, which are not mapped that way, never gets it");
     breaks(&mut finding, named("shrimp-1-split")?, &scenes::two_honest(), |_| true);
     Ok(explored(finding))
 }
@@ -186,10 +188,11 @@ fn by_keys(case: &Case<'_>) -> Result<Verdict, RunError> {
         engine != reset
     };
     let right = (0..tries).filter(changes).count();
-    finding
-        .figure("keys that open a context", right as f64)
-        .check(right == 1, format!("one of {tries} keys opens a context: 2^-{} for a guess", keys::KEY_BITS));
-    let shown = shown_by_a_context(protocol);
+    finding.figure("keys that open a context", right as f64).check(
+        right == 1,
+        format!("one of {tries} keys opens a context: probability 2^-{} for a guess", keys::KEY_BITS),
+    );
+    let shown = context_statuses(protocol);
     finding.check(
         shown == [MINUS_ONE, 2, 1, 0],
         format!("a context reads -1 after half an initiation, then {:?} as the units are moved", &shown[1..]),
@@ -197,8 +200,8 @@ fn by_keys(case: &Case<'_>) -> Result<Verdict, RunError> {
     Ok(explored(finding))
 }
 
-/// What a context reads after half an initiation, after a whole one, and as its units are moved.
-fn shown_by_a_context(protocol: Keys) -> Vec<u16> {
+/// The status of a context after half an initiation, after a whole one, and as its units are moved.
+fn context_statuses(protocol: Keys) -> Vec<u16> {
     let mut engine = protocol.reset(&[]);
     let program: Vec<_> = protocol.program(0, WANTS[0]);
     let mut shown = Vec::new();
@@ -246,13 +249,13 @@ fn barriers(case: &Case<'_>) -> Result<Verdict, RunError> {
         );
     }
     let without = named("repeated-5-no-barriers")?;
-    let misread = |breach: &Breach| *breach == Breach::ToldStarted(0);
+    let misread = |breach: &Breach| *breach == Breach::BelievedStarted(0);
     breaks(&mut finding, without, &scenes::buffered(), misread);
     let never = without.protocol.progress(&scenes::buffered()).starved;
     let round = never.as_ref().map_or(0, Vec::len);
     finding
         .figure("moves of a round in which it is rejected for ever", round as f64)
-        .check(never.is_some(), "without barriers a lone process can be rejected for ever");
+        .check(never.is_some(), "without barriers a single process can be rejected forever");
     Ok(explored(finding))
 }
 
@@ -272,8 +275,8 @@ fn state_machine(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(twelve, "registers keep bits 22 to 11");
     finding.check(
         compared(0x4000) == compared(0x4000 + ALIASED_BYTES),
-        "addresses 8 MiB apart compare equal: five states, though the text says four; twelve of the lower 23 bits, \
-         though footnote 9 says the twelve highest of 27",
+                "addresses 8 MiB apart compare equal; there are five states, though the text says four; twelve of the lower 23 bits \
+                 are compared, though footnote 9 says the twelve highest of 27",
     );
     breaks(&mut finding, named("repeated-5-aliased")?, &scenes::attacked(), |_| true);
     let leaks = |breach: &Breach| matches!(breach, Breach::NobodyAsked(transfer) if transfer.source.0 == 0);
@@ -310,7 +313,7 @@ fn contexts(case: &Case<'_>) -> Result<Verdict, RunError> {
     for name in ["keys", "extended-contexts", "extended"] {
         holds(&mut finding, named(name)?, &[scenes::three_honest(), scenes::three_attacked()]);
     }
-    finding.check(true, "with two contexts the third process goes through the kernel");
+    finding.check(true, "with two contexts the third process uses the kernel");
     let needs = |name: &'static str, table: &PageTable| {
         named(name).map(|entry| entry.protocol.is_allowed(0, WANTS[0], table))
     };
@@ -327,11 +330,11 @@ fn contexts(case: &Case<'_>) -> Result<Verdict, RunError> {
     let destination = refused(|row| row.2 || !row.1);
     finding.check(
         source == ["shrimp-1", "keys"],
-        format!("a source that may only be read is too little for: {}", source.join(", ")),
+        format!("the right to read the source does not suffice for: {}", source.join(", ")),
     );
     finding.check(
         destination == ["repeated-5", "repeated-5-every-barrier"],
-        format!("a destination that may only be written is too little for: {}", destination.join(", ")),
+        format!("the right to write the destination does not suffice for: {}", destination.join(", ")),
     );
     Ok(explored(finding))
 }

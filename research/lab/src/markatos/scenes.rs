@@ -1,22 +1,22 @@
-//! The scenes that protocols are explored in: who is there, what they may touch, on how many CPUs.
+//! The scenes in which protocols are explored: processes, their rights, and the number of CPUs.
 //!
 //! ```text
 //! pages A B C D E F; the first process moves A to B, the second C to D, the third E to F
-//! scene ──► who is malicious, what is shared, whether sizes are cut, one CPU or two
+//! scene ──► malicious processes, shared pages, whether sizes are cut, one CPU or two
 //! ```
 //!
-//! Each process has both rights on its own pages. What a scene shares it says in its name.
+//! Each process has both rights on its own pages. The name of a scene states what is shared.
 
 use super::machine::{PageTable, Rights, Transfer};
 use super::world::{Process, Role, Scene};
 
-/// What each process asks for; sizes differ, so that a mixed-up one shows.
+/// The transfer of each process; sizes differ, so that a mix-up shows.
 pub const WANTS: [Transfer; 3] = [Transfer::new(0, 1, 2), Transfer::new(2, 3, 3), Transfer::new(4, 5, 1)];
 
-/// A size in a page, and one that runs past it.
+/// A size within a page, and one beyond it.
 const SIZES: [u8; 2] = [1, 5];
 
-/// The pages of a process, and what it may do beside.
+/// The pages of a process, with further rights.
 fn table(who: u8, shared: &[(u8, Rights)]) -> PageTable {
     let mut rights = vec![(2 * who, Rights::BOTH), (2 * who + 1, Rights::BOTH)];
     rights.extend_from_slice(shared);
@@ -78,14 +78,14 @@ pub fn shared_destination() -> Scene {
     scene("two processes that share the destination", vec![honest(0), second])
 }
 
-/// The malicious process passes sizes that run past its pages, and the engine does not stop there.
+/// The malicious process passes sizes beyond its pages, and the engine does not stop at the end of a page.
 pub fn without_clamp() -> Scene {
     Scene { clamp: false, name: "an attacker, and an engine that takes any size", ..attacked() }
 }
 
 /// One process whose stores go through a write buffer.
 ///
-/// Its size is the word that tells of success (4.1), so that a load which the buffer answers reads like one.
+/// The size equals the word for success (4.1), so a load answered by the buffer looks like success.
 pub fn buffered() -> Scene {
     let process = Process { role: Role::Honest(vec![Transfer::new(0, 1, 3)]), table: table(0, &[]) };
     Scene { buffered: true, ..scene("one process with a write buffer", vec![process]) }
@@ -98,13 +98,13 @@ pub fn buffered_attacked() -> Scene {
     Scene { buffered: true, ..scene("a write buffer and an attacker that may read the source", processes) }
 }
 
-/// The same processes, dealt out to two CPUs.
+/// The same processes on two CPUs by turns.
 #[must_use]
 pub fn on_two_cpus(scene: Scene) -> Scene {
     Scene { cpus: 2, ..scene }
 }
 
-/// The same with two transfers that each honest process asks for in turn, there and back.
+/// The same scene with two transfers for each honest process by turns, there and back.
 #[must_use]
 pub fn there_and_back(mut scene: Scene) -> Scene {
     for process in &mut scene.processes {

@@ -6,40 +6,40 @@
 //! ```
 //!
 //! The text calls the machine four-state and then lists S0 to S4: there are five states. Footnote 9 speaks of the twelve
-//! highest of 27 address bits, figure 8 of bits 22 to 11; these are twelve of the lower 23. The figure is followed. Twelve
+//! highest of 27 address bits, figure 8 of bits 22 to 11, which are twelve of the lower 23; this model follows the figure. Twelve
 //! bits above the eleventh name blocks of 2 KiB within 8 MiB: addresses 8 MiB apart compare as equal. No data moves here.
 
 use super::machine::Word;
 
-/// What a load reads when the sequence is broken.
+/// Read by a load when the sequence is broken.
 pub const FAIL: Word = 0x000;
-/// What the second access of a sequence reads.
+/// Read by the second access of a sequence.
 pub const OK1: Word = 0x001;
-/// What the fourth reads.
+/// Read by the fourth access.
 pub const OK2: Word = 0x002;
-/// What the fifth reads: the transfer begins.
+/// Read by the fifth access: the transfer starts.
 pub const OK3: Word = 0x003;
 
-/// How far apart the addresses lie that compare as equal.
+/// Distance of addresses that compare as equal.
 pub const ALIASED_BYTES: u32 = 1 << 23;
 
-/// What is compared of a bus address: bits 22 to 11.
+/// The compared part of a bus address: bits 22 to 11.
 pub const fn compared(address: u32) -> u16 {
     (address >> 11 & 0xfff) as u16
 }
 
-/// Where the machine is.
+/// The states of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum At {
     #[default]
     S0,
     /// DEST holds the address of a store.
     S1,
-    /// SOURCE holds that of a load.
+    /// SOURCE holds the address of a load.
     S2,
-    /// The destination came again.
+    /// The destination was repeated.
     S3,
-    /// The source came again.
+    /// The source was repeated.
     S4,
 }
 
@@ -47,18 +47,18 @@ impl At {
     pub const ALL: [Self; 5] = [At::S0, At::S1, At::S2, At::S3, At::S4];
 }
 
-/// Which register the data path compares with.
+/// The register that the data path compares with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compared {
     Destination,
     Source,
 }
 
-/// What the machine does on one transaction.
+/// The reaction to one transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transition {
     pub to: At,
-    /// STATUS; driven onto the bus on a load only.
+    /// STATUS; driven onto the bus only for a load.
     pub status: Word,
     /// DST_LD: DEST takes the address.
     pub loads_destination: bool,
@@ -67,7 +67,7 @@ pub struct Transition {
     pub starts: bool,
 }
 
-/// The register that is compared in a state (DS_SEL).
+/// The register compared in a state (DS_SEL).
 pub const fn selects(at: At) -> Compared {
     match at {
         At::S3 => Compared::Source,
@@ -75,7 +75,7 @@ pub const fn selects(at: At) -> Compared {
     }
 }
 
-/// The transition for an access, given whether its address is equal to the selected register.
+/// The transition for an access; `equal` if its address matches the selected register.
 pub const fn transition(at: At, is_load: bool, equal: bool) -> Transition {
     let reset =
         Transition { to: At::S0, status: FAIL, loads_destination: false, loads_source: false, starts: false };
@@ -89,8 +89,8 @@ pub const fn transition(at: At, is_load: bool, equal: bool) -> Transition {
     }
 }
 
-/// What section 4.1 says in words, sentence by sentence: state, whether it is a load, whether the addresses are equal; the
-/// next state and what a load reads.
+/// The description in section 4.1, sentence by sentence: state, load or store, whether addresses are equal; next state and
+/// the word that a load reads.
 pub const DESCRIBED: [(At, bool, bool, At, Word); 20] = [
     (At::S0, false, false, At::S1, FAIL),
     (At::S0, false, true, At::S1, FAIL),
@@ -123,7 +123,6 @@ pub struct DataPath {
 }
 
 impl DataPath {
-    /// Where the machine is.
     pub fn at(&self) -> At {
         self.at
     }
@@ -133,7 +132,7 @@ impl DataPath {
         self.destination
     }
 
-    /// One transaction with a bus address: what it did.
+    /// Applies one transaction with a bus address.
     pub fn transact(&mut self, address: u32, is_load: bool) -> Transition {
         let bits = compared(address);
         let against = match selects(self.at) {
@@ -157,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_access_and_match_goes_where_the_text_says() {
+    fn transitions_match_the_text() {
         for (at, is_load, equal, to, status) in DESCRIBED {
             let done = transition(at, is_load, equal);
             assert_eq!((done.to, done.status), (to, status), "{at:?} load {is_load} equal {equal}");
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_sequence_starts_and_any_other_address_in_it_does_not() {
+    fn only_the_whole_sequence_starts() {
         let a = 0x2000;
         let b = 0x4000;
         let c = 0x6000;
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn twelve_bits_are_kept_and_addresses_8_mib_apart_are_equal() {
+    fn addresses_8_mib_apart_are_equal() {
         assert_eq!(compared(0x7f_f800), 0xfff);
         assert_eq!(compared(0x0000_07ff), 0, "the low eleven bits are not kept");
         assert_eq!(compared(0x4000), compared(0x4000 + ALIASED_BYTES));

@@ -1,4 +1,4 @@
-//! An interleaving as the paper prints it: one column for each process, numbered accesses, and what the engine does.
+//! An interleaving in the layout of the paper: a column for each process, numbered accesses, and the engine's reactions.
 //!
 //! ```text
 //! LEGITIMATE PROCESS              MALICIOUS PROCESS
@@ -6,42 +6,41 @@
 //! 2:                              LOAD 1 FROM shadow(A)   <- DMA is started: A to B, 2 units
 //! ```
 //!
-//! The moves are applied to the machine once more, so a story is what the machine does and not a memory of it.
+//! The moves are applied to the machine again, so a story shows what the machine does.
 
 use std::fmt;
 
 use super::machine::{Access, Kind, Meaning, Protocol, Word};
 use super::world::{Breach, Happening, Machine, Move, Role, State, Way};
 
-/// Columns before a process's own.
+/// Width of a column in characters.
 const WIDTH: usize = 34;
 
-/// One line: an access, or something that happens.
+/// One line: an access or an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// In whose column it stands; the engine's own doing has none.
+    /// The process whose column it is in; `None` for the engine's own steps.
     pub who: Option<u8>,
     pub text: String,
-    /// What comes of it.
     pub note: String,
 }
 
-/// A story with its heads.
+/// The lines of a story, with headings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Story {
-    /// One for each process.
+    /// A heading for each process.
     pub heads: Vec<String>,
     pub lines: Vec<Line>,
-    /// What was broken at its end.
+    /// The breach at its end.
     pub breach: Option<Breach>,
 }
 
-/// How many moves a process that was broken into is followed.
+/// Maximum number of moves shown after a breach.
 const AFTERWARDS: usize = 24;
 
-/// Tells what moves do, and, after a transfer that it did not ask for, how an honest process goes on to the end of its
-/// initiation: too late to do anything.
-pub fn tell<P: Protocol>(machine: &Machine<'_, P>, moves: &[Move]) -> Story {
+/// Lays moves out as a story. After a transfer that an honest process did not ask for, the rest of its initiation follows:
+/// too late to prevent anything.
+pub fn lay_out<P: Protocol>(machine: &Machine<'_, P>, moves: &[Move]) -> Story {
     let mut state = machine.reset();
     let mut lines = Vec::new();
     let mut breach = None;
@@ -54,14 +53,18 @@ pub fn tell<P: Protocol>(machine: &Machine<'_, P>, moves: &[Move]) -> Story {
     if matches!(breach, Some(Breach::NobodyAsked(_) | Breach::BeyondRights(_))) {
         let mut honest = machine.everyone().filter(|who| machine.is_honest(*who));
         if let Some(who) = honest.find(|who| machine.is_initiating(&state, *who)) {
-            lines.extend(rest(machine, state, who));
+            lines.extend(rest_of_initiation(machine, state, who));
         }
     }
     Story { heads: heads(machine), lines, breach }
 }
 
-/// What a process does until it concludes something, with nobody else running.
-fn rest<P: Protocol>(machine: &Machine<'_, P>, mut state: State<P::Engine>, who: u8) -> Vec<Line> {
+/// The lines of a process until it reaches a conclusion, with no other process running.
+fn rest_of_initiation<P: Protocol>(
+    machine: &Machine<'_, P>,
+    mut state: State<P::Engine>,
+    who: u8,
+) -> Vec<Line> {
     let mut lines = Vec::new();
     for _ in 0..AFTERWARDS {
         let own = |chosen: &Move| match chosen {
@@ -90,21 +93,21 @@ fn heads<P: Protocol>(machine: &Machine<'_, P>) -> Vec<String> {
     machine.scene.processes.iter().enumerate().map(head).collect()
 }
 
-/// A move as a line; a switch has none, the columns show it.
+/// A move as a line; a switch has none, since the columns show it.
 fn line(chosen: Move, happening: &Happening) -> Option<Line> {
     let notes = [
         happening.starts.map(|transfer| format!("DMA is started: {transfer}")),
         happening.meaning.and_then(|meaning| match meaning {
             Meaning::Started => Some("takes it as started".to_owned()),
             Meaning::Rejected => Some("takes it as rejected".to_owned()),
-            Meaning::GoOn | Meaning::Again => None,
+            Meaning::Continue | Meaning::Again => None,
         }),
     ];
     let note = notes.into_iter().flatten().collect::<Vec<_>>().join("; ");
     let (who, text) = match chosen {
         Move::Switch { .. } => return None,
         Move::Step { who, way, .. } => {
-            let text = happening.access.map_or("MB".to_owned(), |access| spelt(access, happening.word));
+            let text = happening.access.map_or("MB".to_owned(), |access| access_text(access, happening.word));
             let how = match way {
                 Way::Direct => "",
                 Way::Buffered => " (into the write buffer)",
@@ -114,16 +117,16 @@ fn line(chosen: Move, happening: &Happening) -> Option<Line> {
             (Some(who), text + how)
         }
         Move::Drain { .. } => {
-            let access = happening.access.map_or(String::new(), |access| spelt(access, None));
-            (None, format!("the write buffer lets out: {access}"))
+            let access = happening.access.map_or(String::new(), |access| access_text(access, None));
+            (None, format!("the write buffer drains: {access}"))
         }
         Move::Idle(_) => (None, happening.says.to_owned()),
     };
     Some(Line { who, text, note })
 }
 
-/// An access in the paper's words, with what it read.
-fn spelt(access: Access, word: Option<Word>) -> String {
+/// An access in the notation of the paper, with the word that it read.
+fn access_text(access: Access, word: Option<Word>) -> String {
     let at = access.at;
     let read = word.map_or("status".to_owned(), |word| format!("{}", word as i16));
     match access.kind {
@@ -160,13 +163,13 @@ impl fmt::Display for Breach {
         match self {
             Breach::NobodyAsked(transfer) => write!(f, "nobody asked for this transfer: {transfer}"),
             Breach::BeyondRights(transfer) => {
-                write!(f, "the transfer touches pages that whoever asked may not: {transfer}")
+                write!(f, "the transfer touches pages beyond the rights of its issuer: {transfer}")
             }
             Breach::Twice(transfer) => write!(f, "one initiation started its transfer twice: {transfer}"),
-            Breach::ToldStarted(who) => {
+            Breach::BelievedStarted(who) => {
                 write!(f, "process {} takes its transfer as started, and it was not", who + 1)
             }
-            Breach::ToldRejected(who) => {
+            Breach::BelievedRejected(who) => {
                 write!(f, "process {} takes its transfer as rejected, and it was started", who + 1)
             }
         }

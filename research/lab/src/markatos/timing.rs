@@ -1,22 +1,21 @@
-//! The prototype in virtual time: what the accesses of an initiation cost on a TurboChannel behind an Alpha.
+//! The prototype in virtual time: costs of an initiation's accesses on a TurboChannel behind an Alpha.
 //!
 //! ```text
 //! a protocol's own program ──► each access: barrier, instructions, then a store or a load over the bus ──► sum
 //!                               kernel: a system call and two translations around it
 //! ```
 //!
-//! The programs are those that are explored. Every access has a barrier before it, as section 4.2 wants it between any two:
-//! the order of the accesses carries the arguments in every method. Costs are the machine's and the same for all methods; the
-//! bus part goes by the bus clock, the rest by the processor's. Successive initiations do not overlap, since each ends
-//! with a load. Data does not move, as in 4.3 (footnote 11), but for the comparison with remote stores.
+//! The programs are the explored ones. Every access has a barrier before it, as required by section 4.2: the order of the
+//! accesses carries the arguments in every method. Costs belong to the machine and are the same for all methods; the bus part
+//! scales with the bus clock, the rest with the processor's. Successive initiations do not overlap, since each ends with a
+//! load. Data does not move, as in 4.3 (footnote 11), except in the comparison with remote stores.
 
 use serde::Deserialize;
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
 use crate::parameters::{Parameters, ParametersError};
-use crate::plan::Line;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
@@ -28,34 +27,32 @@ use super::scenes::WANTS;
 const TABLE: &str = "markatos-table-1";
 /// The clock of the prototype's bus, MHz, and that of a fast one.
 const CLOCKS: [f64; 2] = [12.5, 66.0];
-/// Processor cycles of an empty system call at the ends of the range that section 2.2 has; the parameter is its middle.
+/// Processor cycles of an empty system call at both ends of the range in section 2.2; the parameter is its middle.
 const CALLS: [f64; 2] = [1000.0, 5000.0];
 /// The user-level methods of table 1.
 const USER_LEVEL: [&str; 3] = ["extended-shadow", "repeated-passing", "key-based"];
 
-/// What gives the lines of its plans.
 pub const RUNNERS: [Runner; 2] =
     [Runner { name: "initiation", run: initiation }, Runner { name: "message", run: message }];
 
-/// What decides its claims.
 pub const JUDGES: [Judge; 3] = [
     Judge { claim: "markatos-table-1", place: Place::Simulated, judge: table_1 },
     Judge { claim: "markatos-order-of-magnitude", place: Place::Simulated, judge: order_of_magnitude },
     Judge { claim: "markatos-bus-scaling", place: Place::Simulated, judge: bus_scaling },
 ];
 
-/// What the machine takes for each thing, in nanoseconds.
+/// Times of the machine's actions, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// A store through the bus.
     pub store: f64,
     /// A load through the bus.
     pub load: f64,
-    /// A barrier once what it waits for is done.
+    /// A barrier, without the accesses that it waits for.
     pub barrier: f64,
-    /// What is computed around an access.
+    /// Computation around an access.
     pub instructions: f64,
-    /// Into the kernel, two translations, and back.
+    /// Kernel entry, two translations, and return.
     pub kernel: f64,
 }
 
@@ -75,7 +72,7 @@ impl Costs {
         })
     }
 
-    /// One access with its barrier and its instructions.
+    /// One access with its barrier and instructions.
     pub fn access(&self, kind: Kind) -> f64 {
         let bus = match kind {
             Kind::Store => self.store,
@@ -95,7 +92,7 @@ impl Costs {
     }
 }
 
-/// Whose program, and whether it runs in the kernel.
+/// The program of a method, and whether it runs in the kernel.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Method {
@@ -105,7 +102,7 @@ struct Method {
 }
 
 impl Method {
-    /// The kernel's, as table 1 has it.
+    /// The kernel's initiation in table 1.
     fn kernel() -> Self {
         Self { protocol: "kernel".to_owned(), through_kernel: true }
     }
@@ -126,11 +123,11 @@ fn initiation(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// How a message is sent.
+/// The method to send a message.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "by", rename_all = "kebab-case", deny_unknown_fields)]
 enum Message {
-    /// Word by word; they need no barrier between them.
+    /// Word by word, without barriers.
     Stores,
     Transfer {
         protocol: String,
@@ -158,7 +155,7 @@ fn message(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// The kernel's initiation in microseconds with system calls of the range's two ends.
+/// The kernel's initiation in microseconds with system calls at both ends of the range.
 fn kernel_at_the_ends(case: &Case<'_>) -> Result<[f64; 2], RunError> {
     let mut ends = [0.0; 2];
     for (end, cycles) in ends.iter_mut().zip(CALLS) {
@@ -185,8 +182,8 @@ fn table_1(case: &Case<'_>) -> Result<Verdict, RunError> {
         let load = repeated - 2.0 * extended;
         let store = (keys - extended) / 2.0;
         let words = format!(
-            "the table's rows do not add up: repeated-passing less twice extended-shadow leaves {load:.2} for one load, key-based \
-             less extended-shadow {store:.2} for one store, and the two together should then be {:.2}, not {extended}",
+            "the table's rows do not add up: repeated-passing minus twice extended-shadow leaves {load:.2} for one load, key-based \
+                         minus extended-shadow {store:.2} for one store, and the two together should then be {:.2}, not {extended}",
             load + store
         );
         finding.because(words).check(
@@ -196,14 +193,14 @@ fn table_1(case: &Case<'_>) -> Result<Verdict, RunError> {
     }
     let ([few, many], [least, most]) = (CALLS, kernel_at_the_ends(case)?);
     let words = format!(
-        "the kernel's is that of the middle of the paper's range for a system call, which is assumed: its ends, {few} and {many} \
-         cycles, give {least:.1} and {most:.1} us"
+        "the kernel's figure is for the middle of the paper's range of a system call, which is assumed; its ends, {few} and {many} \
+                 cycles, give {least:.1} and {most:.1} us"
     );
     finding.check(true, words);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
-/// "About" an order of magnitude: nearer to ten times than to once or to a hundred times.
+/// "About" an order of magnitude: closer to a factor of ten than to one or a hundred.
 fn is_about_ten(ratio: f64) -> bool {
     ratio.log10().round() == 1.0
 }
@@ -224,7 +221,7 @@ fn order_of_magnitude(case: &Case<'_>) -> Result<Verdict, RunError> {
             parts.push(format!("{method} {ratio:.1}{not}"));
         }
         let words = format!(
-            "a system call of {cycles} cycles, an end of the paper's range of which the middle is assumed, would give: {}",
+            "a system call of {cycles} cycles, an end of the paper's range, would give: {}",
             parts.join(", ")
         );
         finding.check(true, words);
@@ -238,7 +235,7 @@ fn bus_scaling(case: &Case<'_>) -> Result<Verdict, RunError> {
     let gain = |method: &str| -> Result<f64, RunError> {
         Ok(case.tables.value(TABLE, method, CLOCKS[0])? / case.tables.value(TABLE, method, CLOCKS[1])?)
     };
-    // In proportion would be 1, not at all 0.
+    // 1 for a proportional gain, 0 for none.
     let share = |gain: f64| gain.ln() / faster.ln();
     for method in USER_LEVEL {
         let gain = gain(method)?;
@@ -257,7 +254,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_costs_the_sum_of_its_accesses_and_only_the_bus_part_scales() {
+    fn only_the_bus_part_of_a_program_scales() {
         let parameters = Parameters::parse(include_str!("../../parameters/markatos.toml")).expect("checked");
         let slow = Costs::at(&parameters, 12.5).expect("all there");
         let fast = Costs::at(&parameters, 25.0).expect("all there");

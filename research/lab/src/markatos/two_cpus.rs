@@ -1,15 +1,15 @@
-//! The judge of what changes when two CPUs issue at once, and of whether a neighbour can keep a process from succeeding.
+//! The judge of the two-CPU claim: which protocols break on two CPUs, and which processes a neighbour can starve.
 //!
 //! ```text
 //! each protocol ──► safe on one CPU? on two? ──► relied on one CPU
 //!               └──► stuck? starved? on two CPUs, beside a malicious neighbour
 //! ```
 //!
-//! Masked preemption and hooks of the context switch hold one CPU; what they protect is protected there only.
+//! Masked preemption and context-switch hooks affect one CPU, so they protect only there.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 use super::explore::Bounds;
@@ -19,21 +19,21 @@ use super::world::{Breach, Scene};
 
 pub const JUDGE: Judge = Judge { claim: "markatos-two-cpus", place: Place::Simulated, judge: two_cpus };
 
-/// What was found of one protocol.
+/// The findings on one protocol.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub name: &'static str,
-    /// States that were visited on two CPUs.
+    /// Number of states on two CPUs.
     pub states: usize,
-    /// Whether everything was visited.
+    /// Whether all states were visited.
     pub complete: bool,
     /// Whether it is safe on one CPU.
     pub one: bool,
-    /// What breaks it on two, and after how many moves.
+    /// The breach on two CPUs, with its number of moves.
     pub two: Option<(Breach, usize)>,
-    /// Whether from somewhere a process does not succeed even alone.
+    /// Whether there is a state from which a process does not succeed even alone.
     pub stuck: bool,
-    /// Whether a malicious neighbour on another CPU can have it rejected for ever, and in how many moves a round.
+    /// Whether a malicious neighbour on another CPU can have it rejected forever; the number of moves in the cycle.
     pub starved: Option<usize>,
 }
 
@@ -82,10 +82,9 @@ fn two_cpus(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(!kept.is_empty(), format!("safe on two: {kept}"));
     let never = names(&|row| row.starved.is_none());
     let starved = names(&|row| row.starved.is_some());
-    finding.check(!never.is_empty(), format!("no neighbour keeps a process from succeeding: {never}"));
-    finding
-        .check(true, format!("a neighbour on another CPU can have a process rejected for ever: {starved}"));
+    finding.check(!never.is_empty(), format!("no neighbour can starve a process: {never}"));
+    finding.check(true, format!("a neighbour on another CPU can have a process rejected forever: {starved}"));
     let stuck = names(&|row| row.stuck);
-    finding.check(true, format!("a process may stay out of step even when it is left alone: {stuck}"));
+    finding.check(true, format!("a process may stay out of step even if it runs alone: {stuck}"));
     Ok(finding.verdict(Place::Simulated, Basis::Explored))
 }

@@ -1,21 +1,20 @@
-//! The verification experiment of 4.4: processes that initiate as fast as they can, and what goes wrong at each switch.
+//! The verification experiment of 4.4: processes that initiate at full speed, and the errors at each switch.
 //!
 //! ```text
-//! process: the program of figure 10, again and again ─► accesses at their costs ─► the prototype's state machine
-//! every quantum: the access in hand ends, the next process goes on where it was ─► errors, FAIL answers
+//! process: the program of figure 10, repeated ─► accesses at their costs ─► the prototype's state machine
+//! every quantum: the current access ends, the next process continues ─► errors, FAIL answers
 //! ```
 //!
-//! Costs are those of table 1. What the paper does not tell is swept: how far a quantum differs from 10 ms, how long a
-//! process takes from one initiation to the next, and by seeds where each run begins. Rounds in which nothing can go wrong are
-//! counted without being played: a process that begins a program while the machine is at S0 succeeds until its quantum ends.
+//! Costs are those of table 1. Values missing in the paper are swept: the variation of a quantum from 10 ms, the time from one
+//! initiation to the next, and, by seeds, the start of each run. Rounds without possible errors are counted but not simulated: a
+//! process that starts a program while the machine is at S0 succeeds until its quantum ends.
 
 use serde::Deserialize;
 
-use crate::chance::Chance;
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
+use crate::rng::Rng;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
@@ -27,28 +26,25 @@ use super::timing::Costs;
 const FIGURE: &str = "markatos-verification";
 /// Quanta of one run: ten seconds.
 const QUANTA: u32 = 1000;
-/// What the claim's statement has for FAIL answers in a second; the claim's tolerance is for these too.
+/// FAIL answers in a second in the claim's statement; the claim's tolerance applies to these too.
 const FAILS: [f64; 2] = [93.0, 97.0];
 
-/// What gives the lines of its plan.
 pub const RUNNER: Runner = Runner { name: "verification", run: verification };
 
-/// What decides its claim.
 pub const JUDGE: Judge =
     Judge { claim: "markatos-context-switch-errors", place: Place::Simulated, judge: context_switch_errors };
 
-/// What is not told, and is swept.
 #[derive(Clone, Copy, Debug)]
 pub struct Unknown {
     pub processes: u8,
-    /// How far a quantum differs from its length at most, nanoseconds.
+    /// Largest deviation of a quantum from its length, nanoseconds.
     pub jitter: f64,
-    /// From the end of one initiation to the beginning of the next, nanoseconds.
+    /// From the end of one initiation to the start of the next, nanoseconds.
     pub gap: f64,
     pub seed: u64,
 }
 
-/// Counts of one run, each second.
+/// Counts of one run, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
     /// Initiations that did not succeed.
@@ -58,7 +54,7 @@ pub struct Rates {
     pub successes: f64,
 }
 
-/// One process: its accesses, and which is next.
+/// One process: its accesses, and the index of the next.
 struct Looping {
     accesses: Vec<Access>,
     next: usize,
@@ -72,7 +68,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// What the next access takes.
+    /// The cost of the next access.
     fn cost(&self, process: &Looping) -> f64 {
         let gap = if process.next == 0 { self.gap } else { 0.0 };
         gap + process.accesses.get(process.next).map_or(0.0, |access| self.costs.access(access.kind))
@@ -88,7 +84,7 @@ impl Run<'_> {
         let read = process.accesses[..process.next].iter().filter(|before| before.kind == Kind::Load).count();
         self.rates.fails += f64::from(u8::from(answer.word == FAIL));
         match FIGURE_10.meaning(0, read, answer.word) {
-            Meaning::GoOn | Meaning::Again => process.next += 1,
+            Meaning::Continue | Meaning::Again => process.next += 1,
             Meaning::Started => {
                 process.next = 0;
                 self.rates.successes += 1.0;
@@ -100,7 +96,7 @@ impl Run<'_> {
         }
     }
 
-    /// One quantum; the access that is in hand at its end is carried out. Returns the time that it took.
+    /// Runs one quantum, including the access in progress at its end. Returns its real duration.
     fn quantum(&mut self, process: &mut Looping, length: f64) -> f64 {
         let round =
             self.gap + process.accesses.iter().map(|access| self.costs.access(access.kind)).sum::<f64>();
@@ -121,9 +117,9 @@ impl Run<'_> {
     }
 }
 
-/// Runs the experiment once; `quantum` in nanoseconds, a switch costs what a system call does.
+/// Runs the experiment once. `quantum` in nanoseconds; a switch costs as much as a system call.
 pub fn run(costs: &Costs, quantum: f64, switch: f64, unknown: Unknown) -> Rates {
-    let mut chance = Chance::new(unknown.seed);
+    let mut rng = Rng::new(unknown.seed);
     let looping = |who: u8| {
         let wants = Transfer { source: Page(2 * who), destination: Page(2 * who + 1), size: 1 };
         let only = |step: Step| match step {
@@ -135,11 +131,11 @@ pub fn run(costs: &Costs, quantum: f64, switch: f64, unknown: Unknown) -> Rates 
     let mut processes: Vec<Looping> = (0..unknown.processes).map(looping).collect();
     let engine = FIGURE_10.reset(&[]);
     let mut run = Run { costs, gap: unknown.gap, engine, rates: Rates::default() };
-    // The first quantum begins anywhere in an initiation, so that runs without jitter differ too.
+    // The first quantum starts anywhere in an initiation, so that runs without jitter also differ.
     let mut time = 0.0;
-    let mut first = quantum - chance.part() * costs.program(&FIGURE_10.program(0, Transfer::new(0, 1, 1)));
+    let mut first = quantum - rng.part() * costs.program(&FIGURE_10.program(0, Transfer::new(0, 1, 1)));
     for number in 0..QUANTA as usize {
-        let length = first + unknown.jitter * (2.0 * chance.part() - 1.0);
+        let length = first + unknown.jitter * (2.0 * rng.part() - 1.0);
         first = quantum;
         let count = processes.len();
         time += run.quantum(&mut processes[number % count], length) + switch;
@@ -156,7 +152,7 @@ enum Counts {
     Fails,
 }
 
-/// Which of the runs a line shows.
+/// The runs shown by a line.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Of {
@@ -233,8 +229,8 @@ fn context_switch_errors(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(
         case.claim.tolerance.is_some_and(|tolerance| off.abs() <= tolerance),
         format!(
-            "{fails:.1} FAIL answers a second where {low} to {high} were counted: {where_it_is}, {:+.1} % off its middle, and the \
-             claim's tolerance is taken of that",
+                        "{fails:.1} FAIL answers a second where {low} to {high} were counted: {where_it_is}, {:+.1} % off its middle; the \
+                         claim's tolerance refers to the middle",
             off * 100.0
         ),
     );
@@ -246,8 +242,8 @@ fn context_switch_errors(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.check(
         true,
         format!(
-            "medians over jitters and seeds, mean over gaps; single runs give {lowest:.1} to {highest:.1}; a quantum without \
-             jitter locks to the loop and gives {locked:.1}"
+                        "medians over jitters and seeds, mean over gaps; single runs give {lowest:.1} to {highest:.1}; without jitter the \
+                         quantum locks to the loop and gives {locked:.1}"
         ),
     );
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
@@ -266,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_process_never_fails_and_equal_seeds_give_equal_runs() {
+    fn a_single_process_never_fails() {
         let alone = run(&costs(), 1e7, 2e4, Unknown { processes: 1, ..UNKNOWN });
         assert_eq!((alone.errors, alone.fails), (0.0, 0.0));
         assert!(alone.successes > 1e5, "{}", alone.successes);
@@ -276,7 +272,7 @@ mod tests {
 
     /// Section 4.4's interleaving: two unsuccessful initiations after one switch.
     #[test]
-    fn the_papers_interleaving_costs_the_first_process_two_initiations() {
+    fn the_papers_interleaving_costs_two_initiations() {
         let mut run =
             Run { costs: &costs(), gap: 0.0, engine: FIGURE_10.reset(&[]), rates: Rates::default() };
         let process = |who: u8| {

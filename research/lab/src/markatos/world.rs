@@ -1,82 +1,80 @@
-//! The machine that is explored: processes on one or two CPUs, their write buffers, a preemptive scheduler, the engine.
+//! The explored machine: processes on one or two CPUs, their write buffers, a preemptive scheduler, the engine.
 //!
 //! ```text
-//! State { engine, processes at steps of their programs, who runs where, write buffers }
+//! State { engine, processes at steps of their programs, running processes, write buffers }
 //!   ── moves ──► Switch │ Step │ Drain │ Idle ── apply ──► next State, Happening { access, word, start, breach }
 //! ```
 //!
-//! An honest process asks for its transfers in turn, again and again. A malicious one issues whatever its page table
-//! allows, in any order: it keeps no state. The scheduler switches at any point that is not masked; the switch itself
-//! has a barrier in it, so no store of one process leaves the buffer in the time of another on the same CPU. A malicious
-//! store reaches the engine at once: a late one is one that was issued late. Which properties hold is decided where a
-//! transfer starts and where a process concludes something ([`Breach`]). Nothing is searched here; see
-//! [`super::explore`].
+//! An honest process requests its transfers in turn, repeatedly. A malicious one issues anything that its page table allows,
+//! in any order, and keeps no state. The scheduler switches at any point that is not masked. A switch includes a barrier, so
+//! no store of one process leaves the buffer while another runs on the same CPU. A malicious store reaches the engine at
+//! once, since a late one equals one issued later. Properties are checked where a transfer starts and where a process reaches
+//! a conclusion ([`Breach`]). [`super::explore`] searches.
 
 use super::machine::{
     Access, Answer, Caller, Held, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
     Transfer, Word,
 };
 
-/// What a process is after.
+/// The behaviour of a process.
 #[derive(Clone, Debug)]
 pub enum Role {
-    /// It initiates these, in turn, by its protocol's program.
+    /// Initiates these in turn by its protocol's program.
     Honest(Vec<Transfer>),
-    /// It issues whatever it can.
+    /// Issues any access it can.
     Malicious,
 }
 
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// What it is after.
     pub role: Role,
     pub table: PageTable,
 }
 
-/// Who is there, and on what machine.
+/// The processes and the machine.
 #[derive(Clone, Debug)]
 pub struct Scene {
     pub name: &'static str,
-    /// One to three; with two CPUs they are dealt out in turn.
+    /// One to three; on two CPUs they alternate.
     pub processes: Vec<Process>,
     pub cpus: u8,
     /// Whether stores go through a write buffer that merges and reorders.
     pub buffered: bool,
     /// Whether the engine stops at the end of a page.
     pub clamp: bool,
-    /// Sizes that malicious processes pass.
+    /// Sizes passed by malicious processes.
     pub sizes: Vec<u8>,
 }
 
 /// A property that was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Breach {
-    /// A transfer started that no honest process is asking for and no malicious one may address.
+    /// A transfer started that no honest process requests and no malicious one may address.
     NobodyAsked(Transfer),
-    /// It was asked for, and touches a page that whoever asked has no right to.
+    /// A requested transfer touches a page beyond the rights of its issuer.
     BeyondRights(Transfer),
     /// One initiation started its transfer twice.
     Twice(Transfer),
-    /// A process concludes that its transfer was started, and it was not.
-    ToldStarted(u8),
-    /// A process concludes that its transfer was rejected, and it was started.
-    ToldRejected(u8),
+    /// A process concludes that its transfer was started, but it was not.
+    BelievedStarted(u8),
+    /// A process concludes that its transfer was rejected, but it was started.
+    BelievedRejected(u8),
 }
 
-/// Where a process is.
+/// The position of a process in its programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Actor {
-    /// Of its programs; a malicious process chooses one whenever it is at step 0.
+    /// Number of the program; a malicious process chooses one at step 0.
     program: u8,
     step: u8,
-    /// Transfers that its present initiation started.
+    /// Number of transfers started by its present initiation.
     started: u8,
 }
 
-/// A CPU's stores that have not reached the engine, the oldest first.
+/// A CPU's stores that have not reached the engine, oldest first.
 type Buffer = [Option<(Place, Word)>; 2];
 
-/// Everything that decides what may happen next.
+/// The state that determines the possible moves.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State<E> {
     pub engine: E,
@@ -85,44 +83,43 @@ pub struct State<E> {
     buffers: [Buffer; 2],
 }
 
-/// How an access leaves the processor.
+/// The path of an access out of the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     Direct,
-    /// A store into the write buffer, behind what is there.
+    /// A store into the write buffer, behind earlier ones.
     Buffered,
-    /// A store that takes the place of one to the same address.
+    /// A store that replaces a buffered one to the same address.
     Merged(u8),
-    /// A load that the write buffer answers.
+    /// A load answered by the write buffer.
     Serviced(u8),
 }
 
-/// What may happen next.
+/// A possible next event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Move {
-    /// The scheduler gives a CPU to another process.
+    /// The scheduler switches a CPU to another process.
     Switch { to: u8 },
     /// A process takes its next step.
     Step { who: u8, program: u8, way: Way },
     /// A buffered store reaches the engine.
     Drain { cpu: u8, entry: u8 },
-    /// The engine goes on by itself, in one of the ways that it has.
+    /// The engine makes a step by itself; its number among the possible ones.
     Idle(u8),
 }
 
-/// What a move did.
+/// The effect of a move.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Happening {
-    /// The access that was issued, or that reached the engine.
+    /// The access that was issued or reached the engine.
     pub access: Option<Access>,
     pub word: Option<Word>,
-    /// What began, as the engine carries it out.
+    /// The transfer that started, as carried out by the engine.
     pub starts: Option<Transfer>,
-    /// What the process concludes.
+    /// The conclusion of the process.
     pub meaning: Option<Meaning>,
-    /// The property that was broken.
     pub breach: Option<Breach>,
-    /// What the engine did by itself.
+    /// The name of the engine's own step.
     pub says: &'static str,
 }
 
@@ -134,7 +131,6 @@ pub struct Machine<'a, P: Protocol> {
 }
 
 impl<'a, P: Protocol> Machine<'a, P> {
-    /// A protocol in a scene.
     pub fn new(protocol: &'a P, scene: &'a Scene) -> Self {
         let program = |(who, process): (u8, &Process)| match &process.role {
             Role::Honest(wants) => wants.iter().map(|wants| protocol.program(who, *wants)).collect(),
@@ -164,7 +160,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         matches!(self.scene.processes.get(usize::from(who)), Some(Process { role: Role::Honest(_), .. }))
     }
 
-    /// The numbers of the processes.
+    /// The numbers of all processes.
     pub fn everyone(&self) -> std::ops::Range<u8> {
         0..self.scene.processes.len() as u8
     }
@@ -173,7 +169,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         self.programs.get(usize::from(who))?.get(usize::from(program))?.get(usize::from(step))
     }
 
-    /// What holds a process between its last step and its next.
+    /// The protection of a process between its last step and its next.
     fn held(&self, state: &State<P::Engine>, who: u8) -> Held {
         let actor = state.actors[usize::from(who)];
         let last = actor.step.checked_sub(1).and_then(|last| self.step(who, actor.program, last));
@@ -190,12 +186,12 @@ impl<'a, P: Protocol> Machine<'a, P> {
         state.actors[usize::from(who)].step > 0
     }
 
-    /// Whether a process has its CPU.
+    /// Whether a process runs on its CPU now.
     pub fn is_running(&self, state: &State<P::Engine>, who: u8) -> bool {
         state.running[self.cpu(who)] == who
     }
 
-    /// Everything that may happen next.
+    /// All possible next moves.
     pub fn moves(&self, state: &State<P::Engine>) -> Vec<Move> {
         let mut moves = Vec::new();
         for who in self.everyone() {
@@ -220,7 +216,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         moves
     }
 
-    /// The next steps of a process that runs.
+    /// Adds the next steps of a running process.
     fn steps(&self, state: &State<P::Engine>, who: u8, moves: &mut Vec<Move>) {
         let actor = state.actors[usize::from(who)];
         let chosen = if actor.step == 0 && !self.is_honest(who) {
@@ -241,7 +237,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         }
     }
 
-    /// How a step can leave the processor, given what its buffer holds.
+    /// The ways of a step out of the processor, given its write buffer.
     fn ways(&self, step: &Step, buffer: &Buffer, honest: bool, mut can: impl FnMut(Way)) {
         let Step::Access(access, held) = step else {
             if buffer[0].is_none() {
@@ -254,7 +250,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         if !self.scene.buffered || !honest || *held != Held::Nothing {
             can(Way::Direct);
         } else if access.kind == Kind::Load {
-            // A load that finds nothing to its address goes ahead of the stores that wait.
+            // A load without a buffered store to its address passes the buffered stores.
             can(last_same.map_or(Way::Direct, |entry| Way::Serviced(entry as u8)));
         } else if access.kind == Kind::Store {
             if let Some(entry) = last_same {
@@ -268,7 +264,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         }
     }
 
-    /// What a move leads to; it has to be one of [`moves`](Self::moves).
+    /// Applies a move, which must be one of [`moves`](Self::moves).
     pub fn apply(&self, state: &State<P::Engine>, chosen: Move) -> (State<P::Engine>, Happening) {
         let mut next = state.clone();
         let mut happening = Happening::default();
@@ -328,7 +324,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         self.conclude(next, who, at, read, happening);
     }
 
-    /// Moves a process on, by what it read.
+    /// Advances a process by the word that it read.
     fn conclude(
         &self,
         next: &mut State<P::Engine>,
@@ -347,33 +343,33 @@ impl<'a, P: Protocol> Machine<'a, P> {
             *actor = if is_last { Actor::default() } else { Actor { step: at + 1, ..*actor } };
             return;
         };
-        let meaning = read.map_or(Meaning::GoOn, |word| self.protocol.meaning(who, before, word));
+        let meaning = read.map_or(Meaning::Continue, |word| self.protocol.meaning(who, before, word));
         let asked = wants.len() as u8;
         let started = actor.started;
         match meaning {
             Meaning::Again => return,
-            Meaning::GoOn if !is_last => actor.step = at + 1,
-            Meaning::GoOn | Meaning::Rejected => {
+            Meaning::Continue if !is_last => actor.step = at + 1,
+            Meaning::Continue | Meaning::Rejected => {
                 *actor = Actor { program: actor.program, ..Actor::default() }
             }
             Meaning::Started => *actor = Actor { program: (actor.program + 1) % asked, ..Actor::default() },
         }
-        if meaning != Meaning::GoOn {
+        if meaning != Meaning::Continue {
             happening.meaning = Some(meaning);
         }
         if meaning == Meaning::Started && started == 0 {
-            happening.breach = Some(Breach::ToldStarted(who));
+            happening.breach = Some(Breach::BelievedStarted(who));
         } else if meaning == Meaning::Rejected && started > 0 {
-            happening.breach = happening.breach.or(Some(Breach::ToldRejected(who)));
+            happening.breach = happening.breach.or(Some(Breach::BelievedRejected(who)));
         }
     }
 
-    /// What the engine carries out of what it was asked for.
+    /// The transfer that the engine carries out for a request.
     fn carried_out(&self, asked: Transfer) -> Transfer {
         if self.scene.clamp && !self.protocol.checks_size() { asked.clamped() } else { asked }
     }
 
-    /// A transfer begins: whose it is, and whether that process may have it.
+    /// Checks a transfer that starts: its issuer, and whether that process has the rights.
     fn started(
         &self,
         next: &mut State<P::Engine>,
@@ -386,7 +382,7 @@ impl<'a, P: Protocol> Machine<'a, P> {
         for ((who, actor), process) in (0u8..).zip(next.actors.iter_mut()).zip(&self.scene.processes) {
             let Role::Honest(wants) = &process.role else { continue };
             let wants = wants.get(usize::from(actor.program)).map(|wants| self.carried_out(*wants));
-            // Between two initiations a process asks for nothing.
+            // Between two initiations a process requests nothing.
             let asks = actor.step > 0 || issuer == Some(who);
             if asks && wants == Some(transfer) {
                 actor.started = (actor.started + 1).min(2);

@@ -1,44 +1,44 @@
-//! A SCSI disk of the early nineties: a platter that turns, heads that move, and a buffer that is read into ahead of the host.
+//! A SCSI disk of the early nineties: a rotating platter, moving heads, and a buffer with read-ahead.
 //!
 //! ```text
-//! read(start, length, at) ─ command ─► in a segment of the buffer, or about to be? ─► over the bus, as fast as both allow
+//! read(start, length, at) ─ command ─► in a segment of the buffer, or next to arrive? ─► over the bus, as fast as both allow
 //!                                        └ no: seek, wait until it passes under the head, read ─┘
-//!                                      └► the head reads on, until its segment is full or another command needs it
+//!                                      └► the head reads ahead until its segment is full or another command needs it
 //! ```
 //!
-//! A segment is a ring: reading ahead overwrites what the host has had. Reading ahead for one reader ends when another command
-//! comes (a minimum pre-fetch of zero in the caching page), and the head then reads ahead of that one. There are no errors, no
-//! spare sectors and no zones: every track holds as much as every other. Times in nanoseconds, places in bytes.
+//! A segment is a ring: reading ahead overwrites bytes that the host has read. Reading ahead for one reader ends with the
+//! next command of another (a minimum pre-fetch of zero in the caching page); the head then reads ahead of that one. Errors,
+//! spare sectors and zones are not modelled: all tracks have the same size. Times in nanoseconds, places in bytes.
 //!
-//! Source: SCSI-2 (X3.131-1994) caching page; DEC RZ28B and Seagate Hawk 2 manuals for segments; the paper for the turn.
+//! Source: SCSI-2 (X3.131-1994) caching page; DEC RZ28B and Seagate Hawk 2 manuals for segments; the paper for the rotation.
 
-/// How it is built.
+/// The properties of a disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Geometry {
     pub(super) turn: f64,
     /// Bytes of a track.
     pub(super) track: u64,
-    /// From the end of a track to the beginning of the next one.
+    /// Time from the end of a track to the start of the next one.
     pub(super) skew: f64,
-    /// To the next cylinder.
+    /// Seek time to the next cylinder.
     pub(super) seek_track: f64,
-    /// Over a third of the disk.
+    /// Seek time over a third of the disk.
     pub(super) seek_average: f64,
     pub(super) bytes: f64,
-    /// What the disk and the driver do for each command.
+    /// Time of the disk and the driver for each command.
     pub(super) command: f64,
-    /// A byte over the bus.
+    /// Time of a byte on the bus.
     pub(super) bus: f64,
-    /// Bytes of a segment of the buffer; none without a buffer.
+    /// Bytes of a segment of the buffer; zero without a buffer.
     pub(super) segment: u64,
     pub(super) segments: usize,
-    /// Whether it finishes reading ahead for one reader before it reads ahead for another: shows what the usual rule costs.
+    /// Whether it finishes reading ahead for one reader before another; shows the cost of the usual rule.
     pub(super) finishes: bool,
-    /// When the first track's first byte passes for the first time.
+    /// When the first byte of the first track first passes the head.
     pub(super) phase: f64,
 }
 
-/// Bytes read one after the other: `from` begins to pass at `at`, and the head reads on to `until`.
+/// Bytes read one after the other: `from` starts to pass at `at`, and the head reads on to `until`.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     from: u64,
@@ -46,7 +46,7 @@ struct Run {
     until: u64,
 }
 
-/// What the buffer has of one stretch of the disk: bytes in order, by the runs that brought or bring them.
+/// A segment of the buffer: bytes in order, as the runs that read them.
 #[derive(Clone, Debug)]
 struct Segment {
     runs: Vec<Run>,
@@ -57,9 +57,9 @@ struct Segment {
 pub(super) struct Disk {
     geometry: Geometry,
     segments: Vec<Segment>,
-    /// The segment that the head reads into, or read into last.
+    /// The segment of the head's present or last run.
     reading: usize,
-    /// Commands whose first byte was in the buffer, or the next to be.
+    /// Number of commands whose first byte was in the buffer, or the next to arrive.
     found: u64,
 }
 
@@ -68,7 +68,7 @@ impl Disk {
         Self { geometry, segments: Vec::new(), reading: 0, found: 0 }
     }
 
-    /// How many commands began with what the buffer had, or was about to have.
+    /// Number of commands whose first byte was in the buffer, or the next to arrive.
     pub(super) const fn found(&self) -> u64 {
         self.found
     }
@@ -78,8 +78,8 @@ impl Disk {
         self.geometry.bytes as u64
     }
 
-    /// Reads `length` bytes from `start` by a command given at `at`, which is not before the last one ended; when the last
-    /// byte is in the host's memory.
+    /// Reads `length` bytes from `start`. The command starts at `at`, not before the end of the last one. Returns when the
+    /// last byte is in the host's memory.
     pub(super) fn read(&mut self, start: u64, length: u64, at: f64) -> f64 {
         let at = at + self.geometry.command;
         let end = start + length;
@@ -97,7 +97,7 @@ impl Disk {
         done
     }
 
-    /// Whether a byte is in a segment, or the next that will be: reading on there is better than beginning anew.
+    /// Whether a byte is in a segment or next to arrive there, so that continuing is better than a new run.
     fn has(&self, segment: &Segment, byte: u64, at: f64) -> bool {
         let (Some(first), Some(last)) = (segment.runs.first(), segment.runs.last()) else {
             return false;
@@ -106,7 +106,7 @@ impl Disk {
         self.geometry.segment > 0 && byte >= first.from.max(ring) && byte <= last.until
     }
 
-    /// Takes the segment that was not used for longest and sends the head to `start`.
+    /// Takes the least recently used segment and moves the head to `start`.
     fn begin(&mut self, start: u64, end: u64, at: f64) -> usize {
         let run = Run { from: start, at: self.arrives(start, at), until: end };
         self.stop(at);
@@ -123,7 +123,7 @@ impl Disk {
         self.reading
     }
 
-    /// Makes the head read what a command still misses and then ahead.
+    /// Lets the head read the missing bytes of a command, and then ahead.
     fn read_on(&mut self, place: usize, end: u64, at: f64) {
         let target = end + self.geometry.segment;
         let Some(last) = self.segments[place].runs.last().copied() else {
@@ -143,13 +143,13 @@ impl Disk {
         }
     }
 
-    /// When the head has read ahead as far as it was to.
+    /// When the head has finished reading ahead.
     fn free(&self) -> f64 {
         let last = self.segments.get(self.reading).and_then(|segment| segment.runs.last());
         last.map_or(0.0, |run| self.passed(run, run.until))
     }
 
-    /// The head leaves where it reads.
+    /// Ends the head's run.
     fn stop(&mut self, at: f64) {
         let Some(last) = self.segments.get(self.reading).and_then(|segment| segment.runs.last()).copied()
         else {
@@ -161,8 +161,7 @@ impl Disk {
         }
     }
 
-    /// When the last of `bytes` is at the host: each run's part goes over the bus once it begins to be there, never ahead of the
-    /// platter.
+    /// When the last of `bytes` is at the host. Each run's part goes over the bus as it arrives, no faster than the platter.
     fn carried(&self, segment: &Segment, bytes: std::ops::Range<u64>, at: f64) -> f64 {
         let mut done = at;
         for run in &segment.runs {
@@ -176,7 +175,7 @@ impl Disk {
         done
     }
 
-    /// Forgets runs that the ring has overwritten.
+    /// Drops runs that the ring has overwritten.
     fn trim(&mut self, place: usize) {
         let segment = self.geometry.segment;
         let runs = &mut self.segments[place].runs;
@@ -184,7 +183,7 @@ impl Disk {
         runs.retain(|run| run.until + 2 * segment >= end);
     }
 
-    /// When `byte` begins to pass under the head, at the earliest at `at` and after the seek to it.
+    /// When `byte` starts to pass under the head: after `at` and the seek.
     fn arrives(&self, byte: u64, at: f64) -> f64 {
         let Geometry { turn, track, skew, phase, .. } = self.geometry;
         let ready = at + self.seek(byte, at);
@@ -194,7 +193,7 @@ impl Disk {
         ready + (angle - ready).rem_euclid(turn)
     }
 
-    /// How long the head moves to a byte: not at all within a cylinder's reach, then by the root of the distance.
+    /// Seek time to a byte: zero within a cylinder, otherwise by the square root of the distance.
     fn seek(&self, byte: u64, at: f64) -> f64 {
         let Geometry { track, seek_track, seek_average, bytes, .. } = self.geometry;
         let last = self.segments.get(self.reading).and_then(|segment| segment.runs.last());
@@ -205,16 +204,16 @@ impl Disk {
         seek_track + (seek_average - seek_track) * (3.0 * distance as f64 / bytes).sqrt()
     }
 
-    /// When the byte before `byte` has passed, for one of a run.
+    /// When the byte before `byte` of a run has passed.
     fn passed(&self, run: &Run, byte: u64) -> f64 {
         let Geometry { turn, track, skew, .. } = self.geometry;
-        // The gap after a track's last byte is not part of it.
+        // Without the gap after a track's last byte.
         let last = byte.saturating_sub(1).max(run.from);
         let tracks = last / track - run.from / track;
         run.at + (byte - run.from) as f64 / track as f64 * turn + tracks as f64 * skew
     }
 
-    /// How far a run has come.
+    /// The position of a run at `at`.
     fn reached(&self, run: &Run, at: f64) -> u64 {
         if self.passed(run, run.until) <= at {
             return run.until;
@@ -233,7 +232,7 @@ impl Disk {
 mod tests {
     use super::*;
 
-    /// A turn of 16 ms, tracks of 64 KiB, a bus that takes half of it, no skew.
+    /// A rotation of 16 ms, tracks of 64 KiB, a bus twice as fast as the platter, no skew.
     fn disk(segment: u64) -> Disk {
         Disk::new(Geometry {
             turn: 16e6,
@@ -252,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_buffer_the_same_block_takes_whole_turns() {
+    fn without_a_buffer_a_block_takes_whole_turns() {
         let mut disk = disk(0);
         let mut at = 0.0;
         let mut ends = Vec::new();
@@ -265,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_slower_than_the_platter_reads_at_its_own_pace_and_a_faster_one_at_the_platters() {
+    fn reader_or_platter_sets_the_pace() {
         for (think, each) in [(12e6, 21e6), (0.5e6, 16e6)] {
             let mut disk = disk(128 << 10);
             let mut at = 0.0;
@@ -293,15 +292,15 @@ mod tests {
                 slowest = slowest.max(disk.read(base + block * 65536, 65536, at) - at);
             }
         }
-        assert!(slowest < 9.1e6, "{slowest}: every block was there, a command and the bus remain");
+        assert!(slowest < 9.1e6, "{slowest}: every block is in the buffer; a command and the bus remain");
         assert_eq!(disk.found(), 18);
     }
 
     #[test]
-    fn a_stranger_makes_the_head_seek_and_wait() {
+    fn another_reader_makes_the_head_seek() {
         let mut disk = disk(64 << 10);
         let at = disk.read(0, 65536, 0.0);
-        let took = disk.read(200 << 20, 65536, at) - at;
-        assert!(took > 16e6 + 3e6 + 1e6 && took < 16e6 + 16e6 + 14e6, "{took}");
+        let time = disk.read(200 << 20, 65536, at) - at;
+        assert!(time > 16e6 + 3e6 + 1e6 && time < 16e6 + 16e6 + 14e6, "{time}");
     }
 }

@@ -1,25 +1,24 @@
-//! The three interfaces of section 3 on a machine with a DMA controller that cannot do everything, explored.
+//! The three interfaces of section 3 on a machine with a limited DMA controller, explored.
 //!
 //! ```text
 //! every mapping × start × length × interface ──► kernel: does it qualify? ─ yes ─► controller writes it
 //!                                                  └ no: kernel buffer, copied (complete-knowledge: refused, then copied)
-//! ──► memory is what it should be everywhere, and a qualifying buffer was not copied
+//! ──► memory is right everywhere, and a qualifying buffer was not copied
 //! ```
 //!
-//! The machine is small: pages of 256 bytes, of which the controller reaches the lower half of memory; it drops the low bits of an
-//! address and the high ones, and knows no page tables (the paper: the first 8, 16 or 24 MB, aligned to 64 bytes). Without the
-//! kernel's check the same exploration finds what the controller destroys. The interfaces of the project are tried live, on a file.
+//! The machine is small: pages of 256 bytes; the controller reaches the lower half of memory, drops the low and the high bits
+//! of an address, and knows no page tables (the paper: the first 8, 16 or 24 MB, aligned to 64 bytes). Without the kernel's
+//! check the same exploration finds destroyed memory. The project's interfaces are tried live, on a file.
 
 use std::io::Write;
 
 use memferry_pool::{Direct, DirectError, Pool, Way};
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
-/// What decides the claim.
 pub(super) const JUDGES: [Judge; 2] = [
     Judge { claim: "nava-interfaces", place: Place::Simulated, judge: explored },
     Judge { claim: "nava-interfaces", place: Place::Live, judge: live },
@@ -29,7 +28,7 @@ const PAGE: usize = 256;
 const PAGES: usize = 8;
 /// Bytes that the controller reaches.
 const REACH: usize = PAGE * PAGES / 2;
-/// What its addresses are multiples of.
+/// Alignment of the controller's addresses.
 const ALIGN: usize = 64;
 /// Pages of a buffer's mapping.
 const MAPPED: usize = 3;
@@ -41,16 +40,16 @@ enum Interface {
     Pool,
 }
 
-/// How a read went.
+/// The course of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Went {
     Directly,
     Copied,
-    /// Refused first, with the reason, and then read by the ordinary interface.
+    /// Refused with the reason, and then read by the ordinary interface.
     RefusedThenCopied,
 }
 
-/// A buffer of a process: pages in the order of its addresses, each a page of memory or not there yet.
+/// A buffer of a process: pages in address order, each present or absent.
 #[derive(Clone, Copy, Debug)]
 struct Buffer {
     pages: [Option<usize>; MAPPED],
@@ -59,13 +58,13 @@ struct Buffer {
 }
 
 impl Buffer {
-    /// Where its bytes are in memory, once all pages are there.
+    /// The position of a byte in memory, if all pages are present.
     fn place(&self, byte: usize) -> Option<usize> {
         let at = self.start + byte;
         self.pages[at / PAGE].map(|page| page * PAGE + at % PAGE)
     }
 
-    /// Where the controller may be sent: one stretch of memory that is there, aligned, within its reach.
+    /// The address for the controller, if the buffer is contiguous, present, aligned and within reach.
     fn qualifies(&self) -> Option<usize> {
         let first = self.place(0)?;
         let is_one = (0..self.length).all(|byte| self.place(byte) == Some(first + byte));
@@ -75,7 +74,7 @@ impl Buffer {
     }
 }
 
-/// The controller: it writes where its pins take it.
+/// The controller: writes to the address on its pins.
 fn transfer(memory: &mut [u8], address: usize, data: &[u8]) {
     let address = address / ALIGN * ALIGN % REACH;
     for (byte, value) in data.iter().enumerate() {
@@ -83,12 +82,12 @@ fn transfer(memory: &mut [u8], address: usize, data: &[u8]) {
     }
 }
 
-/// What the disk has at a byte.
+/// The disk's content at a byte.
 fn content(byte: usize) -> u8 {
     (byte % 251) as u8 | 0x80
 }
 
-/// Reads into a buffer; how it went, and whether memory is what it should be everywhere. `checks`: the kernel looks first.
+/// Reads into a buffer. Returns the course, and whether memory is right everywhere. With `checks` the kernel checks first.
 fn read(interface: Interface, mut buffer: Buffer, checks: bool) -> (Went, bool) {
     let mut memory = vec![0; PAGE * PAGES];
     let data: Vec<u8> = (0..buffer.length).map(content).collect();
@@ -99,7 +98,7 @@ fn read(interface: Interface, mut buffer: Buffer, checks: bool) -> (Went, bool) 
             Went::Directly
         }
         (None, interface) => {
-            // The copy faults absent pages in, from those that nobody has.
+            // The copy faults absent pages in, from the free ones.
             let mut free = (0..PAGES).filter(|page| !buffer.pages.contains(&Some(*page))).collect::<Vec<_>>();
             for page in &mut buffer.pages {
                 *page = page.or_else(|| free.pop());
@@ -141,7 +140,7 @@ fn buffers() -> Vec<Buffer> {
     all
 }
 
-/// Buffers of a pool: the kernel chose their pages, one after the other, within reach.
+/// Buffers of a pool: contiguous pages within reach, chosen by the kernel.
 fn pooled() -> Vec<Buffer> {
     let lengths = (ALIGN..=MAPPED * PAGE).step_by(ALIGN);
     lengths.map(|length| Buffer { pages: [Some(0), Some(1), Some(2)], start: 0, length }).collect()
@@ -190,13 +189,13 @@ fn live(case: &Case<'_>) -> Result<Verdict, RunError> {
     match try_live(&mut finding) {
         Ok(()) => Ok(finding.verdict(Place::Live, Basis::Measured)),
         Err(error) => Ok(Verdict {
-            why: format!("the machine at hand could not be tried: {error}"),
+            why: format!("the experiment could not run on this machine: {error}"),
             ..Verdict::not_run(case.claim, Place::Live)
         }),
     }
 }
 
-/// The project's interfaces on a file of random-looking bytes.
+/// Tries the project's interfaces on a file.
 fn try_live(finding: &mut Finding<'_>) -> Result<(), Box<dyn std::error::Error>> {
     const BYTES: usize = 64 << 10;
     let content: Vec<u8> =
@@ -207,7 +206,8 @@ fn try_live(finding: &mut Finding<'_>) -> Result<(), Box<dyn std::error::Error>>
         file.write_all(&content).and_then(|()| file.sync_all()).and_then(|()| std::fs::File::open(&path));
     std::fs::remove_file(&path)?;
     let file = Direct::new(opened?);
-    let (align, _) = file.alignments().ok_or("the file system of temporary files offers no O_DIRECT")?;
+    let (align, _) =
+        file.alignments().ok_or("the file system of temporary files does not support O_DIRECT")?;
     let mut memory = vec![0; BYTES + 2 * align];
     let even = memory.as_ptr().align_offset(align);
     for (name, at, wanted) in [("aligned", even, true), ("one byte further", even + 1, false)] {

@@ -1,21 +1,22 @@
-//! Judges of the claims on what was measured in 1996.
+//! Judges of the claims on the measurements of 1996.
 //!
 //! ```text
 //! tables 1 to 3, the parts, orders of access ──► Finding ──► rows
 //! ```
 //!
-//! What is expected is in the claims' list. What explains the same block's gain is run here, since it has no figure.
+//! The criteria are in `claims.toml`. The experiments that explain the gain of the same block run here, since they have no
+//! figure.
 
 use std::collections::BTreeMap;
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::parameters::{Parameters, ParametersError};
 use crate::verdict::{Basis, Verdict};
 
 use super::machine::BLOCK;
-use super::raw::again;
+use super::raw::repeated_reads;
 use super::tables::PARTS;
 
 pub(super) const JUDGES: [Judge; 4] = [
@@ -28,12 +29,12 @@ pub(super) const JUDGES: [Judge; 4] = [
 const BANDWIDTH: &str = "nava-table-1";
 const DELAY: &str = "nava-delay";
 const PROCESSOR: &str = "nava-processor";
-/// What the lines of another disk are called.
+/// Suffix of the lines with another disk.
 const FINISHES: &str = ", disk finishes reading ahead";
-/// What the claim's statement has for the standalone server over `dmafs`, %, with one and two clients; the claim's range in
-/// points is for these too.
+/// Percentages in the claim's statement for the standalone server over `dmafs`, with one and two clients. The claim's range in
+/// points applies to these too.
 const AHEAD: [(f64, f64); 2] = [(1.0, 10.0), (2.0, 24.0)];
-/// How far the platter's turn is moved, both ways, to see whether the same block's gain is its own.
+/// Factors on the platter's rotation time, to see whether the gain of the same block depends on it.
 const TURNS: [f64; 2] = [0.8, 1.2];
 
 fn standalone(case: &Case<'_>) -> Result<Verdict, RunError> {
@@ -47,7 +48,7 @@ fn standalone(case: &Case<'_>) -> Result<Verdict, RunError> {
         }
     }
     finding.numbers(&found);
-    let reason = of_two_clients(case)?;
+    let reason = explain_two_clients(case)?;
     let steps = case.tables.line("nava-parts", "delay")?;
     let mut parts = Vec::new();
     for ((name, _), pair) in PARTS.iter().skip(1).zip(steps.points.windows(2)) {
@@ -67,9 +68,8 @@ fn standalone(case: &Case<'_>) -> Result<Verdict, RunError> {
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
-/// What becomes of two clients with a disk that finishes reading ahead: how far that is from the paper's figures, before and
-/// after.
-fn of_two_clients(case: &Case<'_>) -> Result<String, RunError> {
+/// Two clients with a disk that finishes reading ahead: the distance from the paper's figures, before and after.
+fn explain_two_clients(case: &Case<'_>) -> Result<String, RunError> {
     let mut parts = Vec::new();
     for server in ["mfs", "umfs"] {
         let at = |label: &str| case.tables.value(BANDWIDTH, label, 2.0);
@@ -87,14 +87,14 @@ fn of_two_clients(case: &Case<'_>) -> Result<String, RunError> {
     let bandwidth = stated(case, "umfs-2");
     Ok(format!(
         "with two clients each read ends the disk's reading ahead for the other client, so that half of the blocks wait for the \
-         platter. That is not all: a disk that finished reading ahead would give {}. The paper's own figures for two clients \
-         of umfs leave little room: 64 KiB in {delay} ms are {:.2} Mbit/s, not {bandwidth}",
+                 platter. This is only a part: a disk that finishes reading ahead would give {}. The paper's own figures for two clients \
+                 of umfs are not consistent: 64 KiB in {delay} ms are {:.2} Mbit/s, not {bandwidth}",
         parts.join(", and "),
         BLOCK as f64 * 8.0 / delay / 1e3
     ))
 }
 
-/// One of the claim's values.
+/// One of the claim's expected values.
 fn stated(case: &Case<'_>, name: &str) -> f64 {
     case.claim.values.as_ref().and_then(|values| values.get(name)).copied().unwrap_or(f64::NAN)
 }
@@ -110,7 +110,7 @@ fn cat(case: &Case<'_>) -> Result<Verdict, RunError> {
         finding.figure(name, value);
     }
     let words = format!(
-        "a read in {cat:.2} ms waits for the copy, one in {ucat:.2} ms for the platter, which would have to turn faster for {theory:.2}"
+        "a read in {cat:.2} ms waits for the copy, one in {ucat:.2} ms for the platter, which would have to rotate faster for {theory:.2}"
     );
     finding.check(cat - ucat < cat - theory, words);
     let wide = case.tables.line("nava-track", "cat")?;
@@ -157,10 +157,10 @@ fn file_server(case: &Case<'_>) -> Result<Verdict, RunError> {
     let (least, most) =
         tried.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), gain| (low.min(*gain), high.max(*gain)));
     finding.because(format!(
-        "a local client leaves the disk of the parameters time to read a whole block ahead, so that all of the copy is gained; \
-         that does not explain the paper's figure, for another buffer does not give it either: with 48 KiB the gain is {:.1} %, \
-         over all that were tried {least:.1} to {most:.1} %. With two remote clients the platter takes back what the copy left: a \
-         disk that finished reading ahead would give {:.1} %",
+                "a local client leaves the disk of the parameters time to read a whole block ahead, so that all of the copy is gained; \
+                 that does not explain the paper's figure, which no other size of the buffer gives either: with 48 KiB the gain is {:.1} %, \
+                 over all sizes tried {least:.1} to {most:.1} %. With two remote clients the platter consumes the time that the copy left: \
+                 a disk that finishes reading ahead would give {:.1} %",
         local(49152.0)?,
         others.last().copied().unwrap_or_default()
     ));
@@ -181,7 +181,7 @@ fn same_block(case: &Case<'_>) -> Result<Verdict, RunError> {
                     "on a disk with {bytes} bytes of buffer for a reader the same block comes {saved:.2} ms sooner, {:.1} times the copy",
                     saved / copy
                 );
-                // "Almost no" is read as a tenth of the copy at most.
+                // "Almost no" is read as at most a tenth of the copy.
                 finding.check(saved.abs() <= copy / 10.0, words);
             }
         }
@@ -192,18 +192,18 @@ fn same_block(case: &Case<'_>) -> Result<Verdict, RunError> {
         finding.figure(format!("processor, {clients} clients, ms saved"), saved);
         let words = format!(
             "with {clients} clients, which read in sequence, the processor works {saved:.2} ms less for each block of each: by \
-             construction, that is the copy left out"
+                         construction, the time of the copy"
         );
         finding.check((saved / copy - 1.0).abs() <= 0.05, words);
     }
-    finding.because(met_by_itself(case)?);
+    finding.because(share_still_buffered(case)?);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
-/// How often the same block is still in the disk's buffer, with the copy and without, and what other platters would give.
-fn met_by_itself(case: &Case<'_>) -> Result<String, RunError> {
+/// How often the same block is still in the disk's buffer, with the copy and without, and the gain with other rotation times.
+fn share_still_buffered(case: &Case<'_>) -> Result<String, RunError> {
     let pair = |parameters: &Parameters| -> Result<[(f64, f64); 2], ParametersError> {
-        Ok([again(parameters, false)?, again(parameters, true)?])
+        Ok([repeated_reads(parameters, false)?, repeated_reads(parameters, true)?])
     };
     let [(_, copied), (_, direct)] = pair(case.parameters)?;
     let mut others = Vec::new();
@@ -212,8 +212,8 @@ fn met_by_itself(case: &Case<'_>) -> Result<String, RunError> {
         others.push(format!("{:.2} ms with a turn {factor} times as long", copied - direct));
     }
     Ok(format!(
-        "the disk goes on reading ahead, over the block, and who asks again without a copy between finds it in the buffer still: {:.0} \
-         % of the reads, and {:.0} % with the copy. It is a matter of step: {}",
+        "the disk goes on reading ahead beyond the block, and a reader that asks again without a copy in between finds it still in \
+                 the buffer: {:.0} % of the reads, and {:.0} % with the copy. It depends on the rotation time: {}",
         direct * 100.0,
         copied * 100.0,
         others.join(", ")

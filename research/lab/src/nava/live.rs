@@ -1,23 +1,22 @@
-//! The project's file server on the machine at hand: its processor time for a GiB when it copies and when it serves from the
-//! pool, as `./x bench fileserver` measures them.
+//! The project's file server on this machine: its processor time for a GiB when it copies and when it serves from the pool, as
+//! measured by `./x bench fileserver`.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::live::{LiveError, Rows, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
 
-/// What decides the claim.
 pub(super) const JUDGES: [Judge; 1] = [Judge { claim: "nava-live", place: Place::Live, judge: compared }];
 
 const SCENES: [&str; 3] = ["local", "1 remote", "2 remote"];
-/// What the ratio of the two ways is called, after its scene.
+/// Name of the ratio of both ways, after its scene.
 const RATIO: &str = "pool over copying";
 
 fn measured() -> Result<Vec<(String, f64)>, LiveError> {
     let rows = Rows::measured("fileserver", Some("cold"))?;
     let mut figures = Vec::new();
     for scene in SCENES {
-        // The ratio first: where a scene cannot be had, its row has the reason.
+        // The ratio first: its row has the reason if the scene is unavailable.
         for way in [RATIO, "copying", "pool"] {
             let value = rows.value(&format!("cold, {scene}, copying receiver: {way}"))?;
             figures.push((format!("{scene}, {way}"), value));
@@ -29,14 +28,14 @@ fn measured() -> Result<Vec<(String, f64)>, LiveError> {
 fn compared(case: &Case<'_>) -> Result<Verdict, RunError> {
     reported(case, "s/GiB", measured(), |figures| {
         format!(
-            "{}; processor time of the server's threads for a GiB of a file that no cache holds, medians of the rounds, on a \
-             machine that does other things; remote clients are in network namespaces of this machine",
+            "{}; processor time of the server's threads for a GiB of an uncached file, medians of the rounds; the \
+                         machine also runs other programs; remote clients are in network namespaces of this machine",
             expectation(figures)
         )
     })
 }
 
-/// Whether the claim's expectation holds on this machine, in words.
+/// Whether the claim holds on this machine, in words.
 fn expectation(figures: &[(String, f64)]) -> String {
     let ratios = figures.iter().filter(|(name, _)| name.ends_with(RATIO));
     let (all, less) =
@@ -50,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_expectation_holds_where_the_pool_spends_less_in_every_scene() {
+    fn the_pool_must_win_in_every_scene() {
         let of = |ratios: [f64; 2]| {
             let scenes = ratios.map(|ratio| (format!("a, {RATIO}"), ratio));
             expectation(&[&[("a, pool".to_owned(), 0.5)], scenes.as_slice()].concat())

@@ -1,12 +1,12 @@
-//! The Magnum 3000 and what hangs on it, as the parameters have it.
+//! The Magnum 3000 with its network and disk, from the parameters.
 //!
 //! ```text
 //! Parameters ──► Machine { processor times, packets, Ethernet, procedure }, Disk
 //! ```
 //!
-//! Times are in nanoseconds. Derived here: what a packet costs the stream code, from the throughput and the latency that Plan 9's
-//! authors measured on the same processor (Presotto and Winterbottom, "The Organization of Networks in Plan 9", table 1). What the
-//! values are is for `parameters/nava.toml`.
+//! Times are in nanoseconds. The time of a packet in the stream code is derived here from the throughput and the latency that
+//! Plan 9's authors measured on the same processor (Presotto and Winterbottom, "The Organization of Networks in Plan 9",
+//! table 1). `parameters/nava.toml` explains the values.
 
 use crate::parameters::{Parameters, ParametersError};
 
@@ -19,27 +19,27 @@ const US: f64 = 1e3;
 /// Bytes of a block of the file servers.
 pub(super) const BLOCK: u64 = 64 << 10;
 
-/// What things take, in nanoseconds, and the paper's procedure.
+/// Times of the machine in nanoseconds, and the paper's procedure.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Machine {
-    /// Into the kernel and back.
+    /// A kernel entry and return.
     pub(super) entry: f64,
     pub(super) copy: f64,
     /// Bytes of data of a message.
     pub(super) message: u64,
-    /// The processor's part of a message through the streams, at either end, without data.
+    /// The processor's part of a message through the streams at one end, without data.
     pub(super) stream: f64,
-    /// The processor's part of a packet through the streams, at either end.
+    /// The processor's part of a packet through the streams at one end.
     pub(super) packet: f64,
-    /// The same, of the code of the standalone server.
+    /// The same for the code of the standalone server.
     pub(super) minimal: f64,
     /// A message through a pipe, without data.
     pub(super) pipe: f64,
-    /// Packets of a message of data.
+    /// Packets of a data message.
     pub(super) packets: u64,
-    /// A packet of data on the wire, and a request.
+    /// A data packet on the wire, and a request on the wire.
     pub(super) wire: [f64; 2],
-    /// Blocks of the file, reads of the whole file, blocks that the delay is averaged over.
+    /// Blocks of the file, reads of the whole file, and number of blocks for the mean delay.
     pub(super) procedure: [u64; 3],
 }
 
@@ -57,9 +57,9 @@ impl Machine {
         let wire = (message as f64 + headers + packets * framing) / packets * per_byte;
         let request = (get("request")? + framing) * per_byte;
         let copy = get("copy-block")? * MS / BLOCK as f64;
-        // A round trip of a byte is two messages, each made at one end, carried, and taken at the other.
+        // A round trip of a byte is two messages; each is sent at one end, transmitted, and received at the other.
         let stream = (get("il-round-trip")? * MS / 2.0 - request) / 2.0;
-        // 16 KiB a write: the slower end makes a message, copies it, and works on each of its packets.
+        // 16 KiB in each write: the slower end makes a message, copies it, and handles each of its packets.
         let measured = get("il-write")?;
         let whole = measured * get("il-byte")? * US;
         let packet = (whole - stream - measured * copy) / ((measured + headers) / fragment).ceil();
@@ -79,16 +79,16 @@ impl Machine {
     }
 }
 
-/// How an experiment's disk differs from what the parameters have.
+/// Changes of an experiment's disk from the parameters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Other {
-    /// Bytes of a segment of its buffer; zero is a disk without a buffer.
+    /// Bytes of a segment of its buffer; zero for a disk without a buffer.
     pub(super) segment: Option<u64>,
-    /// It finishes reading ahead for one reader before it begins for another.
+    /// Whether it finishes reading ahead for one reader before it starts for another.
     pub(super) finishes: bool,
 }
 
-/// The disk; the platter stands at `phase`, a part of a turn.
+/// The disk; `phase` is the platter's position as a fraction of a rotation.
 ///
 /// # Errors
 /// [`ParametersError::Missing`].

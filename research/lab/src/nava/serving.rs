@@ -1,17 +1,17 @@
-//! The file servers and their clients, event by event, in virtual time.
+//! The file servers and their clients as a discrete-event simulation in virtual time.
 //!
 //! ```text
-//! client: read(8 KiB) ─ streams ─► wire ─► server: its one process takes the request
-//!                                            │  block not in its cache? the disk, and the process waits
+//! client: read(8 KiB) ─ streams ─► wire ─► server: its single process takes the request
+//!                                            │  block not in its cache? reads the disk and waits
 //!                                            ├─ answer: copy, message, packet after packet ─► wire ─► client: packets, copy
-//!                                            └─ first touch of a block: reads the next one from the disk, and waits
+//!                                            └─ first access to a block: reads the next one from the disk and waits
 //! ```
 //!
-//! Each machine has one processor, which work of the network interrupts between two pieces of other work; the wire carries one
-//! packet at a time. The processor makes a packet while the one before is on the wire and the client works on the one before
-//! that; the disk and the wire work while the server's process waits. A server has one process (section 2), and both servers
-//! read ahead alike, so that a read ahead keeps the process of either. A local client talks through a pipe and shares the
-//! server's processor. Not modelled: collisions, lost packets, acknowledgements, the opening of files.
+//! Each machine has one processor; network work runs between two pieces of other work. The wire transmits one packet at a time.
+//! A packet is made, transmitted and handled at the client as in a pipeline; disk and wire work while the server's process waits.
+//! A server has one process (section 2), and both servers read ahead in the same way, so reading ahead blocks either. A local
+//! client uses a pipe and shares the server's processor. Not modelled: collisions, lost packets, acknowledgements, opening of
+//! files.
 
 use std::collections::VecDeque;
 
@@ -19,28 +19,28 @@ use memferry_clock::{EventQueue, Instant};
 
 use super::disk::Disk;
 use super::machine::{BLOCK, Machine};
-use crate::chance::Chance;
+use crate::rng::Rng;
 
-/// Clients begin within a tenth of a second, in nanoseconds.
+/// Clients start within a tenth of a second, in nanoseconds.
 const SPREAD: f64 = 1e8;
 
-/// What a server does for a request, and what it need not do.
+/// The steps of a server for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Server {
-    /// It enters the kernel: one of the user mode.
+    /// Kernel entries, as for a user-mode server.
     pub(super) entries: bool,
-    /// What the disk brought is copied to the process.
+    /// A copy of the disk's data to the process.
     pub(super) disk_copy: bool,
-    /// What is answered is copied to the network's buffers.
+    /// A copy of the answer to the network's buffers.
     pub(super) network_copy: bool,
-    /// The streams carry its messages, not the standalone server's own code.
+    /// Messages through the streams instead of the standalone server's own code.
     pub(super) streams: bool,
 }
 
 impl Server {
-    /// The conventional server of user mode.
+    /// The conventional user-mode server.
     pub(super) const UMFS: Self = Self { entries: true, disk_copy: true, network_copy: true, streams: true };
-    /// The one with user-mode DMA.
+    /// The server with user-mode DMA.
     pub(super) const DMAFS: Self = Self { disk_copy: false, ..Self::UMFS };
     pub(super) const MFS: Self =
         Self { entries: false, disk_copy: false, network_copy: false, streams: false };
@@ -48,15 +48,15 @@ impl Server {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Measured {
-    /// Of each client, the mean over clients, in Mbit/s.
+    /// Mean over the clients, in Mbit/s.
     pub(super) bandwidth: f64,
-    /// To read a block, the mean over the first blocks and the clients, in ms.
+    /// Time to read a block, the mean over the first blocks and the clients, in ms.
     pub(super) delay: f64,
-    /// Of the server's processor for a block, in ms; with a local client, the client's part too.
+    /// Time of the server's processor for a block, in ms; includes the client's part for a local client.
     pub(super) processor: f64,
 }
 
-/// A piece of work of a processor, and what follows it.
+/// A piece of work of a processor, named by its result.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     /// The client has sent a request.
@@ -65,9 +65,9 @@ enum Work {
     Arrived(usize),
     /// The server's process has a request.
     Taken(usize),
-    /// The server's process has a block from the disk; `ahead` of what is asked for.
+    /// The server's process has a block from the disk; `ahead` if it was read ahead.
     Copied { client: usize, ahead: bool },
-    /// The message of an answer is there; its packets are made now.
+    /// The message of an answer is made; its packets are next.
     Answered(usize),
     /// A packet of an answer is made.
     Made { client: usize, left: u64 },
@@ -92,7 +92,7 @@ struct Processor {
     spent: f64,
 }
 
-/// What a packet on the wire is, when it arrives.
+/// The content of a packet on the wire.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
     Request(usize),
@@ -101,14 +101,14 @@ enum Packet {
 
 #[derive(Debug)]
 struct Reader {
-    /// Where its file begins on the disk.
+    /// Start of its file on the disk.
     file: u64,
-    /// Bytes it has read in this pass, and passes that have ended.
+    /// Bytes read in this pass, and number of finished passes.
     read: u64,
     passes: u64,
-    /// Blocks of this pass that the server has.
+    /// Blocks of this pass in the server's cache.
     cached: u64,
-    began: Option<f64>,
+    started: Option<f64>,
     block_began: f64,
     delays: Vec<f64>,
     ended: Option<f64>,
@@ -130,14 +130,14 @@ pub(super) struct Room<'a> {
 }
 
 impl<'a> Room<'a> {
-    /// A server and `clients` remote clients, or one local client when there are none. Files lie apart by twice their length;
-    /// clients begin within [`SPREAD`].
+    /// A server with `clients` remote clients, or one local client for zero. The distance between files is twice their length;
+    /// clients start within [`SPREAD`].
     pub(super) fn new(
         machine: &'a Machine,
         server: Server,
         clients: usize,
         disk: Disk,
-        chance: &mut Chance,
+        rng: &mut Rng,
     ) -> Self {
         let local = clients == 0;
         let apart = 2 * machine.procedure[0] * BLOCK;
@@ -148,7 +148,7 @@ impl<'a> Room<'a> {
                 read: 0,
                 passes: 0,
                 cached: 0,
-                began: None,
+                started: None,
                 block_began: 0.0,
                 delays: Vec::new(),
                 ended: None,
@@ -156,10 +156,10 @@ impl<'a> Room<'a> {
             .collect();
         let mut processors: Vec<Processor> = (0..=clients).map(|_| Processor::default()).collect();
         for client in 0..readers.len() {
-            // Nothing else happens there before, so the processor may be taken until the client begins.
+            // The processor is reserved until the client starts; it has no other work before.
             let processor = if local { 0 } else { client + 1 };
             processors[processor].doing = Some(Work::Read(client));
-            events.push(instant(chance.part() * SPREAD), Event::Worked(processor));
+            events.push(instant(rng.part() * SPREAD), Event::Worked(processor));
         }
         Self {
             machine,
@@ -176,7 +176,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Reads every file as often as the procedure says.
+    /// Runs the procedure: each client reads its file several times.
     pub(super) fn run(mut self) -> Measured {
         while let Some((at, event)) = self.events.pop() {
             self.now = at.picoseconds() as f64 / 1e3;
@@ -193,7 +193,7 @@ impl<'a> Room<'a> {
                     }
                     self.next_packet();
                 }
-                Event::Brought { client, ahead } => self.brought(client, ahead),
+                Event::Brought { client, ahead } => self.disk_read_done(client, ahead),
             }
         }
         self.measured()
@@ -208,7 +208,10 @@ impl<'a> Room<'a> {
         let all = (passes * blocks) as f64 * self.readers.len() as f64;
         Measured {
             bandwidth: mean(&|reader| {
-                reader.ended.zip(reader.began).map_or(f64::NAN, |(ended, began)| bits / (ended - began) * 1e3)
+                reader
+                    .ended
+                    .zip(reader.started)
+                    .map_or(f64::NAN, |(ended, started)| bits / (ended - started) * 1e3)
             }),
             delay: mean(&|reader| reader.delays.iter().sum::<f64>() / reader.delays.len().max(1) as f64)
                 / 1e6,
@@ -216,12 +219,12 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// Which processor a client runs on.
-    fn of(&self, client: usize) -> usize {
+    /// The processor of a client.
+    fn processor_of(&self, client: usize) -> usize {
         if self.local { 0 } else { client + 1 }
     }
 
-    /// Gives a processor work; what is `urgent` comes before what waits.
+    /// Queues work for a processor; `urgent` work goes first.
     fn work(&mut self, processor: usize, urgent: bool, takes: f64, then: Work) {
         let at = &mut self.processors[processor];
         at.spent += takes;
@@ -254,7 +257,7 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// A packet is at the other end.
+    /// Handles the arrival of a packet.
     fn arrived(&mut self, packet: Packet) {
         match packet {
             Packet::Request(client) => {
@@ -262,7 +265,7 @@ impl<'a> Room<'a> {
                 self.work(0, true, takes, Work::Arrived(client));
             }
             Packet::Data { client, left } => {
-                let processor = self.of(client);
+                let processor = self.processor_of(client);
                 self.work(processor, true, self.machine.packet, Work::Received { client, left });
             }
         }
@@ -282,7 +285,7 @@ impl<'a> Room<'a> {
             Work::Taken(client) => self.look_up(client),
             Work::Copied { client, ahead } => {
                 self.readers[client].cached += 1;
-                if ahead { self.rest() } else { self.answer(client) }
+                if ahead { self.end_request() } else { self.answer(client) }
             }
             Work::Answered(client) if self.local => {
                 self.take_answer(client);
@@ -295,7 +298,7 @@ impl<'a> Room<'a> {
             }
             Work::Received { client, left: 0 } => self.take_answer(client),
             Work::Received { .. } => {}
-            Work::Read(client) => self.has_read(client),
+            Work::Read(client) => self.next_read(client),
         }
     }
 
@@ -303,7 +306,7 @@ impl<'a> Room<'a> {
         if self.server.entries { self.machine.entry } else { 0.0 }
     }
 
-    /// The server's process takes the next request, if it has nothing else to do.
+    /// Lets the server's process take the next request if it is idle.
     fn take_request(&mut self) {
         if self.occupied {
             return;
@@ -315,8 +318,8 @@ impl<'a> Room<'a> {
         }
     }
 
-    /// The server's process has nothing to do for this request any more.
-    fn rest(&mut self) {
+    /// Ends the request of the server's process.
+    fn end_request(&mut self) {
         self.occupied = false;
         self.take_request();
     }
@@ -326,7 +329,7 @@ impl<'a> Room<'a> {
         if reader.read / BLOCK < reader.cached { self.answer(client) } else { self.fetch(client, false) }
     }
 
-    /// The server's process reads a block from the disk and waits for it.
+    /// Lets the server's process read a block from the disk and wait for it.
     fn fetch(&mut self, client: usize, ahead: bool) {
         let reader = &self.readers[client];
         let start = reader.file + reader.cached * BLOCK;
@@ -334,7 +337,7 @@ impl<'a> Room<'a> {
         self.events.push(instant(brought), Event::Brought { client, ahead });
     }
 
-    fn brought(&mut self, client: usize, ahead: bool) {
+    fn disk_read_done(&mut self, client: usize, ahead: bool) {
         let takes = if self.server.disk_copy { BLOCK as f64 * self.machine.copy } else { 0.0 };
         self.work(0, false, takes, Work::Copied { client, ahead });
     }
@@ -356,35 +359,35 @@ impl<'a> Room<'a> {
         self.work(0, false, takes, Work::Made { client, left: left - 1 });
     }
 
-    /// After the answer: the first touch of a block reads the next one.
+    /// Runs after the answer: the first access to a block reads the next one.
     fn read_ahead(&mut self, client: usize) {
-        // What was answered is on its way, so that the client still stands where it asked.
+        // The answer is still on its way, so the client's position is that of its request.
         let reader = &self.readers[client];
         let next = reader.read / BLOCK + 1;
         if next == reader.cached && next < self.machine.procedure[0] {
             self.fetch(client, true)
         } else {
-            self.rest()
+            self.end_request()
         }
     }
 
-    /// The client's kernel has all of an answer.
+    /// The client's kernel has the whole answer.
     fn take_answer(&mut self, client: usize) {
         let machine = self.machine;
         let message = if self.local { 0.0 } else { machine.stream };
         let takes = message + machine.message as f64 * machine.copy;
-        let processor = self.of(client);
+        let processor = self.processor_of(client);
         self.work(processor, false, takes, Work::Read(client));
     }
 
-    /// The client's process has its data, or begins, and asks for more.
-    fn has_read(&mut self, client: usize) {
+    /// The client's process has its data, or starts, and makes the next request.
+    fn next_read(&mut self, client: usize) {
         let now = self.now;
         let machine = self.machine;
         let [blocks, passes, delayed] = machine.procedure;
         let reader = &mut self.readers[client];
-        match reader.began {
-            None => reader.began = Some(now),
+        match reader.started {
+            None => reader.started = Some(now),
             Some(_) => reader.read += machine.message,
         }
         let asked = reader.read > 0 && reader.read.is_multiple_of(BLOCK);
@@ -392,7 +395,7 @@ impl<'a> Room<'a> {
             reader.delays.push(now - reader.block_began);
         }
         if reader.read == blocks * BLOCK {
-            // The cache is flushed between two passes.
+            // The cache is empty at the start of each pass.
             (reader.read, reader.cached, reader.passes) = (0, 0, reader.passes + 1);
         }
         if reader.passes == passes {
@@ -403,7 +406,7 @@ impl<'a> Room<'a> {
             reader.block_began = now;
         }
         let message = if self.local { machine.pipe } else { machine.stream };
-        let processor = self.of(client);
+        let processor = self.processor_of(client);
         self.work(processor, false, machine.entry + message, Work::Asked(client));
     }
 }
@@ -424,13 +427,13 @@ mod tests {
         let mut machine = Machine::new(&parameters).expect("all there");
         machine.procedure = [12, 2, 5];
         change(&mut machine);
-        let mut chance = Chance::new(7);
-        let disk = disk(&parameters, Other::default(), chance.part()).expect("all there");
-        Room::new(&machine, server, clients, disk, &mut chance).run()
+        let mut rng = Rng::new(7);
+        let disk = disk(&parameters, Other::default(), rng.part()).expect("all there");
+        Room::new(&machine, server, clients, disk, &mut rng).run()
     }
 
     #[test]
-    fn nobody_is_faster_than_the_wire_and_two_share_it() {
+    fn two_clients_share_the_wire() {
         for server in [Server::UMFS, Server::DMAFS, Server::MFS] {
             let one = served(server, 1, |_| ());
             let two = served(server, 2, |_| ());
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn user_mode_dma_saves_the_copy_and_nothing_else() {
+    fn user_mode_dma_saves_only_the_copy() {
         for clients in [0, 1, 2] {
             let umfs = served(Server::UMFS, clients, |_| ());
             let dmafs = served(Server::DMAFS, clients, |_| ());
@@ -451,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_the_processor_is_what_the_messages_need() {
+    fn processor_time_is_the_work_of_messages() {
         let machine_only = served(Server::MFS, 1, |machine| machine.minimal = 1e6);
         // Eight requests and 48 packets for a block, at a millisecond each.
         assert!((machine_only.processor - 56.0).abs() < 1e-6, "{machine_only:?}");

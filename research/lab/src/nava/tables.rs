@@ -1,4 +1,4 @@
-//! What gives tables 1 and 3 and the parts of the 17 ms: the servers with one, two or local clients.
+//! Runners of tables 1 and 3 and of the parts of the 17 ms: the servers with one, two or local clients.
 //!
 //! ```text
 //! plan line { server, gives }, x = remote clients ──► Room ──► bandwidth, delay, processor time
@@ -8,20 +8,18 @@
 
 use serde::Deserialize;
 
-use crate::chance::Chance;
-use crate::experiments::{RunError, Runner};
+use crate::paper::{Line, RunError, Runner};
 use crate::parameters::ParametersError;
-use crate::plan::Line;
+use crate::rng::Rng;
 use crate::table::Series;
 
 use super::machine::{Machine, Other, disk};
 use super::serving::{Measured, Room, Server};
 
-/// What gives the lines of their plans.
 pub(super) const RUNNERS: [Runner; 2] =
     [Runner { name: "serving", run: serving }, Runner { name: "parts", run: parts }];
 
-/// The servers from umfs to mfs, each without one thing more.
+/// The servers from umfs to mfs; each leaves out one more step.
 pub(super) const PARTS: [(&str, Server); 5] = [
     ("umfs", Server::UMFS),
     ("kernel entries", Server { entries: false, ..Server::UMFS }),
@@ -54,10 +52,10 @@ enum Gives {
 struct Asked {
     server: Name,
     gives: Gives,
-    /// One local client, and the horizontal axis is the segment of the disk's buffer.
+    /// Whether there is one local client; the x axis is then the segment of the disk's buffer.
     #[serde(default)]
     local: bool,
-    /// The disk finishes reading ahead for one client before it begins for another.
+    /// Whether the disk finishes reading ahead for one client before it starts for another.
     #[serde(default)]
     finishes: bool,
 }
@@ -66,7 +64,7 @@ struct Asked {
 #[serde(deny_unknown_fields)]
 struct Nothing {}
 
-/// One server with its clients; none is a local one.
+/// One server with its clients; zero clients for a local one.
 fn served(
     line: &Line<'_>,
     server: Server,
@@ -74,9 +72,9 @@ fn served(
     other: Other,
 ) -> Result<Measured, ParametersError> {
     let machine = Machine::new(line.parameters)?;
-    let mut chance = Chance::new(line.plan.seed);
-    let disk = disk(line.parameters, other, chance.part())?;
-    Ok(Room::new(&machine, server, clients, disk, &mut chance).run())
+    let mut rng = Rng::new(line.plan.seed);
+    let disk = disk(line.parameters, other, rng.part())?;
+    Ok(Room::new(&machine, server, clients, disk, &mut rng).run())
 }
 
 fn serving(line: &Line<'_>) -> Result<Vec<Series>, RunError> {

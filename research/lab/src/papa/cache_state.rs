@@ -1,12 +1,12 @@
-//! What the caches' state does to a copy's time (Papa 2014, "Conclusions" and "Motivations (2)").
+//! The effect of the caches' state on a copy's time (Papa 2014, "Conclusions" and "Motivations (2)").
 //!
 //! ```text
-//! state of both buffers, size ──► Cftu::copy ──► MB/s      snoops' answer ──► the same: from when on it shows
+//! state of both buffers, size ──► Cftu::copy ──► MB/s      snoop answer time ──► the same: from when it has an effect
 //! random histories of the caches ──► 400 copies each by CPU and engine ──► durations by percentile
 //! ```
 //!
-//! That the engine does not care is no premise: what a snoop brings out takes the front-side bus, and is waited for
-//! when memory answers sooner. Nor is it for its duration: the kernel's own lines go through the same caches.
+//! The engine's independence is a result, not a premise: modified lines found by a snoop occupy the front-side bus, and the
+//! engine waits for a snoop that is slower than memory. Also, the kernel's own lines use the same caches.
 
 use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
@@ -14,46 +14,44 @@ use serde::Deserialize;
 
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::{Caches, window};
-use super::crossing::{Buffers, By, prepare};
-use crate::chance::Chance;
+use super::crossing::{Buffers, By, prepare_caches};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
-use crate::table::Series;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
+use crate::rng::Rng;
+use crate::table::{Series, TableError};
 use crate::verdict::{Basis, Verdict};
 
 /// The engine's throughput by the state of the buffers.
 pub(super) const STATES: Runner = Runner { name: "papa-states", run: states };
 pub(super) const DURATIONS: Runner = Runner { name: "papa-durations", run: durations };
 
-/// What decides the claims.
 pub(super) const JUDGES: [Judge; 2] = [
     Judge { claim: "papa-cache-independent", place: Place::Simulated, judge: independent },
     Judge { claim: "papa-predictability", place: Place::Simulated, judge: predictable },
 ];
 
-/// Bytes of a copy where the snoop's answer is what changes.
+/// Bytes of a copy when the snoop answer time varies.
 const LENGTH: u64 = 256 << 10;
 /// Bytes of the slides' copies.
 pub(super) const PIECE: u64 = 16_064;
-/// Copies whose durations are compared.
+/// Number of copies whose durations are compared.
 const COPIES: usize = 400;
 
-/// What the caches hold of both buffers.
+/// The contents of the caches for both buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum State {
     Uncached,
-    /// Both, as memory has them.
+    /// Both buffers cached, unmodified.
     Clean,
-    /// The source, newer than memory.
+    /// Only the source cached, modified.
     SourceModified,
-    /// Both, newer than memory.
+    /// Both buffers cached, modified.
     BothModified,
 }
 
-/// What the x axis is.
+/// The quantity on the x axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Over {
@@ -72,7 +70,7 @@ fn offloaded(machine: &Machine, state: State, length: u64) -> Result<f64, CftuEr
     let caches = machine.caches()?;
     let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
     let [source, destination] = window(0);
-    prepare(machine, &caches, Buffers::Cold, length);
+    prepare_caches(machine, &caches, Buffers::Cold, length);
     {
         let mut caches = caches.borrow_mut();
         match state {
@@ -82,7 +80,7 @@ fn offloaded(machine: &Machine, state: State, length: u64) -> Result<f64, CftuEr
             State::BothModified => caches.write(source, length) + caches.write(destination, length),
         };
     }
-    // The kernel's own lines are there, whatever the buffers' are: far away, a line is copied.
+    // Brings the kernel's own lines into the caches by a copy of one line far away.
     cftu.copy([128 << 20; 2], 64)?;
     Ok(length as f64 * 1e6 / cftu.copy([0; 2], length)?.all as f64)
 }
@@ -104,7 +102,7 @@ fn states(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 const LABELS: [&str; 4] = ["in no cache", "clean", "source modified", "both modified"];
 
 fn independent(case: &Case<'_>) -> Result<Verdict, RunError> {
-    let lines = |figure| -> Result<Vec<&Series>, RunError> {
+    let lines = |figure| -> Result<Vec<&Series>, TableError> {
         LABELS.iter().map(|label| case.tables.line(figure, label)).collect()
     };
     let by_size = lines("papa-states")?;
@@ -130,15 +128,15 @@ fn independent(case: &Case<'_>) -> Result<Verdict, RunError> {
     let shows = answers.iter().enumerate().find(|(index, _)| apart(&by_answer, *index) > allowed);
     let longest = answers.last().copied().unwrap_or(0.0);
     let words = match shows {
-        Some((_, answer)) => format!("were snoops answered after {answer} ns, it would not hold"),
-        None => format!("it would hold with snoops answered after up to {longest} ns"),
+        Some((_, answer)) => format!("with snoops answered after {answer} ns, it would not hold"),
+        None => format!("it would hold with snoop answer times of up to {longest} ns"),
     };
     if let Some((_, answer)) = shows {
         finding.figure("snoop answer from which it does not hold, ns", *answer);
     }
     let [answer, memory] = ["snoop-answer", "memory-latency"].map(|name| case.parameters.get(name));
     let words = format!(
-        "a snoop goes beside memory's own access and is answered after {} ns, where memory takes {} ns; {words}",
+        "a snoop runs beside memory's own access and is answered after {} ns, where memory takes {} ns; {words}",
         answer?, memory?
     );
     finding.check(true, words);
@@ -151,34 +149,34 @@ struct DurationSettings {
     by: By,
 }
 
-/// What may have happened before a copy: each side was read, written or neither, then others used between nothing and
-/// all of the caches.
-fn happen(machine: &Machine, caches: &Caches, chance: &mut Chance, sides: [u64; 2]) {
+/// A random history before a copy: each side is read, written or unused; then other memory is used, from 1 KiB to the size of
+/// all caches.
+fn random_history(machine: &Machine, caches: &Caches, rng: &mut Rng, sides: [u64; 2]) {
     let mut caches = caches.borrow_mut();
     for side in sides {
-        match chance.below(3) {
+        match rng.below(3) {
             0 => caches.read(side, PIECE),
             1 => caches.write(side, PIECE),
             _ => 0,
         };
     }
-    // As many by powers of two: 1 KiB to the whole of the last level.
+    // Sizes are powers of two: 1 KiB to the last level.
     let most = (machine.host.last_cache() >> 10).max(1).ilog2();
-    let others = 1024u64 << chance.below(u64::from(most) + 1);
-    let [read, written] = window(1).map(|first| first + (chance.below(1 << 10) << 16));
+    let others = 1024u64 << rng.below(u64::from(most) + 1);
+    let [read, written] = window(1).map(|first| first + (rng.below(1 << 10) << 16));
     caches.copy(read, written, others / 2);
 }
 
 fn all_durations(machine: &Machine, by: By) -> Result<Vec<u64>, CftuError> {
     let caches = machine.caches()?;
     let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
-    let mut chance = Chance::new(machine.seed);
+    let mut rng = Rng::new(machine.seed);
     let mut all = Vec::new();
     for _ in 0..COPIES {
-        let places = [0; 2].map(|_| chance.below(256) << 16);
+        let places = [0; 2].map(|_| rng.below(256) << 16);
         let [source, destination] = window(0);
         let sides = [source + places[0], destination + places[1]];
-        happen(machine, &caches, &mut chance, sides);
+        random_history(machine, &caches, &mut rng, sides);
         all.push(match by {
             By::Cpu => machine.copy_by_cpu(&caches, sides, PIECE),
             By::Engine => cftu.copy(places, PIECE)?.all,
@@ -212,7 +210,7 @@ fn predictable(case: &Case<'_>) -> Result<Verdict, RunError> {
         return Ok(finding.verdict(Place::Simulated, Basis::Predicted));
     };
     let words = format!(
-        "400 copies of 16,064 bytes after random histories lie {engine:.2} us apart by the \
+        "the durations of 400 copies of 16,064 bytes after random histories differ by {engine:.2} us with the \
          engine ({:.0} % of its median), {cpu:.2} \
          us by the CPU ({:.0} %)",
         of_engine * 100.0,

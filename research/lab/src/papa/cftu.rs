@@ -6,9 +6,8 @@
 //!    └──────────────── wake ◄──────────── handler ◄─────────── interrupt ◄────────────────────┘
 //! ```
 //!
-//! Policy, path, engine and driver are those that live services run; only what the CPU takes is charged here. A kernel
-//! caller sleeps until its copy is done, so each has one under way. Callers run on CPUs of their own (the machine has
-//! four).
+//! Policy, path, engine and driver are those of live services; only the CPU's time is charged here. A kernel caller sleeps until
+//! its copy completes, so each caller has one copy in flight. Each caller runs on its own CPU (the machine has four).
 
 use core::time::Duration;
 use std::cell::RefCell;
@@ -26,12 +25,12 @@ use super::host::{Host, LINE_BYTES};
 use crate::machine::cache::{Hierarchy, ProcessorError};
 use crate::parameters::{Parameters, ParametersError};
 
-/// Where the kernel's own lines lie.
+/// Address of the kernel's own lines.
 const KERNEL: u64 = 0xE000_0000;
-/// Bytes of a window's sources, and as many of its destinations.
+/// Bytes of a window's sources; its destinations have the same size.
 const WINDOW_BYTES: u64 = 1 << 28;
 
-/// Why there is no figure.
+/// Why a figure cannot be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CftuError {
     /// The engine could not be set up.
@@ -43,17 +42,16 @@ pub enum CftuError {
     /// The processor cannot be modelled.
     #[error(transparent)]
     Processor(#[from] ProcessorError),
-    /// More callers than there are windows, or memory outside of 32 bits.
+    /// More callers than windows, or memory beyond 32 bits.
     #[error("{callers} callers: at most {CALLERS} have windows in 32 bits")]
     Callers {
-        /// How many were asked for.
+        /// The number of callers requested.
         callers: usize,
     },
-    /// A copy did not succeed.
-    #[error("a copy ended as {0}")]
+    #[error("a copy completed with {0}")]
     Failed(Failure),
-    /// A copy is under way, and nothing will happen any more.
-    #[error("the engine stands still while a copy is under way")]
+    /// A copy is in flight, but no event is pending.
+    #[error("no event is pending while a copy is in flight")]
     Stalled,
 }
 
@@ -61,12 +59,12 @@ pub enum CftuError {
 pub struct Machine {
     pub host: Host,
     pub chipset: ChipsetTimes,
-    /// Where pseudo-random choices begin.
+    /// Seed of pseudo-random choices.
     pub seed: u64,
 }
 
 impl Machine {
-    /// The machine that the parameters describe.
+    /// The machine with the given parameters.
     ///
     /// # Errors
     /// [`ParametersError::Missing`].
@@ -93,27 +91,27 @@ impl Machine {
 pub struct Took {
     /// From the call to the return.
     pub all: u64,
-    /// Of that, what the CPU spent; the rest is others'.
+    /// The part spent by the CPU on this copy.
     pub cpu: u64,
 }
 
-/// One who calls `copy_to_user`.
+/// A caller of `copy_to_user`.
 #[derive(Debug)]
 struct Caller {
     session: SessionId,
     queue: QueueKey,
     frame: Handle,
     class: PriorityClass,
-    /// When its next copy reaches the doorbell; nothing while one is under way.
+    /// When its next copy reaches the doorbell; `None` while a copy is in flight.
     ready: Option<Instant>,
     copies: u64,
-    /// When the copy under way reached the doorbell.
-    begun: Instant,
+    /// When the copy in flight reached the doorbell.
+    started: Instant,
     /// Picoseconds of its longest copy.
     longest: u128,
 }
 
-/// The engine with its path, and those who call.
+/// The engine with its path and its callers.
 pub struct Cftu {
     host: Host,
     caches: Caches,
@@ -125,7 +123,7 @@ pub struct Cftu {
 }
 
 impl Cftu {
-    /// All four channels under a policy, with a caller of each of these classes, in front of these caches.
+    /// Sets up all four channels under a policy, with a caller for each of these classes, behind these caches.
     ///
     /// # Errors
     /// [`CftuError`].
@@ -153,11 +151,11 @@ impl Cftu {
             let queue = path.open_queue(session, index as u32);
             path.grant_class(queue, PriorityClass::High);
             let ready = Some(Instant::ORIGIN);
-            let begun = Instant::ORIGIN;
+            let started = Instant::ORIGIN;
             let class = *class;
             let copies = 0;
             let longest = 0;
-            all.push(Caller { session, queue, frame, class, ready, copies, begun, longest });
+            all.push(Caller { session, queue, frame, class, ready, copies, started, longest });
         }
         let now = device.with(|device| device.now());
         let host = machine.host.clone();
@@ -174,16 +172,16 @@ impl Cftu {
         self.device.with(|device| device.bus().written.get(caller).copied().unwrap_or(0))
     }
 
-    /// For each channel, the callers whose memory the engine was given on it, a bit for each.
+    /// For each channel, a bit set of the callers whose memory it was given.
     pub fn served(&self) -> [u32; CHANNELS] {
         self.device.with(|device| device.bus().served)
     }
 
-    /// Picoseconds of a caller's longest copy, from doorbell to completion; of one under way, so far.
+    /// Picoseconds of a caller's longest copy, from doorbell to completion; includes the time so far of one in flight.
     pub fn longest(&self, caller: usize) -> u128 {
         self.callers.get(caller).map_or(0, |caller| match caller.ready {
             Some(_) => caller.longest,
-            None => caller.longest.max(self.now.picoseconds() - caller.begun.picoseconds()),
+            None => caller.longest.max(self.now.picoseconds() - caller.started.picoseconds()),
         })
     }
 
@@ -192,13 +190,13 @@ impl Cftu {
         self.device.with(|device| device.complaints().len())
     }
 
-    /// The first caller's copy between offsets of its sources and destinations, from the call to the return:
-    /// picoseconds, in all and of the CPU.
+    /// The first caller's copy between offsets in its sources and destinations. Returns picoseconds from call to return, in total
+    /// and of the CPU.
     ///
     /// # Errors
     /// [`CftuError::Failed`], [`CftuError::Stalled`].
     pub fn copy(&mut self, places: [u64; 2], length: u64) -> Result<Took, CftuError> {
-        let begun = self.now;
+        let started = self.now;
         let half = self.host.path_lines / 2 * LINE_BYTES;
         let touched = self.caches.borrow_mut().read(KERNEL, half);
         let there = self.host.call + self.host.submit + touched;
@@ -215,12 +213,12 @@ impl Cftu {
         let touched = self.caches.borrow_mut().read(KERNEL + half, half);
         let back = self.host.interrupt + self.host.wake + touched;
         self.pass(back);
-        let all = (self.now.picoseconds() - begun.picoseconds()) as u64;
+        let all = (self.now.picoseconds() - started.picoseconds()) as u64;
         Ok(Took { all, cpu: there + back })
     }
 
-    /// Every caller copies again and again, `lengths(caller)` bytes, until an instant; `look` is shown every step of
-    /// the device before the path hears of it. Each caller goes through its window in order.
+    /// Every caller copies `lengths(caller)` bytes repeatedly until an instant. Calls `observe` at every step of the device,
+    /// before the path processes it. Each caller uses its window in order.
     ///
     /// # Errors
     /// [`CftuError::Failed`], [`CftuError::Stalled`].
@@ -228,7 +226,7 @@ impl Cftu {
         &mut self,
         until: Instant,
         mut lengths: impl FnMut(usize) -> u64,
-        mut look: impl FnMut(&Self),
+        mut observe: impl FnMut(&Self),
     ) -> Result<(), CftuError> {
         let between = self.host.call + self.host.submit + self.host.interrupt + self.host.wake;
         loop {
@@ -238,7 +236,7 @@ impl Cftu {
                 return Ok(());
             }
             self.advance(next);
-            look(self);
+            observe(self);
             for caller in 0..self.callers.len() {
                 if self.callers[caller].ready.is_some_and(|ready| ready <= self.now) {
                     let length = lengths(caller);
@@ -252,14 +250,14 @@ impl Cftu {
                 completed.completion.outcome.result.map_err(CftuError::Failed)?;
                 if let Some(caller) = self.callers.iter_mut().find(|one| one.queue == completed.queue) {
                     caller.ready = Some(self.now.after_picoseconds(between.into()));
-                    let took = self.now.picoseconds() - caller.begun.picoseconds();
-                    caller.longest = caller.longest.max(took);
+                    let time = self.now.picoseconds() - caller.started.picoseconds();
+                    caller.longest = caller.longest.max(time);
                 }
             }
         }
     }
 
-    /// The same from a start on, after which bytes count: bytes of each caller in the time that follows.
+    /// Like [`Cftu::stream`]; returns each caller's bandwidth after the time `start`.
     ///
     /// # Errors
     /// As [`Cftu::stream`].
@@ -293,13 +291,13 @@ impl Cftu {
         let mut request = Request::copy(from, to, length);
         request.terms.class = caller.class;
         caller.copies += 1;
-        (caller.ready, caller.begun) = (None, self.now);
+        (caller.ready, caller.started) = (None, self.now);
         if let Some(room) = self.path.reserve(caller.queue, u32::MAX) {
             self.path.submit(self.now, room, caller.session.0, &request, &mut self.capabilities);
         }
     }
 
-    /// What was submitted starts, and what the device reported is settled.
+    /// Starts submitted requests and settles what the device reported.
     fn turn(&mut self) {
         loop {
             self.path.ring_doorbell();

@@ -1,12 +1,11 @@
-//! What channels get of the engine: one to four of them, and under the priority policy (Papa 2014, "Priority Channel
-//! Bandwidth").
+//! Bandwidth of one to four engine channels, and under the priority policy (Papa 2014, "Priority Channel Bandwidth").
 //!
 //! ```text
-//! callers, policy, size ──► Cftu::bandwidths ──► GB/s of the first caller, and of each of the others in the mean
+//! callers, policy, size ──► Cftu::bandwidths ──► GB/s of the first caller, and the mean of the others
 //! ```
 //!
-//! Every caller has a copy under way but for what the CPU takes between two. Whether a slice goes to a caller of its
-//! own channel or the policy's slices are the live service's is no question: it is the same code.
+//! Every caller always has a copy in flight, except for the CPU's time between two copies. Policy and path are the code of the
+//! live service.
 
 use core::time::Duration;
 
@@ -17,24 +16,22 @@ use serde::Deserialize;
 
 use super::cftu::{Cftu, CftuError, Machine};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
 /// Bandwidth of each channel by size.
 pub(super) const CHANNELS: Runner = Runner { name: "papa-channels", run: channels };
 
-/// What decides the claim.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "papa-priority", place: Place::Simulated, judge: priority }];
 
-/// Before bytes count, and while they do.
+/// Warm-up time, and time in which bytes count.
 const TIMES: [Duration; 2] = [Duration::from_micros(900), Duration::from_micros(3_600)];
 /// The slide's sizes: "Buffer > 64 KB".
 const LONG: f64 = 65536.0;
-/// What the claim's statement has for each low channel, GB/s, within the same tolerance.
+/// The bandwidth of each low channel in the claim's statement, GB/s, with the same tolerance.
 const EACH_LOW: f64 = 0.65;
 
 /// A period of the priority policy.
@@ -49,7 +46,7 @@ struct Period {
 #[serde(rename_all = "kebab-case")]
 enum Of {
     First,
-    /// Each of the others, in the mean.
+    /// The mean of the others.
     Others,
     All,
 }
@@ -59,12 +56,12 @@ enum Of {
 struct Settings {
     callers: usize,
     of: Of,
-    /// The first caller is of the high class, and there are slices; else all are equal and the policy is shared.
+    /// Slices for the first caller, which has the high class; if absent, all callers are equal under the shared policy.
     priority: Option<Period>,
 }
 
-/// A policy of the slides, and the classes of those who call.
-fn arranged(callers: usize, priority: Option<Period>) -> (Box<dyn Policy>, Vec<PriorityClass>) {
+/// A policy of the slides, with the classes of the callers.
+fn policy_with_classes(callers: usize, priority: Option<Period>) -> (Box<dyn Policy>, Vec<PriorityClass>) {
     let mut classes = vec![PriorityClass::Normal; callers];
     let Some(Period { period_us, slice_us }) = priority else {
         return (PolicyKind::Shared.build(), classes);
@@ -75,7 +72,7 @@ fn arranged(callers: usize, priority: Option<Period>) -> (Box<dyn Policy>, Vec<P
 }
 
 fn bandwidths(machine: &Machine, settings: &Settings, length: u64) -> Result<Vec<f64>, CftuError> {
-    let (policy, classes) = arranged(settings.callers, settings.priority);
+    let (policy, classes) = policy_with_classes(settings.callers, settings.priority);
     let caches = machine.caches()?;
     Cftu::new(machine, &caches, policy, &classes)?.bandwidths(length, TIMES)
 }
@@ -121,17 +118,17 @@ fn priority(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.figure("each low channel, GB/s", (low + high) / 2.0);
     finding.figure("one channel alone, GB/s", one[1]);
     finding.figure("four channels, GB/s", all[1]);
-    // A slice alone, and a quarter of all the rest of the time.
-    let reckoned = one[1] / 3.0 + all[1] / 4.0 * 2.0 / 3.0;
-    finding.figure("high channel by arithmetic, GB/s", reckoned);
+    // One third of the time alone, and a quarter of the total in the rest.
+    let computed = one[1] / 3.0 + all[1] / 4.0 * 2.0 / 3.0;
+    finding.figure("high channel by arithmetic, GB/s", computed);
     let words = format!(
-        "each low one has {low:.2} to {high:.2}, to which the bandwidth of all is calibrated, so \
-         that this confirms nothing"
+        "each low one has {low:.2} to {high:.2}, but the total bandwidth is calibrated to this value, so \
+                 it is no evidence"
     );
     finding.check(within(low, EACH_LOW) && within(high, EACH_LOW), words);
     let words = format!(
         "one channel alone has the {:.2} of the crossings, all have {:.2}, both calibrated; the high channel's {:.2} follows \
-         from these two: a third of the one and a sixth of the other are {reckoned:.2}",
+                 from these two: a third of the first and a sixth of the second are {computed:.2}",
         one[1],
         all[1],
         f64::midpoint(least, most)

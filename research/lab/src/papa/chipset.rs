@@ -1,14 +1,13 @@
-//! What the I/OAT engine reaches: memory behind the 5000X, the processors' caches that are snooped, and its own rings.
+//! The I/OAT engine's view of the system: memory behind the 5000X, the snooped caches of the processors, and its rings.
 //!
 //! ```text
 //! engine's access ─┬─► memory ─────────────────────────────────────────────┐ later of both
 //!                  └─► snoop ─ modified lines ─► front-side bus, one by one ┴──► served
-//! ring region: kept and looked into (which channel was given whose memory); all other bytes are only counted
+//! ring region: stored and inspected (which channel was given whose memory); other bytes are only counted
 //! ```
 //!
-//! The snoop goes beside memory's own access, which is what hides it: only what it takes longer is waited for. An
-//! access takes the lines that it writes out of the caches, and leaves those it reads clean. What bytes are is left to
-//! the engine's own tests.
+//! A snoop runs in parallel with memory's own access, so only its additional time is waited for. An access removes the lines that
+//! it writes from the caches, and leaves those that it reads clean. The engine's own tests check the contents.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -25,15 +24,15 @@ use super::host::LINE_BYTES;
 use crate::machine::cache::Hierarchy;
 use crate::parameters::{Parameters, ParametersError};
 
-/// The caches, which the processor and the chipset both look into.
+/// The caches, shared by the processor and the chipset.
 pub type Caches = Rc<RefCell<Hierarchy>>;
 
-/// Where the rings lie, and how many bytes each channel has: 255 descriptors and the completion word.
+/// Address of the rings. Each channel has space for 255 descriptors and the completion word.
 const RINGS: u32 = 0xF000_0000;
 const RING_BYTES: u64 = 256 * 64;
-/// A caller's memory: its number is in the address bits from here on.
+/// The caller's number is in the address bits from this one on.
 const WINDOW_BITS: u32 = 29;
-/// Callers at most, by the windows below the rings.
+/// Maximum number of callers, by the windows below the rings.
 pub const CALLERS: usize = 7;
 
 /// The first byte of a caller's sources and destinations, each of 256 MiB.
@@ -48,16 +47,16 @@ pub struct ChipsetTimes {
     pub engine: Config,
     /// Picoseconds until a processor answers a snoop.
     pub snoop_answer: u64,
-    /// Picoseconds of a read of memory, which a snoop is hidden behind.
+    /// Picoseconds of a memory read, in parallel with the snoop.
     pub memory: u64,
-    /// Picoseconds of a line on the front-side bus.
+    /// Picoseconds to transfer a line on the front-side bus.
     pub line: u64,
-    /// Bytes of a descriptor at most.
+    /// Maximum bytes of a descriptor.
     pub descriptor_bytes: u64,
 }
 
 impl ChipsetTimes {
-    /// The chipset that the parameters describe.
+    /// The times with the given parameters.
     ///
     /// # Errors
     /// [`ParametersError::Missing`].
@@ -92,16 +91,16 @@ pub struct Chipset {
     rings: Ram,
     caches: Caches,
     times: ChipsetTimes,
-    /// When the front-side bus has carried what snoops brought out.
+    /// When the front-side bus has transferred the modified lines.
     bus_free: Instant,
     /// Bytes written to each caller's window.
     pub written: [u64; CALLERS + 1],
-    /// For each channel, the callers whose memory it was given, a bit for each.
+    /// For each channel, a bit set of the callers whose memory it was given.
     pub served: [u32; CHANNELS],
 }
 
 impl Chipset {
-    /// Memory that nothing was moved in.
+    /// Memory without any transfers so far.
     pub fn new(times: ChipsetTimes, caches: Caches) -> Self {
         let rings = Ram::new(RINGS, vec![0; RING_BYTES as usize * CHANNELS]);
         let written = [0; CALLERS + 1];
@@ -109,13 +108,12 @@ impl Chipset {
         Self { rings, caches, times, bus_free: Instant::ORIGIN, written, served }
     }
 
-    /// Where the rings lie.
     pub fn rings() -> Option<BusMemory> {
         BusMemory::new(RINGS, RING_BYTES * CHANNELS as u64)
     }
 
-    /// Looks into a descriptor on its way to the engine.
-    fn look(&mut self, address: u32, bytes: &[u8]) {
+    /// Inspects a descriptor that the engine reads.
+    fn inspect(&mut self, address: u32, bytes: &[u8]) {
         let channel = u64::from(address - RINGS) / RING_BYTES;
         let mut words = [0; WORDS];
         for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -135,7 +133,7 @@ impl Bus for Chipset {
             return Ok(());
         }
         self.rings.read(address, bytes)?;
-        self.look(address, bytes);
+        self.inspect(address, bytes);
         Ok(())
     }
 
@@ -163,14 +161,14 @@ impl Bus for Chipset {
     }
 }
 
-/// The rings as the processor reaches them.
+/// The processor's access to the rings.
 #[derive(Debug)]
 pub struct RingWords(pub Shared<Ioat<Chipset>>);
 
 impl DmaMemory for RingWords {
     fn read(&mut self, address: u64) -> u64 {
         let mut bytes = [0; 8];
-        // The driver stays inside the rings that it was given.
+        // The driver stays inside its rings.
         let read = self.0.with(|device| device.bus_mut().rings.read(address as u32, &mut bytes));
         debug_assert!(read.is_ok(), "{address:#x}");
         u64::from_le_bytes(bytes)

@@ -1,13 +1,13 @@
-//! One channel's bandwidth against the CPU's, for buffers in the caches and not, and where they cross (Papa 2014, "One
-//! Channel Bandwidth").
+//! One channel's bandwidth and the CPU's, for buffers in the caches and not, and the crossing (Papa 2014, "One Channel
+//! Bandwidth").
 //!
 //! ```text
-//! hot    the CPU has just copied between the same buffers      cold   neither is in a cache, which others' lines fill
+//! hot    the CPU has just copied between the same buffers      cold   other lines fill the caches
 //! sizes ──► Machine::copy_by_cpu, Cftu::copy ──► GB/s    factors ──► the size from which the engine is faster, KiB
 //! ```
 //!
-//! Hot and cold are our reading of the two slides. The crossing by arithmetic needs four rates only: of the engine, of
-//! the CPU within the last cache and from memory, and what an offload takes besides its bytes.
+//! Hot and cold are our reading of the two slides. The crossing by arithmetic needs only four rates: of the engine, of the CPU
+//! within the last cache and from memory, and the fixed time of an offload.
 
 use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
@@ -16,34 +16,32 @@ use serde::Deserialize;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::{Caches, window};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
 pub(super) const BANDWIDTH: Runner = Runner { name: "papa-bandwidth", run: bandwidth };
-/// Where the engine overtakes the CPU, by the size of level 2.
+/// The size from which the engine is faster than the CPU, by the size of level 2.
 pub(super) const CROSSING: Runner = Runner { name: "papa-crossing", run: crossing };
 
-/// What decides the claims.
 pub(super) const JUDGES: [Judge; 2] = [
     Judge { claim: "papa-hot-crossover", place: Place::Simulated, judge: hot },
     Judge { claim: "papa-cold-crossover", place: Place::Simulated, judge: cold },
 ];
 
 const KIB: f64 = 1024.0;
-/// Crossings are looked for up to here, in steps of a fraction of the size and not below a line.
+/// Longest size searched for a crossing.
 const LONGEST: u64 = 16 << 20;
 const STEP: u64 = 64;
-/// Another window, whose lines fill the caches before a cold copy.
+/// Number of the window whose lines fill the caches before a cold copy.
 const OTHERS: usize = 1;
 
-/// What the caches hold before a copy.
+/// The contents of the caches before a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Buffers {
-    /// Both buffers, as far as they fit.
+    /// Both buffers, as far as they fit in the caches.
     Hot,
     /// Other memory, half of it modified.
     Cold,
@@ -56,13 +54,13 @@ pub(super) enum By {
     Engine,
 }
 
-/// Leaves in the caches what they hold before a copy of the first window's beginning.
-pub(super) fn prepare(machine: &Machine, caches: &Caches, buffers: Buffers, length: u64) {
+/// Brings the caches into the state before a copy at the start of the first window.
+pub(super) fn prepare_caches(machine: &Machine, caches: &Caches, buffers: Buffers, length: u64) {
     let mut caches = caches.borrow_mut();
     match buffers {
         Buffers::Hot => {
             let [source, destination] = window(0);
-            // Twice, so that what does not fit is what would not be there in a row of such copies.
+            // Twice, so that the caches are as in a series of such copies.
             for _ in 0..2 {
                 caches.copy(source, destination, length);
             }
@@ -77,7 +75,7 @@ pub(super) fn prepare(machine: &Machine, caches: &Caches, buffers: Buffers, leng
 /// Picoseconds of one copy by the CPU.
 pub(super) fn by_cpu(machine: &Machine, buffers: Buffers, length: u64) -> Result<u64, CftuError> {
     let caches = machine.caches()?;
-    prepare(machine, &caches, buffers, length);
+    prepare_caches(machine, &caches, buffers, length);
     Ok(machine.copy_by_cpu(&caches, window(0), length))
 }
 
@@ -86,7 +84,7 @@ pub(super) fn by_engine(machine: &Machine, buffers: Buffers, length: u64) -> Res
     let caches = machine.caches()?;
     let mut cftu = Cftu::new(machine, &caches, PolicyKind::Shared.build(), &[PriorityClass::Normal])?;
     cftu.copy([0; 2], 1)?;
-    prepare(machine, &caches, buffers, length);
+    prepare_caches(machine, &caches, buffers, length);
     Ok(cftu.copy([0; 2], length)?.all)
 }
 
@@ -101,11 +99,11 @@ fn bandwidth(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let BandwidthSettings { by, buffers } = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
     let point = |x: f64| {
-        let took = match by {
+        let time = match by {
             By::Cpu => by_cpu(&machine, buffers, x as u64),
             By::Engine => by_engine(&machine, buffers, x as u64),
         };
-        Ok((x, x * 1e3 / took.map_err(|error| line.failed(error))? as f64))
+        Ok((x, x * 1e3 / time.map_err(|error| line.failed(error))? as f64))
     };
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
     Ok(vec![Series { label: line.series.label.clone(), points }])
@@ -115,10 +113,10 @@ fn bandwidth(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct CrossingSettings {
     buffers: Buffers,
-    /// What an offload's steps on the CPU are multiplied with.
+    /// Factor on the CPU's time for an offload.
     #[serde(default = "one")]
     set_up: u64,
-    /// Whether the crossing is worked out, instead of looked for.
+    /// Whether the crossing is computed from rates instead of searched.
     #[serde(default)]
     by_arithmetic: bool,
 }
@@ -135,9 +133,11 @@ fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         for cost in [&mut host.submit, &mut host.interrupt, &mut host.wake] {
             *cost *= set_up;
         }
-        let found = if by_arithmetic { reckoned(&machine, buffers) } else { found(&machine, buffers) };
+        let found =
+            if by_arithmetic { crossing_by_arithmetic(&machine, buffers) } else { found(&machine, buffers) };
         let found = found.map_err(|error| line.failed(error))?;
-        let found = found.ok_or_else(|| line.failed("up to 16 MiB the engine does not overtake the CPU"))?;
+        let found =
+            found.ok_or_else(|| line.failed("up to 16 MiB the engine is never faster than the CPU"))?;
         Ok((x, found / KIB))
     };
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, _>>()?;
@@ -164,16 +164,16 @@ pub(super) fn found(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, 
     Ok(Some(above as f64))
 }
 
-/// The same by arithmetic. Cold: what an offload takes besides its bytes, by what the CPU takes longer for a byte. Hot:
-/// the same, where of the bytes beyond half the last cache each pushes out others of its sets, so that a way's worth
-/// more misses always.
-fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
+/// The same size by arithmetic. Cold: the fixed time of an offload, divided by the CPU's additional time for a byte. Hot:
+/// likewise, but each byte beyond half the last cache evicts others of its set, so that all lines miss after one way's worth
+/// of bytes.
+fn crossing_by_arithmetic(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuError> {
     let short = 4096;
     let long = 1 << 20;
-    let begun = by_engine(machine, buffers, short)?;
-    let ended = by_engine(machine, buffers, long)?;
-    let moved = (ended - begun) as f64 / (long - short) as f64;
-    let started = begun as f64 - moved * short as f64 - machine.host.call as f64;
+    let short_time = by_engine(machine, buffers, short)?;
+    let long_time = by_engine(machine, buffers, long)?;
+    let moved = (long_time - short_time) as f64 / (long - short) as f64;
+    let started = short_time as f64 - moved * short as f64 - machine.host.call as f64;
     let far = by_cpu(machine, Buffers::Cold, long)? as f64 / long as f64;
     if buffers == Buffers::Cold {
         return Ok((far > moved).then(|| started / (far - moved)));
@@ -186,8 +186,8 @@ fn reckoned(machine: &Machine, buffers: Buffers) -> Result<Option<f64>, CftuErro
 
 const CROSSINGS: &str = "papa-crossing";
 
-/// What both crossings have in common: figure, the slide's own sizes, and how they move.
-fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunError> {
+/// The common part of both crossings: figure, the slide's sizes, and how they move.
+fn judge_crossing(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunError> {
     let figure = format!("papa-{buffers}");
     let cpu = case.tables.line(&figure, "CPU")?;
     let engine = case.tables.line(&figure, "engine")?;
@@ -203,21 +203,21 @@ fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunE
     finding.figure("first size of the figure at which the engine is faster, KiB", first);
     finding.figure("engine, longest, GB/s", engine.last());
     finding.figure("CPU, longest, GB/s", cpu.last());
-    let reckoned = at(", by arithmetic", l2)?;
+    let computed = at(", by arithmetic", l2)?;
     let moves = [
         ("half the L2", at("", l2 / 2.0)?, at(", by arithmetic", l2 / 2.0)?),
         ("twice the set-up", at(", set-up doubled", l2)?, at(", set-up doubled, by arithmetic", l2)?),
     ];
     for (what, moved, expected) in moves {
-        let Some(((moved, expected), reckoned)) = moved.zip(expected).zip(reckoned) else {
+        let Some(((moved, expected), computed)) = moved.zip(expected).zip(computed) else {
             finding.check(false, format!("the figure has no crossing with {what}"));
             continue;
         };
         finding.figure(format!("with {what}, KiB"), moved);
         let ratio = moved / crossing;
-        let arithmetic = expected / reckoned;
+        let arithmetic = expected / computed;
         let words = format!(
-            "with {what} the crossing is {ratio:.2} times as far, by arithmetic {arithmetic:.2} times"
+            "with {what} the crossing moves by a factor of {ratio:.2}, by arithmetic {arithmetic:.2}"
         );
         finding.check((ratio / arithmetic - 1.0).abs() < 0.05, words);
     }
@@ -225,9 +225,9 @@ fn crossed(case: &Case<'_>, buffers: &str, basis: Basis) -> Result<Verdict, RunE
 }
 
 fn hot(case: &Case<'_>) -> Result<Verdict, RunError> {
-    crossed(case, "hot", Basis::Predicted)
+    judge_crossing(case, "hot", Basis::Predicted)
 }
 
 fn cold(case: &Case<'_>) -> Result<Verdict, RunError> {
-    crossed(case, "cold", Basis::Calibrated)
+    judge_crossing(case, "cold", Basis::Calibrated)
 }

@@ -1,10 +1,10 @@
-//! Processor and kernel of the slides' machine: what calls take, and what the caches do to them.
+//! The slides' machine: times of its processor, caches and kernel.
 //!
 //! ```text
 //! parameters ──► Host: Processor (caches, memory), call, submit, interrupt, wake, the kernel's own lines
 //! ```
 //!
-//! Values only; who spends them is [`cftu`](super::cftu).
+//! Values only; [`cftu`](super::cftu) uses them.
 
 use crate::machine::cache::{Backing, Level, Processor, Replacement};
 use crate::parameters::{Parameters, ParametersError};
@@ -14,10 +14,9 @@ pub const LINE_BYTES: u64 = 64;
 const L1_WAYS: usize = 8;
 const L2_WAYS: usize = 16;
 
-/// The processor, and what its kernel takes. Times in picoseconds.
+/// The processor, and the times of its kernel in picoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
-    /// Its caches and memory.
     pub processor: Processor,
     pub call: u64,
     /// From the call to the doorbell.
@@ -25,14 +24,14 @@ pub struct Host {
     /// From the interrupt until the sleeper is woken.
     pub interrupt: u64,
     pub wake: u64,
-    /// Lines of its own that the kernel touches for an offload.
+    /// Lines of the kernel's own data that an offload accesses.
     pub path_lines: u64,
     /// A cycle of the processor.
     pub cycle: f64,
 }
 
 impl Host {
-    /// The machine that the parameters describe.
+    /// The machine with the given parameters.
     ///
     /// # Errors
     /// [`ParametersError::Missing`].

@@ -1,21 +1,20 @@
-//! The slides' questions to this machine: suspended channels under the priority policy (`./x bench policy`), and what copies
-//! do to a victim in level 2 (`./x bench pollution`).
+//! Live experiments of the slides: suspended channels under the priority policy (`./x bench policy`), and the effect of copies on
+//! a victim in level 2 (`./x bench pollution`).
 //!
-//! Exclusive and shared channels are tried in virtual time only: they are about several clients.
+//! Exclusive and shared channels run only in virtual time, since they need several clients.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
 use crate::live::{LiveError, Rows, not_run, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
-/// What decides claims here.
 pub(super) const JUDGES: [Judge; 2] = [
     Judge { claim: "papa-policies", place: Place::Live, judge: silent },
     Judge { claim: "papa-pollution", place: Place::Live, judge: polluted },
 ];
 
-/// Slices, bytes that strayed in them, and bytes of the low class against those under a policy without slices.
+/// Number of slices, bytes of suspended requests in them, and bytes of the low class relative to a policy without slices.
 fn under_priority() -> Result<[f64; 3], LiveError> {
     let rows = Rows::measured("policy", Some("latencies"))?;
     Ok([
@@ -35,14 +34,14 @@ fn silent(case: &Case<'_>) -> Result<Verdict, RunError> {
     finding.figure("bytes of suspended requests in them", strayed);
     let words = format!(
         "priority, slices of 9 ms in every 12 on a worker of the CPU: in {slices} slices {strayed} bytes of suspended \
-         requests moved, and between them {low:.2} times the bytes of the low class that a shared policy moves. Exclusive \
-         and shared channels are tried in virtual time only"
+                 requests moved, and between them {low:.2} times the bytes of the low class that a shared policy moves. Exclusive \
+                 and shared channels run only in virtual time"
     );
     finding.check(strayed == 0.0 && slices > 0.0 && low > 0.0, words);
     Ok(finding.verdict(Place::Live, Basis::Measured))
 }
 
-/// Figures, and the rows they come from.
+/// Names of the figures, with the rows of the benchmark.
 const WALKS: [(&str, &str); 7] = [
     ("alone", "walk over 768 KiB after 16 pieces of 16,064 B by none"),
     ("after read()", "walk over 768 KiB after 16 pieces of 16,064 B by read()"),
@@ -59,8 +58,8 @@ const WALKS: [(&str, &str); 7] = [
 fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     let figures = Rows::measured("pollution", Some("pieces")).and_then(|rows| rows.values(&WALKS));
     reported(case, "us", figures, |_| {
-        "median walk over a victim of 768 KiB in level 2 after 16 pieces of 16,064 bytes; read() is the kernel-user copy, the \
-         offloaded ones are done by a worker on another CPU and polled for; on a machine that does other things"
+        "median walk over a victim of 768 KiB in level 2 after 16 pieces of 16,064 bytes; read() is the kernel-user copy; \
+                 offloaded copies are done by a worker on another CPU and polled for; the machine also runs other programs"
             .to_owned()
     })
 }

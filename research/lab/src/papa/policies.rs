@@ -1,13 +1,13 @@
-//! The slides' three policies on the I/OAT engine's model: what they promise, tried with callers by chance (Papa 2014,
-//! "Copy memory support").
+//! The slides' three policies on the I/OAT engine's model, tried with random callers (Papa 2014, "Copy memory support").
 //!
 //! ```text
-//! seed ──► callers, classes, sizes, slices ──► Cftu::stream ─┬─ bytes that reach memory while low channels are at rest
+//! seed ──► callers, classes, sizes, slices ──► Cftu::stream ─┬─ bytes that reach memory while low channels are suspended
 //!                                                            └─ descriptors that channels fetch: whose memory
 //! ```
 //!
-//! Both are seen at the device's side of the bus, not told by the policy. [`Watched`] marks from when to when low
-//! channels have to be silent. A variant that takes the wish for the acknowledgement shows that bytes would be seen.
+//! Both are observed on the device's side of the bus, not reported by the policy. [`Watched`] records when low channels have
+//! to be silent. A faulty variant that takes the request to suspend for the acknowledgement shows that stray bytes would be
+//! seen.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -19,28 +19,27 @@ use memferry_path::{Acts, Ask, ChannelState, Choice, Outstanding, Policy, Slices
 use memferry_transfer::{PriorityClass, SessionId};
 
 use super::cftu::{Cftu, CftuError, Machine};
-use crate::chance::Chance;
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
+use crate::rng::Rng;
 use crate::verdict::{Basis, Verdict};
 
-/// What decides the claim in virtual time.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "papa-policies", place: Place::Simulated, judge: kept }];
 
-/// Seeds of each policy.
+/// Number of seeds for each policy.
 const SEEDS: u64 = 24;
-/// How long each runs.
+/// Virtual time of each run.
 const DURATION: Duration = Duration::from_micros(1_200);
-/// Channels of the engine, as many as there can be callers with an exclusive one.
+/// Channels of the engine; the same number of callers can have an exclusive one.
 const CHANNELS: usize = 4;
 
-/// A policy that is looked at: when low requests have to be silent.
+/// Wraps a policy and records when low requests have to be silent.
 struct Watched<P> {
     inner: P,
     silent: Arc<AtomicBool>,
-    /// What is suspended counts as silent at once, not when it has come to rest: wrong, to try the watch.
+    /// Faulty variant: counts a request as silent when its suspension is requested, before it has stopped.
     hasty: bool,
 }
 
@@ -75,37 +74,37 @@ impl<P: Policy> Policy for Watched<P> {
     }
 }
 
-/// What was seen of the priority policy.
+/// Observations of the priority policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Seen {
     slices: u64,
-    /// Bytes that low callers' copies wrote while they had to be silent, as the bus saw it.
+    /// Bytes that copies of low callers wrote on the bus while they had to be silent.
     strayed: u64,
-    /// The same as the policy's own count has it.
+    /// The same as counted by the policy.
     counted: u64,
     /// Bytes of all low callers.
     low: u64,
     complaints: usize,
 }
 
-/// Callers by chance under the priority policy.
+/// Random callers under the priority policy.
 fn priority(machine: &Machine, seed: u64, hasty: bool) -> Result<Seen, CftuError> {
-    let mut chance = Chance::new(seed);
-    let period = 60 + chance.below(140);
-    let slice = 10 + chance.below(period / 2 - 10);
+    let mut rng = Rng::new(seed);
+    let period = 60 + rng.below(140);
+    let slice = 10 + rng.below(period / 2 - 10);
     let slices = Slices::new(Duration::from_micros(period), Duration::from_micros(slice), 1);
     let silent = Arc::new(AtomicBool::new(false));
     let inner = Priority::new(slices.clone(), 0);
     let policy = Box::new(Watched { inner, silent: Arc::clone(&silent), hasty });
-    let low = 1 + chance.below(5) as usize;
+    let low = 1 + rng.below(5) as usize;
     let mut classes = vec![PriorityClass::High];
-    classes.extend((0..low).map(|_| [PriorityClass::Low, PriorityClass::Normal][chance.below(2) as usize]));
+    classes.extend((0..low).map(|_| [PriorityClass::Low, PriorityClass::Normal][rng.below(2) as usize]));
     let mut cftu = Cftu::new(machine, &machine.caches()?, policy, &classes)?;
     let bytes = |cftu: &Cftu| (1..=low).map(|caller| cftu.written(caller)).sum::<u64>();
     let mut before = 0;
     let mut strayed = 0;
-    let longest = 1 << (6 + chance.below(13));
-    let lengths = |_| 1 + chance.below(longest);
+    let longest = 1 << (6 + rng.below(13));
+    let lengths = |_| 1 + rng.below(longest);
     let until = cftu.now().after(DURATION);
     cftu.stream(until, lengths, |cftu| {
         let now = bytes(cftu);
@@ -133,10 +132,10 @@ fn without_slices(
     policy: Box<dyn Policy>,
     callers: usize,
 ) -> Result<Shares, CftuError> {
-    let mut chance = Chance::new(seed);
+    let mut rng = Rng::new(seed);
     let mut cftu = Cftu::new(machine, &machine.caches()?, policy, &vec![PriorityClass::Normal; callers])?;
     let until = cftu.now().after(DURATION);
-    cftu.stream(until, |_| 1 + chance.below(32 << 10), |_| ())?;
+    cftu.stream(until, |_| 1 + rng.below(32 << 10), |_| ())?;
     let longest = (0..callers).map(|caller| cftu.longest(caller)).collect();
     let moved = (0..callers).map(|caller| cftu.written(caller)).collect();
     Ok(Shares { served: cftu.served(), moved, longest })
@@ -164,21 +163,21 @@ fn judge(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuError> 
     finding.figure("bytes of low channels in them", all.strayed as f64);
     let words = format!(
         "priority: in {} slices by {SEEDS} seeds {} of the {} bytes of low callers \
-         reached memory after all of them rested",
+                  reached memory after all of them had stopped",
         all.slices, all.strayed, all.low
     );
     finding.check(all.strayed + all.counted == 0 && all.slices > SEEDS && all.complaints == 0, words);
     let hasty = (0..4).map(|seed| priority(machine, seed, true)).collect::<Result<Vec<_>, _>>()?;
     let early: u64 = hasty.iter().map(|seen| seen.strayed).sum();
     let words = format!(
-        "were slices counted from the wish and not from the acknowledgement, {early} bytes would be seen"
+        "with slices counted from the request instead of the acknowledgement, {early} bytes would be seen"
     );
     finding.check(early > 0, words);
     exclusive(machine, finding)?;
     shared(machine, finding)
 }
 
-/// One to five callers: the fifth wants a channel when all are bound.
+/// One to five callers; the fifth finds all channels bound.
 fn exclusive(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuError> {
     let mut bound = true;
     let mut without = 0;
@@ -192,7 +191,7 @@ fn exclusive(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuErr
     }
     let words = format!(
         "exclusive: no channel fetched a descriptor of a second caller's memory, and the {without} callers beyond {CHANNELS}, of \
-         {SEEDS} seeds, found no channel and moved no byte"
+                 {SEEDS} seeds, got no channel and moved no byte"
     );
     finding.check(bound && without > 0, words);
     Ok(())
@@ -209,8 +208,8 @@ fn shared(machine: &Machine, finding: &mut Finding<'_>) -> Result<(), CftuError>
         longest = shares.longest.into_iter().fold(longest, u128::max);
     }
     let words = format!(
-        "shared: up to 7 callers each used all four channels, none waited longer than {:.0} us for 32 KiB, copies under way \
-         at the end counted",
+        "shared: up to 7 callers each used all four channels; none waited longer than {:.0} us for 32 KiB, including copies in \
+                 flight at the end",
         longest as f64 / 1e6
     );
     finding.check(open && longest < DURATION.as_nanos() * 1000 / 4, words);

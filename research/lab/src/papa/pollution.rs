@@ -1,11 +1,11 @@
-//! Victims in the caches beside copies of 16,064 bytes (Papa 2014, "Cache Pollution").
+//! Victims in the caches during copies of 16,064 bytes (Papa 2014, "Cache Pollution").
 //!
 //! ```text
-//! victim, to warm ─► alone ─► with a copy every 50 us of its own time, by CPU or engine ─► rise of its own time, %
+//! victim, to warm up ─► alone ─► with a copy every 50 us of its own time, by CPU or engine ─► increase of its own time, %
 //! ```
 //!
-//! The victim's own time is what counts: what copies take themselves is not in it. Sources go round a file of 32 MiB in
-//! the page cache, the destination is one buffer, as with `read`.
+//! Only the victim's own time counts, without the time of the copies. Sources cycle through a file of 32 MiB in the page cache;
+//! the destination is one buffer, as with `read`.
 
 use memferry_path::PolicyKind;
 use memferry_transfer::PriorityClass;
@@ -14,25 +14,23 @@ use serde::Deserialize;
 use super::cache_state::PIECE;
 use super::cftu::{Cftu, CftuError, Machine};
 use super::chipset::window;
-use super::crossing::{Buffers, By, prepare};
+use super::crossing::{Buffers, By, prepare_caches};
 use super::victims::{Core, VICTIMS, Victim};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError, Runner};
 use crate::judging::Finding;
-use crate::plan::Line;
+use crate::paper::{Case, Judge, Line, RunError, Runner};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
-/// What copies cost a victim.
+/// The cost of copies to a victim.
 pub(super) const POLLUTION: Runner = Runner { name: "papa-pollution", run: pollution };
 
-/// What decides the claim.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "papa-pollution", place: Place::Simulated, judge: polluted }];
 
-/// Bytes of the file that copies come from.
+/// Bytes of the source file.
 const FILE: u64 = 32 << 20;
-/// What "measurably" is read as, percent: less drowns in what differs between two runs of a program.
+/// Smallest effect that counts as measurable, percent: smaller ones are below the variation between two runs of a program.
 const MEASURABLE: f64 = 1.0;
 
 const FIGURE: &str = "papa-pollution";
@@ -40,9 +38,9 @@ const FIGURE: &str = "papa-pollution";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Shows {
-    /// How much longer the victim itself takes.
+    /// The increase of the victim's own time.
     Own,
-    /// The same with what the copies take of the CPU.
+    /// The same including the CPU's time for the copies.
     Elapsed,
 }
 
@@ -58,23 +56,23 @@ fn pollution(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let settings: Settings = line.settings()?;
     let machine = Machine::new(line.parameters, line.plan.seed)?;
     let point = |x: f64| {
-        let victim = numbered(x).ok_or_else(|| line.failed("victims are numbered from 1 to 6"))?;
+        let victim = victim_at(x).ok_or_else(|| line.failed("victims are numbered from 1 to 6"))?;
         Ok((x, rise(&machine, victim, settings).map_err(|error| line.failed(error))?))
     };
     let points = line.plan.points().into_iter().map(point).collect::<Result<_, RunError>>()?;
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// The victim that a figure has at this place.
-fn numbered(x: f64) -> Option<&'static Victim> {
+/// The victim at this x value of a figure.
+fn victim_at(x: f64) -> Option<&'static Victim> {
     (x as usize).checked_sub(1).and_then(|at| VICTIMS.get(at))
 }
 
-/// Percent that a victim takes longer.
+/// The increase of a victim's time, percent.
 fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, CftuError> {
     let caches = machine.caches()?;
-    // What was used before fills the caches, as it does after a while.
-    prepare(machine, &caches, Buffers::Cold, PIECE);
+    // Fills the caches with other data, as after some time of other use.
+    prepare_caches(machine, &caches, Buffers::Cold, PIECE);
     let mut nothing = || ();
     let mut alone = Core::new(machine, &caches, u64::MAX, &mut nothing);
     (victim.run)(&mut alone);
@@ -107,7 +105,7 @@ fn rise(machine: &Machine, victim: &Victim, settings: Settings) -> Result<f64, C
     Ok((disturbed as f64 / undisturbed as f64 - 1.0) * 100.0)
 }
 
-/// How often the figure's copies are made.
+/// The interval between copies in the figure.
 fn every_us(case: &Case<'_>) -> Result<u64, String> {
     let plan = case.tables.iter().find(|table| table.plan.figure == FIGURE).map(|table| &table.plan);
     let settings = plan.and_then(|plan| plan.series.first()).map(|series| series.settings.clone());
@@ -124,7 +122,7 @@ fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let mut gains = Vec::new();
     for ((number, by_cpu), (_, by_engine)) in cpu.points.iter().zip(&engine.points) {
-        let Some(victim) = numbered(*number) else { continue };
+        let Some(victim) = victim_at(*number) else { continue };
         let gain = (1.0 - (100.0 + by_engine) / (100.0 + by_cpu)) * 100.0;
         finding.figure(format!("{} faster when offloaded, %", victim.category), gain);
         gains.push((victim.category, gain));
@@ -133,15 +131,15 @@ fn polluted(case: &Case<'_>) -> Result<Verdict, RunError> {
     let most = gains.iter().map(|(_, gain)| *gain).fold(0.0, f64::max);
     let few: Vec<&str> = gains.iter().filter(|(_, gain)| *gain < MEASURABLE).map(|(name, _)| *name).collect();
     let words = format!(
-        "of {} victims, all in level 2, {} are faster beside offloaded copies by {MEASURABLE} % at least, up to {most:.2}: so \
-         much is read as measurable; by less, from {least:.2} % on: {}",
+        "of {} victims, all in level 2, {} are faster beside offloaded copies by at least {MEASURABLE} %, which is read as \
+                 measurable, up to {most:.2}; by less, from {least:.2} % on: {}",
         gains.len(),
         gains.len() - few.len(),
         few.join(", ")
     );
     finding.check(least > 0.0 && most >= MEASURABLE, words);
     let words = format!(
-        "a copy every {} us of the victim's time is our choice, the slides have none, and the gains go with it",
+        "a copy every {} us of the victim's time is our choice, since the slides state none; the gains depend on it",
         every_us(case).map_err(|message| case.failed(message))?
     );
     finding.check(true, words);

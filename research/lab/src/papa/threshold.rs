@@ -1,46 +1,44 @@
-//! From which size a copy goes to the engine, when it is not known whether its buffers are in a cache (ours; no claim).
+//! The size from which a copy goes to the engine if the state of its buffers is unknown (ours; no claim).
 //!
 //! ```text
 //! times of both by size and state ─┬─ share of cold copies ─► expected times ─► the shorter: threshold by cost
 //!                                  └─ size of level 2, processes ─► L2 / (2 x processes): threshold by formula
-//! threshold, share ──► KiB, or percent above what one who knew the state of each copy would take
+//! threshold, share ──► KiB, or percent above the best choice with knowledge of each copy's state
 //! ```
 //!
-//! The formula is of Buntinas et al. 2009 (cache-efficient intranode communication, KNEM), as we remember it from
-//! KNEM's documentation; neither was at hand. Below L2 / (2 x processes) both buffers of all of them fit into the cache
-//! that they share.
+//! The formula is of Buntinas et al. 2009 (cache-efficient intranode communication, KNEM), from memory of KNEM's documentation;
+//! neither was available for a check. Below L2 / (2 x processes) the buffers of all processes fit into their shared cache.
 
 use serde::Deserialize;
 
 use super::cftu::{CftuError, Machine};
 use super::crossing::{Buffers, by_cpu, by_engine};
-use crate::experiments::{RunError, Runner};
-use crate::plan::Line;
+use crate::paper::{Line, RunError, Runner};
 use crate::table::Series;
 
-/// Thresholds and what they cost, by the share of copies whose buffers are cold.
+/// Thresholds and their cost, by the share of copies with cold buffers.
 pub(super) const THRESHOLD: Runner = Runner { name: "papa-threshold", run: threshold };
 
-/// How it is chosen.
+/// How the threshold is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Rule {
     Cpu,
     Engine,
-    /// By the cache's size and how many processes share it.
+    /// From the cache's size and the number of processes that share it.
     Formula {
         processes: u64,
     },
-    /// By the expected times.
+    /// From the expected times.
     Cost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Shows {
-    /// KiB of the shortest copy from which on all go to the engine.
+    /// The shortest size, in KiB, from which all copies go to the engine.
     Threshold,
-    /// Percent above the best choice with knowledge of the state, in the mean over the sizes.
+    /// Mean percentage over the sizes above the best choice with knowledge of the state.
     Cost,
 }
 
@@ -51,7 +49,7 @@ struct Settings {
     shows: Shows,
 }
 
-/// A size with its times, in picoseconds.
+/// A size, and the times of both ways in picoseconds.
 struct Timed {
     bytes: u64,
     cpu: [f64; 2],

@@ -1,14 +1,13 @@
-//! Programs whose data stays in the caches: one of each of MiBench's categories, as the slides run MiBench beside the
-//! copies.
+//! Programs whose data stays in the caches: one for each category of MiBench, which the slides run beside the copies.
 //!
 //! ```text
-//! victim ─ real work on real values ─ Core::get, Core::set ─► address ─► caches ─► time      every so often ─► a copy
+//! victim ─ computes on values ─ Core::get, Core::set ─► address ─► caches ─► time      at intervals ─► a copy
 //! ```
 //!
-//! They are our own and small: that kind of work, not those programs. An access costs a few cycles besides what the
-//! caches take, and waits for them; what a processor would overlap is left out. Code is not fetched.
+//! They are small programs of our own with the same kind of work. An access costs a few cycles and waits for the caches; the
+//! overlap of a real processor is not modelled. Instruction fetches are left out.
 
-use crate::chance::Chance;
+use crate::rng::Rng;
 
 use super::cftu::Machine;
 use super::chipset::Caches;
@@ -19,18 +18,18 @@ const CYCLES: f64 = 3.0;
 /// A core that runs a victim.
 pub(super) struct Core<'a> {
     caches: &'a Caches,
-    /// Picoseconds of an access besides the caches'.
+    /// Picoseconds of an access without the caches.
     access: u64,
     /// Picoseconds of the victim itself.
     own: u64,
-    /// When something comes between next, in the victim's own time, and how often it does.
+    /// When the next copy runs, in the victim's own time, and the interval between copies.
     next: u64,
     every: u64,
     between: &'a mut dyn FnMut(),
 }
 
 impl<'a> Core<'a> {
-    /// A core where `between` happens whenever the victim has run for so many picoseconds.
+    /// A core that calls `between` each time the victim has run for `every` picoseconds.
     pub(super) fn new(
         machine: &Machine,
         caches: &'a Caches,
@@ -72,30 +71,30 @@ impl<'a> Core<'a> {
     }
 }
 
-/// Values, and where they lie.
+/// Values with their address.
 struct Array {
     base: u64,
     values: Vec<u32>,
 }
 
-/// Where victims' data lies: above the callers' windows, megabytes apart.
+/// Address of the victims' data: above the callers' windows.
 const DATA: u64 = 0xD000_0000;
 
 impl Array {
     fn new(number: u64, values: Vec<u32>) -> Self {
-        // Not all on the same sets.
+        // An offset, so that the arrays do not share their sets.
         Self { base: DATA + number * ((1 << 20) + (5 << 10)), values }
     }
 
     fn random(number: u64, length: usize) -> Self {
-        let mut chance = Chance::new(number + 1);
-        Self::new(number, (0..length).map(|_| chance.below(1 << 32) as u32).collect())
+        let mut rng = Rng::new(number + 1);
+        Self::new(number, (0..length).map(|_| rng.below(1 << 32) as u32).collect())
     }
 }
 
-/// A category, and its victim's work, once; it gives a sum that shows whether it was done right.
+/// A category with its victim, which runs once and returns a sum as a check of its result.
 pub(super) struct Victim {
-    /// MiBench's name of the category.
+    /// The name of the category in MiBench.
     pub(super) category: &'static str,
     pub(super) run: fn(&mut Core<'_>) -> u64,
 }
@@ -147,7 +146,7 @@ fn sift(core: &mut Core<'_>, heap: &mut Array, mut root: usize, end: usize) {
     }
 }
 
-/// The Walsh-Hadamard transform of each block of 8 by 8 of a picture of 64 KiB, as picture coders transform blocks.
+/// The Walsh-Hadamard transform of each 8 by 8 block of a picture of 64 KiB, as in picture coding.
 fn transform(core: &mut Core<'_>) -> u64 {
     const WIDTH: usize = 128;
     let mut picture = Array::random(2, WIDTH * WIDTH);
@@ -171,7 +170,7 @@ fn transform(core: &mut Core<'_>) -> u64 {
     sum(&picture)
 }
 
-/// Shortest paths from four nodes of a dense graph of 160, whose matrix is 100 KiB.
+/// Shortest paths from four nodes in a dense graph of 160 nodes, with a matrix of 100 KiB.
 fn shortest_paths(core: &mut Core<'_>) -> u64 {
     const NODES: usize = 160;
     let mut matrix = Array::random(4, NODES * NODES);
@@ -198,7 +197,7 @@ fn shortest_paths(core: &mut Core<'_>) -> u64 {
     total
 }
 
-/// Words of a text looked up in a dictionary of 128 KiB with open addresses; most are frequent ones.
+/// Looks words of a text up in a dictionary of 128 KiB with open addressing; most words are frequent ones.
 fn look_up(core: &mut Core<'_>) -> u64 {
     const SLOTS: usize = 32 << 10;
     let mut dictionary = Array::new(6, vec![0; SLOTS]);
@@ -211,10 +210,10 @@ fn look_up(core: &mut Core<'_>) -> u64 {
         }
         dictionary.values[at] = word;
     }
-    let mut chance = Chance::new(7);
+    let mut rng = Rng::new(7);
     for _ in 0..60_000 {
-        // The smaller of some numbers by chance: frequent words are few.
-        let word = (0..3).map(|_| chance.below(20_000) as u32 + 1).min().unwrap_or(1);
+        // The smallest of three random numbers: frequent words are few.
+        let word = (0..3).map(|_| rng.below(20_000) as u32 + 1).min().unwrap_or(1);
         let mut at = slot(word);
         loop {
             let found = core.get(&dictionary, at);
@@ -228,7 +227,7 @@ fn look_up(core: &mut Core<'_>) -> u64 {
     known
 }
 
-/// A cipher of ten rounds by four tables of 1 KiB, over 64 KiB.
+/// A cipher of ten rounds with four tables of 1 KiB, over 64 KiB.
 fn encipher(core: &mut Core<'_>) -> u64 {
     let tables = Array::random(8, 4 * 256);
     let mut text = Array::random(9, 16 << 10);
@@ -296,7 +295,7 @@ mod tests {
     use crate::parameters::Parameters;
 
     #[test]
-    fn what_victims_give_does_not_depend_on_who_comes_between() {
+    fn copies_do_not_change_victims_results() {
         let parameters = Parameters::parse(include_str!("../../parameters/papa.toml")).expect("well formed");
         let machine = Machine::new(&parameters, 1).expect("all there");
         for victim in &VICTIMS {

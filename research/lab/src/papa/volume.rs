@@ -1,14 +1,13 @@
-//! How many copies between kernel and user a workload makes, and of which sizes (Papa 2014, "Data transfers between
-//! kernel and user space"). Measured, not simulated.
+//! Number and sizes of a workload's copies between kernel and user (Papa 2014, "Data transfers between kernel and user
+//! space"). Measured, not simulated.
 //!
 //! ```text
-//! shell script ◄─ ptrace ─ every end of a system call ─► read, write, send, receive: bytes that it gave ─► histogram
+//! shell script ◄─ ptrace ─ every end of a system call ─► read, write, send, receive: bytes returned ─► histogram
 //! ```
 //!
-//! Accounting by system calls, as `strace` does it: what the kernel copies for other calls (file status, directories,
-//! time, names of files) is not in it, and each call counts as one copy, whatever pieces the kernel makes it in. The
-//! kernel's own probes would see all, and ask for rights that a test has not. Tracing slows the workload down, so it is
-//! timed once without.
+//! Counts system calls, as `strace` does. Copies for other calls (file status, directories, time, file names) are left out,
+//! and each call counts as one copy, even if the kernel copies in pieces. Kernel probes would see all copies but need rights
+//! that a test does not have. Tracing slows the workload down, so one run without it gives the time.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -23,19 +22,18 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Figures, Status, Verdict};
 
-/// What decides the claim.
 pub(super) const JUDGE: Judge = Judge { claim: "papa-copy-volume", place: Place::Live, judge: counted };
 
-/// A shell's medium workload: files found, searched, read, compressed, sorted. It begins with a line of input.
+/// A medium workload for a shell: finds, searches, reads, compresses and sorts files. It starts after a line of input.
 const WORKLOAD: &str = "read _; \
     find /usr/share /etc -type f -size -64k 2>/dev/null | head -n 2000 | xargs grep -c e | sort -t: -k2 | tail; \
     find /usr/share -type f -size -64k 2>/dev/null | head -n 500 | xargs cat 2>/dev/null | gzip -1 | wc -c; \
     ls -lR /usr/lib 2>/dev/null | head -n 4000 | sort | grep -c root";
 
-/// Calls whose result is how many bytes went between kernel and user.
+/// System calls whose result is the number of bytes copied between kernel and user.
 const CALLS: [libc::c_long; 12] = [
     libc::SYS_read,
     libc::SYS_write,
@@ -51,7 +49,7 @@ const CALLS: [libc::c_long; 12] = [
     libc::SYS_sendmsg,
 ];
 
-/// Ends of the classes of sizes, bytes, and what rows call them.
+/// Upper limits of the size classes in bytes, with their names in rows.
 const CLASSES: [(u64, &str); 6] = [
     (64, "up to 64 B"),
     (512, "up to 512 B"),
@@ -102,15 +100,15 @@ fn counted(case: &Case<'_>) -> Result<Verdict, RunError> {
         status: Status::Reported,
         basis: Some(Basis::Measured),
         figures: Figures::Named(found.into_iter().collect()),
-        why: "system calls of a shell's workload that carry data, counted by ptrace, by the time it takes \
-              untraced; other copies of \
-              the kernel are not in it"
+        why: "system calls of a shell's workload that carry data, counted by ptrace, relative to its \
+                      untraced time; other copies of \
+                      the kernel are left out"
             .to_owned(),
         ..not_run
     })
 }
 
-/// The workload, which waits for a line of input, in a process group of its own.
+/// The workload, which waits for a line of input, in its own process group.
 fn shell() -> std::io::Result<(Child, Option<ChildStdin>)> {
     let mut command = Command::new("/bin/sh");
     command.args(["-c", WORKLOAD]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -121,7 +119,7 @@ fn shell() -> std::io::Result<(Child, Option<ChildStdin>)> {
 
 fn measured() -> Result<Volume, Box<dyn std::error::Error>> {
     let mut volume = traced()?;
-    // Untraced the second time: its files are in the page cache.
+    // The untraced run is the second one, so that its files are in the page cache.
     let (mut child, input) = shell()?;
     let started = Instant::now();
     input.map(|mut input| input.write_all(b"\n")).transpose()?;
@@ -138,8 +136,8 @@ fn traced() -> Result<Volume, Box<dyn std::error::Error>> {
         | Options::PTRACE_O_TRACEVFORK
         | Options::PTRACE_O_TRACECLONE
         | Options::PTRACE_O_EXITKILL;
-    let begun = ptrace::seize(shell, followed).and_then(|()| ptrace::interrupt(shell));
-    if let Err(error) = begun {
+    let attached = ptrace::seize(shell, followed).and_then(|()| ptrace::interrupt(shell));
+    if let Err(error) = attached {
         child.kill()?;
         child.wait()?;
         return Err(error.into());
@@ -150,19 +148,19 @@ fn traced() -> Result<Volume, Box<dyn std::error::Error>> {
         Err(error) => Err(Box::from(error)),
     };
     if followed.is_err() {
-        end(shell);
+        kill_group(shell);
     }
     followed
 }
 
-/// Ends a process and all that it started, which may be stopped, and takes leave of each.
-fn end(shell: Pid) {
+/// Kills a process group, whose members may be stopped, and reaps them.
+fn kill_group(shell: Pid) {
     let _ = killpg(shell, Signal::SIGKILL);
     let group = Pid::from_raw(-shell.as_raw());
     while matches!(waitpid(group, Some(WaitPidFlag::__WALL)), Ok(_) | Err(nix::Error::EINTR)) {}
 }
 
-/// Lets a process and all that it starts run, to the end of the last, and counts.
+/// Lets a process and its descendants run until the last one ends, and counts their copies.
 fn follow(shell: Pid) -> Result<Volume, nix::Error> {
     let mut volume = Volume::default();
     let mut alive = BTreeSet::from([shell]);
@@ -174,12 +172,12 @@ fn follow(shell: Pid) -> Result<Volume, nix::Error> {
                 continue;
             }
             Ok(WaitStatus::PtraceSyscall(process)) => {
-                if let Some(bytes) = carried(process) {
+                if let Some(bytes) = bytes_copied(process) {
                     volume.add(bytes);
                 }
                 (process, None)
             }
-            // A stop that is the trace's own carries no signal for the process.
+            // A stop caused by the trace carries no signal for the process.
             Ok(WaitStatus::PtraceEvent(process, ..) | WaitStatus::Stopped(process, Signal::SIGTRAP)) => {
                 (process, None)
             }
@@ -189,17 +187,17 @@ fn follow(shell: Pid) -> Result<Volume, nix::Error> {
             Err(error) => return Err(error),
         };
         alive.insert(process);
-        // It may have been killed meanwhile; its end comes next.
+        // It may have been killed meanwhile; its end is reported next.
         ptrace::syscall(process, signal)
             .or_else(|error| if error == nix::Error::ESRCH { Ok(()) } else { Err(error) })?;
     }
     Ok(volume)
 }
 
-/// Bytes that the system call which just ended has carried, where it carries any; nothing at its beginning.
-fn carried(process: Pid) -> Option<u64> {
+/// Bytes copied by the system call that has just ended; `None` at its start and for other calls.
+fn bytes_copied(process: Pid) -> Option<u64> {
     let (call, result) = call_and_result(process)?;
-    // Until it has ended, a call's result is that there is no such call.
+    // Until a call has ended, its result is an error code.
     let carries = CALLS.contains(&call) && result > 0;
     carries.then(|| result.unsigned_abs())
 }
@@ -210,7 +208,7 @@ fn call_and_result(process: Pid) -> Option<(libc::c_long, i64)> {
     Some((registers.orig_rax.cast_signed(), registers.rax.cast_signed()))
 }
 
-/// Where the number of a call is not kept to its end, nothing is counted.
+/// Nothing is counted on architectures that do not keep the number of a call until its end.
 #[cfg(not(target_arch = "x86_64"))]
 fn call_and_result(_process: Pid) -> Option<(libc::c_long, i64)> {
     None

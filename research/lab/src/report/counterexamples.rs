@@ -1,10 +1,10 @@
 //! Counterexamples of initiation protocols, laid out as in TR 182: a column for each process, accesses numbered.
 //!
 //! ```text
-//! LISTED: protocol, scene, what it answers ──► exploration ──► shortest breach ──► story ──► columns
+//! LISTED: protocol, scene, statement of the paper ──► exploration ──► shortest breach ──► story ──► columns
 //! ```
 //!
-//! They are found anew each time, by the exploration that the claims rest on. `./x lab initiation` shows more of them.
+//! Each is found again for every report, by the exploration behind the claims. `./x lab initiation` shows more of them.
 
 use maud::{Markup, html};
 
@@ -16,16 +16,16 @@ use crate::markatos::scenes;
 use crate::markatos::story::Story;
 use crate::markatos::world::{Breach, Scene};
 
-/// One that is shown.
+/// A counterexample of the report.
 struct Listed {
     protocol: &'static str,
     scene: fn() -> Scene,
-    /// What is looked for, where any breach would not do.
+    /// The breach to show; the first one if absent.
     breach: Option<fn(&Breach) -> bool>,
     claim: &'static str,
-    /// What it answers in the paper.
+    /// The statement of the paper that it answers.
     to: &'static str,
-    /// What `./x lab initiation` is told to show it.
+    /// Arguments of `./x lab initiation` that show it.
     arguments: &'static str,
 }
 
@@ -54,13 +54,13 @@ const LISTED: &[Listed] = &[
         )
     },
     Listed {
-        breach: Some(|breach| *breach == Breach::ToldRejected(0)),
+        breach: Some(|breach| *breach == Breach::BelievedRejected(0)),
         ..listed(
             "repeated-4",
             scenes::readable_source,
             "markatos-figure-6",
-            "Figure 6: four accesses, and an attacker who may read the source. The transfer starts, and its owner is told that it \
-             was rejected.",
+            "Figure 6: four accesses, and an attacker who may read the source. The transfer starts, but its owner sees a \
+                         rejection.",
             "--attack",
         )
     },
@@ -75,7 +75,7 @@ const LISTED: &[Listed] = &[
         "repeated-5",
         scenes::readable_destination,
         "markatos-five-access",
-        "Beyond the paper: for five accesses the right to read the destination is sharing enough.",
+        "Beyond the paper: five accesses already fail if the destination is shared for reading.",
         "--attack",
     ),
     listed(
@@ -110,7 +110,7 @@ const LISTED: &[Listed] = &[
         "flash-unmodified",
         scenes::attacked,
         "markatos-flash",
-        "Section 2.6: FLASH's method on a kernel whose context switch does not tell who runs.",
+        "Section 2.6: FLASH's method on a kernel whose context switch does not announce the running process.",
         "--attack",
     ),
     listed(
@@ -124,7 +124,7 @@ const LISTED: &[Listed] = &[
         "keys-unchecked",
         scenes::attacked,
         "markatos-keys",
-        "Section 3.1: register contexts that open without comparing the key.",
+        "Section 3.1: register contexts that open without a comparison of the key.",
         "--attack",
     ),
     listed(
@@ -138,13 +138,13 @@ const LISTED: &[Listed] = &[
         "pal",
         || scenes::on_two_cpus(scenes::attacked()),
         "markatos-two-cpus",
-        "Ours: PAL code as it is, with two CPUs that issue at the same time.",
+        "Ours: PAL code as in the paper, with two CPUs that issue at the same time.",
         "--attack --two-cpus",
     ),
 ];
 
 impl Listed {
-    /// What the exploration finds: the whole of it where something certain is looked for, else the first breach.
+    /// The story of the wanted breach, or of the first one.
     fn story(&self) -> Option<Story> {
         let entry = find(self.protocol)?;
         let scene = (self.scene)();
@@ -155,15 +155,15 @@ impl Listed {
     }
 }
 
-/// Those that belong to one of the claims.
-pub(super) fn shown(is_shown: impl Fn(&str) -> bool) -> Markup {
+/// The counterexamples of the claims selected by `is_shown`.
+pub(super) fn counterexamples_of(is_shown: impl Fn(&str) -> bool) -> Markup {
     let all: Vec<&Listed> = LISTED.iter().filter(|listed| is_shown(listed.claim)).collect();
     html! {
         @if !all.is_empty() {
             h3 { "Counterexamples" }
             p {
-                "The shortest interleavings that break a protocol, found by visiting states by their distance from the \
-                 beginning. A column for each process, accesses in their order, as in the paper."
+                                "The shortest interleavings that break a protocol, found by breadth-first search. Each process has a column; \
+                                 accesses are in order, as in the paper."
             }
             @for listed in all { (counterexample(listed)) }
         }
@@ -177,20 +177,20 @@ fn counterexample(listed: &Listed) -> Markup {
             h4 { code { (listed.protocol) } }
             p { (listed.to) " Decides " a href=(format!("#claim-{}", listed.claim)) { (listed.claim) } "." }
             @match listed.story() {
-                Some(story) => (told(&story)),
-                None => p.note { "Nothing was found that breaks it." },
+                Some(story) => (laid_out(&story)),
+                                None => p.note { "No interleaving was found that breaks it." },
             }
             p.again { "Reproduce: " code { (format!("./x lab initiation {} {}", listed.protocol, listed.arguments).trim_end()) } }
         }
     }
 }
 
-/// A story as the paper prints it.
-fn told(story: &Story) -> Markup {
+/// A story, laid out as in the paper.
+fn laid_out(story: &Story) -> Markup {
     let processes = story.heads.len();
     html! {
         div.wide tabindex="0" role="region" aria-label="Interleaving" { table.story {
-            thead { tr { th {} @for head in &story.heads { th scope="col" { (head) } } th scope="col" { "what comes of it" } } }
+                        thead { tr { th {} @for head in &story.heads { th scope="col" { (head) } } th scope="col" { "result" } } }
             tbody { @for (number, line) in (1..).zip(&story.lines) { tr {
                 th scope="row" { (number) }
                 @match line.who {
@@ -206,17 +206,17 @@ fn told(story: &Story) -> Markup {
     }
 }
 
-/// Figure 8.
+/// The state diagram of figure 8.
 fn state_machine() -> Markup {
     let title = "State machine of repeated passing, drawn from the model";
-    let summary = "States S0 to S4 on a circle; an arc's label lists the accesses that take it and what loads of them answer.";
+    let summary = "States S0 to S4 on a circle. The label of an arc lists its accesses and the values that loads return.";
     html! {
         figure.figure id="state-machine" {
             figcaption {
                 h4 { "The prototype's state machine" }
                 p.place { "Figure 8; decides " a href="#claim-markatos-state-machine" { "markatos-state-machine" } "." }
-                p { "There: five states, the accesses between them, and the status that each load reads. Here it is drawn from the \
-                     transition function that the exploration runs." }
+                                p { "The paper's figure has five states, the accesses between them, and the status that each load reads. This one is \
+                                     drawn from the transition function that the exploration runs." }
             }
             div.wide { div.diagram { (inlined(&diagram::svg(), (720, 720), title, summary)) } }
             p.again { "Reproduce: " code { "./x lab initiation --diagram FILE" } }
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_counterexample_is_found_and_ends_in_a_breach() {
+    fn every_counterexample_ends_in_a_breach() {
         for listed in LISTED {
             let story = listed.story().unwrap_or_else(|| panic!("{} does not break", listed.protocol));
             assert!(story.breach.is_some() && !story.lines.is_empty(), "{}", listed.protocol);

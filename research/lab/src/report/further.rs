@@ -1,16 +1,16 @@
-//! What the report adds to claims and figures: how they move with the parameters, and every parameter with its source.
+//! Sections of the report beside claims and figures: sensitivity to parameters, and all parameters with their sources.
 //!
 //! ```text
 //! Sensitivity ──► claim: figures × parameters, in percent      Parameters ──► value, unit, source, mechanism
 //! ```
 //!
-//! What was not run is said to be not run, and what was made before to have been made before.
+//! Missing and outdated parts are marked as such.
 
 use maud::{Markup, html};
 
 use super::page::Page;
 use super::words::rounded;
-use crate::sensitivity::{Change, Origin, SEEN, Sensitivity, Turn};
+use crate::sensitivity::{Change, MIN_SHOWN, Origin, Sensitivity, VerdictChange};
 
 /// The table, by claim.
 pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
@@ -19,8 +19,8 @@ pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
         section id="sensitivity" {
             h2 { "Sensitivity" }
             p {
-                "How each figure of a predicted claim moves when one time of the model is 20 % lower or higher, all else as it \
-                 was, with reduced sweeps. Figures that are zero, and changes below " (SEEN * 100.0) " %, are left out."
+                                "Change of each figure of a predicted claim when one time of the model is 20 % lower or higher, with all other \
+                                 parameters unchanged and reduced sweeps. Figures that are zero, and changes below " (MIN_SHOWN * 100.0) " %, are left out."
             }
             (origin(*from))
             @if claims.is_empty() { p.note { "Nothing to show: no claim here is predicted, or it was " strong { "not run" } "." } }
@@ -28,41 +28,41 @@ pub(super) fn sensitivity(page: &Page<'_>) -> Markup {
                 p.note { "Not complete: " (missing.len()) " parameters were not run (" (missing.join(", ")) ")." }
             }
             @if claims.is_empty() || !missing.is_empty() || *from != Origin::Here {
-                p { "To make it anew takes a quarter of an hour or more, and goes on where it was broken off: " code { "./x lab --sensitivity" } "." }
+                                p { "Computing it again takes a quarter of an hour or more, and resumes an interrupted run: " code { "./x lab --sensitivity" } "." }
             }
-            @if !claims.is_empty() { (turned(page)) }
-            @for claim in claims { (moved(claim, changes)) }
+            @if !claims.is_empty() { (verdict_changes(page)) }
+            @for claim in claims { (figure_changes(claim, changes)) }
         }
     }
 }
 
-/// Where the table is from, when it was not made by this run.
+/// The origin of a table that this run did not make.
 fn origin(origin: Origin) -> Markup {
     html! {
         @match origin {
             Origin::Here => {}
             Origin::Project => {
-                p { "This table lies with the project and was made before, of the same plans, parameters and criteria." }
+                                p { "This is the committed table, made with the same plans, parameters and criteria." }
             }
             Origin::Before => {
                 p.note {
-                    "This table lies with the project. Plans, parameters or criteria have changed since it was made, so some of \
-                     it may be out of date."
+                                        "This is the committed table. Plans, parameters or criteria have changed since it was made, so parts of it \
+                                         may be out of date."
                 }
             }
         }
     }
 }
 
-/// The verdicts that one parameter turns.
-fn turned(page: &Page<'_>) -> Markup {
+/// The verdicts that one parameter changes.
+fn verdict_changes(page: &Page<'_>) -> Markup {
     let turns = &page.sensitivity.turns;
     html! {
-        @if turns.is_empty() { p { strong { "No verdict turns" } " with any of them." } }
+                @if turns.is_empty() { p { strong { "No verdict changes" } " with any parameter." } }
         @else {
-            p { "These verdicts turn; those of all other predicted claims stay as they are." }
-            div.wide tabindex="0" role="region" aria-label="Verdicts that turn" { table {
-                thead { tr { @for head in ["claim", "parameter", "its source", "as it is", "at -20 %", "at +20 %"] {
+                        p { "These verdicts change; those of all other predicted claims stay the same." }
+                        div.wide tabindex="0" role="region" aria-label="Verdicts that change" { table {
+                                thead { tr { @for head in ["claim", "parameter", "its source", "unchanged", "at -20 %", "at +20 %"] {
                     th scope="col" { (head) }
                 } } }
                 tbody { @for turn in turns { tr {
@@ -77,17 +77,17 @@ fn turned(page: &Page<'_>) -> Markup {
     }
 }
 
-/// Where the value of a turn's parameter is from.
-fn source<'a>(page: &'a Page<'_>, turn: &Turn) -> &'a str {
+/// The source of the parameter that changes a verdict.
+fn source<'a>(page: &'a Page<'_>, turn: &VerdictChange) -> &'a str {
     let paper = page.claims.find(&turn.claim).map(|claim| claim.paper.as_str());
     let own = page.papers.iter().find(|prepared| Some(prepared.name) == paper);
     let list = own.map_or(&[][..], |prepared| prepared.parameters.list());
     list.iter().find(|parameter| parameter.name == turn.parameter).map_or("", |parameter| &parameter.source)
 }
 
-fn moved(claim: &str, changes: &[Change]) -> Markup {
+fn figure_changes(claim: &str, changes: &[Change]) -> Markup {
     let seen: Vec<&Change> =
-        changes.iter().filter(|change| change.claim == claim && change.is_seen()).collect();
+        changes.iter().filter(|change| change.claim == claim && change.is_shown()).collect();
     html! {
         details {
             summary { a href=(format!("#claim-{claim}")) { (claim) } ": " (seen.len()) " changes" }
@@ -114,14 +114,14 @@ pub(super) fn parameters(page: &Page<'_>) -> Markup {
         section id="parameters" {
             h2 { "Parameters" }
             p {
-                "All that the models rest on, in one file for each paper; no experiment has a parameter of its own. What is \
-                 \u{201c}assumed\u{201d} is neither from a document nor fitted."
+                                "All parameters of the models, in one file for each paper; experiments have none of their own. \
+                                 \u{201c}Assumed\u{201d} means that a value is neither from a document nor fitted."
             }
             @for paper in page.papers {
                 details {
                     summary { (paper.parameters.list().len()) " parameters: " (paper.title) }
                     div.wide tabindex="0" role="region" aria-label=(format!("Parameters of {}", paper.name)) { table {
-                        thead { tr { @for head in ["name", "value", "unit", "what it stands for", "source"] {
+                                                thead { tr { @for head in ["name", "value", "unit", "what it models", "source"] {
                             th scope="col" { (head) }
                         } } }
                         tbody { @for parameter in paper.parameters.list() { tr {

@@ -1,15 +1,15 @@
-//! The machine at hand, as the report names it beside what was measured there.
+//! The machine at hand, as the report describes it beside the live rows.
 //!
 //! ```text
 //! /proc/cpuinfo, /proc/meminfo, /proc/sys/kernel, sysfs caches, the clock ──► Machine { time, facts }
 //! ```
 //!
-//! What the system does not tell is left out. Nothing is measured here.
+//! Facts that the system does not provide are left out.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What is known of it, and when that was asked.
+/// Facts about the machine, and the time of the query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     pub time: String,
@@ -33,16 +33,12 @@ impl Machine {
             ("CPUs for this run", count),
             (
                 "virtual",
-                if is_virtual {
-                    "yes: the processor says that it has a hypervisor".to_owned()
-                } else {
-                    String::new()
-                },
+                if is_virtual { "yes: the processor reports a hypervisor".to_owned() } else { String::new() },
             ),
             ("caches", caches()),
             ("memory", field(&memory, "MemTotal").map_or(String::new(), |size| in_gibibytes(&size))),
             ("system", format!("{} on {}", kernel.trim(), std::env::consts::ARCH)),
-            ("load while it began", read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned()),
+            ("load at the start", read("/proc/loadavg").split(' ').next().unwrap_or_default().to_owned()),
         ];
         let facts = facts.into_iter().filter(|(_, value)| !value.is_empty()).collect();
         Self { time: utc(since), facts }
@@ -60,7 +56,7 @@ fn field(text: &str, name: &str) -> Option<String> {
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
-/// A size as the kernel tells it, in kB that are KiB.
+/// Converts a size of the kernel: "kB" there means KiB.
 fn in_gibibytes(size: &str) -> String {
     let kibibytes = size.strip_suffix(" kB").and_then(|number| number.trim().parse::<f64>().ok());
     kibibytes.map_or(size.to_owned(), |number| format!("{:.1} GiB", number / f64::from(1 << 20)))
@@ -83,7 +79,7 @@ fn caches() -> String {
 fn utc(seconds: u64) -> String {
     let days = seconds / 86_400;
     let rest = seconds % 86_400;
-    // Years of 365 days begin in March here, so that a leap day is the last of its year (Hinnant's algorithm).
+    // The years of this algorithm (Hinnant's) begin in March, so that a leap day is the last day of its year.
     let days = days + 719_468;
     let era = days / 146_097;
     let of_era = days % 146_097;
@@ -101,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seconds_are_told_as_a_date() {
+    fn seconds_are_printed_as_a_date() {
         for (seconds, told) in [
             (0, "1970-01-01 00:00 UTC"),
             (951_782_399, "2000-02-28 23:59 UTC"),

@@ -1,226 +1,25 @@
-//! The report as one HTML page that needs nothing else: no network, no script, no font.
-//!
-//! ```text
-//! claims, rows, figures, failures, machine, sensitivity ──► sections ──► text, with what is live between marks
-//! ```
-//!
-//! The same results give the same bytes but for what is live, which stands between `<!--live-->` and `<!--/live-->`. Texts
-//! are escaped where they are put in; pictures are the project's own. Nothing is run here but the search for
-//! counterexamples.
+//! The data of the HTML page.
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
-
-use super::paper_tables::{PaperTable, beside, built_in};
-use super::words::marked;
-use super::{Machine, Report, counterexamples, further, pictures, verdicts};
-use crate::claims::{Claim, Claims, Place};
+use super::{Machine, Report};
+use crate::claims::Claims;
 use crate::experiments::{Prepared, RunError};
-use crate::plan::Plan;
 use crate::sensitivity::Sensitivity;
-use crate::table::{Table, Tables};
-use crate::verdict::Basis;
+use crate::table::Table;
 
-/// What the page is made of.
+/// The data of the HTML page; [`Page::html`] renders it.
 #[derive(Debug)]
 pub struct Page<'a> {
-    /// The claims that it is about.
     pub claims: &'a Claims,
     pub report: &'a Report,
     /// The papers, with their plans and parameters.
     pub papers: &'a [Prepared],
-    /// The figures that were made.
     pub tables: Vec<&'a Table>,
-    /// The experiments that failed, by their figure or claim.
+    /// Failed experiments, by figure or claim.
     pub failures: Vec<&'a (String, RunError)>,
-    /// Where live rows were measured.
+    /// The machine that gave the live rows.
     pub machine: Machine,
-    /// How figures move with parameters: as it was run here, or the table that lies with the project.
+    /// The sensitivity table of this run, or the committed one.
     pub sensitivity: Sensitivity,
-    /// The claims and figures that alone were asked for; none for all.
+    /// The claims and figures selected by `--only`; empty for all.
     pub only: &'a [String],
-}
-
-/// Sections that are not a paper's, by id and title.
-const SECTIONS: [(&str, &str); 6] = [
-    ("machine", "The machine"),
-    ("reading", "How to read this"),
-    ("failed", "What does not hold"),
-    ("claims", "All claims"),
-    ("sensitivity", "Sensitivity"),
-    ("parameters", "Parameters"),
-];
-
-impl Page<'_> {
-    pub fn html(&self) -> String {
-        let title = "memferry: every claim of four papers, and what became of it";
-        let page = html! {
-            (DOCTYPE)
-            html lang="en" {
-                head {
-                    meta charset="utf-8";
-                    meta name="viewport" content="width=device-width, initial-scale=1";
-                    title { (title) }
-                    style { (PreEscaped(include_str!("style.css"))) }
-                }
-                body {
-                    header { h1 { (title) } (self.head()) (self.contents()) }
-                    main {
-                        (self.machine())
-                        (reading())
-                        section id="failed" { h2 { "What does not hold" } (verdicts::failed(self)) (self.failures()) }
-                        section id="claims" { h2 { "All claims" } (verdicts::counts(self)) (verdicts::overview(self)) }
-                        @for (name, title) in self.names() { (self.paper(&name, &title)) }
-                        (further::sensitivity(self))
-                        (further::parameters(self))
-                    }
-                    footer { p { "Made by memferry-lab " (env!("CARGO_PKG_VERSION")) " with " code { "./x lab" } "." } }
-                }
-            }
-        };
-        page.into_string()
-    }
-
-    fn head(&self) -> Markup {
-        html! {
-            p.lead {
-                "Memferry gives programs DMA from user level. Four papers built the parts of that path between 1996 and 2014. Each \
-                 of their statements that can be checked is listed here, run on models of their machines in virtual time, and in \
-                 some cases on the machine at hand. What the models do not confirm is said so, with the reason."
-            }
-            @if !self.only.is_empty() {
-                p.note { "This report is of a part only: " (self.only.join(", ")) "." }
-            }
-        }
-    }
-
-    fn contents(&self) -> Markup {
-        let (before, after) = SECTIONS.split_at(4);
-        html! {
-            nav aria-label="Contents" { ul {
-                @for (id, title) in before { li { a href=(format!("#{id}")) { (title) } } }
-                @for (name, title) in self.names() {
-                    li { a href=(format!("#paper-{name}")) { (title.split(':').next().unwrap_or_default()) } }
-                }
-                @for (id, title) in after { li { a href=(format!("#{id}")) { (title) } } }
-            } }
-        }
-    }
-
-    fn machine(&self) -> Markup {
-        let facts = html! {
-            p { "What is marked " strong { "live" } " was measured on this machine, at " (self.machine.time) ":" }
-            div.wide { table { tbody {
-                @for (name, value) in &self.machine.facts { tr { th scope="row" { (name) } td { (value) } } }
-            } } }
-        };
-        html! {
-            section id="machine" {
-                h2 { "The machine" }
-                (marked(Place::Live, facts))
-                p {
-                    "All else is simulated. The papers' machines are models here, in virtual time: a Pandaboard with an OMAP4460 \
-                     (Wicki), a Xeon 5150 with Intel's 5000X (Papa), a DEC Alpha 3000/300 with a prototype on its TurboChannel \
-                     (Markatos), and Magnum 3000s (Nava). Drivers, policies and the path of a request are the code that the \
-                     service runs. Simulated rows and figures are the same, byte for byte, on any machine."
-                }
-            }
-        }
-    }
-
-    fn failures(&self) -> Markup {
-        html! {
-            @if !self.failures.is_empty() {
-                h3 { "Experiments that did not come to their end" }
-                ul { @for failure in &self.failures { li { (failure.1) } } }
-            }
-        }
-    }
-
-    /// The papers that the claims and the figures are of, by name and title.
-    fn names(&self) -> Vec<(String, String)> {
-        let mut names: Vec<&str> = Vec::new();
-        let planned = self.papers.iter().filter(|paper| !paper.plans.is_empty()).map(|paper| paper.name);
-        for name in self.claims.list().iter().map(|claim| claim.paper.as_str()).chain(planned) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let title = |name: &str| {
-            let known = self.papers.iter().find(|paper| paper.name == name);
-            known.map_or(name, |paper| paper.title).to_owned()
-        };
-        names.into_iter().map(|name| (name.to_owned(), title(name))).collect()
-    }
-
-    fn paper(&self, name: &str, title: &str) -> Markup {
-        let claims: Vec<&Claim> = self.claims.list().iter().filter(|claim| claim.paper == name).collect();
-        let papers = self.papers.iter().filter(|paper| paper.name == name);
-        let plans: Vec<&Plan> = papers.flat_map(|paper| &paper.plans).collect();
-        let made = Tables::new(self.tables.iter().map(|table| (*table).clone()));
-        let has_a_figure = |table: &PaperTable| table.cells.iter().any(|cell| self.is_planned(&cell.figure));
-        let tables = built_in().unwrap_or_default();
-        let tables: Vec<&PaperTable> =
-            tables.iter().filter(|table| table.paper == name && has_a_figure(table)).collect();
-        html! {
-            section id=(format!("paper-{name}")) {
-                h2 { (title) }
-                @if !claims.is_empty() { h3 { "Claims" } }
-                @for claim in &claims { (verdicts::card(self, claim)) }
-                @if !tables.is_empty() { h3 { "Tables" } }
-                @for table in tables { (beside(table, &made, |figure| self.is_planned(figure))) }
-                (counterexamples::shown(|id| claims.iter().any(|claim| claim.id == id)))
-                @if !plans.is_empty() { h3 { "Figures" } }
-                @for plan in plans { (self.figure(plan)) }
-            }
-        }
-    }
-
-    fn is_planned(&self, figure: &str) -> bool {
-        self.papers.iter().flat_map(|paper| &paper.plans).any(|plan| plan.figure == figure)
-    }
-
-    fn figure(&self, plan: &Plan) -> Markup {
-        match self.tables.iter().find(|table| table.plan.figure == plan.figure) {
-            Some(table) => pictures::picture(table, self.claims),
-            None => match self.failures.iter().find(|(name, _)| *name == plan.figure) {
-                Some((_, error)) => pictures::absent(plan, &error.to_string()),
-                None => pictures::absent(plan, "it was not run"),
-            },
-        }
-    }
-}
-
-/// What verdicts and bases mean.
-fn reading() -> Markup {
-    let bases = [
-        (Basis::Predicted, "the model gave the figure with parameters taken from elsewhere"),
-        (
-            Basis::Calibrated,
-            "a parameter of the model was fitted to this very figure, so that it confirms nothing",
-        ),
-        (Basis::Derived, "it follows by arithmetic from other claims or from the model"),
-        (
-            Basis::Explored,
-            "every reachable state was visited, or property tests were run where there are too many",
-        ),
-        (Basis::Measured, "on the machine above"),
-    ];
-    html! {
-        section id="reading" {
-            h2 { "How to read this" }
-            p {
-                strong { "Verdicts. " }
-                "Pass: it holds. Fail: it does not, and the row says what broke. Reported: a figure is given and none is \
-                 asserted, as with all absolute live figures. Not-run: no experiment has decided it."
-            }
-            p { strong { "Bases. " } "What a verdict rests on:" }
-            dl { @for (basis, meaning) in bases { dt { (basis.word()) } dd { (meaning) } } }
-            p {
-                strong { "Figures " }
-                "have the paper's axes; their upright axis can be switched between linear and logarithmic. Where lines \
-                 coincide the last one is seen, and the numbers below tell. Every line is simulated: what was measured live stands \
-                 in rows of its own. Each claim and figure names the command that makes it anew; " code { "./x lab" } " makes all of them."
-            }
-        }
-    }
 }

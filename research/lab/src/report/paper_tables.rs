@@ -1,10 +1,10 @@
-//! The papers' tables beside what the lab finds for each cell.
+//! The papers' tables, with the lab's value for each cell.
 //!
 //! ```text
-//! research/lab/tables.toml ──parse, check──► PaperTables ── cell: line of a figure, at a point ──► paper, ours, how far off
+//! research/lab/tables.toml ──parse, check──► PaperTables ── cell: point on a line of a figure ──► paper, ours, difference
 //! ```
 //!
-//! The paper's values here are shown and never judged: what decides is in `claims.toml`. All of ours are simulated.
+//! The paper's values are only shown here; the criteria are in `claims.toml`. All of our values are simulated.
 
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -21,14 +21,14 @@ pub struct Cell {
     pub what: String,
     pub unit: String,
     pub there: f64,
-    /// The figure that ours is from.
+    /// The figure with our value.
     pub figure: String,
     pub series: String,
-    /// The point on it.
+    /// The x value on the line.
     pub at: f64,
-    /// The line that it is a gain over, in percent.
+    /// The line that serves as the base, if the cell is a gain in percent.
     pub against: Option<String>,
-    /// What is divided by the line's value.
+    /// A dividend, if the cell is this number divided by the line's value.
     pub over: Option<f64>,
 }
 
@@ -37,13 +37,11 @@ pub struct Cell {
 #[serde(deny_unknown_fields)]
 pub struct PaperTable {
     pub id: String,
-    /// As claims call it.
     pub paper: String,
-    /// The paper's number of it.
+    /// The number of the table in the paper.
     pub number: String,
-    /// What it is about.
     pub title: String,
-    /// What has to be known to read it.
+    /// Remarks needed to read it.
     pub note: String,
     pub cells: Vec<Cell>,
 }
@@ -54,19 +52,19 @@ struct Document {
     table: Vec<PaperTable>,
 }
 
-/// The list of the project.
+/// The tables of `tables.toml`.
 ///
 /// # Errors
-/// What keeps its text from being read; a test holds it to none.
+/// The text does not parse; a test checks that it does.
 pub fn built_in() -> Result<Vec<PaperTable>, toml::de::Error> {
     toml::from_str::<Document>(include_str!("../../tables.toml")).map(|document| document.table)
 }
 
 impl Cell {
-    /// What the lab finds for it.
+    /// The lab's value for this cell.
     ///
     /// # Errors
-    /// A figure, line or point that was not made.
+    /// A figure, line or point that was not computed.
     pub fn ours(&self, tables: &Tables) -> Result<f64, RunError> {
         let value = |series: &str| tables.value(&self.figure, series, self.at);
         let own = value(&self.series)?;
@@ -77,7 +75,7 @@ impl Cell {
         })
     }
 
-    /// How far off ours is: in percent, or in points where the value is one of percent.
+    /// The difference of our value: in percent, or in percentage points if the value is a percentage.
     fn off(&self, ours: f64) -> String {
         if self.unit == "%" {
             return format!("{:+} points", rounded(ours - self.there));
@@ -86,12 +84,16 @@ impl Cell {
     }
 }
 
-/// One table, with what was found.
-pub(super) fn beside(table: &PaperTable, found: &Tables, is_planned: impl Fn(&str) -> bool) -> Markup {
+/// One table with the lab's values.
+pub(super) fn table_with_ours(
+    table: &PaperTable,
+    found: &Tables,
+    is_planned: impl Fn(&str) -> bool,
+) -> Markup {
     html! {
         section.table id=(format!("table-{}", table.id)) {
             h4 { (table.title) }
-            p.place { "The paper's " (table.number) ", and ours beside it; simulated." }
+                        p.place { "The paper's " (table.number) ", with our values beside it; simulated." }
             div.wide tabindex="0" role="region" aria-label=(table.title) { table {
                 thead { tr { @for head in ["", "unit", "paper", "ours", "off", "from"] { th scope="col" { (head) } } } }
                 tbody { @for cell in &table.cells { tr {
@@ -120,7 +122,7 @@ mod tests {
     use crate::experiments;
 
     #[test]
-    fn every_cell_names_a_line_and_a_point_of_a_plan() {
+    fn every_cell_names_a_point_of_a_plan() {
         let papers = experiments::prepare(&Claims::built_in().expect("checked"), &[]).expect("checked");
         for table in built_in().expect("well formed") {
             let paper = papers.iter().find(|paper| paper.name == table.paper).expect("a paper of the lab");

@@ -1,11 +1,11 @@
-//! Figures in the report: each beside what the paper's shows, with another division of its upright axis to zoom by.
+//! Figures in the report, each beside a description of the paper's, with a switch for the scale of the vertical axis.
 //!
 //! ```text
 //! Table ──► drawn wide and narrow, as planned and on the other scale ──► SVG within the page, legend, numbers
 //! ```
 //!
-//! Every line is simulated: live figures are rows, and never in a picture. Which picture is seen is decided by the style
-//! sheet: no script runs.
+//! Every line is simulated; live figures appear only in rows. The style sheet decides which picture is visible; there is no
+//! script.
 
 use std::collections::BTreeSet;
 
@@ -14,11 +14,11 @@ use memferry_charts::{DrawError, Scale, mark};
 
 use super::words::rounded;
 use crate::claims::Claims;
-use crate::figures::{Look, drawn};
+use crate::figures::{ChartStyle, drawn};
 use crate::plan::Plan;
 use crate::table::{Series, Table};
 
-/// Pictures for windows that are wide and for those that are not: class, size, labels below, height of letters.
+/// Pictures for wide and narrow windows: class, size, labels on the x axis, height of letters.
 const WIDE: (&str, (u32, u32), usize, u32) = ("wide-picture", (880, 500), 14, 14);
 const NARROW: (&str, (u32, u32), usize, u32) = ("narrow-picture", (400, 360), 5, 13);
 
@@ -45,7 +45,7 @@ pub(super) fn picture(table: &Table, claims: &Claims) -> Markup {
     }
 }
 
-/// A figure whose experiment failed or that was not made.
+/// A figure whose experiment failed or was not run.
 pub(super) fn absent(plan: &Plan, why: &str) -> Markup {
     html! {
         figure.figure id=(format!("figure-{}", plan.figure)) {
@@ -59,7 +59,7 @@ pub(super) fn absent(plan: &Plan, why: &str) -> Markup {
     }
 }
 
-/// Its number in the paper, or that it has none.
+/// Its number in the paper, or that the paper does not have it.
 fn numbered(plan: &Plan) -> String {
     let mut letters = plan.number.chars();
     match letters.next() {
@@ -69,7 +69,7 @@ fn numbered(plan: &Plan) -> String {
     }
 }
 
-/// The claims that it helps to decide; those of this report are linked to.
+/// The claims that it helps to decide; those in this report are links.
 fn decided(plan: &Plan, claims: &Claims) -> Markup {
     html! {
         @for (number, claim) in plan.claims.iter().enumerate() {
@@ -79,16 +79,18 @@ fn decided(plan: &Plan, claims: &Claims) -> Markup {
     }
 }
 
-/// The picture as planned and, where it has one, on the other scale.
+/// The picture as planned and, if possible, on the other scale.
 fn zoomed(table: &Table) -> Result<Markup, DrawError> {
     let plan = &table.plan;
-    let planned = both(table, plan.y.scale)?;
+    let planned = wide_and_narrow(table, plan.y.scale)?;
     let (name, other) = match plan.y.scale {
         Scale::Linear => ("logarithmic", Scale::Log10),
         Scale::Log2 | Scale::Log10 => ("linear", Scale::Linear),
     };
     let planned_name = if plan.y.scale == Scale::Linear { "linear" } else { "logarithmic" };
-    let Ok(zoomed) = both(table, other) else { return Ok(html! { div.zoom { div.first { (planned) } } }) };
+    let Ok(zoomed) = wide_and_narrow(table, other) else {
+        return Ok(html! { div.zoom { div.first { (planned) } } });
+    };
     let id = |which: &str| format!("zoom-{}-{which}", plan.figure);
     Ok(html! {
         div.zoom {
@@ -103,10 +105,10 @@ fn zoomed(table: &Table) -> Result<Markup, DrawError> {
     })
 }
 
-fn both(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
+fn wide_and_narrow(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
     let draw =
         |(class, size, x_labels, letters): (&str, (u32, u32), usize, u32)| -> Result<Markup, DrawError> {
-            let text = drawn(table, Look { size, x_labels, y_scale, letters, has_heads: false })?;
+            let text = drawn(table, ChartStyle { size, x_labels, y_scale, letters, has_heads: false })?;
             Ok(html! { div class=(class) { (inlined(&text, size, &table.plan.title, &summary(table))) } })
         };
     let wide = draw(WIDE)?;
@@ -114,21 +116,20 @@ fn both(table: &Table, y_scale: Scale) -> Result<Markup, DrawError> {
     Ok(html! { (wide) (narrow) })
 }
 
-/// A picture that was a file of its own as part of the page: as wide as there is room, with its title and a summary for
-/// whoever does not see it.
+/// Inserts an SVG file into the page: scaled to the available width, with its title and a summary for screen readers.
 pub(super) fn inlined(svg: &str, (width, height): (u32, u32), title: &str, summary: &str) -> Markup {
     let inner = svg.split_once('>').map_or("", |(_, inner)| inner);
     let inner = inner.trim_end().strip_suffix("</svg>").unwrap_or_default();
     html! {
         svg viewBox=(format!("0 0 {width} {height}")) role="img" aria-label=(title) {
             desc { (summary) }
-            // Drawn by the project's own code, which escapes the texts in it.
+            // Drawn by this project's code, which escapes its texts.
             (PreEscaped(inner))
         }
     }
 }
 
-/// The lines in words.
+/// A description of the lines.
 fn summary(table: &Table) -> String {
     let Plan { x, y, .. } = &table.plan;
     let mut text = format!("{} ({}) over {} ({}), simulated.", y.label, y.unit, x.label, x.unit);
@@ -149,7 +150,7 @@ fn legend(table: &Table) -> Markup {
     }
 }
 
-/// A piece of a line with its point.
+/// A sample of a line with its point.
 fn swatch(number: usize) -> Markup {
     let ((red, green, blue), is_open) = mark(number);
     let colour = format!("rgb({red},{green},{blue})");
@@ -162,7 +163,7 @@ fn swatch(number: usize) -> Markup {
     }
 }
 
-/// The numbers, a line of the figure in each column.
+/// The numbers, with a column for each line.
 fn numbers(table: &Table) -> Markup {
     let Plan { x, y, .. } = &table.plan;
     let mut points: Vec<f64> =

@@ -1,11 +1,11 @@
-//! The claims in the report: the table of all, and each with its statement, its rows and their reasons.
+//! The claims in the report: a table of all, and a card for each with statement, rows and reasons.
 //!
 //! ```text
-//! Claims, rows ──┬─► overview: one line for each row, failed ones first in a list of their own
+//! Claims, rows ──┬─► overview: one line for each row; failed rows also in a list above
 //!                └─► card: statement, the paper's value, simulated row, live row, command
 //! ```
 //!
-//! A simulated and a live row never share a line. Nothing is judged here.
+//! A simulated and a live row never share a line.
 
 use maud::{Markup, html};
 
@@ -14,7 +14,7 @@ use super::words::{FEW, expected, figure, found, kind, marked, parts};
 use crate::claims::{Claim, Place};
 use crate::verdict::{Figures, Status, Verdict};
 
-/// How many rows of a place ended how, and how many of the number claims are predicted.
+/// The number of rows by place and status, and the number of predicted number claims.
 pub(super) fn counts(page: &Page<'_>) -> Markup {
     let place = |place: Place| {
         let rows = || page.report.rows().iter().filter(move |row| row.place == place);
@@ -37,14 +37,14 @@ pub(super) fn counts(page: &Page<'_>) -> Markup {
             tbody { (place(Place::Simulated)) (place(Place::Live)) }
         } }
         @if all > 0 { p {
-            (predicted) " of the " (simulated) " number claims with a simulated row are predicted; the others' figures were fitted \
-             or follow from such. The list of claims wants half of the number claims predicted, and has " (all) " in all: those \
-             without a simulated row are measured live only."
+                        (predicted) " of the " (simulated) " number claims with a simulated row are predicted; the figures of the others were \
+                         fitted or follow from fitted ones. At least half of the number claims must be predicted. There are " (all) " number \
+                         claims in all; those without a simulated row are only measured live."
         } }
     }
 }
 
-/// The claims that do not hold, each with what broke and why.
+/// The failed claims, each with the reason.
 pub(super) fn failed(page: &Page<'_>) -> Markup {
     let one = |row: &Verdict| {
         let (broken, reason, _) = parts(&row.why);
@@ -59,12 +59,11 @@ pub(super) fn failed(page: &Page<'_>) -> Markup {
     let rows: Vec<&Verdict> = page.report.rows().iter().filter(|row| row.status == Status::Fail).collect();
     html! {
         @if rows.iter().all(|row| row.place == Place::Live) { p { "No simulated row of this report fails." } }
-        @else { p { "What the simulation does not confirm, with its reason where one was found by experiment:" } }
+                @else { p { "Claims that the simulation does not confirm, with the reason if an experiment found one:" } }
         ul { @for row in rows { (marked(row.place, one(row))) } }
     }
 }
 
-/// The table of all.
 pub(super) fn overview(page: &Page<'_>) -> Markup {
     let line = |claim: &Claim, row: &Verdict| {
         html! {
@@ -95,7 +94,7 @@ pub(super) fn overview(page: &Page<'_>) -> Markup {
     }
 }
 
-/// One claim with all that is known of it.
+/// One claim with its statement and rows.
 pub(super) fn card(page: &Page<'_>, claim: &Claim) -> Markup {
     let figures: Vec<&str> = page
         .papers
@@ -126,7 +125,7 @@ pub(super) fn card(page: &Page<'_>, claim: &Claim) -> Markup {
     }
 }
 
-/// One row with its figures and its reason.
+/// One row with its figures and reason.
 fn verdict(page: &Page<'_>, claim: &Claim, row: &Verdict) -> Markup {
     let (broken, reason, holds) = parts(&row.why);
     html! {
@@ -151,7 +150,7 @@ fn verdict(page: &Page<'_>, claim: &Claim, row: &Verdict) -> Markup {
     }
 }
 
-/// The figures of a row that has many, beside the paper's.
+/// The figures of a row with many of them, beside the paper's.
 fn named(claim: &Claim, row: &Verdict) -> Markup {
     let Figures::Named(values) = &row.figures else { return html! {} };
     let there = |name: &String| claim.values.as_ref().and_then(|values| values.get(name));

@@ -1,23 +1,23 @@
-//! How the report writes what a row holds: figures with their units, what the paper expects, marks around what is live.
+//! Texts of the report: figures with units, expected figures, marks around live parts.
 //!
 //! ```text
 //! Claim ──► "915 MiB/s within 5 %"      Verdict ──► "911.2 MiB/s"      524288 bytes ──► "524288 bytes (512 KiB)"
 //! ```
 //!
-//! No number is computed here but for its unit.
+//! The only computation here is the conversion of units.
 
 use maud::{Markup, PreEscaped, html};
 
 use crate::claims::{Claim, Kind, Place};
 use crate::verdict::{Figures, Verdict};
 
-/// Figures that stand in a cell; more of them are listed apart.
+/// Largest number of figures in a table cell; more are listed below.
 pub(super) const FEW: usize = 4;
 
-/// Marks what may differ between two runs, so that all else can be compared.
+/// Marks around parts that may differ between two runs, so that the rest can be compared.
 pub(super) const LIVE: [&str; 2] = ["<!--live-->", "<!--/live-->"];
 
-/// What is live stands between marks; what is simulated does not.
+/// Puts marks around live content; simulated content is unchanged.
 pub(super) fn marked(place: Place, content: Markup) -> Markup {
     let [begin, end] = LIVE.map(PreEscaped);
     match place {
@@ -26,7 +26,7 @@ pub(super) fn marked(place: Place, content: Markup) -> Markup {
     }
 }
 
-/// A figure with its unit; bytes also in larger units.
+/// A figure with its unit; bytes also in KiB, MiB or GiB.
 pub(super) fn figure(value: f64, unit: Option<&str>) -> String {
     let unit = unit.unwrap_or_default();
     let plain = format!("{value} {unit}").trim_end().to_owned();
@@ -40,13 +40,13 @@ pub(super) fn figure(value: f64, unit: Option<&str>) -> String {
     }
 }
 
-/// With two decimals at most.
+/// Rounded to two decimals.
 pub(super) fn rounded(value: f64) -> f64 {
-    // Adding zero turns a negative one into zero.
+    // Adding zero turns a negative zero into zero.
     (value * 100.0).round() / 100.0 + 0.0
 }
 
-/// What the claim expects, in the paper's figures; nothing where it is not about figures.
+/// The expected figure of the claim, if it has one.
 pub(super) fn expected(claim: &Claim) -> Option<String> {
     let unit = claim.unit.as_deref();
     let mut words = Vec::new();
@@ -66,7 +66,7 @@ pub(super) fn expected(claim: &Claim) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", "))
 }
 
-/// What was found, in a cell.
+/// The figures of a row, for a table cell.
 pub(super) fn found(row: &Verdict) -> String {
     match &row.figures {
         Figures::One(None) => "-".to_owned(),
@@ -89,7 +89,7 @@ pub(super) fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// Why a row has its status: what broke, the reason where the judge knows one, and what holds.
+/// Splits `why` into what broke, the reason if the judge gave one, and what holds.
 pub(super) fn parts(why: &str) -> (Option<&str>, Option<&str>, Option<&str>) {
     let Some(rest) = why.strip_prefix("does not hold: ") else { return (None, None, Some(why)) };
     let (broken, holds) = match rest.split_once("; what holds: ") {
@@ -108,7 +108,7 @@ mod tests {
     use crate::claims::Claims;
 
     #[test]
-    fn bytes_are_also_told_in_larger_units() {
+    fn bytes_are_also_shown_in_larger_units() {
         assert_eq!(figure(524_288.0, Some("bytes")), "524288 bytes (512 KiB)");
         assert_eq!(figure(524_288.0, Some("us")), "524288 us");
         assert_eq!(figure(12.0, Some("bytes")), "12 bytes");
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_claim_expects_is_told_whole() {
+    fn the_whole_criterion_is_shown() {
         let claim = |criterion: &str| {
             let text = format!(
                 "[[claim]]\nid = 'a'\npaper = 'p'\nsection = '1'\nwhere = ['live']\nkind = 'number'\nunit = 'us'\n\
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_taken_apart() {
+    fn why_is_split_into_parts() {
         let why = "does not hold: a is 1 (of 2); b (because c (d) e); what holds: f; g";
         assert_eq!(parts(why), (Some("a is 1 (of 2); b"), Some("c (d) e"), Some("f; g")));
         assert_eq!(parts("does not hold: a (1)"), (Some("a (1)"), None, None));

@@ -1,12 +1,13 @@
-//! The concurrency of figure 12 with mechanisms switched off.
+//! The concurrency of figure 12 without some of the model's mechanisms.
 //!
 //! ```text
-//! parameters ── a mechanism off ──► one, two and four channels of 1 MiB ──► MiB/s together
+//! parameters ── a mechanism off ──► one, two and four channels of 1 MiB ──► total MiB/s
 //! ```
 //!
-//! Counts: a channel that is alone has as many reads on the way as one of several. With turn-over, the port sends one request in a channel's turn and loads the next channel's context; a channel that is
-//! alone keeps its context and issues ahead. Without it channels issue ahead whether they are alone or not. Without
-//! contention in memory too, streams do not close each other's rows and the bus turns round at once.
+//! Counts: a single channel has as many reads in flight as one of several. Turn-over: the port sends one request in a
+//! channel's turn and loads the next channel's context, while a single channel keeps its context and issues ahead; without
+//! turn-over every channel issues ahead. Contention in memory: without it, streams do not close each other's rows and the bus
+//! turns round at once.
 
 use crate::parameters::{Parameters, ParametersError};
 
@@ -15,19 +16,19 @@ use super::transfer;
 /// Bytes of each transfer.
 const BYTES: u32 = 1 << 20;
 
-/// More writes than ever wait.
+/// A batch size that is never reached.
 const NEVER: f64 = 1e9;
 
-/// What is switched off.
+/// The mechanism to switch off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Off {
-    /// The difference between the two counts of reads on the way.
+    /// The lower number of reads in flight for one of several channels.
     Counts,
-    /// Threads' turn-over between channels, that difference with it.
+    /// The turn-over between channels, with that difference.
     TurnOver,
-    /// All that, and what rows and turns of the bus cost in memory.
+    /// All of these, and the costs of rows and bus turns in memory.
     Contention,
-    /// Batches of writes that reads wait for.
+    /// Batches of writes, for which reads wait.
     WriteBatches,
 }
 
@@ -53,10 +54,10 @@ impl Off {
     }
 }
 
-/// Throughput of one, two and four channels together, in MiB/s.
+/// Total throughput of one, two and four channels, in MiB/s.
 ///
 /// # Errors
-/// In words, what kept the transfers from running.
+/// A message, if the transfers could not run.
 pub(super) fn without(off: Off, parameters: &Parameters) -> Result<[f64; 3], String> {
     let ablated = off.apply(parameters).map_err(|error| error.to_string())?;
     let together = |channels| transfer::together(&ablated, BYTES, channels);

@@ -1,10 +1,10 @@
-//! Two places in which the thesis's safety claims are tried: the service on the SDMA's model, and a live one on CPU lanes.
+//! Test beds for the thesis's safety claims: the service on the SDMA's model, and a live service on the CPU.
 //!
 //! ```text
-//! Bed: window into a larger memory ─ 2-D request ─► outcome ─► all of the memory, to look what changed
+//! Bed: window into a larger memory ─ 2-D request ─► outcome ─► all of the memory, to find changes
 //! ```
 //!
-//! A request names a window (a capability for the middle of a memory), so that a byte outside of it that changes is seen.
+//! A request names a window (a capability for the middle of a memory), so that a changed byte outside the window shows.
 
 use memferry::{Client, Frame, Queue, Rights, ServiceConfig, copy_2d, fill_2d};
 use memferry_driven::SdmaOptions;
@@ -27,22 +27,22 @@ pub(super) enum Draft {
     Fill(Fill2d),
 }
 
-/// What went wrong with the place itself.
+/// An error of the test bed itself.
 pub(super) type BedError = String;
 
-/// A source and a destination of a service.
+/// A service with a source and a destination memory.
 pub(super) trait Bed {
-    /// What the two memories hold.
+    /// Fills the two memories.
     fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError>;
 
-    /// Asks for a request and waits for its end.
-    fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError>;
+    /// Submits a request and waits for its completion.
+    fn submit(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError>;
 
-    /// What the two memories hold now.
+    /// The present contents of the two memories.
     fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError>;
 }
 
-fn said(error: impl ToString) -> BedError {
+fn message(error: impl ToString) -> BedError {
     error.to_string()
 }
 
@@ -58,10 +58,10 @@ pub(super) struct Simulated {
 impl Simulated {
     pub(super) fn new() -> Result<Self, BedError> {
         let device = Sdma::new(Config::default(), Ram::new(BASE, vec![0; 2 * MEMORY_BYTES]));
-        let mut service = Service::new(device, 4, SdmaOptions::default()).map_err(said)?;
+        let mut service = Service::new(device, 4, SdmaOptions::default()).map_err(message)?;
         let mut window = |memory: usize| {
             let at = BASE + (memory * MEMORY_BYTES + WINDOW_AT) as u32;
-            service.frame(CLIENT, at, WINDOW_BYTES as u64).map_err(said)
+            service.frame(CLIENT, at, WINDOW_BYTES as u64).map_err(message)
         };
         let windows = [window(0)?, window(1)?];
         Ok(Self { service, windows })
@@ -75,13 +75,13 @@ impl Bed for Simulated {
         Ok(())
     }
 
-    fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+    fn submit(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
         let [source, destination] = self.windows.map(|handle| Span::new(handle, 0));
         let operation = match draft {
             Draft::Copy(shape) => Operation::Copy2d { source, destination, shape: *shape },
             Draft::Fill(shape) => Operation::Fill2d { destination, shape: *shape },
         };
-        self.service.submit(CLIENT, 1, operation, Terms::default()).map_err(said)?;
+        self.service.submit(CLIENT, 1, operation, Terms::default()).map_err(message)?;
         match self.service.run()[..] {
             [(1, outcome)] => Ok(outcome),
             ref ends => Err(format!("{} completions of one request", ends.len())),
@@ -95,7 +95,7 @@ impl Bed for Simulated {
     }
 }
 
-/// A service of this process, on this machine's CPU.
+/// A service in this process, on this machine's CPU.
 pub(super) struct Live {
     queue: Queue,
     memories: [Frame; 2],
@@ -104,41 +104,41 @@ pub(super) struct Live {
 
 impl Live {
     pub(super) fn new() -> Result<Self, BedError> {
-        let client =
-            Client::embedded_with(ServiceConfig { workers: 1, ..ServiceConfig::default() }).map_err(said)?;
-        let memory = || client.frame(MEMORY_BYTES as u64).alloc().map_err(said);
+        let client = Client::embedded_with(ServiceConfig { workers: 1, ..ServiceConfig::default() })
+            .map_err(message)?;
+        let memory = || client.frame(MEMORY_BYTES as u64).alloc().map_err(message);
         let memories = [memory()?, memory()?];
         let rights = Rights::READ | Rights::WRITE;
         let window = |memory: &Frame| {
             client
-                .derive(&memory.slice(WINDOW_AT as u64..WINDOW_AT as u64 + WINDOW_BYTES as u64), rights)
-                .map_err(said)
+                .derive(memory.slice(WINDOW_AT as u64..WINDOW_AT as u64 + WINDOW_BYTES as u64), rights)
+                .map_err(message)
         };
         let windows = [window(&memories[0])?, window(&memories[1])?];
-        Ok(Self { queue: client.queue(4).map_err(said)?, memories, windows })
+        Ok(Self { queue: client.queue(4).map_err(message)?, memories, windows })
     }
 }
 
 impl Bed for Live {
     fn load(&mut self, memories: [&[u8]; 2]) -> Result<(), BedError> {
         let mut each = self.memories.iter().zip(memories);
-        each.try_for_each(|(frame, bytes)| frame.write(0, bytes).map_err(said))
+        each.try_for_each(|(frame, bytes)| frame.write(0, bytes).map_err(message))
     }
 
-    fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+    fn submit(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
         let [source, destination] = self.windows.each_ref().map(|frame| frame.slice(..));
         let transfer = match draft {
             Draft::Copy(shape) => copy_2d(&source, &destination, *shape),
             Draft::Fill(shape) => fill_2d(&destination, *shape),
         };
-        let ticket = self.queue.submit(transfer).map_err(said)?;
+        let ticket = self.queue.submit(transfer).map_err(message)?;
         Ok(self.queue.wait(ticket).map(drop).map_err(|error| error.failure))
     }
 
     fn contents(&mut self) -> Result<[Vec<u8>; 2], BedError> {
         let mut found = [vec![0; MEMORY_BYTES], vec![0; MEMORY_BYTES]];
         for (frame, bytes) in self.memories.iter().zip(&mut found) {
-            frame.read(0, bytes).map_err(said)?;
+            frame.read(0, bytes).map_err(message)?;
         }
         Ok(found)
     }

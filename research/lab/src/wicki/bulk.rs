@@ -1,4 +1,4 @@
-//! Bulk transfers in software and offloaded (Wicki 2014, 4.3), and what computing an offload leaves room for.
+//! Bulk transfers in software and offloaded (Wicki 2014, 4.3), and the core time that is free during an offload.
 //!
 //! ```text
 //! mapped       map both frames ─► copy through the caches ─► unmap          premapped   copy through the caches
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Frames are those of the thesis's benchmark (Barrelfish's `usr/bench/bulk_sdma`): eight sources, then eight destinations,
-//! of 16 MiB each, used from their beginnings; one, or all by turns. Caches are warm: as many transfers go before those
-//! that are measured. Processor and device do not get into each other's way.
+//! of 16 MiB each, used from their start; either one or all by turns. Caches are warm: the same number of transfers runs before
+//! the measured ones. Processor and device do not contend for memory.
 
 use memferry_drivers::sdma::{ChannelConfig, LinearPieces, Operation};
 
@@ -19,34 +19,35 @@ use crate::machine::cache::{Hierarchy, ProcessorError};
 
 /// Frames of each side.
 pub const FRAMES: u64 = 8;
-/// Where the page tables of mapped mode lie; the frames follow.
+/// Address of the page tables of mapped mode; the frames follow.
 const TABLES: u64 = 0x8000_0000;
 /// Bytes of a page table's entry.
 const ENTRY_BYTES: u64 = 4;
-/// Transfers that are measured: up to two rounds of all frames, and about so many bytes of long ones.
+/// Maximum number of measured transfers: two rounds of all frames.
 const TRANSFERS: u64 = 2 * FRAMES;
+/// Long transfers are measured up to about this many bytes in total.
 const MEASURED_BYTES: u64 = 8 << 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The processor, which maps both frames for each request.
+    /// The processor; it maps both frames for each request.
     Mapped,
-    /// The processor, with all frames mapped before.
+    /// The processor, with all frames mapped in advance.
     Premapped,
     /// The device, one request after the other.
     Offloaded,
-    /// The device, with a request for each frame under way.
+    /// The device, with one outstanding request for each frame.
     Outstanding,
-    /// The same, where the driver takes them one after the other, as the thesis's does with calls of one connection.
+    /// Like `Outstanding`, but the driver takes one request at a time, as the thesis's does for calls of one connection.
     OutstandingInTurn,
 }
 
-/// How frames are seen by the processor.
+/// How the processor maps the frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Caching {
-    /// Cached, and nothing is done about what goes stale: the thesis's measurements.
+    /// Cached without maintenance, as in the thesis's measurements.
     #[default]
     Cached,
     /// Cached, with the driver's maintenance around an offload.
@@ -58,23 +59,22 @@ pub enum Caching {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bulk {
     pub mode: Mode,
-    /// How frames are seen.
     pub caching: Caching,
-    /// Whether all frames are used by turns, or one only.
+    /// Whether all frames are used by turns, or only one.
     pub alternating: bool,
 }
 
-/// The machine that it happens on.
+/// The machine of the experiment.
 #[derive(Clone, Debug)]
 pub struct Board {
     /// Processor and operating system.
     pub host: Host,
     pub device: DeviceTimes,
-    /// Where pseudo-random replacement begins.
+    /// Seed of pseudo-random replacement.
     pub seed: u64,
 }
 
-/// Why there is no figure.
+/// Why a figure cannot be computed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BulkError {
     #[error(transparent)]
@@ -82,16 +82,16 @@ pub enum BulkError {
     /// The processor cannot be modelled.
     #[error(transparent)]
     Processor(#[from] ProcessorError),
-    /// The device never overtakes the processor.
-    #[error("up to {longest} bytes the offload does not overtake the copy")]
+    /// The offload is never faster than the copy.
+    #[error("up to {longest} bytes the offload is never faster than the copy")]
     NoCrossing {
-        /// The longest that was tried.
+        /// The longest length tried.
         longest: u64,
     },
 }
 
 impl Board {
-    /// Picoseconds that a transfer of `length` bytes takes, in the mean.
+    /// Mean picoseconds of a transfer of `length` bytes.
     ///
     /// # Errors
     /// [`BulkError`].
@@ -102,7 +102,7 @@ impl Board {
         }
     }
 
-    /// The same as MiB/s.
+    /// Mean MiB/s of a transfer of `length` bytes.
     ///
     /// # Errors
     /// [`BulkError`].
@@ -133,8 +133,8 @@ impl Board {
         Ok(total as f64 / transfers as f64)
     }
 
-    /// Mapping and unmapping both frames: the kernel's steps, its entries on their way through the caches, and the walks
-    /// after the TLB was flushed.
+    /// Picoseconds to map and unmap both frames: the kernel's steps, its page table entries through the caches, and the page
+    /// walks after the TLB flush.
     fn map(&self, caches: &mut Hierarchy, length: u64) -> u64 {
         let entries = 2 * ENTRY_BYTES * self.host.frame_bytes.div_ceil(PAGE_BYTES);
         let walks = 2 * length.div_ceil(PAGE_BYTES) * self.host.page_walk;
@@ -158,7 +158,7 @@ impl Board {
         Ok(served.elapsed as f64 / transfers as f64 + maintenance)
     }
 
-    /// Picoseconds of the driver's maintenance around a transfer whose source the processor has just written.
+    /// Picoseconds of the driver's maintenance around a transfer, just after the processor wrote its source.
     fn maintenance(&self, bulk: &Bulk, length: u64) -> Result<f64, BulkError> {
         let mut caches = Hierarchy::new(&self.host.processor, self.seed)?;
         let rounds = if bulk.alternating { FRAMES } else { 1 };
@@ -177,11 +177,11 @@ impl Board {
         Ok(total as f64 / rounds as f64)
     }
 
-    /// The shortest transfer of one frame whose offload is faster than the pre-mapped copy: where the offload overtakes,
-    /// in bytes, to a page.
+    /// The crossing: the shortest transfer of one frame whose offload is faster than the pre-mapped copy, in bytes, rounded to a
+    /// page.
     ///
     /// # Errors
-    /// [`BulkError::NoCrossing`] when that is nowhere within a frame.
+    /// [`BulkError::NoCrossing`] if there is none within a frame.
     pub fn crossing(&self, caching: Caching) -> Result<u64, BulkError> {
         let wins = |length: u64| -> Result<bool, BulkError> {
             let of = |mode| self.transfer(&Bulk { mode, caching, alternating: false }, length);
@@ -209,12 +209,12 @@ impl Board {
         Ok(above)
     }
 
-    /// Where the crossing must be by arithmetic: the shortest length at which what starting an offload takes is no more
-    /// than what the copy takes longer for these bytes, to a page; nothing when that is nowhere within a frame.
+    /// The crossing by arithmetic: the shortest length at which the start of an offload takes no more than the additional time of
+    /// the copy, rounded to a page; `None` if there is none within a frame.
     ///
-    /// The copy takes for a byte what it takes from the last cache level, or from memory, by the share of lines found. Of
-    /// lines that come round in order, as many of a set as `n` of `ways`, pseudo-random replacement leaves the share `h`
-    /// that solves `h = (1 - 1/ways)^(n (1 - h))`: a line survives each miss of its set until its turn.
+    /// The copy's time for a byte is that of the last cache level or of memory, by the share of lines found. If `n` lines of
+    /// a set with `ways` ways are used in a cycle, pseudo-random replacement keeps the share `h` that solves
+    /// `h = (1 - 1/ways)^(n (1 - h))`: a line survives each miss of its set until its turn.
     ///
     /// # Errors
     /// [`BulkError`].
@@ -222,13 +222,13 @@ impl Board {
         let Some(last) = self.host.processor.levels.last() else { return Ok(None) };
         let bulk = |mode| Bulk { mode, caching: Caching::Cached, alternating: false };
         let of = |mode, length: u64| self.transfer(&bulk(mode), length);
-        // Two lengths give what starting takes, and what a byte takes.
+        // Two lengths give the start time and the time for each byte.
         let short = 64 << 10;
         let long = 1 << 20;
-        let begun = of(Mode::Offloaded, short)?;
-        let ended = of(Mode::Offloaded, long)?;
-        let moved = (ended - begun) / (long - short) as f64;
-        let started = begun - moved * short as f64;
+        let short_time = of(Mode::Offloaded, short)?;
+        let long_time = of(Mode::Offloaded, long)?;
+        let moved = (long_time - short_time) / (long - short) as f64;
+        let started = short_time - moved * short as f64;
         let [fits, frame] = [last.size_bytes / 2, self.host.frame_bytes];
         let near = of(Mode::Premapped, fits)? / fits as f64;
         let far = of(Mode::Premapped, frame)? / frame as f64;
@@ -241,7 +241,7 @@ impl Board {
         Ok(lengths.find(|length| started <= *length as f64 * (copied(*length) - moved)))
     }
 
-    /// A lone offload through the service: how long it takes, and how long the core was busy with it.
+    /// A single offload through the service: its time, and the core's busy time.
     ///
     /// # Errors
     /// [`BulkError`].
@@ -250,16 +250,16 @@ impl Board {
     }
 }
 
-/// Share of a set's lines that are still there when their turn comes.
+/// Share of a set's lines that are still present at their turn.
 fn share_found(lines: f64, ways: f64) -> f64 {
     if lines <= ways {
         return 1.0;
     }
-    // From no line found the share rises to the solution below one.
+    // The iteration starts from zero and rises to the solution below one.
     (0..1_000).fold(0.0, |share: f64, _| (1.0 - 1.0 / ways).powf(lines * (1.0 - share)))
 }
 
-/// MiB/s of `length` bytes in so many picoseconds.
+/// MiB/s of `length` bytes in this many picoseconds.
 pub fn rate(length: u64, picoseconds: f64) -> f64 {
     length as f64 / f64::from(1 << 20) / (picoseconds / 1e12)
 }

@@ -1,27 +1,26 @@
-//! The thesis's questions to this machine: all channels busy, and frames that alternate (3.4, 4.3). Measured, not simulated.
+//! Live experiments of the thesis: all engine channels busy, and alternating frames (3.4, 4.3).
 //!
 //! ```text
 //! endless transfers on every channel ─► refused, or waiting until they are cancelled
 //! memferry-bench service --only turns ─► copies of one frame and of eight by turns, one and eight outstanding
 //! ```
 //!
-//! The copies are reported, never asserted: they are this machine's and of this moment.
+//! The copies are reported, not asserted: they depend on this machine and its load.
 
 use memferry::{Client, Color24, Failure, Frame, ServiceConfig, Transfer, copy, fill_2d};
 use memferry_transfer::{Count2d, Fill2d, PixelSize, Plane};
 
 use super::beds::BedError;
-use super::safety::{Crowd, SHIFTED, shift};
+use super::crowd::{Crowd, SHIFTED, shift};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::live::{Rows, reported};
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::Verdict;
 
-/// What is judged here.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "wicki-bulk-alternating", place: Place::Live, judge: alternating }];
 
-fn said(error: impl ToString) -> BedError {
+fn message(error: impl ToString) -> BedError {
     error.to_string()
 }
 
@@ -35,33 +34,33 @@ fn endless(frame: &Frame) -> Result<Transfer, BedError> {
 
 fn contents(frame: &Frame) -> Result<Vec<u8>, BedError> {
     let mut found = vec![0; SHIFTED];
-    frame.read(0, &mut found).map_err(said)?;
+    frame.read(0, &mut found).map_err(message)?;
     Ok(found)
 }
 
-/// More requests than a live lane has channels.
+/// More requests than the live worker has engine channels.
 pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     const CHANNELS: u32 = 4;
     const REQUESTS: u64 = 8;
     let config = ServiceConfig { workers: 1, channels_per_worker: CHANNELS, ..ServiceConfig::default() };
-    let client = Client::embedded_with(config).map_err(said)?;
-    let mut queue = client.queue(64).map_err(said)?;
-    let busy = client.frame(64).alloc().map_err(said)?;
+    let client = Client::embedded_with(config).map_err(message)?;
+    let mut queue = client.queue(64).map_err(message)?;
+    let busy = client.frame(64).alloc().map_err(message)?;
     let mut running = Vec::new();
     for _ in 0..CHANNELS {
-        running.push(queue.submit(endless(&busy)?).map_err(said)?);
+        running.push(queue.submit(endless(&busy)?).map_err(message)?);
     }
     let mut crowd = Crowd { refused: 0, waited: 0, wrong: 0 };
     let mut asked = Vec::new();
     for tag in 0..REQUESTS {
-        let frame = client.frame(SHIFTED as u64).alloc().map_err(said)?;
-        frame.write(0, &shift(tag)[0]).map_err(said)?;
+        let frame = client.frame(SHIFTED as u64).alloc().map_err(message)?;
+        frame.write(0, &shift(tag)[0]).map_err(message)?;
         let length = SHIFTED as u64 - 1;
-        let copy = copy(&frame.slice(..length), &frame.slice(1..1 + length));
+        let copy = copy(frame.slice(..length), frame.slice(1..1 + length));
         let copy = if tag % 2 == 0 { copy } else { copy.refuse_when_busy() };
-        asked.push((queue.submit(copy).map_err(said)?, frame));
+        asked.push((queue.submit(copy).map_err(message)?, frame));
     }
-    // Those that would not wait have their answer while all channels are busy; then these are freed.
+    // The requests that refuse to wait complete while all channels are busy; then the channels are freed.
     let (waiting, refused): (Vec<_>, Vec<_>) = (0..).zip(asked).partition(|(tag, _)| tag % 2 == 0);
     for (tag, (ticket, frame)) in refused {
         let outcome = queue.wait(ticket).map_err(|error| error.failure);
@@ -69,7 +68,7 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
         let is_busy = matches!(outcome, Err(Failure::ChannelsBusy { .. }));
         *(if kept && is_busy { &mut crowd.refused } else { &mut crowd.wrong }) += 1;
     }
-    running.into_iter().try_for_each(|ticket| queue.cancel(ticket).map_err(said))?;
+    running.into_iter().try_for_each(|ticket| queue.cancel(ticket).map_err(message))?;
     for (tag, (ticket, frame)) in waiting {
         let outcome = queue.wait(ticket);
         let once = contents(&frame)? == shift(tag)[1];
@@ -78,7 +77,7 @@ pub(super) fn crowd_live() -> Result<Crowd, BedError> {
     Ok(crowd)
 }
 
-/// Figures, and the rows they come from.
+/// Names of the figures, with the rows of the benchmark.
 const FIGURES: [(&str, &str); 4] = [
     ("cpu, same frame", "256 KiB by the CPU, one buffer again and again"),
     ("cpu, eight frames", "256 KiB by the CPU, eight buffers by turns"),

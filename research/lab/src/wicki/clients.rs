@@ -1,14 +1,14 @@
 //! Clients of the service on the board's one core, in virtual time (Wicki 2014, 4.2).
 //!
 //! ```text
-//! barrier ─► ready: client, client, ... ─► core ─ call: words, messages ─► driver's inbox, the core is handed over
+//! barrier ─► ready: client, client, ... ─► core ─ call: words, messages ─► driver's inbox; the core switches to the driver
 //! driver: capabilities identified, path, registers ─► device works ─► interrupt ─► driver ─ reply ─► client
 //! ```
 //!
-//! One address space runs at a time, to the end of its step. A call's last message hands the core to whom it is sent
-//! (Barrelfish's `LMP_SEND_FLAGS_DEFAULT`); who has more to do queues behind the others. An interrupt is a message to the
-//! driver, taken between steps. Each client measures its own calls. What the driver does is the shipped path on the
-//! device's model; what it takes of the core is charged by what it did.
+//! One address space runs at a time, to the end of its step. The last message of a call switches to its receiver (Barrelfish's
+//! `LMP_SEND_FLAGS_DEFAULT`); a sender with more work queues behind the others. An interrupt is a message to the driver, taken
+//! between steps. Each client measures its own calls. The driver is the shipped path on the device's model; its core time is
+//! charged by its counted actions.
 
 use std::collections::VecDeque;
 
@@ -23,16 +23,16 @@ use memferry_transfer::{
 use super::host::Host;
 use super::service::{Service, ServiceError};
 
-/// Where the board's memory begins.
+/// Start of the board's memory.
 const MEMORY: u64 = 0x8000_0000;
-/// Memory of a client, half of it for sources (section 4.2.1: 128 MiB each), or as much as its frames take.
+/// Memory of a client, half of it for sources (section 4.2.1: 128 MiB each); more if its frames need it.
 const CLIENT_BYTES: u64 = 128 << 20;
 /// Channels of the device.
 const CHANNELS: u32 = 32;
-/// Most elements of a frame that the thesis's benchmark asks for.
+/// Largest number of elements in a frame of the thesis's benchmark.
 const MOST_ELEMENTS: u64 = (1 << 24) - 1;
 
-/// Memory that holds nothing: what is moved does not matter where only time does.
+/// Memory without contents, since only time matters here.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Blank;
 
@@ -46,30 +46,30 @@ impl Bus for Blank {
     }
 }
 
-/// Which call of the driver's interface is made (listings 1 and 4 of the thesis).
+/// A call of the driver's interface (listings 1 and 4 of the thesis).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Call {
     Simple,
     /// `mem_copy_2d`: two capabilities with starts and modifiers, counts, colour.
     TwoDimensional,
-    /// What the thesis left for later (5.3): a list of frames of each side in one call.
+    /// Left for later by the thesis (5.3): one call with a list of frames of each side.
     ScatterGather,
 }
 
 impl Call {
-    /// Words of its arguments, the call's number among them: two starts and two modifiers a side, two counts, the colour,
-    /// and one word for pixel size and transparency.
+    /// Words of its arguments, including the call's number: two starts and two modifiers a side, two counts, the colour, and
+    /// one word for pixel size and transparency.
     fn words(self) -> u64 {
         match self {
             Self::Simple => 1,
             Self::TwoDimensional => 1 + 2 * 4 + 2 + 1 + 1,
-            // How many frames; each is a capability.
+            // The number of frames; each frame is a capability.
             Self::ScatterGather => 2,
         }
     }
 
-    /// The same as a request, over whole frames of `length` bytes.
+    /// The call as a request over whole frames of `length` bytes.
     fn operation(self, frames: &[(Handle, Handle)], length: u64) -> Operation<Span> {
         let span = |handle| Span { handle, offset: 0 };
         let list = |side: fn(&(Handle, Handle)) -> Handle| {
@@ -98,28 +98,27 @@ impl Call {
     }
 }
 
-/// What the clients do.
+/// The load of an experiment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// How many there are, released at once.
+    /// Number of clients, released at once.
     pub clients: usize,
-    /// The call that each makes.
     pub call: Call,
     /// Bytes of each transfer.
     pub length: u64,
     /// Transfers of each client.
     pub transfers: usize,
-    /// How many of them a client may have under way.
+    /// Outstanding transfers allowed for each client.
     pub outstanding: usize,
-    /// Frames of each side that a client goes through by turns.
+    /// Frames of each side that a client uses by turns.
     pub frames: usize,
-    /// Whether the driver takes a client's next call only after its reply to the one before, as the thesis's does
-    /// (Barrelfish's `usr/drivers/omap44xx/sdma/service.c`).
+    /// Whether the driver takes a client's next call only after its reply to the previous one, as the thesis's does (Barrelfish's
+    /// `usr/drivers/omap44xx/sdma/service.c`).
     pub in_turn: bool,
 }
 
 impl Work {
-    /// Frames of each side that a call names.
+    /// Frames of each side in one call.
     const fn named(&self) -> usize {
         match self.call {
             Call::ScatterGather => self.frames,
@@ -127,22 +126,22 @@ impl Work {
         }
     }
 
-    /// One transfer of each of so many clients.
+    /// One transfer for each of several clients.
     pub const fn once(clients: usize, call: Call, length: u64) -> Self {
         Self { clients, call, length, transfers: 1, outstanding: 1, frames: 1, in_turn: false }
     }
 }
 
-/// What came of it. Times in picoseconds.
+/// The measured times, in picoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// For each client, what each transfer took by the client's own clock.
+    /// For each client, the time of each transfer by the client's clock.
     pub latencies: Vec<Vec<u64>>,
     /// From the first call to the last reply.
     pub elapsed: u64,
-    /// Of these, what the core was busy.
+    /// Busy time of the core in this interval.
     pub busy: u64,
-    /// How often another address space came on.
+    /// Number of switches to another address space.
     pub switches: u64,
 }
 
@@ -152,7 +151,7 @@ impl Outcome {
         all().map(|latency| *latency as f64).sum::<f64>() / all().count().max(1) as f64
     }
 
-    /// Bytes in a picosecond of all clients together: the sum of what each saw of its own transfers of `length` bytes.
+    /// Total bytes in a picosecond: the sum of what each client measured for its transfers of `length` bytes.
     pub fn aggregate(&self, length: u64) -> f64 {
         let of = |latencies: &Vec<u64>| {
             let bytes = length * latencies.len() as u64;
@@ -162,7 +161,7 @@ impl Outcome {
     }
 }
 
-/// Times of the device and of the memory before it.
+/// Times of the device and of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTimes {
     pub config: Config,
@@ -172,10 +171,10 @@ pub struct DeviceTimes {
 /// The memory that the device sees.
 type Memory = Dram<Blank>;
 
-/// Lets the clients do their work on a device with these times.
+/// Runs the clients on a device with these times.
 ///
 /// # Errors
-/// [`ServiceError`]: nothing that fits the board's memory makes one.
+/// [`ServiceError`], if the work does not fit the board's memory.
 pub fn serve(host: &Host, device: &DeviceTimes, work: &Work) -> Result<Outcome, ServiceError> {
     let model = Sdma::new(device.config, Dram::new(device.memory, Blank));
     let service = Service::new(model, CHANNELS, Service::<Memory>::patient())?;
@@ -194,16 +193,16 @@ enum Domain {
 struct Client {
     session: SessionId,
     frames: Vec<(Handle, Handle)>,
-    /// When each call was made, and what it took once there was a reply.
+    /// The time of each call, and its latency after its reply.
     calls: Vec<(Instant, Option<u64>)>,
     replies: VecDeque<usize>,
-    /// Calls that the driver has taken and not replied to.
+    /// Calls that the driver has taken and not yet answered.
     taken: usize,
 }
 
 impl Client {
-    fn under_way(&self) -> usize {
-        self.calls.iter().filter(|(_, took)| took.is_none()).count()
+    fn in_flight(&self) -> usize {
+        self.calls.iter().filter(|(_, latency)| latency.is_none()).count()
     }
 }
 
@@ -214,13 +213,13 @@ struct Core<'a> {
     clients: Vec<Client>,
     loaded: Option<Domain>,
     ready: VecDeque<Domain>,
-    /// Calls that the driver has not taken yet.
+    /// Calls that the driver has not yet taken.
     inbox: VecDeque<(usize, usize)>,
-    /// Ends that it has not replied to yet.
+    /// Completions that the driver has not yet answered.
     ended: VecDeque<u64>,
-    /// Whether it was told of an interrupt.
+    /// Whether an interrupt is pending for the driver.
     interrupted: bool,
-    began: Instant,
+    started: Instant,
     busy: u64,
     switches: u64,
 }
@@ -252,13 +251,13 @@ impl<'a> Core<'a> {
             host,
             work,
             ready: (0..work.clients).map(Domain::Client).collect(),
-            // The barrier's last message has brought the first client on.
+            // The last message of the barrier switched to the first client.
             loaded: Some(Domain::Client(0)),
             clients,
             inbox: VecDeque::new(),
             ended: VecDeque::new(),
             interrupted: false,
-            began: service.now(),
+            started: service.now(),
             busy: 0,
             switches: 0,
             service,
@@ -296,9 +295,9 @@ impl<'a> Core<'a> {
         Ok(())
     }
 
-    /// Transfers without a reply.
+    /// Number of transfers without a reply.
     fn waiting(&self) -> usize {
-        let replied = |client: &Client| client.calls.iter().filter(|(_, took)| took.is_some()).count();
+        let replied = |client: &Client| client.calls.iter().filter(|(_, latency)| latency.is_some()).count();
         self.clients.iter().map(|client| self.work.transfers - replied(client)).sum()
     }
 
@@ -308,36 +307,36 @@ impl<'a> Core<'a> {
         }
     }
 
-    fn hand_over(&mut self, domain: Domain) {
+    fn switch_to(&mut self, domain: Domain) {
         self.ready.retain(|ready| *ready != domain);
         self.ready.push_front(domain);
     }
 
-    /// A client's step: it takes replies, and makes the next call it may make.
+    /// A client's step: takes replies, and makes the next call allowed.
     fn call(&mut self, index: usize) {
         let now = self.service.now();
         let client = &mut self.clients[index];
         while let Some(call) = client.replies.pop_front() {
-            let (made, took) = &mut client.calls[call];
-            *took = u64::try_from(now.picoseconds() - made.picoseconds()).ok();
+            let (made, latency) = &mut client.calls[call];
+            *latency = u64::try_from(now.picoseconds() - made.picoseconds()).ok();
         }
         let may_call = |client: &Client| {
-            client.calls.len() < self.work.transfers && client.under_way() < self.work.outstanding.max(1)
+            client.calls.len() < self.work.transfers && client.in_flight() < self.work.outstanding.max(1)
         };
         if !may_call(client) {
             return;
         }
         self.inbox.push_back((index, client.calls.len()));
         client.calls.push((now, None));
-        let goes_on = may_call(client);
+        let has_more = may_call(client);
         self.charge(self.host.call(self.work.call.words(), 2 * self.work.named() as u64));
-        self.hand_over(Domain::Driver);
-        if goes_on {
+        self.switch_to(Domain::Driver);
+        if has_more {
             self.queue(Domain::Client(index));
         }
     }
 
-    /// The driver's step: what the device reported, then one reply, which hands the core over, or else new calls.
+    /// The driver's step: processes completions, then sends one reply, which switches to its client, or else takes new calls.
     fn drive(&mut self) -> Result<(), ServiceError> {
         loop {
             if std::mem::take(&mut self.interrupted) {
@@ -368,14 +367,14 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// The oldest call that may be taken.
+    /// The oldest call that the driver may take.
     fn next_call(&mut self) -> Option<(usize, usize)> {
         let may_be_taken = |index: usize| !self.work.in_turn || self.clients[index].taken == 0;
         let at = self.inbox.iter().position(|(index, _)| may_be_taken(*index))?;
         self.inbox.remove(at)
     }
 
-    /// A turn of the shipped event loop, with its register accesses charged.
+    /// A turn of the shipped event loop, charged by its register accesses.
     fn turn(&mut self) {
         self.service.turn();
         let accesses = self.service.take_accesses();
@@ -388,17 +387,17 @@ impl<'a> Core<'a> {
         self.charge(self.host.call(2, 0));
         self.clients[index].replies.push_back(call);
         self.clients[index].taken -= 1;
-        self.hand_over(Domain::Client(index));
+        self.switch_to(Domain::Client(index));
         if self.interrupted || !self.ended.is_empty() || !self.inbox.is_empty() {
             self.queue(Domain::Driver);
         }
     }
 
     fn outcome(&self) -> Outcome {
-        let took = |client: &Client| client.calls.iter().filter_map(|(_, took)| *took).collect();
-        let elapsed = self.service.now().picoseconds() - self.began.picoseconds();
+        let latency = |client: &Client| client.calls.iter().filter_map(|(_, latency)| *latency).collect();
+        let elapsed = self.service.now().picoseconds() - self.started.picoseconds();
         Outcome {
-            latencies: self.clients.iter().map(took).collect(),
+            latencies: self.clients.iter().map(latency).collect(),
             elapsed: elapsed as u64,
             busy: self.busy,
             switches: self.switches,

@@ -4,12 +4,12 @@
 //! Tables ── lines by figure and label ──► Finding ──► a row for each claim
 //! ```
 //!
-//! What is expected is in `claims.toml`; only which figures a claim is about is said here. The two peaks of figure 4 are
-//! calibrated; all else follows from the same parameters.
+//! The criteria are in `claims.toml`. The two peaks of figure 4 are calibrated; all other figures follow from the same
+//! parameters.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
 
@@ -38,10 +38,10 @@ pub(super) const JUDGES: [Judge; 12] = [
 
 const WIDTHS: [&str; 3] = ["8 bit", "16 bit", "32 bit"];
 
-/// What "cost the same" is read as for rotations: the statement's one percentage is another clause's.
+/// Tolerance for "cost the same" of rotations; the percentage in the statement belongs to another clause.
 const THE_SAME: f64 = 0.02;
 
-/// The peaks of some lines of a figure, with their labels.
+/// The peaks of lines of a figure, with their labels.
 fn peaks<'a>(case: &Case<'_>, figure: &str, labels: &[&'a str]) -> Result<Vec<(&'a str, f64)>, RunError> {
     labels.iter().map(|label| Ok((*label, case.tables.line(figure, label)?.peak()))).collect()
 }
@@ -119,7 +119,7 @@ fn fill_burst_peak(case: &Case<'_>) -> Judged {
     // Every plan of a transfer that runs alone names this claim.
     let highest = case.tables.iter().flat_map(|table| &table.series).all(other);
     finding.number(fill);
-    finding.check(highest, "it is the highest of all transfers that run alone");
+    finding.check(highest, "no other transfer that runs alone is faster");
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
@@ -149,7 +149,7 @@ fn asymmetric_ports(case: &Case<'_>) -> Judged {
         finding.figure(format!("destination {access}"), destination);
         let gain = source - neither;
         let other = destination - neither;
-        // A gain of half is not comparable.
+        // A gain of half or more does not count as comparable.
         finding.check(
             gain > 0.0 && other < gain / 2.0,
             format!("{access} on the source alone adds {gain:.1} MiB/s to {neither:.1}, on the destination {other:.1}"),
@@ -174,7 +174,7 @@ fn rotation(case: &Case<'_>) -> Judged {
     }
     let gain = peak("90 degrees, bursts")? / peak("90 degrees, no bursts")?;
     let copy_gain = peak("copy, bursts")? / peak("copy, no bursts")?;
-    let words = format!("bursts speed rotation up {gain:.1} times, a copy of bytes {copy_gain:.1} times");
+    let words = format!("bursts make rotation {gain:.1} times as fast, a copy of bytes {copy_gain:.1} times");
     finding.check(gain > 1.0 && gain < copy_gain / 2.0, words);
     let beside = last("copy, bursts on the source")?;
     finding.figure("copy, bursts on the source", beside);
@@ -240,13 +240,13 @@ fn mechanisms_of_the_dip(finding: &mut Finding<'_>, case: &Case<'_>) -> Result<(
     );
     finding.check(true, shares_of_the_dip(case, [counts_one, counts_two], [turn_one, turn_two])?);
     finding.because(format!(
-        "reads wait for batches of held writes, which fall together with those of other channels; without batches one, \
-         two and four channels have {batch_one:.1}, {batch_two:.1} and {batch_four:.1} MiB/s"
+                "reads wait for batches of held writes, which coincide with those of other channels; without batches one, \
+                 two and four channels have {batch_one:.1}, {batch_two:.1} and {batch_four:.1} MiB/s"
     ));
     Ok(())
 }
 
-/// How much of the dip at two each mechanism leaves, and what rests on assumptions in it.
+/// The part of the dip at two channels left by each mechanism, and the part that depends on assumptions.
 fn shares_of_the_dip(
     case: &Case<'_>,
     [counts_one, counts_two]: [f64; 2],
@@ -259,9 +259,9 @@ fn shares_of_the_dip(
     let in_turn = case.parameters.get("reads-in-turn")?;
     let share = 1.0 - (counts_one - counts_two) / (one - two);
     Ok(format!(
-        "of the dip from {one:.1} to {two:.1} MiB/s {:.0} % rest on two assumed counts, {ahead} reads on the way for a channel that \
-         is alone and {in_turn} where channels take turns: were both {ahead}, it would go from {counts_one:.1} to {counts_two:.1}; \
-         with turn-over off altogether a dip from {turn_one:.1} to {turn_two:.1} remains, by rows and turns of the bus in memory",
+        "of the dip from {one:.1} to {two:.1} MiB/s {:.0} % depend on two assumed counts, {ahead} reads in flight for a single \
+                 channel and {in_turn} where channels take turns: with {ahead} for both, it would go from {counts_one:.1} to {counts_two:.1}; \
+                 without turn-over a dip from {turn_one:.1} to {turn_two:.1} remains, caused by rows and bus turns in memory",
         share * 100.0
     ))
 }
@@ -277,7 +277,7 @@ fn simple_interface(case: &Case<'_>) -> Judged {
     finding.agrees("throughput by write mode (MiB/s)", &writes);
     finding.check(true, "packing cannot be varied: bursts require it (4.1.2)");
     finding.because(
-        "a channel has one non-posted write on its way, and the way there and back takes longer than a burst's data takes to come",
+                "a channel has one non-posted write in flight, and its round trip takes longer than the data of a burst takes to arrive",
     );
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }

@@ -1,11 +1,11 @@
-//! Figures 13 to 16: what the user-level driver costs, for one client and for several (section 4.2).
+//! Figures 13 to 16: the cost of the user-level driver for one client and for several (section 4.2).
 //!
 //! ```text
-//! call, clients, size ──► clients::serve ──► latency each saw, throughput of all together
+//! call, clients, size ──► clients::serve ──► latency of each, total throughput
 //! ```
 //!
-//! A line without a service is the device in direct use, as from the kernel. The aggregate is the sum of what the clients
-//! saw, since the thesis's clients measured their own transfers only.
+//! A line without a service is direct use of the device, as from the kernel. The total is the sum of each client's own
+//! measurements, since the thesis's clients measured only their own transfers.
 
 use serde::Deserialize;
 
@@ -14,8 +14,7 @@ use super::bulk::rate;
 use super::clients::{Call, DeviceTimes, Outcome, Work, serve};
 use super::host::Host;
 use super::service::ServiceError;
-use crate::experiments::{RunError, Runner};
-use crate::plan::Line;
+use crate::paper::{Line, RunError, Runner};
 use crate::table::Series;
 
 /// Latency or throughput by transfer size.
@@ -24,18 +23,18 @@ pub(super) const DRIVER: Runner = Runner { name: "driver", run };
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Quantity {
-    /// Microseconds of a transfer, in the mean of all clients.
+    /// Mean microseconds of a transfer over all clients.
     Latency,
-    /// MiB/s of all clients together.
+    /// Total MiB/s of all clients.
     Throughput,
 }
 
-/// What a plan says of a line.
+/// Settings of a line in a plan.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
     gives: Quantity,
-    /// The call; without one, the device in direct use.
+    /// The call; absent for direct use of the device.
     call: Option<Call>,
     #[serde(default = "one")]
     clients: usize,
@@ -56,7 +55,7 @@ fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         outcome.map(|outcome| {
             let y = match settings.gives {
                 Quantity::Latency => outcome.mean_latency() / 1e6,
-                Quantity::Throughput => together(&outcome, length),
+                Quantity::Throughput => total_throughput(&outcome, length),
             };
             (x, y)
         })
@@ -66,12 +65,12 @@ fn run(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// MiB/s of all clients together, each having measured its own transfers.
-fn together(outcome: &Outcome, length: u64) -> f64 {
+/// Total MiB/s of all clients; each measures its own transfers.
+fn total_throughput(outcome: &Outcome, length: u64) -> f64 {
     rate(1, 1.0 / outcome.aggregate(length))
 }
 
-/// The same for one client, for two, and so on to `most`, with the simple call.
+/// Total MiB/s for one client, for two, and so on to `most`, with the simple call.
 ///
 /// # Errors
 /// [`ServiceError`].
@@ -82,5 +81,5 @@ pub(super) fn aggregates(
     most: usize,
 ) -> Result<Vec<f64>, ServiceError> {
     let of = |clients| serve(host, device, &Work::once(clients, Call::Simple, length));
-    (1..=most).map(|clients| of(clients).map(|outcome| together(&outcome, length))).collect()
+    (1..=most).map(|clients| of(clients).map(|outcome| total_throughput(&outcome, length))).collect()
 }

@@ -1,25 +1,24 @@
-//! One scatter-gather request against one request for each frame (thesis, 5.3: it expects the first to cost less).
+//! One scatter-gather request compared with one request for each frame (thesis, 5.3: it expects the first to cost less).
 //!
 //! ```text
 //! n frames ─┬─ one call that names all ─► driver ─► n transfers of the device ─► one reply
 //!           └─ n calls, one after the other, or all outstanding                 ─► n replies
 //! ```
 //!
-//! The service's path moves a list piece by piece on this model, for its memory holds no bytes and so no descriptors: what is
-//! saved is calls, replies and switches, not interrupts.
+//! The model's memory holds no bytes and so no descriptors, so the path moves a list piece by piece. The saving is in calls,
+//! replies and switches, not in interrupts.
 
 use super::board;
 use super::clients::{Call, Work, serve};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
-/// What is judged here.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "wicki-scatter-gather", place: Place::Simulated, judge }];
 
-/// Frames of a request, and bytes of a frame.
+/// Number of frames of a request, and bytes of each frame.
 const CASES: [(usize, u64); 6] =
     [(2, 4096), (8, 4096), (32, 4096), (2, 256 << 10), (8, 256 << 10), (32, 256 << 10)];
 const SEED: u64 = 1;
@@ -32,24 +31,24 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     for (frames, length) in CASES {
         let plain = Work { transfers: frames, frames, ..Work::once(1, Call::Simple, length) };
         let listed = Work { frames, ..Work::once(1, Call::ScatterGather, length) };
-        let took = |work: &Work| {
+        let time = |work: &Work| {
             Ok::<_, RunError>(serve(&board.host, &board.device, work).map_err(failed)?.elapsed as f64 / 1e9)
         };
-        let list = took(&listed)?;
-        let singly = took(&plain)?;
-        let at_once = took(&Work { outstanding: frames, ..plain })?;
+        let list = time(&listed)?;
+        let in_sequence = time(&plain)?;
+        let at_once = time(&Work { outstanding: frames, ..plain })?;
         let name = format!("{frames} frames of {} KiB", length >> 10);
         finding.figure(format!("{name}: one request, ms"), list);
-        finding.figure(format!("{name}: one after the other, ms"), singly);
+        finding.figure(format!("{name}: one after the other, ms"), in_sequence);
         finding.figure(format!("{name}: all outstanding, ms"), at_once);
-        if list >= singly.min(at_once) {
+        if list >= in_sequence.min(at_once) {
             slower.push(name);
         }
     }
     let words = match slower.is_empty() {
-        true => "one request was over sooner than as many as frames, one after the other or all outstanding"
+                true => "one request completed sooner than one request for each frame, sent one after the other or all outstanding"
             .to_owned(),
-        false => format!("one request was not over sooner at {}", slower.join(", ")),
+                false => format!("one request did not complete sooner at {}", slower.join(", ")),
     };
     finding.check(slower.is_empty(), words);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))

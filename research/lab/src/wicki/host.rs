@@ -1,40 +1,39 @@
-//! The Pandaboard around the device: its processor, and what its operating system's steps take.
+//! The Pandaboard without the device: its processor, and the times of its operating system's steps.
 //!
 //! ```text
 //! parameters/wicki.toml ──► Host { processor, message, word, invocation, access, switch, mapping }  in picoseconds
 //! ```
 //!
-//! Every figure is a parameter with its source. What is not modelled: energy, for which there is no source; contention
-//! of processor and device for memory, which nothing in the thesis measures; the second core, which it did not use.
+//! Every figure is a parameter with its source. Not modelled: energy, for lack of a source; contention of processor and device
+//! for memory, which the thesis does not measure; the second core, which the thesis does not use.
 
 use crate::machine::cache::{Backing, Level, Processor, Replacement};
 use crate::parameters::{Parameters, ParametersError};
 
-/// Ways of both levels, and bytes of a line and of a word: Cortex-A9 TRM, 7.1; OMAP4460 TRM, MPU subsystem.
+/// Ways of both levels, bytes of a line and of a word: Cortex-A9 TRM, 7.1; OMAP4460 TRM, MPU subsystem.
 const L1_WAYS: usize = 4;
 const L2_WAYS: usize = 16;
 const LINE_BYTES: u64 = 32;
 const WORD_BYTES: u64 = 4;
 
-/// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// What steps take. Times in picoseconds.
+/// Times of the system's steps, in picoseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
     /// The core and its caches.
     pub processor: Processor,
-    /// The kernel's part of a message.
+    /// The kernel's part of sending a message.
     pub message: u64,
-    /// From an interrupt to its handler: through the kernel, and as a message where the handler is a driver outside it.
+    /// From an interrupt to its handler: through the kernel, and as a message to a driver outside the kernel.
     pub interrupt: u64,
-    /// A word of arguments.
+    /// One word of arguments.
     pub word: u64,
-    /// Words of a message at most.
+    /// Maximum words of a message.
     pub message_words: u64,
-    /// A call on a capability.
+    /// An invocation of a capability.
     pub invocation: u64,
-    /// An access to the device.
+    /// One register access of the device.
     pub access: u64,
     /// A change of address space.
     pub switch: u64,
@@ -42,14 +41,14 @@ pub struct Host {
     pub unmap_page: u64,
     /// The first access to a page.
     pub page_walk: u64,
-    /// Pages of a call that maps.
+    /// Pages mapped by one call.
     pub map_pages: u64,
     /// Bytes that mapped mode maps for each side of a request.
     pub frame_bytes: u64,
 }
 
 impl Host {
-    /// The board as the parameters have it.
+    /// The board with the given parameters.
     ///
     /// # Errors
     /// [`ParametersError::Missing`].
@@ -77,24 +76,24 @@ impl Host {
         })
     }
 
-    /// The device in direct use, as from the kernel: no messages, no capabilities, no other address space.
+    /// Direct use of the device, as from the kernel: no messages, capabilities or other address spaces.
     #[must_use]
     pub fn direct(&self) -> Self {
         let interrupt = self.interrupt - self.message;
         Self { message: 0, word: 0, interrupt, invocation: 0, switch: 0, ..self.clone() }
     }
 
-    /// Picoseconds that sending and taking so many words takes, with so many capabilities, one to a message.
+    /// Picoseconds to send and receive this many words and capabilities, with one capability to a message.
     pub fn call(&self, words: u64, capabilities: u64) -> u64 {
         let messages = words.div_ceil(self.message_words).max(capabilities).max(1);
         messages * self.message + words * self.word
     }
 
-    /// Picoseconds that mapping and unmapping the frames of both sides takes of the kernel.
+    /// Picoseconds of the kernel to map and unmap the frames of both sides.
     pub fn map_both(&self) -> u64 {
         let pages = self.frame_bytes.div_ceil(PAGE_BYTES);
         let calls = pages.div_ceil(self.map_pages);
-        // Each leaf table takes a copy of the capability, the mapping, the unmapping and the copy's deletion.
+        // Each leaf table needs a copy of the capability, the mapping, the unmapping and the deletion of the copy.
         2 * (pages * (self.map_page + self.unmap_page) + 4 * calls * self.invocation)
     }
 }

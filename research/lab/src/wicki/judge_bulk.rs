@@ -5,13 +5,13 @@
 //! exploration of the caches, the crossings with maintenance and without caching ──► incoherence
 //! ```
 //!
-//! What is expected is in the claims' list. The exploration is run here, since it has no figure.
+//! The criteria are in `claims.toml`. The exploration runs here, since it has no figure.
 
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
 use crate::machine::coherence::{Arrangement, Findings, Surroundings, explore};
-use crate::table::Series;
+use crate::paper::{Case, Judge, RunError};
+use crate::table::{Series, TableError};
 use crate::verdict::{Basis, Verdict};
 
 pub(super) const JUDGES: [Judge; 3] = [
@@ -24,17 +24,17 @@ const SAME: &str = "wicki-fig-17";
 const ALTERNATED: &str = "wicki-fig-18";
 const CROSSINGS: &str = "wicki-crossing";
 const KIB: f64 = 1024.0;
-/// What a mapped copy must reach of a pre-mapped one to come near it.
+/// Fraction of the pre-mapped throughput that counts as near.
 const NEAR: f64 = 0.9;
-/// Sizes at which the thesis sees the cache.
+/// Sizes at which the thesis sees the effect of the cache.
 const CACHED_BYTES: std::ops::RangeInclusive<f64> = 4096.0..=32768.0;
 
-/// Points of both lines, by size.
+/// Points of both lines: size and both values.
 fn both<'a>(one: &'a Series, other: &'a Series) -> impl Iterator<Item = (f64, f64, f64)> + 'a {
     one.points.iter().zip(&other.points).map(|((size, one), (_, other))| (*size, *one, *other))
 }
 
-/// The sizes at which something does not hold, in words; nothing when it holds at all.
+/// The sizes at which a condition fails, in words; `None` if it always holds.
 fn exceptions(of: impl Iterator<Item = (f64, f64, f64)>, holds: impl Fn(f64, f64) -> bool) -> Option<String> {
     let broken: Vec<String> = of
         .filter(|(_, one, other)| !holds(*one, *other))
@@ -72,30 +72,30 @@ fn crossover(case: &Case<'_>) -> Result<Verdict, RunError> {
     let (mapping, calling) = fixed_costs(mapped, premapped, offloaded);
     finding.figure("mapping both frames, us", mapping).figure("the shortest call of the driver, us", calling);
     finding.because(format!(
-        "mapping and unmapping both frames takes {mapping:.0} us, by the steps of Barrelfish's own code, and a call of \
-         the driver {calling:.0} us, most of it other address spaces coming on: mapping would have to take as long to be \
-         the worst of short requests"
+                "mapping and unmapping both frames takes {mapping:.0} us, by the steps of Barrelfish's own code, and a call of \
+                 the driver {calling:.0} us, mostly switches of the address space: mapping would have to take as long to be \
+                 the slowest for short requests"
     ));
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
 
-/// Microseconds that mapping adds to the shortest request, and that handing this over takes.
+/// Microseconds that mapping adds to the shortest request, and microseconds of its offload.
 fn fixed_costs(mapped: &Series, premapped: &Series, offloaded: &Series) -> (f64, f64) {
-    let took = |line: &Series| {
+    let shortest_time = |line: &Series| {
         let shortest = line.points.first().copied();
         shortest.map_or(0.0, |(bytes, rate)| bytes / (rate * KIB * KIB) * 1e6)
     };
-    (took(mapped) - took(premapped), took(offloaded))
+    (shortest_time(mapped) - shortest_time(premapped), shortest_time(offloaded))
 }
 
-/// Whether the crossing moves as arithmetic says, as far as within 5 %.
+/// Checks that the crossing moves as predicted by arithmetic, within 5 %.
 fn moves(
     finding: &mut Finding<'_>,
     l2: f64,
-    crossing: &impl Fn(&str, f64) -> Result<Option<f64>, RunError>,
+    crossing: &impl Fn(&str, f64) -> Result<Option<f64>, TableError>,
 ) -> Result<(), RunError> {
     let found = crossing("as measured", l2)?;
-    let reckoned = crossing("by arithmetic", l2)?;
+    let computed = crossing("by arithmetic", l2)?;
     let cases = [
         ("half the L2", crossing("as measured", l2 / 2.0)?, crossing("by arithmetic", l2 / 2.0)?),
         (
@@ -106,17 +106,17 @@ fn moves(
         ("no L2 at all", crossing("no level 2 cache", l2)?, crossing("by arithmetic, no level 2 cache", l2)?),
     ];
     for (what, moved, expected) in cases {
-        let (Some((moved, expected)), Some((found, reckoned))) = (moved.zip(expected), found.zip(reckoned))
+        let (Some((moved, expected)), Some((found, computed))) = (moved.zip(expected), found.zip(computed))
         else {
             finding.check(false, format!("the figure has no crossing with {what}"));
             continue;
         };
         finding.figure(format!("with {what}, KiB"), moved);
         let ratio = moved / found;
-        let arithmetic = expected / reckoned;
+        let arithmetic = expected / computed;
         let words = format!(
-            "with {what} the crossing goes from {found} to {moved} KiB, {ratio:.2} times as far, by arithmetic from {reckoned} to \
-             {expected}, {arithmetic:.2} times"
+            "with {what} the crossing moves from {found} to {moved} KiB, a factor of {ratio:.2}; by arithmetic from {computed} to \
+                         {expected}, a factor of {arithmetic:.2}"
         );
         finding.check((ratio / arithmetic - 1.0).abs() < 0.05, words);
     }
@@ -130,7 +130,7 @@ fn without_level_2(case: &Case<'_>, l2: f64) -> Result<String, RunError> {
     };
     let within = case.claim.range.is_some_and(|[low, high]| (low..=high).contains(&(crossing * KIB)));
     Ok(format!(
-        "that is with a level 2 cache of {} KiB, which the thesis does not say was on and Barrelfish's own code does not turn on; \
+        "this is with a level 2 cache of {} KiB; the thesis does not say that it was on, and Barrelfish's own code does not turn it on; \
          without one it is {crossing} KiB, {} the range",
         l2 / KIB,
         if within { "inside" } else { "outside" }
@@ -166,8 +166,8 @@ fn alternating(case: &Case<'_>) -> Result<Verdict, RunError> {
         slower.as_deref().unwrap_or_default()
     );
     finding.check(slower.is_none(), words.trim_end()).because(
-        "where they do not, the device ends before the next call is made, and replies that interrupt calls take switches of the \
-         address space of their own",
+                "where they do not, the device ends before the next call is made, and replies that interrupt calls need their own switches \
+                 of the address space",
     );
     finding.figure("eight outstanding but taken in turn, against one, longest", in_turn.last() / one.last());
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
@@ -177,12 +177,12 @@ fn incoherence(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let around = |reads_ahead| Surroundings { reads_ahead, neighbour: false };
     let mut states = 0;
-    let mut look = |arrangement, reads_ahead| -> Findings {
+    let mut explored = |arrangement, reads_ahead| -> Findings {
         let found = explore(arrangement, around(reads_ahead));
         states += found.states;
         found
     };
-    let bare = look(Arrangement::CachedOnly, false);
+    let bare = explored(Arrangement::CachedOnly, false);
     let steps = |violation: &Option<crate::machine::coherence::Violation>| {
         violation.as_ref().map_or("not found".to_owned(), |violation| violation.steps.join(", "))
     };
@@ -196,20 +196,15 @@ fn incoherence(case: &Case<'_>) -> Result<Verdict, RunError> {
             (Arrangement::Shipped, "the driver's maintenance"),
             (Arrangement::NonCacheable, "frames not cached"),
         ] {
-            let words = format!("{name}, {ahead} reading ahead: nothing is stale");
-            finding.check(look(arrangement, reads_ahead).is_safe(), words);
+            let words = format!("{name}, {ahead} prefetching: nothing is stale");
+            finding.check(explored(arrangement, reads_ahead).is_safe(), words);
         }
     }
-    let after = look(Arrangement::CleanThenInvalidate, false).stale_destination;
-    finding.check(
-        after.is_some(),
-        format!("the destination must be cleaned out before, too: {}", steps(&after)),
-    );
-    let before = look(Arrangement::BeforeOnly, true).stale_destination;
-    finding.check(
-        before.is_some(),
-        format!("and dropped after, where lines are read ahead: {}", steps(&before)),
-    );
+    let after = explored(Arrangement::CleanThenInvalidate, false).stale_destination;
+    finding.check(after.is_some(), format!("the destination must also be cleaned before: {}", steps(&after)));
+    let before = explored(Arrangement::BeforeOnly, true).stale_destination;
+    finding
+        .check(before.is_some(), format!("and dropped after, if lines are prefetched: {}", steps(&before)));
     finding.figure("states", states as f64);
     let l2 = case.parameters.get("l2-size")?;
     for label in ["as measured", "with maintenance", "frames not cached"] {
@@ -225,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exceptions_name_the_sizes_at_which_something_does_not_hold() {
+    fn exceptions_name_the_failing_sizes() {
         let points = [(1024.0, 1.0, 2.0), (2048.0, 3.0, 2.0), (4096.0, 2.0, 2.0)];
         let below = exceptions(points.into_iter(), |one, other| one < other);
         assert_eq!(below.as_deref(), Some("but not at 2, 4 KiB"));

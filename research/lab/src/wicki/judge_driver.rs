@@ -4,7 +4,7 @@
 //! figures 13 and 14 ──► overhead      16 ──► concurrency      15 ──► latency of each client
 //! ```
 //!
-//! What is expected is in the claims' list. What explains the order of figure 16 is run here, since it has no figure.
+//! The criteria are in `claims.toml`. The experiments that explain the order in figure 16 run here, since they have no figure.
 
 use super::ablation::Off;
 use super::board;
@@ -12,8 +12,8 @@ use super::clients::DeviceTimes;
 use super::driver::aggregates;
 use super::host::Host;
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::parameters::Parameters;
 use crate::table::Series;
 use crate::verdict::{Basis, Verdict};
@@ -26,9 +26,9 @@ pub(super) const JUDGES: [Judge; 3] = [
 
 const LATENCIES: &str = "wicki-fig-13";
 const THROUGHPUTS: &str = "wicki-fig-14";
-/// Transfers of the experiments that explain figure 16: short enough to run twelve.
+/// Size of the transfers that explain figure 16: short enough to run twelve experiments.
 const EXPLAINED_BYTES: u64 = 4 << 20;
-/// Where pseudo-random replacement begins; no cache matters here.
+/// Seed of pseudo-random replacement; caches do not matter here.
 const SEED: u64 = 1;
 /// Clients of figures 15 and 16.
 const CLIENTS: [&str; 6] = ["1 client", "2 clients", "3 clients", "4 clients", "5 clients", "6 clients"];
@@ -47,7 +47,7 @@ fn overhead(case: &Case<'_>) -> Result<Verdict, RunError> {
     let through = case.tables.line(THROUGHPUTS, "simple interface")?;
     let device = case.tables.line(THROUGHPUTS, "device alone")?;
     let mut finding = Finding::of(case.claim);
-    // At the smallest size, where the device's part in the difference is least.
+    // At the smallest size, where the device's share of the difference is smallest.
     let more = plane
         .points
         .first()
@@ -61,7 +61,7 @@ fn overhead(case: &Case<'_>) -> Result<Verdict, RunError> {
     let last = ratios.last().copied().unwrap_or(0.0);
     finding.check(
         ratios.is_sorted_by(|before, after| before >= after),
-        format!("latency comes from {first:.1} to {last:.3} times the device's as the size grows"),
+        format!("latency falls from {first:.1} to {last:.3} times the device's as the size grows"),
     );
     let reached = through.last();
     let peak = device.peak();
@@ -80,14 +80,14 @@ fn by_clients(case: &Case<'_>, figure: &str) -> Result<Vec<(f64, Vec<f64>)>, Run
     Ok(sizes.iter().enumerate().map(|(place, (size, _))| (*size, at(place))).collect())
 }
 
-/// Place of the extreme of values, counted from one.
+/// Position of the best value, counted from one.
 fn place_of(values: &[f64], better: impl Fn(f64, f64) -> bool) -> usize {
     let best = (0..values.len()).reduce(|best, at| if better(values[at], values[best]) { at } else { best });
     best.map_or(0, |best| best + 1)
 }
 
-/// The claim is read as one on the longest transfers. With shorter ones the sum of what clients see of their own says
-/// little of the device: calls are made one after the other, and transfers that do not coincide each see it alone.
+/// The claim is read as one about the longest transfers. Calls start one after the other, so short transfers of different clients
+/// do not coincide; each sees the device alone, and the sum of their measurements says little about the device.
 fn concurrency(case: &Case<'_>) -> Result<Verdict, RunError> {
     let mut finding = Finding::of(case.claim);
     let mut longest = (0.0, Vec::new());
@@ -102,7 +102,7 @@ fn concurrency(case: &Case<'_>) -> Result<Verdict, RunError> {
     let of = format!("with transfers of {} KiB ({} MiB/s with 1 to 6)", size / 1024.0, listed(&values));
     finding.check(lowest == 2, format!("throughput is lowest at {lowest} {of}"));
     finding.check(highest == 4, format!("throughput is highest at {highest} {of}"));
-    let why = what_orders_them(case);
+    let why = explain_order(case);
     finding.because(why.map_err(|message| case.failed(message))?);
     Ok(finding.verdict(Place::Simulated, Basis::Predicted))
 }
@@ -111,8 +111,8 @@ fn listed(values: &[f64]) -> String {
     values.iter().map(|value| format!("{value:.0}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Two experiments on which number of clients comes first: started at the same instant, and without batches of writes.
-fn what_orders_them(case: &Case<'_>) -> Result<String, String> {
+/// Two experiments on the order of the numbers of clients: a start at the same instant, and no batches of writes.
+fn explain_order(case: &Case<'_>) -> Result<String, String> {
     let of = |parameters: &Parameters| board(parameters, SEED).map_err(|error| error.to_string());
     let unbatched = Off::WriteBatches.apply(case.parameters).map_err(|error| error.to_string())?;
     let board = of(case.parameters)?;
@@ -124,16 +124,16 @@ fn what_orders_them(case: &Case<'_>) -> Result<String, String> {
     let at_once = run(&board.host.direct(), &board.device)?;
     let unbatched = run(&unbatched.host, &unbatched.device)?;
     Ok(format!(
-        "how the channels' batches of held writes fall together decides, and the driver starts one transfer after the \
-         other: of 4 MiB, one to six have {} MiB/s through it, {} when all start at the same instant, and {} without \
-         batches",
+        "the order depends on how the channels' batches of held writes coincide, and the driver starts transfers one after the \
+                 other: of 4 MiB, one to six have {} MiB/s through it, {} when all start at the same instant, and {} without \
+                 batches",
         listed(&through),
         listed(&at_once),
         listed(&unbatched)
     ))
 }
 
-/// Places of the lowest and the highest value.
+/// Positions of the lowest and the highest value, counted from one.
 fn extremes(values: &[f64]) -> (usize, usize) {
     (place_of(values, |value, best| value < best), place_of(values, |value, best| value > best))
 }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn extremes_are_counted_from_one_and_the_first_of_equals_is_taken() {
+    fn extremes_are_counted_from_one() {
         let values = [3.0, 1.0, 4.0, 4.0];
         assert_eq!(place_of(&values, |value, best| value < best), 2);
         assert_eq!(place_of(&values, |value, best| value > best), 3);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_above_another_by_the_mean_difference() {
+    fn above_is_the_mean_difference() {
         let line = |points: &[(f64, f64)]| Series { label: String::new(), points: points.to_vec() };
         let upper = line(&[(1.0, 1500.0), (2.0, 2500.0)]);
         let lower = line(&[(1.0, 500.0), (2.0, 1000.0)]);

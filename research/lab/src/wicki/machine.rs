@@ -1,4 +1,4 @@
-//! The machine that the thesis measures: the SDMA behind its driver, before memory that takes time.
+//! The machine of the thesis: the SDMA with its driver and memory with timing.
 //!
 //! ```text
 //! Machine ── driver ── Registers (each access takes time) ──► SDMA's model ── Dram ── Folded memory
@@ -6,9 +6,8 @@
 //!    └── interrupt: line, entry of the handler ◄─────────────────┘
 //! ```
 //!
-//! As in section 4.1 there is no operating system around it: configure, enable, and wait for the interrupt. The bytes of
-//! the machine's gigabyte are folded into a few MiB, since they do not matter to the time; tests look at bytes where
-//! nothing is folded.
+//! As in section 4.1 there is no operating system: configure, enable, and wait for the interrupt. The gigabyte of memory is
+//! folded into a few MiB, since its contents do not affect the time; tests check contents where nothing is folded.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -24,42 +23,41 @@ use memferry_registers::{Device, RegisterIo};
 
 use crate::parameters::{Parameters, ParametersError};
 
-/// Why a machine did not run its transfers.
+/// Why a machine could not run its transfers.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(super) enum MachineError {
     /// A parameter is missing.
     #[error(transparent)]
     Parameters(#[from] ParametersError),
-    /// The device does not come up.
+    /// The device did not initialize.
     #[error(transparent)]
     Init(#[from] InitError),
     /// More transfers than channels.
     #[error(transparent)]
     Busy(#[from] AllChannelsBusy),
-    /// The driver refuses a transfer.
+    /// The driver refused the configuration of a transfer.
     #[error(transparent)]
     Configure(#[from] ConfigureError),
-    /// The driver does not start one.
+    /// The driver did not start a transfer.
     #[error(transparent)]
     Enable(#[from] EnableError),
-    /// The device reports an error.
     #[error("the device reports {cause:?}")]
     Reported { cause: Cause },
-    /// The device says that the driver broke a rule.
+    /// The device's model found that the driver broke a rule.
     #[error("the device complains: {complaint}")]
     Complaint { complaint: Complaint },
-    /// Nothing is due, and no interrupt came.
-    #[error("the device stands still without an interrupt")]
+    /// No event is pending, and no interrupt came.
+    #[error("the device has no pending events and raised no interrupt")]
     Standstill,
 }
 
-/// Where memory begins on the board.
+/// Start of the board's memory.
 pub(super) const MEMORY: u64 = 0x8000_0000;
 
-/// Bytes that are kept; a power of two.
+/// Bytes of storage; a power of two.
 const KEPT: usize = 1 << 22;
 
-/// Memory whose addresses come round again after [`KEPT`] bytes.
+/// Memory whose addresses repeat after [`KEPT`] bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Folded(Vec<u8>);
 
@@ -90,7 +88,7 @@ impl Bus for Folded {
 
 type Board = Model<Dram<Folded>>;
 
-/// The registers over the configuration port: each access takes its time, in which the device goes on.
+/// The registers behind the configuration port; each access takes time, in which the device continues.
 #[derive(Clone, Debug)]
 struct Registers {
     device: Rc<RefCell<Board>>,
@@ -134,7 +132,7 @@ pub(super) struct Machine {
 /// The device's model with the paper's parameters.
 ///
 /// # Errors
-/// A parameter that is missing.
+/// A missing parameter.
 pub(super) fn device_config(parameters: &Parameters) -> Result<Config, ParametersError> {
     let time = |name: &str| parameters.get(name).map(|value| value.round() as u64);
     let count = |name: &str| parameters.get(name).map(|value| value.round() as u32);
@@ -153,10 +151,9 @@ pub(super) fn device_config(parameters: &Parameters) -> Result<Config, Parameter
     Ok(Config { timing, ..Config::default() })
 }
 
-/// The memory of the board.
 ///
 /// # Errors
-/// A parameter that is missing.
+/// A missing parameter.
 pub(super) fn memory_timing(parameters: &Parameters) -> Result<DramTiming, ParametersError> {
     let time = |name: &str| parameters.get(name).map(|value| value.round() as u64);
     let count = |name: &str| parameters.get(name).map(|value| value.round() as u32);
@@ -181,10 +178,10 @@ pub(super) fn memory_timing(parameters: &Parameters) -> Result<DramTiming, Param
 }
 
 impl Machine {
-    /// A machine after its driver initialized the device with this FIFO depth.
+    /// A machine whose driver has initialized the device with this FIFO depth.
     ///
     /// # Errors
-    /// A parameter that is missing, or a device that does not come up.
+    /// A missing parameter, or a device that does not initialize.
     pub(super) fn new(parameters: &Parameters, fifo_depth: u8) -> Result<Self, MachineError> {
         let config = device_config(parameters)?;
         let memory = memory_timing(parameters)?;
@@ -198,16 +195,16 @@ impl Machine {
         Ok(Self { registers, driver, interrupt })
     }
 
-    /// The memory's bytes, from [`MEMORY`].
-    pub(super) fn memory<R>(&mut self, look: impl FnOnce(&mut [u8]) -> R) -> R {
-        look(self.registers.device.borrow_mut().bus_mut().bus_mut().bytes_mut())
+    /// Accesses the memory's bytes, from [`MEMORY`].
+    pub(super) fn memory<R>(&mut self, access: impl FnOnce(&mut [u8]) -> R) -> R {
+        access(self.registers.device.borrow_mut().bus_mut().bus_mut().bytes_mut())
     }
 
-    /// Runs transfers at once, each on a channel of its own, and says for each how long it took: picoseconds from the
-    /// first channel's configuration to its own end in the interrupt handler.
+    /// Runs transfers at once, each on its own channel. Returns for each the picoseconds from the configuration of the first
+    /// channel to its own completion in the interrupt handler.
     ///
     /// # Errors
-    /// What the driver refuses, and what the device reports or complains about.
+    /// An error of the driver or of the device, or a rule broken by the driver.
     pub(super) fn run(&mut self, transfers: &[ChannelConfig]) -> Result<Vec<u128>, MachineError> {
         let mut channels: Vec<Channel> = Vec::new();
         for _ in transfers {
@@ -240,7 +237,7 @@ impl Machine {
             }
         }
         let device = self.registers.device.borrow();
-        // What a burst costs that the FIFO has no room for is one of the questions.
+        // Bursts above the FIFO's room are part of the experiments.
         let matters = |complaint: &&Complaint| complaint.reason != Reason::BurstAboveFifo;
         if let Some(complaint) = device.complaints().iter().find(matters) {
             return Err(MachineError::Complaint { complaint: *complaint });

@@ -1,25 +1,23 @@
-//! Figures 17 to 20 and what follows from them: bulk transfers, where the offload overtakes the copy, and what the core is
-//! left with meanwhile.
+//! Figures 17 to 20: bulk transfers, the crossing of copy and offload, and the core time that is free during an offload.
 //!
 //! ```text
 //! mode, frames, size ──► Board::transfer ──► latency, throughput        factors, L2 ──► Board::crossing ──► KiB
-//! size ──► Board::offload ──► share of the core that is free, core time of a transfer
+//! size ──► Board::offload ──► share of free core time, core time of a transfer
 //! ```
 
 use serde::Deserialize;
 
 use super::board;
 use super::bulk::{Board, Bulk, BulkError, Caching, Mode, rate};
-use crate::experiments::{RunError, Runner};
+use crate::paper::{Line, RunError, Runner};
 use crate::parameters::Parameters;
-use crate::plan::Line;
 use crate::table::Series;
 
 /// Bulk transfers by size.
 pub(super) const BULK: Runner = Runner { name: "bulk", run: bulk };
-/// Where the offload overtakes the pre-mapped copy, by the size of the last cache.
+/// The crossing of offload and pre-mapped copy, by the size of the last cache.
 pub(super) const CROSSING: Runner = Runner { name: "crossing", run: crossing };
-/// What is left of the core during transfers, by size.
+/// Free core time during transfers, by size.
 pub(super) const OVERLAP: Runner = Runner { name: "overlap", run: overlap };
 
 const KIB: f64 = 1024.0;
@@ -43,7 +41,7 @@ struct BulkSettings {
     alternating: bool,
 }
 
-/// A line of one point for each x.
+/// A line with one value for each x.
 fn series(line: &Line<'_>, y: impl Fn(f64) -> Result<f64, BulkError>) -> Result<Vec<Series>, RunError> {
     let points = line.plan.points().into_iter().map(|x| Ok((x, y(x)?))).collect::<Result<_, BulkError>>();
     let points = points.map_err(|error| line.failed(error))?;
@@ -55,10 +53,10 @@ fn bulk(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     let board = board(line.parameters, line.plan.seed)?;
     series(line, |x| {
         let length = x as u64;
-        let took = board.transfer(&Bulk { mode, caching, alternating }, length)?;
+        let time = board.transfer(&Bulk { mode, caching, alternating }, length)?;
         Ok(match gives {
-            Quantity::Latency => took / 1e6,
-            Quantity::Throughput => rate(length, took),
+            Quantity::Latency => time / 1e6,
+            Quantity::Throughput => rate(length, time),
         })
     })
 }
@@ -68,13 +66,13 @@ fn bulk(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
 struct CrossingSettings {
     #[serde(default)]
     caching: Caching,
-    /// What the driver's steps are multiplied with.
+    /// Factor on the times of the driver's steps.
     #[serde(default = "one")]
     overhead: u64,
-    /// Whether there is no level 2 cache, whatever the point.
+    /// Whether there is no level 2 cache; the size on the x axis is ignored then.
     #[serde(default)]
     level_1_only: bool,
-    /// Whether the crossing is worked out from rates, instead of looked for.
+    /// Whether the crossing is computed from rates instead of searched.
     #[serde(default)]
     by_arithmetic: bool,
 }
@@ -83,7 +81,7 @@ const fn one() -> u64 {
     1
 }
 
-/// The board with another last cache, in bytes, and a driver that takes so many times as long.
+/// The board with another size of the last cache, in bytes, and the driver's times multiplied by `overhead`.
 fn changed(parameters: &Parameters, l2_bytes: f64, overhead: u64, seed: u64) -> Result<Board, RunError> {
     let mut board = board(&parameters.with("l2-size", l2_bytes)?, seed)?;
     let host = &mut board.host;
@@ -111,26 +109,26 @@ fn crossing(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// How the core spends a transfer.
+/// How the core waits for a transfer, or does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Waiting {
     Copying,
-    /// The device works, and the core looks at its status until the end.
+    /// The device works while the core polls its status.
     Polling,
-    /// The device works, and interrupts the core at the end; the service is in between.
+    /// The device works and interrupts the core at the end; through the service.
     Interrupt,
-    /// The same from the kernel, without the service.
+    /// The device works and interrupts the core at the end; from the kernel.
     InterruptDirect,
 }
 
-/// What is plotted of it.
+/// The value of the y axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Share {
     /// Percent of the transfer's time that the core is free.
     Free,
-    /// Microseconds of the core that a transfer takes.
+    /// Microseconds of core time for a transfer.
     CoreTime,
 }
 
@@ -152,8 +150,8 @@ fn overlap(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
         let length = x as u64;
         let (elapsed, busy) = match waiting {
             Waiting::Copying => {
-                let took = board.transfer(&copy, length)?;
-                (took, took)
+                let time = board.transfer(&copy, length)?;
+                (time, time)
             }
             Waiting::Polling => {
                 let elapsed = board.offload(length)?.elapsed as f64;

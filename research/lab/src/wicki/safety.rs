@@ -1,10 +1,9 @@
-//! What the thesis promises of every request: bounds, the colour's 24 bits, and what becomes of requests when all channels are
-//! busy (2.3.2.2, 3.3.2, 3.4).
+//! Safety claims of the thesis: bounds, the colour's 24 bits, and requests when all channels are busy (2.3.2.2, 3.3.2, 3.4).
 //!
 //! ```text
-//! seed ─► 2-D requests of every kind, mostly nonsense ─► Bed ─► refused: nothing changed; done: nothing outside the window
-//! words of every upper byte ─► fill, transparent copy ─► upper eight bits zero; ignored
-//! more requests than channels ─► refused or waiting ─► each shifts its bytes by one: lost or run twice would show
+//! seed ─► random 2-D requests, mostly invalid ─► Bed ─► refused: nothing changed; done: nothing outside the window
+//! words with every upper byte ─► fill, transparent copy ─► upper eight bits zero; ignored
+//! more requests than channels ─► refused or waiting ─► each shifts its bytes by one: a lost or repeated run shows
 //! ```
 
 use std::collections::BTreeSet;
@@ -18,15 +17,16 @@ use memferry_transfer::{
 
 use super::beds::{Bed, BedError, Draft, Live, MEMORY_BYTES, Simulated, WINDOW_AT, WINDOW_BYTES};
 use super::busy;
+use super::crowd::{Crowd, SHIFTED, shift};
 use super::service::Service;
-use crate::chance::Chance;
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
+use crate::rng::Rng;
 use crate::verdict::{Basis, Verdict};
 
 const SEED: u64 = 1;
-/// 2-D requests that are tried.
+/// Number of random 2-D requests.
 const DRAFTS: u32 = 2000;
 
 const fn judged(
@@ -37,7 +37,6 @@ const fn judged(
     Judge { claim, place, judge }
 }
 
-/// What is judged here.
 pub(super) const JUDGES: [Judge; 6] = [
     judged("wicki-bounds", Place::Simulated, |case| bounds(case, Place::Simulated)),
     judged("wicki-bounds", Place::Live, |case| bounds(case, Place::Live)),
@@ -47,8 +46,8 @@ pub(super) const JUDGES: [Judge; 6] = [
     judged("wicki-channels-exhausted", Place::Live, |case| exhausted(case, Place::Live)),
 ];
 
-/// Requests, mostly nonsense, and what memory holds before them.
-struct Noise(Chance);
+/// Random requests, mostly invalid, and random contents of memory.
+struct Noise(Rng);
 
 impl Noise {
     fn next(&mut self) -> u64 {
@@ -63,7 +62,7 @@ impl Noise {
         (0..count).map(|_| self.next() as u8).collect()
     }
 
-    /// A step: small mostly, in either direction, else one that overflows something.
+    /// A step: usually small, in either direction; sometimes one that causes an overflow.
     fn step(&mut self) -> i64 {
         match self.below(8) {
             0 => [i64::MIN, i64::MAX, 1 << 32, -(1 << 40), 513][self.below(5) as usize],
@@ -87,7 +86,7 @@ impl Noise {
         let mut source = self.plane();
         let mut count = Count2d { pixel, x_count, y_count };
         if self.below(10) == 0 {
-            // So many pixels leave any window, as long as they do not stay in place.
+            // With this many pixels every walk leaves the window, unless it stays in place.
             count.x_count = self.next() as u32 | 1 << 20;
             (source.x_step, destination.x_step) = (source.x_step | 4, destination.x_step | 4);
         }
@@ -102,7 +101,7 @@ impl Noise {
     }
 }
 
-/// How the requests ended, and the first that did what it may not.
+/// Numbers of requests by outcome, and the first one that did something forbidden.
 struct Tried {
     done: u32,
     refused: u32,
@@ -110,13 +109,13 @@ struct Tried {
 }
 
 fn try_bounds(bed: &mut impl Bed) -> Result<Tried, BedError> {
-    let mut noise = Noise(Chance::new(SEED));
+    let mut noise = Noise(Rng::new(SEED));
     let mut tried = Tried { done: 0, refused: 0, wrong: None };
     for number in 0..DRAFTS {
         let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];
         bed.load([&before[0], &before[1]])?;
         let draft = noise.draft();
-        let outcome = bed.ask(&draft)?;
+        let outcome = bed.submit(&draft)?;
         let [source, destination] = bed.contents()?;
         let window = WINDOW_AT..WINDOW_AT + WINDOW_BYTES;
         let outside = |bytes: &[u8]| [&bytes[..window.start], &bytes[window.end..]].concat();
@@ -124,7 +123,9 @@ fn try_bounds(bed: &mut impl Bed) -> Result<Tried, BedError> {
         let untouched = outcome.is_ok() || destination == before[1];
         *(if outcome.is_ok() { &mut tried.done } else { &mut tried.refused }) += 1;
         if !kept || !untouched {
-            tried.wrong.get_or_insert(format!("request {number}, {draft:?}, which ended as {outcome:?}"));
+            tried
+                .wrong
+                .get_or_insert(format!("request {number}, {draft:?}, which completed with {outcome:?}"));
         }
     }
     Ok(tried)
@@ -160,29 +161,29 @@ fn bounds(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
     Ok(finding.verdict(place, basis(place)))
 }
 
-/// A walk along the window, word by word.
+/// A walk through the window, word by word.
 const ALONG: Plane = Plane { start: 0, x_step: 4, y_step: 4 };
 const WORDS: usize = WINDOW_BYTES / 4;
 
-/// What came of fills and transparent copies.
+/// Results of fills and transparent copies.
 struct Colours {
-    /// A fill wrote upper bits of zero.
+    /// Whether a fill wrote zero into the upper bits.
     filled: bool,
-    /// Transparent copies left them out of their comparison.
+    /// Whether transparent copies ignored the upper bits in their comparison.
     copied: bool,
-    /// Upper bytes under which the colour was copied.
+    /// Upper bytes tried together with the colour.
     upper: BTreeSet<u8>,
 }
 
-/// Tries a fill, and transparent copies with the colour under as many upper bytes as a window has room for each time.
+/// Tries a fill, and transparent copies with the colour under many upper bytes.
 fn try_colours(bed: &mut impl Bed) -> Result<Colours, BedError> {
-    let mut noise = Noise(Chance::new(SEED));
+    let mut noise = Noise(Rng::new(SEED));
     let before = [noise.bytes(MEMORY_BYTES), noise.bytes(MEMORY_BYTES)];
     let window = |bytes: &[u8]| bytes[WINDOW_AT..][..WINDOW_BYTES].to_vec();
     let count = Count2d { pixel: PixelSize::Bits32, x_count: WORDS as u32, y_count: 1 };
     let color = Color24::new(0xab_cdef).ok_or("a colour of 24 bits")?;
     bed.load([&before[0], &before[1]])?;
-    let fill = bed.ask(&Draft::Fill(Fill2d { count, destination: ALONG, color }))?;
+    let fill = bed.submit(&Draft::Fill(Fill2d { count, destination: ALONG, color }))?;
     let filled = window(&bed.contents()?[1]) == 0x00ab_cdef_u32.to_le_bytes().repeat(WORDS);
     let mut tried = Colours { filled: fill.is_ok() && filled, copied: true, upper: BTreeSet::new() };
     for first in (0..=u8::MAX).step_by(WORDS / 2) {
@@ -195,7 +196,7 @@ fn try_colours(bed: &mut impl Bed) -> Result<Colours, BedError> {
         }
         bed.load([&source, &before[1]])?;
         let shape = Copy2d { count, source: ALONG, destination: ALONG, transparent: Some(color) };
-        let copy = bed.ask(&Draft::Copy(shape))?;
+        let copy = bed.submit(&Draft::Copy(shape))?;
         let from = window(&source);
         let to = window(&before[1]);
         let words =
@@ -219,14 +220,6 @@ fn colour_bits(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
     Ok(finding.verdict(place, basis(place)))
 }
 
-/// What became of more requests than there are channels.
-pub(super) struct Crowd {
-    pub(super) refused: u32,
-    pub(super) waited: u32,
-    /// Requests that were refused for another reason, or whose bytes were not moved just once.
-    pub(super) wrong: u32,
-}
-
 fn exhausted(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
     let crowd = match place {
         Place::Simulated => crowd_simulated(),
@@ -243,16 +236,6 @@ fn exhausted(case: &Case<'_>, place: Place) -> Result<Verdict, RunError> {
     Ok(finding.verdict(place, basis(place)))
 }
 
-/// Bytes of a request's frame, each of which it copies one further: run twice, it would show.
-pub(super) const SHIFTED: usize = 256;
-
-/// What a frame holds before its request, and after it has run once.
-pub(super) fn shift(tag: u64) -> [Vec<u8>; 2] {
-    let before: Vec<u8> = (0..SHIFTED).map(|at| (at as u64 * 7 + tag) as u8).collect();
-    let after = [&before[..1], &before[..SHIFTED - 1]].concat();
-    [before, after]
-}
-
 fn crowd_simulated() -> Result<Crowd, BedError> {
     const CHANNELS: u32 = 32;
     const REQUESTS: u64 = 64;
@@ -260,20 +243,20 @@ fn crowd_simulated() -> Result<Crowd, BedError> {
     let base = 0x8000_0000u32;
     let memory = vec![0; REQUESTS as usize * SHIFTED];
     let device = Sdma::new(Config::default(), Ram::new(base, memory));
-    let said = |error: super::service::ServiceError| error.to_string();
-    let mut service = Service::new(device, CHANNELS, SdmaOptions::default()).map_err(said)?;
+    let message = |error: super::service::ServiceError| error.to_string();
+    let mut service = Service::new(device, CHANNELS, SdmaOptions::default()).map_err(message)?;
     let place = |tag: u64| tag as usize * SHIFTED..(tag as usize + 1) * SHIFTED;
     for tag in 0..REQUESTS {
         let address = base + place(tag).start as u32;
-        let frame = service.frame(client, address, SHIFTED as u64).map_err(said)?;
+        let frame = service.frame(client, address, SHIFTED as u64).map_err(message)?;
         let before = &shift(tag)[0];
         service.with_device(|device| device.bus_mut().bytes_mut()[place(tag)].copy_from_slice(before));
         let source = Span::new(frame, 0);
         let destination = Span::new(frame, 1);
         let copy = Operation::Copy { source, destination, length: SHIFTED as u64 - 1 };
-        // The last quarter would not wait.
+        // The last quarter refuses to wait.
         let when_busy = if tag < REQUESTS * 3 / 4 { WhenBusy::Wait } else { WhenBusy::Refuse };
-        service.submit(client, tag, copy, Terms { when_busy, ..Terms::default() }).map_err(said)?;
+        service.submit(client, tag, copy, Terms { when_busy, ..Terms::default() }).map_err(message)?;
     }
     let mut ends = service.run();
     ends.sort_by_key(|(tag, _)| *tag);
@@ -295,12 +278,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_that_are_tried_are_some_possible_and_some_not() {
+    fn random_requests_are_done_and_refused() {
         let tried = try_bounds(&mut Simulated::new().expect("a service")).expect("it serves");
         assert!(tried.done > 100 && tried.refused > 100 && tried.wrong.is_none());
     }
 
-    /// A service that writes a byte beside its window, or moves before it refuses.
+    /// A broken service that writes a byte beside the window, even when it refuses.
     struct Careless(Simulated);
 
     impl Bed for Careless {
@@ -308,8 +291,8 @@ mod tests {
             self.0.load(memories)
         }
 
-        fn ask(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
-            let outcome = self.0.ask(draft)?;
+        fn submit(&mut self, draft: &Draft) -> Result<Result<(), Failure>, BedError> {
+            let outcome = self.0.submit(draft)?;
             let [source, mut destination] = self.0.contents()?;
             destination[WINDOW_AT - 1] ^= 1;
             self.0.load([&source, &destination])?;
@@ -322,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_writes_beside_the_window_is_found_out() {
+    fn a_write_beside_the_window_is_detected() {
         let mut careless = Careless(Simulated::new().expect("a service"));
         assert!(try_bounds(&mut careless).expect("it serves").wrong.is_some());
     }

@@ -4,8 +4,8 @@
 //! request ─► Path ─ admit, place ─► SdmaEngine ─ driver ─► Counted: register accesses ─► model ─ interrupt ─► completion
 //! ```
 //!
-//! Single-threaded, in virtual time, the code that live lanes run. Nothing here takes time but the device and the looks at
-//! its clock: what the processor takes is charged by [`clients`](super::clients), by what is counted here.
+//! Single-threaded, in virtual time; runs the code of live workers. Only the device and reads of its clock take time. The
+//! processor's time is charged by [`clients`](super::clients), from the counts kept here.
 
 use core::time::Duration;
 
@@ -20,11 +20,11 @@ use memferry_path::{
 use memferry_registers::{Device, RegisterIo};
 use memferry_transfer::{Engine, Failure, Handle, Operation, Request, Rights, SessionId, Span, Task, Terms};
 
-/// The line that the engine listens to.
+/// The interrupt line of the engine.
 const LINE: usize = 0;
 /// Entries of the capability table.
 const TABLE: usize = 128;
-/// Requests of one user that may wait for a channel.
+/// Maximum requests of one user that wait for a channel.
 const WAITING: usize = 64;
 
 /// A device whose register accesses are counted.
@@ -70,7 +70,7 @@ impl<D: Device> Device for Counted<D> {
     }
 }
 
-/// Why there is no service, or a frame is refused.
+/// Why the service or a frame could not be set up, or a request failed.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ServiceError {
     /// The device could not be set up.
@@ -82,21 +82,20 @@ pub enum ServiceError {
     /// A frame outside the device's 32 bits.
     #[error("a frame of {length} bytes from {address:#x} reaches beyond 32 bits: place it lower")]
     Address { address: u64, length: u64 },
-    /// A request found no room.
+    /// The client's queue is closed or full.
     #[error("the queue of session {session} is closed or full")]
     Queue { session: u64 },
-    /// A transfer did not succeed.
-    #[error("request {tag} ended as {failure}")]
+    #[error("request {tag} completed with {failure}")]
     Failed { tag: u64, failure: Failure },
-    /// Clients wait, and nothing will happen any more.
-    #[error("the device stands still while {waiting} requests wait")]
+    /// Clients wait, but the device has no pending events.
+    #[error("the device has no pending events while {waiting} requests wait")]
     Stalled {
-        /// Requests without an end.
+        /// Requests without a completion.
         waiting: usize,
     },
 }
 
-/// The parts of the service around one device.
+/// The service around one device.
 pub struct Service<B: Bus> {
     device: Shared<Counted<Sdma<B>>>,
     capabilities: Capabilities<BusMemory>,
@@ -106,7 +105,7 @@ pub struct Service<B: Bus> {
 }
 
 impl<B: Bus> Service<B> {
-    /// A service that uses so many of the device's channels, without clients.
+    /// Creates a service that uses `channels` of the device's channels, without clients.
     ///
     /// # Errors
     /// [`ServiceError::Init`].
@@ -119,29 +118,29 @@ impl<B: Bus> Service<B> {
         Ok(Self { device, capabilities: Capabilities::new(TABLE), path, queues: Vec::new(), now })
     }
 
-    /// The options of the thesis's driver: each request is one hardware transfer, whose end is waited for.
+    /// The options of the thesis's driver: each request is one hardware transfer, and the driver waits for its end.
     pub fn patient() -> SdmaOptions {
         let chunk_bytes = 1 << 32;
         let patience = Duration::from_secs(60);
         SdmaOptions { chunk_bytes, patience, ..SdmaOptions::default() }
     }
 
-    /// Looks at the device's model, or changes it.
-    pub fn with_device<T>(&self, look: impl FnOnce(&mut Sdma<B>) -> T) -> T {
-        self.device.with(|device| look(device.device()))
+    /// Accesses the device's model.
+    pub fn with_device<T>(&self, access: impl FnOnce(&mut Sdma<B>) -> T) -> T {
+        self.device.with(|device| access(device.device()))
     }
 
     pub const fn now(&self) -> Instant {
         self.now
     }
 
-    /// The processor is busy with something else for so long; the device works on.
+    /// Advances the time while the processor does something else; the device continues.
     pub fn pass(&mut self, picoseconds: u64) {
         self.now = self.now.after_picoseconds(u128::from(picoseconds));
         self.device.with(|device| device.advance(self.now));
     }
 
-    /// Register accesses since this was last asked.
+    /// Register accesses since the last call.
     pub fn take_accesses(&mut self) -> u64 {
         self.device.with(|device| std::mem::take(&mut device.accesses))
     }
@@ -156,7 +155,7 @@ impl<B: Bus> Service<B> {
         Ok(self.capabilities.register(session, memory, Rights::all())?)
     }
 
-    /// Registers a device's registers for its driver's client, who cannot grant them to others.
+    /// Registers a device's registers for the client that is its driver. The frame cannot be granted.
     ///
     /// # Errors
     /// [`ServiceError::Address`], [`ServiceError::Frame`].
@@ -172,11 +171,11 @@ impl<B: Bus> Service<B> {
         Ok(self.capabilities.register(session, memory, Rights::READ | Rights::WRITE)?)
     }
 
-    /// Offers a byte of a session's capability to others, for reading.
+    /// Grants a byte of a session's capability to others, for reading.
     ///
     /// # Errors
     /// [`CapabilityError`].
-    pub fn offer(
+    pub fn grant(
         &mut self,
         session: SessionId,
         handle: Handle,
@@ -185,7 +184,7 @@ impl<B: Bus> Service<B> {
         self.capabilities.grant(session, handle, (0, 1), Rights::READ, recipient)
     }
 
-    /// Resets the device: channels that had failed serve again, and their memory is out of quarantine.
+    /// Resets the device. Failed channels work again, and their memory leaves quarantine.
     ///
     /// # Errors
     /// [`ServiceError::Init`].
@@ -198,7 +197,7 @@ impl<B: Bus> Service<B> {
         Ok(())
     }
 
-    /// Takes a request in and, where a channel is free, starts it.
+    /// Accepts a request and starts it if a channel is free.
     ///
     /// # Errors
     /// [`ServiceError::Queue`].
@@ -222,7 +221,7 @@ impl<B: Bus> Service<B> {
         Ok(())
     }
 
-    /// One turn of the event loop: what was taken in is configured and enabled, what the device reported is settled.
+    /// One turn of the event loop: configures and starts accepted requests, and settles what the device reported.
     pub fn turn(&mut self) {
         loop {
             self.path.ring_doorbell();
@@ -238,14 +237,14 @@ impl<B: Bus> Service<B> {
         self.path.take_completions().collect()
     }
 
-    /// Whether the device asks for the processor.
+    /// Whether the device has an interrupt pending.
     pub fn interrupts(&self) -> bool {
         self.device.with(|device| device.is_high(LINE))
     }
 
-    /// Lets the device work until it asks for the processor; false when it has nothing left to do.
+    /// Advances the device to its next interrupt; false if it has nothing left to do.
     pub fn idle(&mut self) -> bool {
-        let came = self.device.with(|device| {
+        let has_interrupt = self.device.with(|device| {
             while !device.is_high(LINE) {
                 let Some(wake) = device.next_wake() else { return false };
                 device.advance(wake);
@@ -253,11 +252,11 @@ impl<B: Bus> Service<B> {
             true
         });
         self.now = self.now.max(self.device.with(|device| device.now()));
-        came
+        has_interrupt
     }
 
-    /// The event loop without a processor's cost, until nothing is left to do: tags with their outcomes, in the order they
-    /// ended.
+    /// Runs the event loop, without processor time, until nothing is left to do. Returns tags with outcomes, in the order of
+    /// completion.
     pub fn run(&mut self) -> Vec<(u64, Result<(), Failure>)> {
         let mut ends = Vec::new();
         loop {

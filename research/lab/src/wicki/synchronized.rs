@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! peripheral ── request line ──► SDMA model ── one unit ──► memory       every unit × direction × shape, one request at a time
-//! its driver's client ── device frame ──► Service      any other client ──► refused; no grant of it either
+//! client that drives it ── device frame ──► Service      any other client ──► refused; cannot be granted the frame
 //! ```
 //!
-//! The thesis left these transfers to others. A peripheral with one data register stands beside the memory; who may name the
-//! register, and so wait for its request lines, holds a capability that cannot be granted on.
+//! The thesis left these transfers to others. A model of a peripheral with one data register is on the bus. A client needs a
+//! capability for the register to wait for its request lines, and that capability cannot be granted.
 
 use core::time::Duration;
 
@@ -20,24 +20,24 @@ use memferry_transfer::{
 
 use super::service::{Service, ServiceError};
 use crate::claims::Place;
-use crate::experiments::{Case, Judge, RunError};
 use crate::judging::Finding;
+use crate::paper::{Case, Judge, RunError};
 use crate::verdict::{Basis, Verdict};
 
 const MEMORY: u32 = 0x8000_0000;
 const MEMORY_BYTES: usize = 4096;
 const REGISTER: u32 = 0x4806_0000;
-/// The lines that the peripheral asks with.
+/// Request lines of the peripheral.
 const READABLE: u8 = 35;
 const WRITABLE: u8 = 34;
 const DRIVER: SessionId = SessionId(1);
 const STRANGER: SessionId = SessionId(2);
-/// Longer than any unit takes; nothing moves after it without a request.
+/// Longer than any unit takes; after this time nothing moves without a request.
 const SETTLED: Duration = Duration::from_micros(100);
 
 type Board = WithRegister<Ram>;
 
-/// The service, the peripheral, and two clients of which one is the peripheral's driver.
+/// The service, the peripheral, and two clients, one of which drives the peripheral.
 struct Bench {
     service: Service<Board>,
     register: Handle,
@@ -66,8 +66,8 @@ impl Bench {
         self.service.submit(DRIVER, 1, operation, terms)
     }
 
-    /// The peripheral asks so often at once; then everything that follows happens. How many were taken.
-    fn ask(&mut self, device: Side, times: u32) -> u32 {
+    /// Raises the request line `times` times at once and runs everything that follows. Returns the number of requests taken.
+    fn raise_requests(&mut self, device: Side, times: u32) -> u32 {
         let line = if device == Side::Source { READABLE } else { WRITABLE };
         let taken = self
             .service
@@ -82,7 +82,7 @@ impl Bench {
         self.service.turn();
     }
 
-    /// Bytes that went through the register so far.
+    /// Bytes moved through the register so far.
     fn moved(&self, device: Side, received: usize) -> usize {
         self.service.with_device(|sdma| match device {
             Side::Source => received - sdma.bus().unread(),
@@ -95,7 +95,7 @@ impl Bench {
     }
 }
 
-/// What was found of one shape.
+/// Results for all shapes.
 #[derive(Default)]
 struct Tally {
     shapes: u32,
@@ -103,7 +103,7 @@ struct Tally {
     wrong: Vec<String>,
 }
 
-/// Elements of a unit that the request after `done` elements moves.
+/// Elements of the unit that is moved by the request after `done` elements.
 fn unit_elements(shape: &Synchronized, done: u32) -> u32 {
     let total = shape.elements * shape.frames;
     let wanted = match shape.unit {
@@ -115,8 +115,8 @@ fn unit_elements(shape: &Synchronized, done: u32) -> u32 {
     wanted.min(total - done)
 }
 
-/// One shape, request by request, to its end.
-fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
+/// Runs one shape to its end, request by request.
+fn run_shape(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     let mut bench = Bench::new()?;
     let total = shape.elements * shape.frames;
     let size = shape.element.bytes() as usize;
@@ -131,7 +131,7 @@ fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     let mut wrong = false;
     while done < total && !wrong {
         wrong = bench.moved(shape.device, data.len()) != done as usize * size || bench.ended().is_some();
-        tally.requests += bench.ask(shape.device, 1);
+        tally.requests += bench.raise_requests(shape.device, 1);
         done += unit_elements(&shape, done);
     }
     let end = bench.ended();
@@ -146,7 +146,7 @@ fn follow(shape: Synchronized, tally: &mut Tally) -> Result<(), ServiceError> {
     });
     tally.shapes += 1;
     if wrong || !right || !arrived {
-        tally.wrong.push(format!("{shape:?} moved something else"));
+        tally.wrong.push(format!("{shape:?} moved other data"));
     }
     Ok(())
 }
@@ -179,19 +179,19 @@ const SMALL: Synchronized = Synchronized {
     unit: SyncUnit::Frame,
 };
 
-/// A request before the last was served, and whether the driver's client heard of it.
-fn dropped() -> Result<bool, ServiceError> {
+/// Whether a request that comes before the last one was served ends the transfer, and the client sees it.
+fn early_request_fails() -> Result<bool, ServiceError> {
     let mut bench = Bench::new()?;
     bench.service.with_device(|device| device.bus_mut().receive(&[9; 32]));
     bench.submit(SMALL, Terms::default())?;
     bench.settle();
-    let taken = bench.ask(Side::Source, 2);
+    let taken = bench.raise_requests(Side::Source, 2);
     let end = bench.ended();
     Ok(taken == 1 && end.is_some_and(|end| end.outcome.result == Err(Failure::RequestDropped)))
 }
 
-/// A client that is not the peripheral's driver can neither use its frame nor be given it.
-fn kept_from_others() -> Result<bool, ServiceError> {
+/// Whether a client that does not drive the peripheral can neither use its frame nor be granted it.
+fn others_are_refused() -> Result<bool, ServiceError> {
     let mut bench = Bench::new()?;
     let own = bench.service.frame(STRANGER, MEMORY, 64)?;
     let source = Span::new(bench.register, 0);
@@ -200,23 +200,22 @@ fn kept_from_others() -> Result<bool, ServiceError> {
     bench.service.submit(STRANGER, 2, stolen, Terms::default())?;
     bench.settle();
     let refused = bench.ended().map(|end| end.outcome.result);
-    let granted = bench.service.offer(DRIVER, bench.register, Grantee::Session(STRANGER));
+    let granted = bench.service.grant(DRIVER, bench.register, Grantee::Session(STRANGER));
     let unknown = Failure::UnknownHandle { side: Side::Source, handle: bench.register };
     Ok(refused == Some(Err(unknown))
         && granted == Err(CapabilityError::NotGrantable(bench.register))
-        && bench.ask(Side::Source, 1) == 0)
+        && bench.raise_requests(Side::Source, 1) == 0)
 }
 
-/// What is judged here.
 pub(super) const JUDGES: [Judge; 1] =
     [Judge { claim: "wicki-hardware-sync", place: Place::Simulated, judge }];
 
-/// Every shape, and what may not happen.
+/// Judges all shapes, and the refusals.
 fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     let failed = |error: ServiceError| case.failed(error);
     let mut tally = Tally::default();
     for shape in every_shape() {
-        follow(shape, &mut tally).map_err(failed)?;
+        run_shape(shape, &mut tally).map_err(failed)?;
     }
     let mut finding = Finding::of(case.claim);
     finding.figure("shapes", f64::from(tally.shapes)).figure("requests", f64::from(tally.requests));
@@ -229,11 +228,11 @@ fn judge(case: &Case<'_>) -> Result<Verdict, RunError> {
     };
     finding.check(tally.wrong.is_empty(), words);
     finding.check(
-        dropped().map_err(failed)?,
-        "a request before the last was served ended the transfer as dropped",
+        early_request_fails().map_err(failed)?,
+        "a request before the previous one was served ended the transfer as dropped",
     );
     finding.check(
-        kept_from_others().map_err(failed)?,
+        others_are_refused().map_err(failed)?,
         "a client without the device frame was refused, and the frame could not be granted",
     );
     Ok(finding.verdict(Place::Simulated, Basis::Explored))
@@ -245,28 +244,28 @@ mod tests {
     use memferry_clock::Instant;
 
     #[test]
-    fn every_unit_of_every_shape_moves_by_one_request() {
+    fn one_request_moves_one_unit() {
         let mut tally = Tally::default();
         for shape in every_shape() {
-            follow(shape, &mut tally).expect("the service runs");
+            run_shape(shape, &mut tally).expect("the service runs");
         }
         assert_eq!((tally.shapes, tally.wrong), (150, vec![]));
     }
 
     #[test]
-    fn requests_that_come_too_early_and_clients_without_the_frame_are_told() {
-        assert_eq!((dropped(), kept_from_others()), (Ok(true), Ok(true)));
+    fn early_requests_and_strangers_are_refused() {
+        assert_eq!((early_request_fails(), others_are_refused()), (Ok(true), Ok(true)));
     }
 
     #[test]
-    fn a_deadline_ends_the_wait_for_a_device_that_never_asks_again() {
+    fn a_deadline_ends_the_wait_for_a_device() {
         let mut bench = Bench::new().expect("the service runs");
         bench.service.with_device(|device| device.bus_mut().receive(&[9; 32]));
         let deadline = Some(Instant::ORIGIN.after(Duration::from_millis(5)));
         bench.submit(SMALL, Terms { deadline, ..Terms::default() }).expect("the queue is open");
         bench.settle();
-        assert_eq!(bench.ask(Side::Source, 1), 1);
-        assert_eq!(bench.ended(), None, "one of two frames is there");
+        assert_eq!(bench.raise_requests(Side::Source, 1), 1);
+        assert_eq!(bench.ended(), None, "one of two frames has moved");
         bench.service.pass(Duration::from_millis(6).as_nanos() as u64 * 1000);
         bench.settle();
         let end = bench.ended().expect("the deadline ends it");

@@ -1,11 +1,12 @@
-//! Transfers as the thesis measures them from the kernel (section 4.1): one at a time, and several at once.
+//! Transfers measured as in the thesis from the kernel (section 4.1): one at a time, and several at once.
 //!
 //! ```text
 //! settings + size ──► ChannelConfig ──► Machine::run ──► time ──► MiB/s
 //! ```
 //!
 //! Frames lie one after the other, source before destination, each as long as the transfer. The image of a rotation has
-//! 2^⌈b/2⌉ by 2^⌊b/2⌋ pixels of a byte for 2^b bytes, and the destination is walked, as in the thesis.
+//! 2^⌈b/2⌉ by 2^⌊b/2⌋ one-byte pixels for 2^b bytes; the source is read in order and the destination is indexed, as in
+//! the thesis.
 
 use memferry_drivers::sdma::{
     Addressing, ChannelConfig, Element, Operation, Piece, Settings as Global, Side, TransferSize, split,
@@ -14,15 +15,14 @@ use memferry_registers::sdma::{BurstSize, WriteMode};
 use serde::Deserialize;
 
 use super::machine::{MEMORY, Machine, MachineError};
-use crate::experiments::{RunError, Runner};
+use crate::paper::{Line, RunError, Runner};
 use crate::parameters::Parameters;
-use crate::plan::Line;
 use crate::table::Series;
 
 /// One transfer of each size of the sweep.
 pub(super) const ONE: Runner = Runner { name: "transfer", run: one };
 
-/// As many transfers at once as the sweep says: throughput of all together and, on average, of each.
+/// Several transfers at once, by their number: total throughput and mean throughput of each.
 pub(super) const SEVERAL: Runner = Runner { name: "several", run: several };
 
 /// Colour of fills, and of the pixels that a transparent copy leaves out.
@@ -31,13 +31,13 @@ const COLOUR: u32 = 0x0012_3456;
 const PICOSECONDS_OF_A_SECOND: f64 = 1e12;
 const MIB: f64 = 1_048_576.0;
 
-/// How a port is accessed.
+/// Access mode of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Port {
     /// One element at a time.
     Plain,
-    /// As many as the port is wide.
+    /// As many elements as fit the port's width.
     Packed,
     #[serde(rename = "burst-16")]
     Burst16,
@@ -60,7 +60,7 @@ enum What {
     Rotate270,
 }
 
-/// How writes are waited for.
+/// Which writes are posted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Writes {
@@ -70,7 +70,7 @@ enum Writes {
     NonPosted,
 }
 
-/// What a plan says of a line.
+/// Settings of a line in a plan.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct Settings {
@@ -80,16 +80,16 @@ struct Settings {
     source: Port,
     destination: Port,
     writes: Writes,
-    /// Share of the source's pixels that a transparent copy leaves out, in percent.
+    /// Percentage of the source's pixels that a transparent copy leaves out.
     matching: u32,
-    /// The driver's without it.
+    /// Defaults to the driver's own depth.
     fifo_depth: Option<u8>,
     /// Bytes of each of several transfers.
     bytes: Option<u32>,
 }
 
 impl Default for Settings {
-    /// A copy of 32-bit elements with 64-byte bursts, as the driver makes it.
+    /// A copy of 32-bit elements with 64-byte bursts, the driver's default.
     fn default() -> Self {
         Self {
             operation: What::default(),
@@ -104,14 +104,14 @@ impl Default for Settings {
     }
 }
 
-/// Why a line cannot be run.
+/// Why a line cannot be computed.
 #[derive(Debug, thiserror::Error)]
 enum TransferError {
     #[error("an element has 8, 16 or 32 bits, not {bits}")]
     Element { bits: u32 },
-    #[error("{bytes} bytes are no number of elements that one block holds")]
+    #[error("{bytes} bytes are not a number of elements that fits one block")]
     Size { bytes: u32 },
-    #[error("say how many bytes each transfer has")]
+    #[error("set `bytes`, the size of each transfer")]
     NoBytes,
     #[error(transparent)]
     Machine(#[from] MachineError),
@@ -139,7 +139,7 @@ impl Settings {
         self.fifo_depth.unwrap_or(Global::default().fifo_depth)
     }
 
-    /// The transfer of `bytes` bytes whose frames are the pair with this number.
+    /// The transfer of `bytes` bytes between the frames of pair `pair`.
     fn config(&self, bytes: u32, pair: u32) -> Result<ChannelConfig, TransferError> {
         let from = MEMORY + u64::from(pair) * 2 * u64::from(bytes);
         let to = from + u64::from(bytes);
@@ -168,18 +168,18 @@ impl Settings {
         Ok(ChannelConfig { write_mode, ..ChannelConfig::new(operation, piece) })
     }
 
-    /// The rotation of a picture of pixels of a byte: rows are read one after the other, pixels go where they belong.
+    /// The rotation of a picture with one-byte pixels: reads row by row, writes each pixel to its rotated position.
     fn turned(&self, bytes: u32, from: u64, to: u64) -> Piece {
         let power = bytes.ilog2();
         let width = 1i64 << power.div_ceil(2);
         let height = 1i64 << (power / 2);
-        // Offset of the first pixel, step to the next of a row, step from one row's last to the next row's first.
+        // Offset of the first pixel, step to the next pixel of a row, step from the end of a row to the start of the next.
         let (first, step, row) = match self.operation {
             What::Rotate90 => (height - 1, height, -(width - 1) * height - 1),
             What::Rotate270 => ((width - 1) * height, -height, (width - 1) * height + 1),
             _ => (width * height - 1, -1, -1),
         };
-        // An element's last byte is its first, so that steps are indexes.
+        // Steps count from an element's last byte; elements have one byte, so steps are indexes.
         let addressing = Addressing::DoubleIndex { element_index: step, frame_index: row };
         let start = to.saturating_add_signed(first);
         Piece {
@@ -189,7 +189,7 @@ impl Settings {
         }
     }
 
-    /// How long transfers of so many bytes take that run at once, each.
+    /// The time of each of several transfers that run at once.
     fn run(&self, parameters: &Parameters, bytes: u32, transfers: u32) -> Result<Vec<u128>, TransferError> {
         let mut machine = Machine::new(parameters, self.fifo_depth())?;
         machine.memory(|memory| self.paint(memory));
@@ -197,7 +197,7 @@ impl Settings {
         Ok(machine.run(&configs?)?)
     }
 
-    /// Puts the share of matching pixels into the memory's bytes, spread evenly.
+    /// Puts matching pixels into the memory, spread evenly.
     fn paint(&self, memory: &mut [u8]) {
         if self.operation == What::Transparent {
             for (at, pixel) in memory.chunks_exact_mut(4).enumerate() {
@@ -224,10 +224,10 @@ fn one(line: &Line<'_>) -> Result<Vec<Series>, RunError> {
     Ok(vec![Series { label: line.series.label.clone(), points }])
 }
 
-/// Throughput in MiB/s of so many copies with 64-byte bursts together.
+/// Total throughput in MiB/s of several copies with 64-byte bursts at once.
 ///
 /// # Errors
-/// In words, what kept them from running.
+/// A message, if they could not run.
 pub(super) fn together(parameters: &Parameters, bytes: u32, channels: u32) -> Result<f64, String> {
     let settings = Settings::default();
     let ends = settings.run(parameters, bytes, channels).map_err(|error| error.to_string())?;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_arrive_whatever_the_access() {
+    fn copies_are_right_with_every_access() {
         for port in [Port::Plain, Port::Packed, Port::Burst16, Port::Burst32, Port::Burst64] {
             for (element, fifo_depth) in [(8, None), (16, Some(16)), (32, Some(255))] {
                 let settings =
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_turned_by_the_definition_of_a_clockwise_turn() {
+    fn rotations_are_clockwise() {
         let width = 64;
         let height = 32;
         for (operation, to) in [
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_setting_and_an_element_of_no_size_are_refused() {
+    fn bad_settings_are_refused() {
         assert!(toml::from_str::<Settings>("sauce = 'burst-64'").is_err());
         let odd: Settings = toml::from_str("element = 24").expect("a number");
         assert!(matches!(odd.config(4096, 0), Err(TransferError::Element { bits: 24 })));

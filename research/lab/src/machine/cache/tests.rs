@@ -4,7 +4,7 @@ use super::*;
 
 const LINE: u64 = 32;
 
-/// Level 0: 4 lines in 2 sets of 2; level 1: 16 lines in 4 sets of 4. Costs that tell the places apart.
+/// Level 0: 4 lines in 2 sets of 2; level 1: 16 lines in 4 sets of 4. Each place has a different cost.
 fn small(replacement: Replacement) -> Processor {
     let level = |size_bytes, ways, latency_ns| Level {
         size_bytes,
@@ -31,18 +31,18 @@ fn caches(replacement: Replacement) -> Hierarchy {
 }
 
 #[test]
-fn a_line_costs_by_where_it_is_found() {
+fn the_level_of_a_hit_gives_the_cost() {
     let mut caches = caches(Replacement::LeastRecent);
-    // (10 + 190) / 2 from memory; both sides are of one set of level 0, which holds them.
+    // (10 + 190) / 2 from memory; both sides are in one set of level 0, which holds them.
     assert_eq!(caches.copy(0, 64, LINE), 1_000 + 100_000 + 100_000);
     assert_eq!(caches.copy(0, 64, LINE), 1_000);
-    // Two more lines of the set push both down; the written one is dirty there and nothing reaches memory.
+    // Two more lines of the set push both down; the written one is dirty there, and nothing reaches memory.
     assert_eq!(caches.copy(128, 192, LINE), 1_000 + 200_000);
     assert_eq!(caches.copy(0, 64, LINE), 1_000 + 10_000 + 20_000);
 }
 
 #[test]
-fn bandwidth_bounds_what_is_fetched_at_once() {
+fn bandwidth_limits_fetches() {
     let mut processor = small(Replacement::LeastRecent);
     processor.prefetch_lines = 1_000;
     let mut caches = Hierarchy::new(&processor, 1).expect("well formed");
@@ -50,10 +50,10 @@ fn bandwidth_bounds_what_is_fetched_at_once() {
 }
 
 #[test]
-fn dirty_lines_pushed_out_of_the_last_level_take_bandwidth() {
+fn write_backs_to_memory_use_bandwidth() {
     let mut caches = caches(Replacement::LeastRecent);
-    // Set 0 of level 1 takes four lines. Each of the next four pushes one of those out of it, after level 0 had handed
-    // down that it is dirty.
+    // Set 0 of level 1 has four ways. Each of the next four lines evicts one line, which level 0 has marked dirty
+    // there.
     let dirty: u64 = (0..4).map(|at| caches.write(at * 128, 4)).sum();
     assert_eq!(dirty, 4 * 100_000);
     let more: u64 = (4..8).map(|at| caches.write(at * 128, 4)).sum();
@@ -61,7 +61,7 @@ fn dirty_lines_pushed_out_of_the_last_level_take_bandwidth() {
 }
 
 #[test]
-fn what_fits_is_copied_fast_again_and_what_alternates_beyond_it_is_not() {
+fn only_data_that_fits_is_copied_faster_again() {
     for replacement in [Replacement::LeastRecent, Replacement::PseudoRandom] {
         let mut caches = caches(replacement);
         let first = caches.copy(0, 1024, 256);
@@ -76,11 +76,11 @@ fn what_fits_is_copied_fast_again_and_what_alternates_beyond_it_is_not() {
 }
 
 #[test]
-fn cleaning_writes_dirty_lines_once_and_invalidating_drops_them() {
+fn cleaning_writes_back_and_invalidating_drops() {
     let mut caches = caches(Replacement::LeastRecent);
     caches.write(0, 64);
     caches.clean(0, 64);
-    // A step for each line and level, and each line is carried to memory once although two levels had it.
+    // One step for each line and level; each line is written to memory once, although two levels had it.
     assert_eq!(caches.take_maintenance(), 4 * 1_000 + 2 * 4_000);
     caches.clean(0, 64);
     assert_eq!(caches.take_maintenance(), 4 * 1_000);
@@ -91,25 +91,25 @@ fn cleaning_writes_dirty_lines_once_and_invalidating_drops_them() {
 }
 
 #[test]
-fn a_long_range_takes_no_more_steps_than_a_level_has_lines() {
+fn maintenance_steps_are_limited_by_lines() {
     let mut caches = caches(Replacement::LeastRecent);
     caches.invalidate(0, 1 << 20);
     assert_eq!(caches.take_maintenance(), (4 + 16) * 1_000);
 }
 
-/// The same replacement by age, written down in the plainest way.
+/// A list ordered by age gives the same replacement.
 #[test]
-fn least_recent_replacement_is_that_of_a_list() {
+fn least_recent_replacement_equals_a_list() {
     let level = Level { size_bytes: 512, ..small(Replacement::LeastRecent).levels[1] };
     let mut cache = Cache::new(&level, LINE, 1).expect("well formed");
     let mut sets: Vec<Vec<(u64, bool)>> = vec![Vec::new(); 4];
-    let mut chance = Chance::new(12_345);
+    let mut rng = Rng::new(12_345);
     for _ in 0..10_000 {
-        let line = chance.below(40);
-        let write = chance.below(2) == 1;
+        let line = rng.below(40);
+        let write = rng.below(2) == 1;
         let set = &mut sets[(line % 4) as usize];
         let place = set.iter().position(|(there, _)| *there == line);
-        assert_eq!(cache.finds(line, write), place.is_some());
+        assert_eq!(cache.look_up(line, write), place.is_some());
         match place {
             Some(place) => {
                 let (line, dirty) = set.remove(place);
@@ -118,7 +118,10 @@ fn least_recent_replacement_is_that_of_a_list() {
             None => {
                 let evicted = (set.len() == 4).then(|| set.pop()).flatten();
                 set.insert(0, (line, write));
-                assert_eq!(cache.put(line, write), evicted.and_then(|(line, dirty)| dirty.then_some(line)));
+                assert_eq!(
+                    cache.insert(line, write),
+                    evicted.and_then(|(line, dirty)| dirty.then_some(line))
+                );
             }
         }
     }
@@ -135,7 +138,7 @@ fn impossible_processors_are_refused() {
 }
 
 #[test]
-fn a_single_access_waits_for_all_latencies_on_its_way() {
+fn a_single_access_waits_for_all_latencies() {
     let mut caches = caches(Replacement::LeastRecent);
     assert_eq!(caches.access(0, false), 10_000 + 190_000);
     assert_eq!(caches.access(4, true), 0);
@@ -145,12 +148,12 @@ fn a_single_access_waits_for_all_latencies_on_its_way() {
 }
 
 #[test]
-fn a_devices_read_leaves_lines_clean_and_its_write_leaves_none() {
+fn device_reads_clean_and_writes_drop_lines() {
     let mut caches = caches(Replacement::LeastRecent);
     caches.write(0, 2 * LINE);
     caches.read(2 * LINE, LINE);
     assert_eq!((caches.snoop(0, 3 * LINE, false), caches.snoop(0, 3 * LINE, false)), (2, 0));
-    assert_eq!(caches.access(0, true), 0, "what was read is there still");
+    assert_eq!(caches.access(0, true), 0, "a line that was read stays");
     assert_eq!(caches.snoop(0, LINE, true), 1);
     assert_eq!(caches.access(0, false), 200_000);
 }

@@ -1,25 +1,25 @@
-//! ENQCMD with a process id in the descriptor, as Intel's DSA takes it (not in the paper).
+//! ENQCMD with a process id in the descriptor, as in Intel's DSA (not in the paper).
 //!
 //! ```text
 //! ENQCMD descriptor ─► portal: queue full? retry : queued with the PASID that the processor adds
 //! engine: head of the queue ─► pages of that PASID ─► start, or fault ─► completion record ◄─ polled
 //! ```
 //!
-//! One instruction passes a whole descriptor, and the processor adds the process id that the kernel gave it, so the engine
-//! knows whose request it is and translates with that process's page table. Two descriptors fit into the queue. Weakened, the
-//! process writes the id itself. Source: Intel Data Streaming Accelerator Architecture Specification, shared work queues
-//! and PASID; Intel SDM, ENQCMD.
+//! One instruction passes a whole descriptor, and the processor adds the process id set by the kernel. So the engine knows
+//! the issuer and translates with that process's page table. Two descriptors fit into the queue. In the weakened variant, the
+//! process writes the id itself. Source: Intel Data Streaming Accelerator Architecture Specification, shared work queues and
+//! PASID; Intel SDM, ENQCMD.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
-    Transfer, Word, tried,
+    Transfer, Word, tried_transfers,
 };
 
-/// The queue took the descriptor.
+/// The queue accepted the descriptor.
 const QUEUED: Word = 1;
-/// The record of a transfer that was carried out.
+/// The record of a completed transfer.
 const DONE: Word = 1;
-/// The record of one that was not: a page that the process may not touch.
+/// The record of a fault: the process has no right to a page.
 const FAULT: Word = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -57,7 +57,7 @@ impl Protocol for Enqcmd {
 
     fn meaning(&self, _who: u8, read: usize, word: Word) -> Meaning {
         match (read, word) {
-            (0, QUEUED) => Meaning::GoOn,
+            (0, QUEUED) => Meaning::Continue,
             (1, 0) => Meaning::Again,
             (1, DONE) => Meaning::Started,
             _ => Meaning::Rejected,
@@ -93,14 +93,14 @@ impl Protocol for Enqcmd {
         if let Some(record) = next.records.get_mut(usize::from(pasid)) {
             *record = if covered { DONE } else { FAULT };
         }
-        let says = if covered { "the engine takes a descriptor" } else { "the engine meets a fault" };
+        let says = if covered { "the engine takes a descriptor" } else { "the engine records a fault" };
         vec![Idle { engine: next, starts: covered.then_some(transfer), says }]
     }
 
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
         let pasids = if self.trusted { caller.who..caller.who + 1 } else { 0..MOST_PROCESSES as u8 };
         let asks = |pasid, asked: &Transfer| Access::exchange(Place::Portal(pasid), asked.encoded());
-        let all = tried(caller);
+        let all = tried_transfers(caller);
         pasids.flat_map(|pasid| all.iter().map(move |asked| vec![Step::plain(asks(pasid, asked))])).collect()
     }
 

@@ -5,8 +5,8 @@
 //! LOAD status FROM shadow(source)#id   ──► same context: start; another: an error
 //! ```
 //!
-//! With register contexts each id has its arguments; without, one pair is kept and compared. Ids are few
-//! ([`IDS`] of them here); processes beyond them go through the kernel.
+//! With register contexts each id has its own arguments; without, one pair is stored and the ids are compared. There are few ids
+//! ([`IDS`] here); further processes use the kernel.
 
 use super::kernel;
 use super::shrimp2::{Latch, meaning};
@@ -15,14 +15,14 @@ use crate::markatos::machine::{
     shadow_attacks,
 };
 
-/// How many processes have an id of their own; the paper has 2 to 4.
+/// Number of processes with an id; the paper has 2 to 4.
 pub const IDS: usize = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
-    /// One for each id; without register contexts the first is all there is.
+    /// One for each id; without register contexts only the first is used.
     latches: [Latch; IDS],
-    /// Without register contexts: whose arguments are kept.
+    /// Without register contexts: the owner of the stored arguments.
     owner: u8,
     registers: kernel::Registers,
 }
@@ -31,12 +31,12 @@ pub struct Engine {
 pub struct Extended {
     /// Whether the engine has register contexts.
     pub contexts: bool,
-    /// Whether ids are compared and differ: weakened, the engine ignores them.
+    /// Whether ids are compared; the weakened engine ignores them.
     pub ids: bool,
 }
 
 impl Extended {
-    /// The id in the shadow addresses of a process; it begins at 1.
+    /// The id in the shadow addresses of a process, starting at 1.
     fn id(who: u8) -> Option<u8> {
         (usize::from(who) < IDS).then_some(who + 1)
     }

@@ -1,11 +1,11 @@
-//! The FLASH method: the context switch tells the engine which process runs (TR 182, 2.6).
+//! The FLASH method: the context switch announces the running process to the engine (TR 182, 2.6).
 //!
 //! ```text
 //! context switch ──► running
 //! STORE size TO shadow(destination) ──► latched for running ──► LOAD status FROM shadow(source), of the same: start
 //! ```
 //!
-//! The engine keeps one register for the process that runs, as the paper describes; with two CPUs two run at once.
+//! The engine has one register for the running process, as in the paper; but with two CPUs two processes run at once.
 
 use super::shrimp2::{Latch, meaning, pair};
 use crate::markatos::machine::{
@@ -15,14 +15,14 @@ use crate::markatos::machine::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     running: u8,
-    /// Whose the latched arguments are.
+    /// The owner of the latched arguments.
     owner: u8,
     latch: Latch,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Flash {
-    /// Whether the context switch tells the engine.
+    /// Whether the context switch sets the engine's register.
     pub hook: bool,
 }
 

@@ -4,16 +4,16 @@
 //! system call: check the whole range ─► STORE source ─► STORE destination ─► STORE size (starts) ─► LOAD status
 //! ```
 //!
-//! The four accesses go to registers that only the kernel maps, with interrupts disabled and, on two CPUs, under a lock. It
-//! is safe as long as both hold; without them two system calls mix their arguments. Also what processes take that have no
-//! register context of their own ([`Registers`], [`initiation`]).
+//! The four accesses go to registers mapped only by the kernel, with interrupts disabled and, on two CPUs, under a lock. It
+//! is safe while both hold; without them two system calls mix their arguments. [`Registers`] and [`initiation`] also serve
+//! processes without a register context.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Held, Kind, Meaning, Page, PageTable, Place, Protocol, Register, Step,
     Transfer, Word,
 };
 
-/// What DMA_STATUS reads when a transfer was started.
+/// DMA_STATUS after a started transfer.
 const STARTED: Word = 1;
 
 /// The registers of figure 1.
@@ -25,7 +25,7 @@ pub struct Registers {
 }
 
 impl Registers {
-    /// What an access to one of them does.
+    /// Applies an access to one of them.
     pub fn arrive(&mut self, access: Access) -> Answer {
         let Place::Register(register) = access.at else { return Answer::word(FAIL) };
         let page = Page(access.data as u8);
@@ -46,7 +46,7 @@ impl Registers {
     }
 }
 
-/// The system call, after its checks; `held` between its accesses.
+/// The system call after its checks; `held` is the protection between its accesses.
 pub fn initiation(wants: Transfer, held: Held) -> Vec<Step> {
     let store =
         |register, data: u8| Step::Access(Access::store(Place::Register(register), Word::from(data)), held);
@@ -58,13 +58,13 @@ pub fn initiation(wants: Transfer, held: Held) -> Vec<Step> {
     ]
 }
 
-/// What the system call returns for the status it read.
+/// The conclusion from the status read by the system call.
 pub fn meaning(word: Word) -> Meaning {
     if word == STARTED { Meaning::Started } else { Meaning::Rejected }
 }
 
-/// The system calls that a process gets through the kernel's checks: the whole range, or, without `checks_size`, the two
-/// first pages only.
+/// The system calls of a process that pass the kernel's checks: of the whole range, or, without `checks_size`, of the two first
+/// pages only.
 pub fn calls(caller: Caller<'_>, held: Held, checks_size: bool) -> Vec<Vec<Step>> {
     let mut calls = Vec::new();
     for (source, _) in caller.table.pages() {
@@ -82,7 +82,7 @@ pub fn calls(caller: Caller<'_>, held: Held, checks_size: bool) -> Vec<Vec<Step>
 
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// What holds during the system call.
+    /// The protection during the system call.
     pub held: Held,
     /// Whether the kernel checks the whole range.
     pub checks_size: bool,

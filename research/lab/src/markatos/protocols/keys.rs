@@ -1,15 +1,15 @@
-//! Register contexts that a key opens (TR 182, 3.1 and figure 3).
+//! Register contexts protected by a key (TR 182, 3.1 and figure 3).
 //!
 //! ```text
 //! STORE key#context TO shadow(destination) ─► right key? ─► context.destination
 //! STORE key#context TO shadow(source)      ─► right key? ─► context.source
 //! STORE size TO context page               ────────────────► context.size
-//! LOAD status FROM context page ─► all three there: start ─► units left; -1 failed, 0 done
+//! LOAD status FROM context page ─► all three present: start ─► units left; -1 failed, 0 done
 //! ```
 //!
-//! The page of a context is mapped for its owner only. Both addresses are passed by stores, so that the source has to be
-//! writable. A key has [`KEY_BITS`] bits here, so that all guesses can be tried; a malicious process knows its own key and
-//! tries all but the owner's. Processes beyond the contexts go through the kernel.
+//! The page of a context is mapped only for its owner. Both addresses are passed by stores, so the source must be writable. A key
+//! has [`KEY_BITS`] bits here, so that all guesses can be tried; a malicious process knows its own key and tries all except the
+//! owner's. Processes without a context use the kernel.
 
 use super::kernel;
 use crate::markatos::machine::{
@@ -17,13 +17,13 @@ use crate::markatos::machine::{
     Step, Transfer, Word, shadow,
 };
 
-/// Register contexts in this engine; the paper has 4 to 8 of them.
+/// Register contexts of this engine; the paper has 4 to 8.
 pub const CONTEXTS: usize = 2;
 
-/// Bits of a key in this engine; the paper has close to 60.
+/// Bits of a key here; the paper has close to 60.
 pub const KEY_BITS: u32 = 2;
 
-/// The key of a context, which the kernel drew.
+/// The key of a context, drawn by the kernel.
 pub const fn key_of(context: u8) -> Word {
     [2, 1][context as usize % CONTEXTS]
 }
@@ -41,7 +41,7 @@ struct Context {
 }
 
 impl Context {
-    /// Takes an address: the first is the destination, the second the source, a third begins again.
+    /// Stores an address: first the destination, second the source; a third one starts again.
     fn pass(&mut self, page: Page) {
         if self.destination.is_some() && self.source.is_none() {
             self.source = Some(page);
@@ -50,12 +50,12 @@ impl Context {
         }
     }
 
-    /// Starts what is complete; what is begun and not complete has failed.
+    /// Starts a complete initiation; an incomplete one fails.
     fn status(&mut self) -> Answer {
-        let begun = self.destination.is_some() || self.size.is_some();
+        let incomplete = self.destination.is_some() || self.size.is_some();
         let Self { destination: Some(destination), source: Some(source), size: Some(size), .. } = *self
         else {
-            let word = if begun { MINUS_ONE } else { self.left };
+            let word = if incomplete { MINUS_ONE } else { self.left };
             *self = Self { left: word, ..Self::default() };
             return Answer::word(word);
         };
@@ -71,7 +71,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// What the status of a context would read, without starting anything.
+    /// The status of a context, without starting anything.
     pub fn left(&self, context: u8) -> Word {
         self.contexts.get(usize::from(context)).map_or(FAIL, |context| context.left)
     }
@@ -81,7 +81,7 @@ impl Engine {
 pub struct Keys {
     /// Whether the engine compares the key.
     pub compares: bool,
-    /// Whether malicious processes guess the right key too.
+    /// Whether malicious processes also guess the right key.
     pub guessed: bool,
 }
 

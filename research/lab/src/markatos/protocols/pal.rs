@@ -1,12 +1,12 @@
-//! The PAL-code method: the two accesses are one uninterrupted call (TR 182, 2.7).
+//! The PAL-code method: the two accesses are one call that cannot be interrupted (TR 182, 2.7).
 //!
 //! ```text
 //! call_pal user_level_dma ──► [ STORE size TO shadow(destination); LOAD status FROM shadow(source) ] ──► start
 //!                                 preemption is masked, on this CPU
 //! ```
 //!
-//! Anybody may call the installed function with addresses of his own, and may still issue single accesses beside it.
-//! Masking holds the CPU that it runs on, and no other.
+//! Any process may call the installed function with its own addresses, and may also issue single accesses. Masking affects only
+//! the CPU that runs it.
 
 use super::shrimp2::{Latch, meaning, pair};
 use crate::markatos::machine::{

@@ -1,19 +1,19 @@
-//! Repeated passing: what the engines of three and of four accesses have in common (TR 182, 3.3).
+//! Repeated passing: the common part of the engines with three and four accesses (TR 182, 3.3).
 //!
 //! ```text
 //! access ──► fits the sequence, repeated addresses equal? ──► next place in it ──► its end: start
-//!                        └── no: from the beginning
+//!                        └── no: start again
 //! ```
 //!
 //! An access that does not fit resets the engine and is not taken as the first of a new sequence, as in the prototype's
-//! state machine (4.1). Only the last answer is looked at, as figures 5 and 6 have it. The sequences are in
-//! [`super::repeated3`] and [`super::repeated4`]; five accesses run on the prototype's own machine, [`super::repeated5`].
+//! state machine (4.1). Processes check only the last answer, as in figures 5 and 6. The sequences are in
+//! [`super::repeated3`] and [`super::repeated4`]; five accesses use the prototype's own machine, [`super::repeated5`].
 
 use crate::markatos::machine::{
     Access, Answer, FAIL, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer, Word, shadow,
 };
 
-/// Which address an access passes.
+/// The address passed by an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Passes {
     /// The source, by a load.
@@ -24,7 +24,7 @@ pub enum Passes {
     DestinationRead,
 }
 
-/// The front end: how far a sequence has come, and its addresses.
+/// The front end: position in the sequence, and its addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     at: u8,
@@ -35,7 +35,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// What an access does where this sequence is awaited. A load of the sequence reads how many loads there were.
+    /// Applies an access for this sequence. A load of the sequence reads the number of loads so far.
     pub fn arrive(&mut self, sequence: &[Passes], access: Access) -> Answer {
         let Place::Shadow { page, .. } = access.at else { return Answer::word(FAIL) };
         let awaited = sequence.get(usize::from(self.at)).copied();
@@ -73,10 +73,9 @@ pub fn accesses(sequence: &[Passes], wants: Transfer) -> impl Iterator<Item = Ac
     })
 }
 
-/// A protocol of repeated passing whose last load, the second, decides.
+/// A protocol of repeated passing in which the second and last load decides.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeated {
-    /// What is passed, in which order.
     pub sequence: &'static [Passes],
 }
 
@@ -93,7 +92,7 @@ impl Protocol for Repeated {
 
     fn meaning(&self, _who: u8, read: usize, word: Word) -> Meaning {
         match (read, word) {
-            (0, _) => Meaning::GoOn,
+            (0, _) => Meaning::Continue,
             (_, 2) => Meaning::Started,
             _ => Meaning::Rejected,
         }

@@ -4,7 +4,7 @@
 //! LOAD shadow(source) ─► STORE size TO shadow(destination) ─► LOAD shadow(source), the same: start
 //! ```
 //!
-//! The destination is passed once, so a store of one process fits between two loads of another: figure 5.
+//! The destination is passed only once, so a store of one process fits between two loads of another: figure 5.
 
 use super::repeated::{Passes, Repeated};
 

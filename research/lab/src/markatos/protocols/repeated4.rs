@@ -4,7 +4,8 @@
 //! STORE size TO shadow(destination) ─► LOAD shadow(source) ─► both again, the same: start
 //! ```
 //!
-//! Whoever may read the source can issue the last access, and its owner is told that nothing was started: figure 6.
+//! A process that may read the source can issue the last access, and the owner sees a rejection although the transfer starts:
+//! figure 6.
 
 use super::repeated::{Passes, Repeated};
 

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! STORE d ─► LOAD s = OK1? ─► STORE d ─► LOAD s = OK2? ─► LOAD d = OK3? ─► started
-//!    ▲______________no: from the beginning_______________________│
+//!    ▲______________no: start again______________________________│
 //! ```
 //!
-//! The engine is [`DataPath`]: it compares twelve bits of bus addresses. Pages lie 8 KiB apart, so that they differ in
-//! these, or, aliased, so that C and E compare equal to A, and D and F to B. The transfer goes by the whole addresses of the
-//! first two accesses and the size of the last store; the prototype moved nothing.
+//! The engine is [`DataPath`], which compares twelve bits of bus addresses. Pages are 8 KiB apart, so that they differ in
+//! these bits; or, aliased, C and E compare equal to A, and D and F to B. The transfer uses the whole addresses of the first
+//! two accesses and the size of the last store; the prototype moved nothing.
 
 use crate::markatos::machine::{
     Access, Answer, FAIL, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer, Word,
@@ -23,7 +23,7 @@ pub const FIVE: [Passes; 5] =
 /// Bytes of a page.
 const PAGE_BYTES: u32 = 8192;
 
-/// Where the program has memory barriers.
+/// The memory barriers of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Barriers {
     /// Between any two accesses, and before the first (section 4.2).
@@ -43,15 +43,14 @@ pub struct Engine {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Repeated5 {
-    /// Where the program has barriers.
     pub barriers: Barriers,
     /// Whether pages alias in the twelve bits.
     pub aliased: bool,
-    /// Whether the address of the fifth access is compared; weakened, it is not.
+    /// Whether the address of the fifth access is compared; not in the weakened variant.
     pub fifth: bool,
 }
 
-/// The protocol as the paper has it.
+/// The protocol of the paper.
 pub const FIGURE_10: Repeated5 = Repeated5 { barriers: Barriers::Figure10, aliased: false, fifth: true };
 
 impl Repeated5 {
@@ -83,7 +82,7 @@ impl Protocol for Repeated5 {
 
     fn meaning(&self, _who: u8, read: usize, word: Word) -> Meaning {
         match (read, word) {
-            (0, OK1) | (1, OK2) => Meaning::GoOn,
+            (0, OK1) | (1, OK2) => Meaning::Continue,
             (2, OK3) => Meaning::Started,
             _ => Meaning::Rejected,
         }
@@ -121,9 +120,9 @@ mod tests {
     use super::*;
     use crate::markatos::machine::shadow;
 
-    /// The sequence matcher of three and four accesses, told to await five, is the prototype's state machine.
+    /// The sequence matcher of three and four accesses, applied to five, equals the prototype's state machine.
     #[test]
-    fn the_state_machine_and_the_sequence_agree_on_every_run_of_seven_accesses() {
+    fn state_machine_and_sequence_agree() {
         let alphabet: Vec<Access> = (0..2)
             .flat_map(|page| [Access::load(shadow(Page(page))), Access::store(shadow(Page(page)), 2)])
             .collect();
@@ -142,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_10_has_three_barriers_and_section_4_2_five() {
+    fn figure_10_has_three_barriers() {
         let count = |barriers| {
             let program = Repeated5 { barriers, ..FIGURE_10 }.program(0, Transfer::new(0, 1, 2));
             program.iter().filter(|step| **step == Step::Barrier).count()

@@ -1,39 +1,39 @@
-//! Memferry's own way: a private ring in shared memory, and a service that copies each slot once and checks the copy.
+//! Memferry's method: a private ring in shared memory, and a service that copies each slot once and checks the copy.
 //!
 //! ```text
 //! client: body of the slot at its position ─► header with the sequence of this lap ─► poll for the completion
-//! lane:   header has the sequence awaited? ─► copy the body ─► check the copy ─► start, or refuse ─► completion
+//! worker: header has the expected sequence? ─► copy the body ─► check the copy ─► start, or refuse ─► completion
 //! ```
 //!
-//! The rules of the positions are those of `crates/shm/src/ring.rs`, with two slots and sequences modulo four so that all laps
-//! are visited; `research/lab/tests/markatos_ring.rs` holds [`Slots`] to the shipped ring step by step. Client and lane keep their own
-//! positions: nothing that the other side writes is used as an index. A malicious client writes any word of its ring at any
-//! time, also while the lane reads. Weakened, the lane checks what it copied and then reads the slot once more. Parking and
-//! batches are not explored here; loom runs the shipped code for these.
+//! The rules of the positions are those of `crates/shm/src/ring.rs`, with two slots and sequences modulo four so that all
+//! laps are visited; `research/lab/tests/markatos_ring.rs` compares [`Slots`] with the shipped ring step by step. Client and
+//! worker keep their own positions: nothing written by the other side is used as an index. A malicious client writes any word
+//! of its ring at any time, also while the worker reads. In the weakened variant, the worker checks its copy and then reads
+//! the slot again. Parking and batches are not explored here; loom runs the shipped code for these.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, MOST_PROCESSES, Meaning, PageTable, Place, Protocol, Step,
-    Transfer, Word, tried,
+    Transfer, Word, tried_transfers,
 };
 
 /// Slots in a ring.
 pub const CAPACITY: u8 = 2;
-/// Positions after which sequences come again; twice the capacity tells one lap from the next.
+/// Number of positions before sequences repeat; twice the capacity distinguishes successive laps.
 pub const LAPS: u8 = 2 * CAPACITY;
 
 /// Words of a slot: header and body.
 const SLOT_WORDS: u8 = 2;
-/// The client's library writes the body of the slot at its position.
+/// The client library's write of the body of the slot at its position.
 const BODY: u8 = 16;
-/// It makes it visible.
+/// Its write of the header, which makes the slot visible.
 const HEADER: u8 = 17;
-/// It looks for the completion of what it made visible last.
+/// Its read of the completion of the last visible slot.
 const COMPLETION: u8 = 18;
 
 const DONE: Word = 1;
 const REFUSED: Word = 2;
 
-/// The words of a ring that both sides see, and the rules of their positions.
+/// The words of a ring shared by both sides, and the rules of their positions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Slots {
     /// Header and body of each slot.
@@ -41,17 +41,17 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The sequence that a slot carries when the element at a position is in it.
+    /// The sequence in a slot that holds the element at a position.
     pub const fn sequence(position: u8) -> Word {
         (position.wrapping_add(1) % LAPS) as Word
     }
 
-    /// Where the header of the slot at a position lies; its body is behind it.
+    /// Index of the header of the slot at a position; its body follows.
     pub const fn at(position: u8) -> usize {
         ((position & (CAPACITY - 1)) * SLOT_WORDS) as usize
     }
 
-    /// Writes the body of the slot at a position: not visible yet.
+    /// Writes the body of the slot at a position; it is not yet visible.
     pub fn write_body(&mut self, position: u8, body: Word) {
         self.words[Self::at(position) + 1] = body;
     }
@@ -61,7 +61,7 @@ impl Slots {
         self.words[Self::at(position)] = Self::sequence(position);
     }
 
-    /// Whether the element at a position waits.
+    /// Whether the element at a position is visible.
     pub fn ready(&self, position: u8) -> bool {
         self.words[Self::at(position)] == Self::sequence(position)
     }
@@ -78,18 +78,18 @@ struct Pair {
     slots: Slots,
     published: u8,
     consumed: u8,
-    /// The sequence that was completed last, and how.
+    /// The sequence of the last completion, and its status.
     completion: (Word, Word),
 }
 
-/// What the lane has in hand.
+/// The worker's present slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct InHand {
     of: u8,
     copy: Option<Word>,
 }
 
-/// The rings and the lane that reads them.
+/// The rings and the worker that reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     pairs: [Pair; MOST_PROCESSES],
@@ -98,28 +98,28 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The lane's next step with what it has in hand.
-    fn go_on(&self, hand: InHand, copies_once: bool) -> Option<Idle<Self>> {
+    /// The worker's next step with its present slot.
+    fn advance(&self, hand: InHand, copies_once: bool) -> Option<Idle<Self>> {
         let mut next = *self;
         let pair = next.pairs.get_mut(usize::from(hand.of))?;
         let body = pair.slots.body(pair.consumed);
         let Some(copy) = hand.copy else {
             next.hand = Some(InHand { copy: Some(body), ..hand });
-            return Some(Idle { engine: next, starts: None, says: "the lane copies a slot" });
+            return Some(Idle { engine: next, starts: None, says: "the worker copies a slot" });
         };
         let covered = self.tables[usize::from(hand.of)].covers(Transfer::decoded(copy));
         let used = Transfer::decoded(if copies_once { copy } else { body });
         pair.completion = (Slots::sequence(pair.consumed), if covered { DONE } else { REFUSED });
         pair.consumed = (pair.consumed + 1) % LAPS;
         next.hand = None;
-        let says = if covered { "the lane starts it" } else { "the lane refuses it" };
+        let says = if covered { "the worker starts it" } else { "the worker refuses it" };
         Some(Idle { engine: next, starts: covered.then_some(used), says })
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Ring {
-    /// Whether what is checked is what is used.
+    /// Whether the worker uses the copy that it checked.
     pub copies_once: bool,
 }
 
@@ -178,21 +178,21 @@ impl Protocol for Ring {
 
     fn idle(&self, engine: &Engine) -> Vec<Idle<Engine>> {
         if let Some(hand) = engine.hand {
-            return engine.go_on(hand, self.copies_once).into_iter().collect();
+            return engine.advance(hand, self.copies_once).into_iter().collect();
         }
         let ready = (0u8..).zip(engine.pairs).filter(|(_, pair)| pair.slots.ready(pair.consumed));
         let takes = |(of, _)| Idle {
             engine: Engine { hand: Some(InHand { of, copy: None }), ..*engine },
             starts: None,
-            says: "the lane sees a slot",
+            says: "the worker sees a slot",
         };
         ready.map(takes).collect()
     }
 
-    /// Any header, and as bodies what it may have, what runs past its page, and what is somebody else's.
+    /// Any header; as bodies its own transfer, one beyond its page, and another process's.
     fn attacks(&self, caller: Caller<'_>) -> Vec<Vec<Step>> {
-        // The mixtures are refused as the first process's transfer is; without them every lap can be visited.
-        let bodies: Vec<Word> = tried(caller).into_iter().take(3).map(Transfer::encoded).collect();
+        // The two mixtures are refused like the first process's transfer; without them every lap can be visited.
+        let bodies: Vec<Word> = tried_transfers(caller).into_iter().take(3).map(Transfer::encoded).collect();
         let words = (0..CAPACITY * SLOT_WORDS).flat_map(|word| {
             let data = if word % SLOT_WORDS == 0 { (0..LAPS.into()).collect() } else { bodies.clone() };
             data.into_iter().map(move |data| Access::store(Place::Ring { of: caller.who, word }, data))

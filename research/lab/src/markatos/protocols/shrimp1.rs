@@ -1,12 +1,12 @@
-//! The first SHRIMP method: pages that are mapped out, and one atomic access (TR 182, 2.4).
+//! The first SHRIMP method: mapped-out pages and one atomic access (TR 182, 2.4).
 //!
 //! ```text
 //! COMPARE-AND-EXCHANGE size WITH shadow(source) ──► engine: destination = mapped_out(source) ─► start ─► status
 //! ```
 //!
-//! One access passes everything and reads the answer, so nothing can come in between; but a page goes to its mapped-out
-//! page and nowhere else. Here page A is mapped out to B and back, C and D, E and F. Weakened, the status is read by a second
-//! access and may be somebody else's.
+//! One access passes all arguments and reads the answer, so nothing can come in between; but a page is copied only to its
+//! mapped-out page. Here page A is mapped out to B and back, C and D, E and F. In the weakened variant, a second access reads
+//! the status, which may belong to another process.
 
 use crate::markatos::machine::{
     Access, Answer, Caller, FAIL, Idle, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer,
@@ -15,12 +15,12 @@ use crate::markatos::machine::{
 
 const STARTED: Word = 1;
 
-/// The page that a page is mapped out to.
+/// The page to which a page is mapped out.
 pub const fn mapped_out(page: Page) -> Page {
     Page(page.0 ^ 1)
 }
 
-/// The front end: it carries out one transfer at a time.
+/// The front end, with one transfer at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Engine {
     busy: bool,

@@ -1,25 +1,25 @@
-//! The second SHRIMP method: two accesses, and a context switch that invalidates (TR 182, 2.5 and figure 2).
+//! The second SHRIMP method: two accesses, and a context switch that invalidates them (TR 182, 2.5 and figure 2).
 //!
 //! ```text
 //! STORE size TO shadow(destination) ──► latched ──┬── LOAD status FROM shadow(source) ──► start
-//!                                                 └── context switch: the kernel's hook forgets it
+//!                                                 └── context switch: the kernel's hook drops it
 //! ```
 //!
-//! The pair that the engine keeps between the two accesses ([`Latch`]) is also that of the PAL method.
+//! The PAL method uses the same [`Latch`] between its two accesses.
 
 use crate::markatos::machine::{
     Access, Answer, FAIL, Kind, Meaning, Page, PageTable, Place, Protocol, Step, Transfer, Word, shadow,
 };
 
-/// What the load reads when the transfer was started.
+/// Read by the load when the transfer was started.
 pub const STARTED: Word = 1;
 
-/// A destination and a size that wait for their source.
+/// A destination and a size, waiting for their source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Latch(pub Option<(Page, u8)>);
 
 impl Latch {
-    /// A store is kept, a load takes what is kept and starts.
+    /// A store is kept; a load starts the kept transfer.
     pub fn arrive(&mut self, access: Access) -> Answer {
         let Place::Shadow { page, .. } = access.at else { return Answer::word(FAIL) };
         if access.kind == Kind::Store {
@@ -36,14 +36,14 @@ pub fn pair(wants: Transfer) -> [Access; 2] {
     [Access::store(shadow(wants.destination), Word::from(wants.size)), Access::load(shadow(wants.source))]
 }
 
-/// What the second of them tells.
+/// The conclusion from the second access.
 pub fn meaning(word: Word) -> Meaning {
     if word == STARTED { Meaning::Started } else { Meaning::Rejected }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Shrimp2 {
-    /// Whether the context switch invalidates what is half started.
+    /// Whether the context switch drops a half-started transfer.
     pub invalidates: bool,
 }
 

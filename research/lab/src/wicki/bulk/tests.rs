@@ -15,7 +15,7 @@ fn of(board: &Board, mode: Mode, alternating: bool, length: u64) -> f64 {
 }
 
 #[test]
-fn a_copy_within_a_cache_is_faster_than_one_beyond_it() {
+fn copies_within_a_cache_are_faster() {
     let board = board();
     let rates = [8 << 10, 128 << 10, 4 << 20].map(|length| of(&board, Mode::Premapped, false, length));
     assert!(rates.is_sorted_by(|near, far| *near > 1.5 * far), "{rates:?}");
@@ -27,19 +27,19 @@ fn a_copy_within_a_cache_is_faster_than_one_beyond_it() {
 }
 
 #[test]
-fn mapping_costs_the_same_whatever_is_copied() {
+fn mapping_costs_the_same_for_all_sizes() {
     let board = board();
-    let took = |mode, length| {
+    let time = |mode, length| {
         board.transfer(&Bulk { mode, caching: CACHED, alternating: false }, length).expect("runs")
     };
-    let added = |length| took(Mode::Mapped, length) - took(Mode::Premapped, length);
+    let added = |length| time(Mode::Mapped, length) - time(Mode::Premapped, length);
     let short = added(4 << 10);
     let long = added(2 << 20);
     assert!(short > board.host.map_both() as f64 && long < 1.5 * short, "{short} {long}");
 }
 
 #[test]
-fn the_crossing_is_where_arithmetic_has_it_with_other_caches_and_overheads_too() {
+fn crossings_match_arithmetic() {
     let changed = |l2: u64, overhead: u64| {
         let mut board = board();
         board.host.switch *= overhead;
@@ -53,13 +53,13 @@ fn the_crossing_is_where_arithmetic_has_it_with_other_caches_and_overheads_too()
         let expected = board.expected_crossing().expect("runs").expect("within a frame") as f64;
         assert!(
             (found / expected - 1.0).abs() < 0.1,
-            "L2 {l2}, overhead {overhead}: {found}, by arithmetic {expected}"
+            "L2 {l2}, overhead {overhead}: {found}, expected {expected}"
         );
     }
 }
 
 #[test]
-fn maintenance_moves_the_crossing_up_and_uncached_frames_move_it_down() {
+fn caching_moves_the_crossing() {
     let board = board();
     let crossings = [Caching::NonCacheable, Caching::Cached, Caching::Maintained].map(|c| board.crossing(c));
     let crossings = crossings.map(|crossing| crossing.expect("within a frame"));
@@ -67,7 +67,7 @@ fn maintenance_moves_the_crossing_up_and_uncached_frames_move_it_down() {
 }
 
 #[test]
-fn a_device_that_never_overtakes_is_said() {
+fn a_missing_crossing_is_an_error() {
     let mut board = board();
     board.host.switch = 1_000_000_000_000;
     assert!(matches!(board.crossing(CACHED), Err(BulkError::NoCrossing { .. })));
@@ -75,7 +75,7 @@ fn a_device_that_never_overtakes_is_said() {
 }
 
 #[test]
-fn an_offload_leaves_the_core_what_it_does_not_take() {
+fn an_offload_leaves_core_time_free() {
     let board = board();
     let free =
         |length| board.offload(length).map(|outcome| 1.0 - outcome.busy as f64 / outcome.elapsed as f64);

@@ -19,28 +19,28 @@ fn served(host: &Host, work: &Work) -> Outcome {
 const KIB: u64 = 1024;
 
 #[test]
-fn a_lone_client_takes_two_switches_besides_the_device() {
+fn a_single_call_takes_two_switches() {
     let host = host();
     let [through, direct] =
         [host.clone(), host.direct()].map(|host| served(&host, &Work::once(1, Call::Simple, 64 * KIB)));
     assert_eq!((through.switches, through.latencies.len()), (2, 1));
     let added = through.elapsed - direct.elapsed;
     assert!(added > 2 * host.switch && added < 2 * host.switch + 50_000_000, "{added} ps");
-    assert_eq!(through.elapsed, through.latencies[0][0], "the only call is all that happens");
+    assert_eq!(through.elapsed, through.latencies[0][0], "there is only one call");
     assert!(direct.busy < direct.elapsed / 4, "the core waits for the device");
 }
 
 #[test]
-fn a_call_with_more_words_takes_longer_by_the_words() {
+fn call_time_grows_with_words() {
     let host = host();
-    let took = |call: Call| host.call(call.words(), 2);
-    assert_eq!(took(Call::TwoDimensional) - took(Call::Simple), 12 * host.word);
-    // As many words as fill three messages.
+    let time = |call: Call| host.call(call.words(), 2);
+    assert_eq!(time(Call::TwoDimensional) - time(Call::Simple), 12 * host.word);
+    // This number of words fills three messages.
     assert_eq!(host.call(2 * host.message_words + 1, 2) / host.message, 3);
 }
 
 #[test]
-fn every_client_gets_a_reply_to_each_call_and_twice_gives_the_same() {
+fn every_call_gets_a_reply() {
     let work =
         Work { transfers: 5, outstanding: 2, frames: 2, ..Work::once(3, Call::TwoDimensional, 8 * KIB) };
     let outcome = served(&host(), &work);
@@ -50,15 +50,15 @@ fn every_client_gets_a_reply_to_each_call_and_twice_gives_the_same() {
 }
 
 #[test]
-fn calls_of_clients_released_at_once_overlap_on_the_device() {
+fn calls_overlap_on_the_device() {
     let host = Host { switch: 0, ..host() };
     let outcome = served(&host, &Work::once(4, Call::Simple, 1024 * KIB));
     let waited: u64 = outcome.latencies.iter().flatten().sum();
-    assert!(waited > 3 * outcome.elapsed, "all four are under way most of the time: {outcome:?}");
+    assert!(waited > 3 * outcome.elapsed, "all four are in flight most of the time: {outcome:?}");
 }
 
 #[test]
-fn what_the_driver_does_costs_what_its_register_accesses_cost() {
+fn register_accesses_cost_driver_time() {
     let host = Host { interrupt: 0, ..host().direct() };
     let dearer = Host { access: 2 * host.access, ..host.clone() };
     let of = |host: &Host| served(host, &Work::once(1, Call::Simple, 4 * KIB)).busy;
@@ -67,7 +67,7 @@ fn what_the_driver_does_costs_what_its_register_accesses_cost() {
 }
 
 #[test]
-fn no_client_waits_for_ever_on_a_device_that_stands_still() {
+fn a_stalled_device_is_an_error() {
     let host = host();
     let work = Work::once(1, Call::Simple, 4 * KIB);
     let model = Sdma::new(board().device.config, Dram::new(board().device.memory, Blank));
@@ -78,7 +78,7 @@ fn no_client_waits_for_ever_on_a_device_that_stands_still() {
 }
 
 #[test]
-fn a_driver_that_takes_calls_in_turn_has_one_of_a_client_on_the_device() {
+fn calls_in_turn_do_not_overlap() {
     let at_once = Work { transfers: 4, outstanding: 4, ..Work::once(1, Call::Simple, 1024 * KIB) };
     let host = Host { switch: 0, ..host() };
     let [at_once, in_turn] = [false, true].map(|in_turn| served(&host, &Work { in_turn, ..at_once }));

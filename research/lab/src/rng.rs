@@ -1,24 +1,24 @@
-//! The lab's one source of random numbers: xorshift (Marsaglia 2003), which depends on its seed alone.
+//! The lab's random numbers: xorshift (Marsaglia 2003), which depends only on its seed.
 //!
 //! ```text
-//! seed ──► Chance ── part() ──► a part of one      below(end), word() ──► a whole number
+//! seed ──► Rng ── part() ──► a fraction in 0..1      below(end), word() ──► an integer
 //! ```
 //!
-//! Equal seeds give equal numbers on any machine; they are not for secrets. The rest of the project takes the crate `fastrand`.
-//! The lab keeps this generator because its simulated figures, and `sensitivity.csv` with them, follow from the exact numbers,
-//! and a release of a crate may change these.
+//! Equal seeds give equal numbers on any machine; do not use it for secrets. The product uses the crate `fastrand`. The lab has
+//! its own generator because its simulated figures and `sensitivity.csv` depend on the exact numbers, which a release of a crate
+//! may change.
 
-/// A sequence of numbers.
+/// A sequence of random numbers.
 #[derive(Clone, Debug)]
-pub(crate) struct Chance(u64);
+pub(crate) struct Rng(u64);
 
-impl Chance {
-    /// The sequence of a seed.
+impl Rng {
+    /// The sequence for a seed.
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    /// The sequence of one of several seeds in a row: they begin differently (the finalizer of SplitMix64).
+    /// The sequence for one of several consecutive seeds, mixed so that they start differently (the finalizer of SplitMix64).
     pub(crate) const fn of_neighbour(seed: u64) -> Self {
         let mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,12 +26,12 @@ impl Chance {
         Self((mixed ^ (mixed >> 31)) | 1)
     }
 
-    /// A part of one, below one.
+    /// A fraction in 0..1.
     pub(crate) fn part(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number below `end`; zero when there is none.
+    /// A number below `end`; zero if `end` is zero.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         (self.word() >> 11) % end.max(1)
     }
