@@ -27,12 +27,12 @@ static double now_ns(void) {
 /* Mean nanoseconds of copying the same few bytes. */
 static double short_copy(copy_function copy, size_t bytes) {
     enum { COUNT = 100000 };
-    double begun = now_ns();
+    double started = now_ns();
     for (int at = 0; at < COUNT; at++) {
         copy(destination, source, bytes);
         __asm__ volatile("" ::: "memory");
     }
-    return (now_ns() - begun) / COUNT;
+    return (now_ns() - started) / COUNT;
 }
 
 /* Number of operations of this size in a round. */
@@ -52,12 +52,12 @@ static size_t next_place(size_t *at, size_t bytes) {
 static double cold_copy(copy_function copy, size_t bytes) {
     static size_t at;
     size_t count = repetitions(bytes);
-    double begun = now_ns();
+    double started = now_ns();
     for (size_t turn = 0; turn < count; turn++) {
         size_t place = next_place(&at, bytes);
         copy(destination + place, source + place, bytes);
     }
-    return (now_ns() - begun) / count;
+    return (now_ns() - started) / count;
 }
 
 /* Nanoseconds per copy between the same two ranges, from the third copy on: the library keeps ranges in the caches once
@@ -66,21 +66,21 @@ static double same_copy(copy_function copy, size_t bytes) {
     size_t count = repetitions(bytes);
     for (int turn = 0; turn < 2; turn++)
         copy(destination, source, bytes);
-    double begun = now_ns();
+    double started = now_ns();
     for (size_t turn = 0; turn < count; turn++)
         copy(destination, source, bytes);
-    return (now_ns() - begun) / count;
+    return (now_ns() - started) / count;
 }
 
 /* Nanoseconds per zeroing of an uncached range. */
 static double cold_zero(set_function set, size_t bytes) {
     static size_t at;
     size_t count = repetitions(bytes);
-    double begun = now_ns();
+    double started = now_ns();
     for (size_t turn = 0; turn < count; turn++) {
         set(destination + next_place(&at, bytes), 0, bytes);
     }
-    return (now_ns() - begun) / count;
+    return (now_ns() - started) / count;
 }
 
 static unsigned char *new_memory(size_t bytes) {
@@ -95,11 +95,11 @@ static double new_copy(copy_function copy, size_t bytes) {
     static size_t at;
     at = at + 2 * bytes > POOL ? 0 : at + bytes;
     unsigned char *to = new_memory(bytes);
-    double begun = now_ns();
+    double started = now_ns();
     copy(to, source + at, bytes);
     for (size_t page = 0; page < bytes; page += 4096)
         (void)((volatile unsigned char *)to)[page];
-    double took = now_ns() - begun;
+    double took = now_ns() - started;
     munmap(to, bytes);
     return took;
 }

@@ -48,11 +48,11 @@ pub enum Completion {
 /// Options of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct IoatOptions {
-    /// Maximum bytes of a descriptor (at least eight for fills). A suspension or cancellation waits for at most one.
+    /// Maximum bytes of a descriptor (at least eight for fills). A suspension or cancel takes effect between descriptors.
     pub chunk_bytes: u64,
     /// Maximum time without reported progress of a channel.
     pub patience: Duration,
-    /// Maximum time of a suspension before the channel is reset.
+    /// Maximum time until a channel acknowledges a suspension; then it is reset.
     pub drain: Duration,
     /// Maximum time of a reset.
     pub reset: Duration,
@@ -465,7 +465,7 @@ impl<D: Device + NarrowIo, M: DmaMemory> Engine for IoatEngine<D, M> {
         completions.append(&mut self.finished);
         loop {
             self.handle_interrupts();
-            // Overdue channels first: a channel found done is no longer overdue, and a lost interrupt would leave it disarmed.
+            // First: once a channel is found done it is not overdue any more, and its lost interrupt would leave it disarmed.
             let mut any = self.handle_overdue(completions);
             for index in 0..self.slots.len() {
                 any |= self.advance(index, completions);

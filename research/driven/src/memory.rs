@@ -1,8 +1,9 @@
 //! Memory as devices on the interconnect address it.
 //!
 //! ```text
-//! BusMemory::new      plain memory: any operation                       ListMemory: memory for the engine's
-//! BusMemory::device   a device's registers with its request lines: synchronized transfers only  descriptors
+//! BusMemory::new      plain memory: any operation
+//! BusMemory::device   a device's registers with its request lines: synchronized transfers only
+//! ListMemory          memory for the engine's own descriptors
 //! ```
 //!
 //! Access rights are checked by the capability table: a device's memory is registered for its driver's client without

@@ -41,7 +41,7 @@ use step::{Step, Work};
 /// Options of the engine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SdmaOptions {
-    /// Maximum bytes of a hardware transfer (at least a pixel). A cancellation waits for at most one.
+    /// Maximum bytes of a hardware transfer (at least a pixel). A cancel takes effect between transfers.
     pub chunk_bytes: u64,
     /// Maximum time of a hardware transfer without an interrupt.
     pub patience: Duration,
@@ -94,7 +94,7 @@ struct Job {
     plan: Plan,
     /// The transfer in the device.
     running: Option<Running>,
-    /// The request line that drives it, and its sequence number among all posts.
+    /// The request line that drives the job, and the number of the post.
     line: Option<u32>,
     posted: u64,
     /// Bytes of the operation, and the bytes done.
@@ -130,7 +130,6 @@ struct Running {
     until: Option<Instant>,
     /// Size of a synchronized transfer; its counters tell how far it came.
     size: Option<TransferSize>,
-    /// The channel's configuration.
     configured: Configured,
 }
 
@@ -344,7 +343,6 @@ impl<D: Device> SdmaEngine<D> {
         self.finish(index, Err(failure), completions);
     }
 
-    /// Stops overdue transfers.
     fn handle_overdue(&mut self, now: Instant, completions: &mut Vec<EngineCompletion>) {
         for index in 0..self.slots.len() {
             let overdue = |job: &Job| job.overdue().is_some_and(|until| until <= now);

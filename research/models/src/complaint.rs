@@ -14,7 +14,7 @@ const KEPT: usize = 1024;
 /// Declares the `Reason` enum, each variant with its message.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident => $words:literal,)+) => {
-        /// The broken rule.
+        /// A rule that software broke.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Reason {
             $($(#[$doc])* $name,)+

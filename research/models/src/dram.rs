@@ -24,7 +24,6 @@ pub struct DramTiming {
     pub channels: u32,
     /// Bytes after which addresses continue in the next channel.
     pub interleave_bytes: u32,
-    /// Banks per channel.
     pub banks: u32,
     /// Bytes per row of one bank.
     pub row_bytes: u32,
@@ -273,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn switching_rows_of_a_bank_costs_a_precharge() {
+    fn switching_rows_costs_a_precharge() {
         let mut dram = memory(TIMING);
         assert_eq!(read(&mut dram, 1_000, 0), 1_000 + 18 + 17 + 10, "activate, command, first burst");
         assert_eq!(read(&mut dram, 2_000, 64), 2_000 + 17 + 10, "the row is open");

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Each access moves as many bytes as it is wide. Reading an empty register returns zeros, as hardware whose FIFO
-//! underflows does, and counts as an underflow. It raises no request line; the test does that.
+//! underflows does, and counts as an underflow. The bus raises no request line; its user does.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

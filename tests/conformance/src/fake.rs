@@ -69,12 +69,10 @@ impl fmt::Debug for SimMemory {
     }
 }
 
-/// Timing of transfers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timing {
     /// Picoseconds from the start to the first byte.
     pub latency_ps: u64,
-    /// Picoseconds per byte.
     pub ps_per_byte: u64,
     /// Granularity of cancels in bytes; `None` if a started transfer cannot be cancelled.
     pub preemption_bytes: Option<u64>,

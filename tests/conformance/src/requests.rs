@@ -19,7 +19,6 @@ use crate::oracle::{self, Place};
 
 /// Size of each frame in bytes.
 pub const FRAME_BYTES: u64 = 4096;
-/// Number of frames.
 pub const FRAMES: usize = 4;
 
 /// An operation over numbered frames; each operand is a frame and an offset.
@@ -38,7 +37,6 @@ pub trait RequestFixture {
     /// Runs the operation and waits for its end.
     fn run(&mut self, draft: &Draft) -> Served;
     fn fill(&mut self, frame: usize, bytes: &[u8]);
-    /// A frame's content.
     fn contents(&mut self, frame: usize) -> Vec<u8>;
 }
 

@@ -36,7 +36,7 @@ impl EngineFixture for Fixture {
 const TIMING: Timing = Timing { latency_ps: 1000, ps_per_byte: 10, preemption_bytes: Some(8) };
 
 #[test]
-fn passes_the_suite_with_cancel_between_chunks() {
+fn passes_the_suite_with_chunked_cancels() {
     engine_suite(|setup: EngineSetup| {
         let timing = Timing { preemption_bytes: Some(setup.chunk_bytes), ..TIMING };
         Fixture(FakeEngine::new(setup.channels, timing))

@@ -2,7 +2,6 @@
 //!
 //! Each target assigns a meaning to its numbers.
 
-/// The remaining bytes.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

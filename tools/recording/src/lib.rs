@@ -96,9 +96,9 @@ pub enum Distance {
     /// Too short to measure, or not measurable.
     Unknown,
     Near,
-    /// Only the source.
+    /// Only the source was uncached.
     SourceFar,
-    /// Only the destination.
+    /// Only the destination was uncached.
     DestinationFar,
     Far,
 }

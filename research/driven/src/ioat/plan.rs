@@ -110,7 +110,6 @@ fn chunks(whole: Part, limit: u64) -> Chunks {
     Chunks::new(whole, limit, limit)
 }
 
-/// A contiguous fill.
 #[derive(Debug)]
 pub(super) struct Fill {
     destination: u64,
@@ -127,7 +126,7 @@ impl Fill {
         let word = self.pattern.word_bytes();
         let byte = |index: u64| word[((self.done + index) % 4) as usize];
         let uniform = word == [word[0]; 4];
-        // At a multiple of eight, the device starts with the pattern's first byte.
+        // At a multiple of eight it makes no difference whether the device aligns the pattern to the fill or to the address.
         let (limit, pattern) = if uniform || at.is_multiple_of(8) {
             ((self.limit & !7).max(8), [0, 1, 2, 3, 4, 5, 6, 7].map(byte))
         } else {
@@ -162,7 +161,7 @@ impl Xor {
         }
         let (own, others): (Vec<u64>, Vec<u64>) =
             sources.into_iter().partition(|source| *source == destination);
-        // The destination comes first, before it is overwritten. Pairs of it cancel out.
+        // The destination comes first, before it is overwritten. Pairs of it cancel out, so at most two are needed.
         let kept = if own.len() > 2 { 2 - own.len() % 2 } else { own.len() };
         let sources = own.into_iter().take(kept).chain(others).collect();
         Ok(Self { sources, destination, length, done: 0, limit, seen: 0 })

@@ -101,7 +101,6 @@ enum Method {
     Strides,
 }
 
-/// A contiguous fill.
 #[derive(Debug)]
 pub(super) struct Fill {
     destination: u64,

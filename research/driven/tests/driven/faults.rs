@@ -51,7 +51,7 @@ fn a_bus_error_fails_only_its_transfer() {
 }
 
 #[test]
-fn a_lost_interrupt_times_out_and_the_channel_recovers() {
+fn a_lost_interrupt_times_out() {
     let mut fixture =
         Fixture::new(1, SdmaOptions { patience: Duration::from_millis(5), ..SdmaOptions::default() });
     fixture.device.with(|device| device.faults().lose_interrupts(1));

@@ -176,7 +176,7 @@ impl CacheMaintenance for Maintained {
 }
 
 #[test]
-fn caches_are_maintained_around_each_hardware_transfer() {
+fn caches_are_maintained_per_transfer() {
     let maintained = Maintained::default();
     let mut fixture = Fixture::new(1, SdmaOptions { chunk_bytes: 64, ..SdmaOptions::default() });
     fixture.engine = fixture.engine.with_caches(Box::new(maintained.clone()));

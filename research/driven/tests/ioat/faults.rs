@@ -147,7 +147,7 @@ fn a_stuck_channel_times_out_and_is_reset() {
 }
 
 #[test]
-fn a_wedged_channel_is_faulted_until_a_reset() {
+fn a_wedged_channel_is_faulted() {
     let mut fixture = Fixture::new(2, options());
     fixture.device.with(|device| device.faults().wedge(0));
     let wedged = fixture.copy(0, 4096);

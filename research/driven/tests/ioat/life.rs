@@ -1,5 +1,5 @@
-//! Random sequences of posts, suspensions, cancels and resets, with lost interrupts and completions. Each transfer ends once, and the
-//! bytes it reports are done.
+//! Random sequences of posts, suspensions, cancels and resets, with lost interrupts and completions. Each transfer ends
+//! once, and the bytes it reports are done.
 
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ fn bytes(rng: &mut Rng, length: usize) -> Vec<u8> {
     (0..length).map(|_| rng.u64(..256) as u8).collect()
 }
 
-/// An operation with a destination of its own, which holds random bytes before.
+/// A random operation; its destination is newly allocated and holds random bytes.
 fn draft(fixture: &mut Fixture, rng: &mut Rng) -> (Operation<Region<BusMemory>>, Expected) {
     let pieces = 1 + rng.u64(..40) as usize;
     let length = 4 * pieces * (1 + rng.u64(..12) as usize);

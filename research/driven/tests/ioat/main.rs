@@ -174,7 +174,7 @@ fn long_lists_need_few_interrupts() {
 }
 
 #[test]
-fn an_unaligned_pattern_starts_at_its_first_byte() {
+fn an_unaligned_pattern_keeps_its_phase() {
     let mut fixture = Fixture::new(1, IoatOptions { chunk_bytes: 16, ..IoatOptions::default() });
     let memory = fixture.allocate(&[0; 64]);
     assert_eq!(memory.address() % 8, BASE % 8);

@@ -59,7 +59,7 @@ fn each_request_moves_its_unit_from_a_device() {
 }
 
 #[test]
-fn requests_of_the_destination_end_the_transfer() {
+fn destination_requests_end_the_transfer() {
     for prefetch in [false, true] {
         let machine = Machine::new();
         let (mut driver, _trusted) = machine.driver();
@@ -102,7 +102,7 @@ fn first_word(machine: &Machine) -> [u8; 4] {
 }
 
 #[test]
-fn stopped_channel_writes_what_it_had_buffered() {
+fn stopped_channel_writes_buffered_data() {
     let machine = Machine::new();
     let (mut driver, _trusted) = machine.driver();
     let channel = holding(&machine, &mut driver);

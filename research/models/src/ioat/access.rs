@@ -35,10 +35,10 @@ enum Access {
     Read(usize),
 }
 
-/// Length of the burst at `work.begun`: it ends at the next multiple of `burst` of the destination's address.
+/// Length of the burst at `work.bytes_started`: it ends at the next multiple of `burst` of the destination's address.
 fn burst_length(work: &Work, burst: u64) -> u64 {
-    let at = work.destination().wrapping_add(work.begun);
-    (burst - at % burst).min(work.length() - work.begun)
+    let at = work.destination().wrapping_add(work.bytes_started);
+    (burst - at % burst).min(work.length() - work.bytes_started)
 }
 
 impl Channel {
@@ -60,11 +60,11 @@ impl Channel {
         }
         let under_way: usize = self.in_flight.iter().map(|work| work.bursts.len()).sum();
         for (index, work) in self.in_flight.iter().enumerate() {
-            let reads_more = work.sources_read < work.sources().len() && work.begun > 0;
-            let begins = work.begun < work.length() && under_way < outstanding;
+            let reads_more = work.sources_read < work.sources().len() && work.bytes_started > 0;
+            let begins = work.bytes_started < work.length() && under_way < outstanding;
             if work.failure.is_none() && (reads_more || begins) {
                 // A suspending channel starts no further descriptor.
-                return (!self.suspending || work.begun > 0).then_some(Access::Read(index));
+                return (!self.suspending || work.bytes_started > 0).then_some(Access::Read(index));
             }
             if work.failure.is_some() || !work.has_issued_reads() || work.descriptor.control.fence() {
                 return None;
@@ -194,7 +194,7 @@ impl<B: Bus> Ioat<B> {
             serial: state.serial,
             address,
             descriptor,
-            begun: 0,
+            bytes_started: 0,
             sources_read: 0,
             bursts: [].into(),
             failure: None,
@@ -215,14 +215,14 @@ impl<B: Bus> Ioat<B> {
         let burst = timing.burst();
         let Some(work) = self.channels[channel].in_flight.get_mut(index) else { return 1 };
         if work.sources_read == work.sources().len() {
-            let offset = work.begun;
+            let offset = work.bytes_started;
             let length = burst_length(work, burst);
             let (data, awaited) = match work.descriptor.body {
                 Body::Fill { pattern, .. } => (pattern_bytes(pattern, offset, length), 0),
                 _ => (vec![0; length as usize], work.sources().len()),
             };
             work.bursts.push_back(Burst { offset, data, awaited, writing: false });
-            (work.begun, work.sources_read) = (offset + length, 0);
+            (work.bytes_started, work.sources_read) = (offset + length, 0);
             if awaited == 0 {
                 return 1;
             }

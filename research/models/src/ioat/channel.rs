@@ -34,7 +34,7 @@ pub(super) struct Work {
     pub(super) address: u64,
     pub(super) descriptor: Descriptor,
     /// Bytes whose bursts were started.
-    pub(super) begun: u64,
+    pub(super) bytes_started: u64,
     /// Sources of the last burst whose reads were issued.
     pub(super) sources_read: usize,
     pub(super) bursts: VecDeque<Burst>,
@@ -68,20 +68,19 @@ impl Work {
 
     /// Whether all reads were issued.
     pub(super) fn has_issued_reads(&self) -> bool {
-        self.begun == self.length() && self.sources_read == self.sources().len()
+        self.bytes_started == self.length() && self.sources_read == self.sources().len()
     }
 
     /// Whether all data is in memory, or the descriptor failed.
     pub(super) fn is_over(&self) -> bool {
-        self.failure.is_some() || (self.begun == self.length() && self.bursts.is_empty())
+        self.failure.is_some() || (self.bytes_started == self.length() && self.bursts.is_empty())
     }
 
-    fn is_begun(&self) -> bool {
-        self.begun > 0 || self.length() == 0 || self.failure.is_some()
+    fn is_started(&self) -> bool {
+        self.bytes_started > 0 || self.length() == 0 || self.failure.is_some()
     }
 }
 
-/// A descriptor fetch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Fetch {
     pub(super) address: u64,
@@ -181,7 +180,7 @@ impl Channel {
     pub(super) fn suspend(&mut self) {
         self.suspending = true;
         (self.fetch, self.fetch_failure) = (None, None);
-        let kept = self.in_flight.iter().take_while(|work| work.is_begun()).count();
+        let kept = self.in_flight.iter().take_while(|work| work.is_started()).count();
         if let Some(first) = self.in_flight.get(kept) {
             self.next = first.address;
         }

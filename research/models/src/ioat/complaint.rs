@@ -39,7 +39,7 @@ reasons! {
     NothingToResume => "the channel was not suspended",
     /// DMACOUNT was written before CHAINADDR; ignored.
     NoChain => "CHAINADDR must be written before DMACOUNT",
-    /// DMACOUNT decreased; ignored.
+    /// DMACOUNT was written with a smaller value; ignored.
     CountWentBack => "DMACOUNT must not decrease",
     /// A completion write was requested without an address; nothing is written.
     NoCompletionAddress => "CHANCMP must be written before a completion is sources_read for",

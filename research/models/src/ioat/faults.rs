@@ -59,7 +59,6 @@ impl Faults {
         self.wedged &= !bit(channel);
     }
 
-    /// Removes all faults.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

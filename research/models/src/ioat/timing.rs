@@ -76,7 +76,6 @@ impl Timing {
     }
 }
 
-/// The modelled device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
     pub timing: Timing,

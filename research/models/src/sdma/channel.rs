@@ -36,13 +36,13 @@ pub(super) struct Block {
     pub(super) written: u32,
     pub(super) written_of_packet: u32,
     pub(super) frames_written: u32,
-    pub(super) last_frame_begun: bool,
+    pub(super) last_frame_started: bool,
 }
 
 impl Block {
     pub(super) const fn new(setup: Setup) -> Self {
         let fifo = Fifo::new(setup.fifo);
-        Self { setup, fifo, written: 0, written_of_packet: 0, frames_written: 0, last_frame_begun: false }
+        Self { setup, fifo, written: 0, written_of_packet: 0, frames_written: 0, last_frame_started: false }
     }
 
     pub(super) fn is_fill(&self) -> bool {
@@ -106,9 +106,9 @@ impl Run {
     /// WR_ACTIVE: writing has started, and more can be written without another request.
     pub(super) fn is_writing(&self) -> bool {
         let to_write = self.block.as_ref().is_some_and(|block| {
-            let begun = block.setup.destination.left() < block.total() && self.state == State::Active;
+            let started = block.setup.destination.left() < block.total() && self.state == State::Active;
             let without_request = block.setup.sync.is_none() && !block.setup.destination.is_done();
-            block.waiting() > 0 || (begun && without_request)
+            block.waiting() > 0 || (started && without_request)
         });
         self.writes > 0 || to_write
     }

@@ -43,7 +43,6 @@ impl Faults {
         }
     }
 
-    /// Removes all faults.
     pub fn clear(&mut self) {
         *self = Self::default();
     }

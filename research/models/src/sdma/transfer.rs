@@ -232,9 +232,9 @@ impl<B: Bus> Sdma<B> {
             self.fail(channel, Csr::new().with_misaligned_error(true));
             return true;
         }
-        let begins_last =
-            block.setup.destination.frame() + 1 == block.setup.frames && !block.last_frame_begun;
-        block.last_frame_begun |= begins_last;
+        let starts_last =
+            block.setup.destination.frame() + 1 == block.setup.frames && !block.last_frame_started;
+        block.last_frame_started |= starts_last;
         let (elements, data) = take_write_data(block, allowed);
         if counts_writes(block) && block.setup.sync.is_some() {
             run.credit = run.credit.saturating_sub(u64::from(elements));
@@ -250,7 +250,7 @@ impl<B: Bus> Sdma<B> {
         };
         let done = self.write_served(address, data.length as u32, waited_for, true);
         self.events.push(done, Event::Write { channel, address, data, elements, waited_for });
-        if begins_last {
+        if starts_last {
             self.report(channel, Csr::new().with_last_frame(true));
         }
         self.channels[channel].show_progress();

@@ -146,7 +146,7 @@ fn a_suspended_channel_accepts_a_new_chain() {
 }
 
 #[test]
-fn a_reset_stops_at_once_and_drops_the_chain() {
+fn a_reset_drops_the_chain_at_once() {
     let mut board = Board::armed();
     board.chain(0, 40_000, COMPLETING, copy(0, 0x10000));
     board.count(0);

@@ -20,7 +20,6 @@ pub(crate) const SIZE: usize = 0x8_0000;
 const RINGS: u64 = BASE + SIZE as u64 - 4 * RING_BYTES;
 const RING_BYTES: u64 = 0x4000;
 
-/// Aperiodic memory content.
 pub(crate) fn pattern() -> Vec<u8> {
     (0..SIZE as u64).map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u8).collect()
 }

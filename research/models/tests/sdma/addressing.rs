@@ -130,7 +130,7 @@ fn refuses_fill_and_transparent_copy_at_once() {
 }
 
 #[test]
-fn differing_byte_orders_swap_and_are_reported() {
+fn differing_byte_orders_are_swapped() {
     let mut block = copy(2, 1);
     block.csdp.set_destination_big_endian(true);
     let mut board = Board::new();
